@@ -1,0 +1,142 @@
+"""Every error flowlite raises, drawn as one tree.
+
+    FlowError                       exit code  what it is about
+    ├── ConfigError (ValueError)        2      an option, a file or a setting is wrong; nothing was started
+    │   ├── SpecError                   2      a value of the decorator, of TaskConfig or of a task file
+    │   └── BundleError                 2      the function, an argument or a captured variable cannot travel
+    ├── NotFound (LookupError)          3      no task, volume or provider of that name
+    ├── CapExceeded                     4      a price, time or cost cap forbids the launch
+    ├── ProviderError                   5      the provider refused or failed
+    │   ├── CapacityUnavailable         5      nothing free now; asking again later may work
+    │   └── NodeUnreachable             5      a node does not answer
+    ├── StoreError                      1      the state database cannot be used
+    │   └── LeaseLost                   1      another supervisor has taken this task over
+    ├── TaskFailed                      1      the gang failed; `.failures` says which ranks, and how
+    │   └── RemoteError                 1      a worker's exception whose own type cannot be rebuilt here
+    ├── TaskCancelled                   1      somebody cancelled the task
+    ├── ResultUnavailable               1      there is no result (yet, or of that rank)
+    └── TaskTimeout (TimeoutError)      1      waiting took longer than the caller allowed; the task goes on
+
+Each message says what happened, where, and what to do next. A worker's own exception is raised as its own type, with
+`RemoteTraceback` as its cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+
+class FlowError(Exception):
+    """Base of all errors of flowlite. `exit_code` is what the `flow` command ends with."""
+
+    exit_code = 1
+
+
+class ConfigError(FlowError, ValueError):
+    """An option, a file or a setting is wrong; nothing was started."""
+
+    exit_code = 2
+
+
+class SpecError(ConfigError):
+    """A value given to the decorator, to `TaskConfig` or in a task file is wrong."""
+
+
+class BundleError(ConfigError):
+    """The function, an argument or a captured variable cannot be sent to a node."""
+
+
+class NotFound(FlowError, LookupError):
+    """No task, volume or provider of that name."""
+
+    exit_code = 3
+
+
+class CapExceeded(FlowError):
+    """A price, time or cost cap forbids the launch."""
+
+    exit_code = 4
+
+
+class ProviderError(FlowError):
+    """The provider refused or failed."""
+
+    exit_code = 5
+
+
+class CapacityUnavailable(ProviderError):
+    """Nothing is free now. The supervisor asks again after `retry_after` seconds."""
+
+    def __init__(self, message: str, retry_after: float = 5.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class NodeUnreachable(ProviderError):
+    """A node does not answer through its connection."""
+
+
+class StoreError(FlowError):
+    """The state database cannot be used."""
+
+
+class LeaseLost(StoreError):
+    """Another supervisor has taken this task over; this one must stop at once."""
+
+
+class RemoteTraceback(Exception):
+    """The text of a traceback from a node; set as `__cause__` of a worker's exception."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return f"\n{self.text.rstrip()}"
+
+
+class TaskFailed(FlowError):
+    """The gang failed.
+
+    Attributes:
+        task_id: The task.
+        failures: What each failed rank ended with, by global rank. Values are exceptions: the worker's own type where
+            it could be rebuilt here, else `RemoteError` or `TaskFailed`.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        task_id: str = "",
+        failures: Mapping[int, BaseException] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.task_id = task_id
+        self.failures: dict[int, BaseException] = dict(failures or {})
+
+
+class RemoteError(TaskFailed):
+    """A worker's exception whose own type could not be rebuilt here.
+
+    Attributes:
+        type_name: Qualified name of the type it had on the node.
+        remote_traceback: Its traceback there, as text.
+    """
+
+    def __init__(self, message: str, *, type_name: str = "", remote_traceback: str = "") -> None:
+        super().__init__(message)
+        self.type_name = type_name
+        self.remote_traceback = remote_traceback
+
+
+class TaskCancelled(FlowError):
+    """The task was cancelled before it had a result."""
+
+
+class ResultUnavailable(FlowError):
+    """There is no result, or none of that rank."""
+
+
+class TaskTimeout(FlowError, TimeoutError):
+    """Waiting took longer than the caller allowed. The task itself goes on."""

@@ -1,0 +1,263 @@
+"""The contract between flowlite and a place where nodes come from, and the registry of those who fulfil it.
+
+An adapter is one class derived from `Provider`, announced as an entry point of the group `flowlite.providers`. The
+values that cross the contract are plain frozen dataclasses, so that the supervisor carries them through the store as
+JSON and never imports the specs' machinery.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import importlib.metadata
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, Self
+
+from flowlite.errors import NotFound
+
+if TYPE_CHECKING:
+    from flowlite.connect.base import Connection
+    from flowlite.spec import TaskConfig
+
+ENTRY_POINT_GROUP = "flowlite.providers"
+
+# A source checkout that is not installed has no entry points; the adapters shipped beside this package are found here.
+SHIPPED = {"local": "provider_adapters.local:LocalProvider"}
+
+
+class _Json:
+    """JSON both ways for the flat dataclasses below."""
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict of plain JSON values."""
+        return dataclasses.asdict(self)  # type: ignore[call-overload, no-any-return]
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """Rebuilds from `to_json`; fields of a newer version are ignored."""
+        names = {f.name for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+        values = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items() if k in names}
+        return cls(**values)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan(_Json):
+    """What will be launched, shown before money is spent, and then launched exactly so.
+
+    Attributes:
+        provider: Name of the adapter that made it.
+        instance_type: The provider's word for the machine, "this machine" locally.
+        region: Region or zone, "" where there is none.
+        num_instances: Nodes in the gang.
+        processes_per_node: Workers on each node.
+        gpu: Canonical GPU kind ("h100"), or "" for CPU.
+        gpus_per_node: GPUs that each node really has; 0 when the gang is rehearsed on CPU.
+        price_per_hour: US dollars per instance and hour, 0 where nothing is charged.
+        max_run_seconds: Longest run after GO, from the time and cost caps; None for no limit.
+        max_cost: US dollars in all, or None.
+        notes: Sentences the user should read before launch (an option without effect here, a rehearsal on CPU).
+        options: The adapter's own values, JSON only.
+    """
+
+    provider: str
+    instance_type: str
+    num_instances: int
+    processes_per_node: int
+    region: str = ""
+    gpu: str = ""
+    gpus_per_node: int = 0
+    price_per_hour: float = 0.0
+    max_run_seconds: float | None = None
+    max_cost: float | None = None
+    notes: tuple[str, ...] = ()
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def worst_case_cost(self) -> float | None:
+        """US dollars if the gang runs until its cap; None without a cap on a priced plan."""
+        if self.price_per_hour == 0:
+            return 0.0
+        bounds = [self.max_cost] if self.max_cost is not None else []
+        if self.max_run_seconds is not None:
+            bounds.append(self.price_per_hour * self.num_instances * self.max_run_seconds / 3600)
+        return min(bounds) if bounds else None
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchIntent(_Json):
+    """The wish to launch, durable in the store before the provider is called.
+
+    Attributes:
+        token: Idempotency token; the same token never launches twice.
+        task_id: Task the instances belong to; goes into their tags.
+        count: Instances wanted, all or none.
+        plan: The plan being launched, as JSON.
+    """
+
+    token: str
+    task_id: str
+    count: int
+    plan: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Instance(_Json):
+    """One machine as the provider lists it.
+
+    Attributes:
+        id: The provider's id; node ranks come from these ids sorted.
+        task_id: Task it was launched for.
+        state: "starting", "running" or "ended".
+        address: Where the other nodes of the gang reach it; "" until known.
+        price_per_hour: US dollars.
+        launched_at: Unix time from which it is charged, 0 if unknown.
+        data: The adapter's own values, JSON only.
+    """
+
+    id: str
+    task_id: str
+    state: str = "running"
+    address: str = ""
+    price_per_hour: float = 0.0
+    launched_at: float = 0.0
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSettings(_Json):
+    """What an adapter knows about how the agent must run on one instance.
+
+    Attributes:
+        home: Absolute path of the task's directory on the node.
+        python: Interpreter for agent and workers.
+        bind: Address the leader's rendezvous listens on.
+        workdir: Directory workers start in; None for the task's directory.
+        environment: Variables for every process of the node.
+        visible_gpus: GPU indices of this node when it shares a machine ("0,1"); None leaves the choice alone.
+        warm_socket: Path of the warm process's socket when several nodes share one; None for one per node.
+        ports_dir: Directory of port locks when several leaders share a machine.
+        volumes: For each file volume `{"name", "path", "source", "interface"}`.
+    """
+
+    home: str
+    python: str
+    bind: str = "0.0.0.0"
+    workdir: str | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+    visible_gpus: str | None = None
+    warm_socket: str | None = None
+    ports_dir: str | None = None
+    volumes: tuple[dict[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeInfo(_Json):
+    """A named volume at the provider."""
+
+    name: str
+    provider: str
+    interface: str
+    size_gb: float | None
+    location: str
+    used_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Offer(_Json):
+    """One way to get a gang, with its price."""
+
+    provider: str
+    instance_type: str
+    region: str
+    gpu: str
+    gpus_per_node: int
+    price_per_hour: float
+    available: bool
+    note: str = ""
+
+
+class Provider(ABC):
+    """Where nodes come from. Every method may be called again after a crash, and must then do no harm."""
+
+    name: str
+
+    @abstractmethod
+    def plan(self, config: TaskConfig) -> Plan:
+        """Turns what was asked for into what would be launched. Pure: no instance, no money, no side effect.
+
+        Raises:
+            ConfigError: An option cannot be honoured here; the message names it.
+            CapExceeded: No machine fits under the caps.
+        """
+
+    @abstractmethod
+    def launch(self, intent: LaunchIntent) -> list[Instance]:
+        """Launches all instances or none. Called with the same token again, returns the same instances.
+
+        Raises:
+            CapacityUnavailable: Nothing free now; nothing was launched.
+            ProviderError: Refused; nothing was launched.
+        """
+
+    @abstractmethod
+    def list_instances(self, task_id: str | None = None) -> list[Instance]:
+        """What exists and bears our tag: of one task, or of all. An ended instance may be listed as "ended" or not."""
+
+    @abstractmethod
+    def terminate(self, instances: Sequence[Instance]) -> None:
+        """Asks for the end of these instances. Unknown and ended ones are no error. `list_instances` tells when."""
+
+    @abstractmethod
+    def connect(self, instance: Instance) -> Connection:
+        """A way to reach the node. Raises NodeUnreachable."""
+
+    @abstractmethod
+    def node_settings(self, plan: Plan, instance: Instance) -> NodeSettings:
+        """How the agent runs on that instance. Pure."""
+
+    def offers(self, gpu: str | None = None, num_instances: int = 1) -> list[Offer]:
+        """What could be had, cheapest first."""
+        return []
+
+    def create_volume(self, name: str, size_gb: float | None, interface: str) -> VolumeInfo:
+        """Makes a volume, or returns the one of that name."""
+        raise NotFound(f"the provider {self.name!r} has no volumes")
+
+    def list_volumes(self) -> list[VolumeInfo]:
+        """All volumes made through this provider."""
+        return []
+
+    def delete_volume(self, name: str) -> None:
+        """Deletes a volume and what is on it. Raises NotFound."""
+        raise NotFound(f"no volume {name!r} at the provider {self.name!r}")
+
+
+def provider_names() -> list[str]:
+    """Names of all adapters that can be loaded, sorted."""
+    return sorted({*SHIPPED, *(e.name for e in _entry_points())})
+
+
+def get_provider(name: str) -> Provider:
+    """Makes the adapter of that name.
+
+    Raises:
+        NotFound: No adapter is announced under the name; the message lists the known ones.
+    """
+    target = SHIPPED.get(name)
+    if target is None:
+        target = next((e.value for e in _entry_points() if e.name == name), None)
+    if target is None:
+        known = provider_names()
+        near = get_close_matches(name, known, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise NotFound(f"no provider {name!r}{hint} Known: {', '.join(known)}.")
+    module, _, attribute = target.partition(":")
+    adapter: type[Provider] = getattr(importlib.import_module(module), attribute)
+    return adapter()
+
+
+def _entry_points() -> Sequence[importlib.metadata.EntryPoint]:
+    return tuple(importlib.metadata.entry_points(group=ENTRY_POINT_GROUP))
