@@ -1,0 +1,342 @@
+"""Settings: keyword > `FLOW_…` variable > `./flow.toml` > `FLOW_HOME/config.toml` > default.
+
+Standard library only: the supervisor reads them too. `SETTINGS` is the one list of what can be set.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flowlite.errors import ConfigError
+from flowlite.suggest import did_you_mean
+
+PROJECT_FILE = "flow.toml"
+HOME_FILE = "config.toml"
+# A table of the files that is handed to the adapter of that name as it stands.
+PROVIDERS_TABLE = "providers"
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or not value or not value.isprintable():
+        raise ValueError("a word")
+    return value
+
+
+def _choice(*allowed: str) -> Callable[[object], str]:
+    def read(value: object) -> str:
+        if value not in allowed:
+            raise ValueError(f"one of {', '.join(allowed)}{did_you_mean(str(value), allowed)}")
+        return str(value)
+
+    return read
+
+
+def _positive(value: object) -> float:
+    try:
+        number = float(value) if isinstance(value, str) else value
+    except ValueError:
+        number = None
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        raise ValueError("a number above 0")
+    if not 0 < number < math.inf:
+        raise ValueError("a finite number above 0")
+    return float(number)
+
+
+def _whole(value: object) -> int:
+    number = int(value) if isinstance(value, str) and value.strip().isdecimal() else value
+    if type(number) is not int or number < 1:
+        raise ValueError("a whole number of at least 1")
+    return number
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One thing that can be set.
+
+    Attributes:
+        read: Makes the typed value of a TOML value or of a variable's text; its ValueError says what is allowed.
+        default: Value where it is set nowhere.
+        help: What it does, in one line.
+        task_option: Whether it is the default of the task option of the same name.
+    """
+
+    read: Callable[[object], Any]
+    default: Any
+    help: str
+    task_option: bool = False
+
+
+SETTINGS: dict[str, Setting] = {
+    "provider": Setting(_text, "local", "where nodes come from", task_option=True),
+    "region": Setting(_text, None, "region or zone at the provider", task_option=True),
+    "priority": Setting(
+        _choice("low", "med", "high"),
+        "med",
+        "pricing tier, where there are tiers",
+        task_option=True,
+    ),
+    "max_price_per_hour": Setting(
+        _positive, None, "cap in US dollars per instance and hour", task_option=True
+    ),
+    "max_run_time_hours": Setting(_positive, None, "cap in hours from start", task_option=True),
+    "max_cost": Setting(_positive, None, "cap in US dollars for a whole task", task_option=True),
+    "show_logs": Setting(
+        _choice("auto", "always", "never"),
+        "auto",
+        "whether .remote() shows the workers' output; auto: on a terminal",
+    ),
+    "local_tasks": Setting(
+        _whole, None, "tasks that run on this machine at a time; others wait (8, or 2 per core)"
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A setting as it stands: its value, and who set it."""
+
+    name: str
+    value: Any
+    origin: str
+    help: str
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All settings, resolved. `entries` has the origin of each."""
+
+    entries: Mapping[str, Entry]
+    providers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self.entries.values())
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self.entries:
+            raise ConfigError(f"no setting {name!r}{did_you_mean(name, SETTINGS)}")
+        return self.entries[name].value
+
+    @property
+    def provider(self) -> str:
+        """Name of the provider."""
+        return str(self["provider"])
+
+    @property
+    def show_logs(self) -> str:
+        """ "auto", "always" or "never"."""
+        return str(self["show_logs"])
+
+    @property
+    def local_tasks(self) -> int:
+        """Tasks that the local provider runs at a time."""
+        return int(self["local_tasks"] or max(8, 2 * (os.cpu_count() or 1)))
+
+    def task_options(self) -> dict[str, Any]:
+        """Defaults of task options that somebody has set; for `TaskConfig.with_defaults`."""
+        return {
+            entry.name: entry.value
+            for entry in self
+            if SETTINGS[entry.name].task_option and entry.origin != "default"
+        }
+
+    def provider_options(self, name: str) -> dict[str, Any]:
+        """The table `[providers.NAME]` of the files, the project's over the user's."""
+        return dict(self.providers.get(name, {}))
+
+
+def load_settings(
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    directory: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Settings:
+    """Reads all settings.
+
+    Args:
+        overrides: Values given as keywords or on the command line; None counts as not given.
+        directory: Where `flow.toml` is looked for; the current directory.
+        environment: Variables; those of this process.
+
+    Raises:
+        ConfigError: A file or variable has an unknown name or a wrong value; the message says which, and where.
+    """
+    variables = os.environ if environment is None else environment
+    entries = {
+        name: Entry(name, setting.default, "default", setting.help)
+        for name, setting in SETTINGS.items()
+    }
+    providers: dict[str, dict[str, Any]] = {}
+    for path in (home(variables) / HOME_FILE, (directory or Path()) / PROJECT_FILE):
+        for name, value in _read_file(path).items():
+            if name == PROVIDERS_TABLE:
+                _merge_providers(providers, value, path)
+                continue
+            entries[name] = _entry(name, value, str(path))
+    for name in SETTINGS:
+        text = variables.get(f"FLOW_{name.upper()}")
+        if text:
+            entries[name] = _entry(name, text, f"FLOW_{name.upper()}")
+    for name, value in (overrides or {}).items():
+        if value is not None:
+            entries[name] = _entry(name, value, "keyword")
+    return Settings(entries, providers)
+
+
+def _entry(name: str, value: object, origin: str) -> Entry:
+    setting = SETTINGS.get(name)
+    if setting is None:
+        known = ", ".join(SETTINGS)
+        raise ConfigError(
+            f"{origin}: no setting {name!r}{did_you_mean(name, SETTINGS) or f'; known: {known}'}"
+        )
+    try:
+        return Entry(name, setting.read(value), origin, setting.help)
+    except ValueError as error:
+        raise ConfigError(f"{origin}: {name}: {value!r} is not allowed; give {error}") from None
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    import tomllib
+
+    try:
+        return tomllib.loads(text.decode())
+    except ValueError as error:  # of TOML, or of UTF-8
+        raise ConfigError(f"{path}: not TOML: {error}") from None
+
+
+def _merge_providers(found: dict[str, dict[str, Any]], value: object, path: Path) -> None:
+    if not isinstance(value, dict) or not all(isinstance(table, dict) for table in value.values()):
+        raise ConfigError(f"{path}: write the options of a provider under [providers.NAME]")
+    for name, table in value.items():
+        found[name] = {**found.get(name, {}), **table}
+
+
+# The home
+
+
+def home(environment: Mapping[str, str] | None = None) -> Path:
+    """The directory all state lies in: `FLOW_HOME`, or `~/.flowlite`. Need not exist.
+
+    Raises:
+        ConfigError: FLOW_HOME is not an absolute path.
+    """
+    variables = os.environ if environment is None else environment
+    given = variables.get("FLOW_HOME")
+    try:
+        path = Path(given or "~/.flowlite").expanduser()
+    except RuntimeError as error:
+        raise ConfigError(f"FLOW_HOME: {error}; set FLOW_HOME to an absolute path") from None
+    if not path.is_absolute():
+        raise ConfigError(
+            f"FLOW_HOME is {given!r}; give an absolute path, as in '{path.absolute()}'"
+        )
+    return path
+
+
+def ensure_home() -> Path:
+    """The home, made if it was not there (0700), and proved to be writable.
+
+    Raises:
+        ConfigError: It is no directory, belongs to somebody else, is read-only or full; the message says what to do.
+    """
+    path = home()
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = path.stat()
+        if not stat.S_ISDIR(found.st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        if found.st_uid != os.getuid():
+            raise ConfigError(
+                f"FLOW_HOME {path} belongs to another user (uid {found.st_uid}); "
+                "set FLOW_HOME to a directory of your own"
+            )
+        if found.st_mode & 0o077:
+            path.chmod(0o700)
+        import tempfile
+
+        # More than an empty file: on a full disk, names can still be made.
+        with tempfile.TemporaryFile(dir=path) as probe:
+            probe.write(b"\0" * 4096)
+            probe.flush()
+            os.fsync(probe.fileno())
+    except OSError as error:
+        raise ConfigError(explain_os_error(path, error)) from None
+    return path
+
+
+def explain_os_error(path: Path, error: OSError) -> str:
+    """Why FLOW_HOME cannot be used, and what to do."""
+    fixes = {
+        errno.ENOSPC: "the disk is full; free some space, or set FLOW_HOME to another disk",
+        errno.EDQUOT: "your disk quota is used up; free some space, or set FLOW_HOME to another disk",
+        errno.EROFS: "it is on a read-only file system; set FLOW_HOME to a directory you can write",
+        errno.ENOTDIR: "it, or what it lies in, is a file; set FLOW_HOME to a directory",
+        errno.EEXIST: "it is a file; set FLOW_HOME to a directory",
+    }
+    fix = fixes.get(
+        error.errno or 0,
+        f"{error.strerror}; make it writable for you, or set FLOW_HOME to another directory",
+    )
+    return f"FLOW_HOME {path} cannot be used: {fix}"
+
+
+# Writing settings
+
+
+def set_value(name: str, text: str, path: Path | None = None) -> Entry:
+    """Sets one setting in a file (that of FLOW_HOME), keeping all else in it as it stands.
+
+    Raises:
+        ConfigError: Unknown name, value not allowed, or the file cannot be written.
+    """
+    target = path or ensure_home() / HOME_FILE
+    entry = _entry(name, text, str(target))
+    _rewrite(target, name, f"{name} = {_toml(entry.value)}")
+    return entry
+
+
+def unset_value(name: str, path: Path | None = None) -> None:
+    """Takes one setting out of a file again. Raises ConfigError."""
+    if name not in SETTINGS:
+        raise ConfigError(f"no setting {name!r}{did_you_mean(name, SETTINGS)}")
+    _rewrite(path or home() / HOME_FILE, name, None)
+
+
+def _toml(value: object) -> str:
+    import json
+
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _rewrite(path: Path, name: str, new: str | None) -> None:
+    _read_file(path)  # refuses to touch a file that is not TOML
+    try:
+        lines = path.read_text().splitlines() if path.exists() else []
+        table = next((i for i, line in enumerate(lines) if line.lstrip().startswith("[")), None)
+        top, rest = (lines, []) if table is None else (lines[:table], lines[table:])
+        kept = [line for line in top if line.split("=")[0].strip().strip("\"'") != name]
+        at = next((i for i, line in enumerate(top) if line not in kept), len(kept))
+        if new is not None:
+            kept.insert(min(at, len(kept)), new)
+        content = "\n".join([*kept, *rest]) + "\n"
+        partial = path.with_name(f"{path.name}.{os.getpid()}.part")
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with open(descriptor, "w") as file:
+            file.write(content)
+        os.replace(partial, path)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from None

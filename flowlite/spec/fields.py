@@ -1,0 +1,192 @@
+"""The kinds of values that options of a task take, each with its check and its error."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import signal
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, PlainValidator
+
+from flowlite.spec.base import shown
+from flowlite.spec.environment import is_unicode, variables
+from flowlite.spec.gpu import GpuRequest
+from flowlite.spec.limits import Retries
+from flowlite.spec.secrets import Secret
+from flowlite.suggest import did_you_mean
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", re.ASCII)
+_PYTHON = re.compile(r"3\.\d{1,2}(\.\d{1,2})?", re.ASCII)
+_MEMORY = re.compile(r"(\d+(?:\.\d+)?)\s*(gb|gib|tb|tib|g|t)", re.IGNORECASE | re.ASCII)
+_GB = {"gb": 1.0, "g": 1.0, "gib": 1.073741824, "tb": 1000.0, "t": 1000.0, "tib": 1099.511627776}
+
+INTERNODE = ("InfiniBand", "RoCE", "EFA", "Ethernet")
+INTRANODE = (
+    *("SXM", "SXM2", "SXM3", "SXM4", "SXM5", "SXM6"),
+    *("NVLink", "NVSwitch", "PCIe", "XGMI"),
+)
+
+
+def _wanted(value: object, what: str) -> ValueError:
+    return ValueError(f"{shown(value)} is not allowed; give {what}")
+
+
+def _name(value: object) -> str:
+    if not isinstance(value, str) or not _NAME.fullmatch(value):
+        raise _wanted(
+            value, "1 to 63 letters, digits, dots, dashes or underscores, a letter or digit first"
+        )
+    return value
+
+
+def _processes(value: object) -> int | Literal["auto"]:
+    if value == "auto":
+        return "auto"
+    if type(value) is not int or value < 1:
+        raise _wanted(value, "a whole number of at least 1, or 'auto' for one per GPU")
+    return value
+
+
+def _gpu(value: object) -> str:
+    if isinstance(value, GpuRequest):
+        return str(value)
+    if not isinstance(value, str):
+        raise _wanted(value, "a text as in 'h100:8'")
+    return str(GpuRequest.parse(value))
+
+
+def _word(value: object) -> str:
+    if not isinstance(value, str) or not value or not value.isprintable() or " " in value:
+        raise _wanted(value, "one word")
+    return value
+
+
+def _environment(value: object) -> dict[str, str]:
+    return {} if value is None else variables(value)
+
+
+def _items(value: object, what: str) -> list[Any]:
+    if value is None:
+        return []
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        raise _wanted(value, what)
+    return list(value)
+
+
+def _secrets(value: object) -> tuple[Secret, ...]:
+    found: dict[str, Secret] = {}
+    for item in _items(value, "a list of names, or of Secret(…)"):
+        if isinstance(item, Secret):
+            secret = item
+        elif isinstance(item, str):
+            secret = Secret(item)
+        elif isinstance(item, Mapping):
+            secret = Secret(**item)
+        else:
+            raise _wanted(item, "a name, or Secret(name, env=…) or Secret(name, file=…)")
+        if found.setdefault(secret.name, secret) != secret:
+            raise ValueError(f"{secret.name!r} is given twice, with different sources")
+    return tuple(found.values())
+
+
+def _dependencies(value: object) -> tuple[str, ...] | str:
+    what = "a list of requirements ('numpy>=2'), or the path of a requirements file"
+    if isinstance(value, str):
+        if not value.strip():
+            raise _wanted(value, what)
+        return value
+    items = _items(value, what)
+    for item in items:
+        if not isinstance(item, str) or not item.strip() or item.startswith("-") or "\n" in item:
+            raise _wanted(item, "a requirement as in 'numpy>=2'")
+    return tuple(items)
+
+
+def _python(value: object) -> str:
+    if isinstance(value, float | int) and not isinstance(value, bool):
+        raise _wanted(value, "a text, in quotes, as in '3.11'")
+    if not isinstance(value, str) or not _PYTHON.fullmatch(value):
+        raise _wanted(value, "a version as in '3.11'")
+    return value
+
+
+def _retries(value: object) -> object:
+    return {"max_retries": value} if type(value) is int else value
+
+
+def _one_of(known: tuple[str, ...]) -> Callable[[object], str]:
+    by_case = {name.lower(): name for name in known}
+
+    def check(value: object) -> str:
+        found = by_case.get(value.lower()) if isinstance(value, str) else None
+        if found is None:
+            raise _wanted(value, f"one of {', '.join(known)}{did_you_mean(str(value), known)}")
+        return found
+
+    return check
+
+
+def _memory(value: object) -> float:
+    if isinstance(value, str):
+        match = _MEMORY.fullmatch(value.strip())
+        size = float(match[1]) * _GB[match[2].lower()] if match else 0.0
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        size = float(value)
+    else:
+        size = 0.0
+    if not 0 < size < float("inf"):
+        raise _wanted(value, "a size in GB, as in 64 or '64GB'")
+    return size
+
+
+def _stop_signal(value: object) -> str:
+    name = value.upper() if isinstance(value, str) else ""
+    name = name if name.startswith("SIG") else f"SIG{name}"
+    if name in {"SIGKILL", "SIGSTOP"}:
+        raise ValueError(
+            f"{name} cannot be caught by a worker; for an end at once give grace_seconds=0"
+        )
+    known = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+    if name not in known or not hasattr(signal, name):
+        raise _wanted(value, f"one of {', '.join(known)}{did_you_mean(name, known)}")
+    return name
+
+
+def _command(value: object) -> tuple[str, ...] | str:
+    what = "a list of words, or a line for the shell"
+    if isinstance(value, str):
+        if not value.strip() or "\0" in value or not is_unicode(value):
+            raise _wanted(value, what)
+        return value
+    words = _items(value, what)
+    if not words or not words[0]:
+        raise _wanted(value, what)
+    for word in words:
+        if not isinstance(word, str) or "\0" in word or not is_unicode(word):
+            raise _wanted(word, "words of a command as texts, numbers in quotes")
+    return tuple(words)
+
+
+def _directory(value: object) -> str:
+    if not isinstance(value, str) or not value.startswith("/") or not value.isprintable():
+        raise _wanted(value, "an absolute path on the node")
+    return posixpath.normpath(value)
+
+
+Name = Annotated[str, PlainValidator(_name)]
+Processes = Annotated[int | Literal["auto"], PlainValidator(_processes)]
+Gpu = Annotated[str, PlainValidator(_gpu)]
+Word = Annotated[str, PlainValidator(_word)]
+Environment = Annotated[dict[str, str], BeforeValidator(_environment)]
+Secrets = Annotated[tuple[Secret, ...], BeforeValidator(_secrets)]
+Dependencies = Annotated[tuple[str, ...] | str, BeforeValidator(_dependencies)]
+PythonVersion = Annotated[str, PlainValidator(_python)]
+RetriesField = Annotated[Retries, BeforeValidator(_retries)]
+Internode = Annotated[str, PlainValidator(_one_of(INTERNODE))]
+Intranode = Annotated[str, PlainValidator(_one_of(INTRANODE))]
+Memory = Annotated[float, PlainValidator(_memory)]
+StopSignal = Annotated[str, PlainValidator(_stop_signal)]
+Command = Annotated[tuple[str, ...] | str, BeforeValidator(_command)]
+Directory = Annotated[str, PlainValidator(_directory)]

@@ -1,0 +1,81 @@
+"""The options of a task as types, once for the decorator, `FlowApp`, `.options(...)` and `TaskConfig`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, NotRequired, TypedDict
+
+if TYPE_CHECKING:
+    from flowlite.spec.limits import Retries
+    from flowlite.spec.secrets import Secret
+    from flowlite.spec.storage import Volume
+
+
+class VolumeOptions(TypedDict):
+    """A volume written as a mapping."""
+
+    name: str
+    size_gb: NotRequired[float | None]
+    interface: NotRequired[Literal["file", "block"]]
+
+
+class SecretOptions(TypedDict):
+    """A secret written as a mapping."""
+
+    name: str
+    env: NotRequired[str | None]
+    file: NotRequired[str | None]
+
+
+class RetryOptions(TypedDict):
+    """Retries written as a mapping."""
+
+    max_retries: int
+    delay: NotRequired[float]
+    backoff: NotRequired[float]
+    max_delay: NotRequired[float]
+
+
+class CommonOptions(TypedDict, total=False):
+    """The options that functions of one app may share. What each one means stands in `TaskConfig`."""
+
+    num_instances: int
+    processes_per_node: int | Literal["auto"]
+    gpu: str | None
+    distributed_mode: Literal["auto", "manual"]
+    volumes: Mapping[str, str | Volume | VolumeOptions] | None
+    mounts: Mapping[str, str] | None
+    environment: Mapping[str, str] | None
+    secrets: Sequence[str | Secret | SecretOptions] | None
+    image: str | None
+    dependencies: Sequence[str] | str | None
+    python: str | None
+    priority: Literal["low", "med", "high"]
+    max_price_per_hour: float | None
+    max_run_time_hours: float | None
+    max_cost: float | None
+    retries: int | Retries | RetryOptions
+    internode_interconnect: str | None
+    intranode_interconnect: str | None
+    region: str | None
+    cpu: float | None
+    memory: float | str | None
+    start: Literal["auto", "fork", "spawn"]
+    results: Literal["any", "plain"]
+    stop_signal: str
+    grace_seconds: float
+    join_timeout_seconds: float
+    workdir: str | None
+
+
+class TaskOptions(CommonOptions, total=False):
+    """Every option of `@app.function`."""
+
+    name: str | None
+    provider: str | None
+
+
+class ConfigOptions(TaskOptions, total=False):
+    """The options of `TaskConfig`: those of the decorator, and a command."""
+
+    command: Sequence[str] | str | None

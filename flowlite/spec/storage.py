@@ -1,0 +1,153 @@
+"""Storage of a task: named volumes, read-only mounts, and the paths they appear at."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field, PlainValidator
+
+from flowlite.spec.base import Spec, as_mapping, shown
+
+Interface = Literal["file", "block"]
+
+# Nothing may appear there or below: the node would not work any more.
+_SYSTEM_TREES = (
+    "/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/run", "/sbin", "/sys",
+    "/usr", "/System", "/Library",
+)  # fmt: skip
+# Below these something may well appear, but not in their place.
+_SHARED_ROOTS = (
+    "/", "/home", "/media", "/opt", "/root", "/tmp", "/var", "/private", "/Users", "/Volumes",
+)  # fmt: skip
+
+_VOLUME_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
+_BUCKET = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^\x00-\x1f]*)?", re.ASCII)
+
+
+def volume_name(value: object) -> str:
+    """The value if it can name a volume. Raises ValueError."""
+    if not isinstance(value, str) or not _VOLUME_NAME.fullmatch(value):
+        proposal = re.sub(r"[^a-z0-9]+", "-", str(value).lower()).strip("-")[:63].strip("-")
+        hint = f"; did you mean {proposal!r}?" if isinstance(value, str) and proposal else ""
+        raise ValueError(
+            f"{shown(value)} cannot name a volume: a to z, 0 to 9 and dashes inside, at most 63{hint}"
+        )
+    return value
+
+
+def mount_path(path: str) -> str:
+    """The path in its plain form, if something may be mounted there. Raises ValueError.
+
+    A trailing slash and doubled slashes are dropped; `.` and `..` are refused, as what they mean depends on links.
+    """
+    if not path.startswith("/"):
+        raise ValueError(f"{path!r} is not absolute; write it from the root, as in '/data'")
+    if any(ord(character) < 32 or ord(character) == 127 for character in path):
+        raise ValueError(f"{path!r} has control characters in it")
+    plain = "/" + posixpath.normpath(path).lstrip("/")
+    if {".", ".."} & set(path.split("/")):
+        raise ValueError(f"{path!r} has '.' or '..' in it; write {plain!r} if that is meant")
+    if len(plain.encode()) > 1024:
+        raise ValueError(f"{shown(plain)} is longer than 1024 bytes")
+    if plain in _SHARED_ROOTS:
+        below = posixpath.join(plain, "data")
+        raise ValueError(f"{plain!r} would be hidden by it; choose a path below, as in {below!r}")
+    for tree in _SYSTEM_TREES:
+        if plain == tree or plain.startswith(tree + "/"):
+            raise ValueError(f"{plain!r} belongs to the system; choose another, as in '/data'")
+    return plain
+
+
+def nesting_problem(paths: Iterable[str]) -> str:
+    """Why these plain paths cannot all be mounted, or ""."""
+    ordered = sorted(paths, key=lambda path: path.split("/"))
+    for upper, lower in pairwise(ordered):
+        if upper == lower:
+            return f"{upper!r} is used twice; each volume and mount needs a path of its own"
+        if lower.startswith(upper + "/"):
+            return f"{lower!r} lies inside {upper!r}; put them side by side"
+    return ""
+
+
+def plain_paths(value: object) -> dict[str, Any]:
+    """A mapping by mount path (None is an empty one), the paths in their plain form. Raises ValueError."""
+    found: dict[str, Any] = {}
+    if value is None:
+        return found
+    for path, what in as_mapping(value).items():
+        plain = mount_path(path)
+        if plain in found:
+            raise ValueError(f"{plain!r} is used twice; each volume needs a path of its own")
+        found[plain] = what
+    return found
+
+
+def _bucket(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{shown(value)} is not allowed; give an address as in 's3://bucket/path'")
+    if not _BUCKET.fullmatch(value):
+        scheme = value.partition("://")[0] if "://" in value else ""
+        other = f" ({scheme}:// is not supported)" if scheme not in {"", "s3"} else ""
+        raise ValueError(
+            f"{shown(value)} is not a bucket; write it as in 's3://bucket/path'{other}"
+        )
+    return value
+
+
+class Volume(Spec):
+    """A named piece of storage that outlives tasks.
+
+    Attributes:
+        name: Its name at the provider: a to z, 0 to 9 and dashes.
+        size_gb: Size to make it with, in GB, where it does not exist yet; None leaves that to the provider.
+        interface: "file" is shared by all nodes; "block" belongs to one node.
+    """
+
+    positional: ClassVar[tuple[str, ...]] = ("name",)
+
+    name: Annotated[str, PlainValidator(volume_name)]
+    size_gb: Annotated[float, Field(gt=0)] | None = None
+    interface: Interface = "file"
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self, name: str, *, size_gb: float | None = None, interface: Interface = "file"
+        ) -> None: ...
+
+
+def _as_volume(value: object) -> object:
+    if isinstance(value, str):
+        return {"name": value}
+    if isinstance(value, Mapping | Volume):
+        return value
+    raise ValueError(
+        f"{shown(value)} is not allowed; give a volume's name, or a mapping with 'name', 'size_gb' and 'interface'"
+    )
+
+
+Volumes = Annotated[
+    dict[str, Annotated[Volume, BeforeValidator(_as_volume)]], BeforeValidator(plain_paths)
+]
+Mounts = Annotated[dict[str, Annotated[str, PlainValidator(_bucket)]], BeforeValidator(plain_paths)]
+
+
+def storage_problem(volumes: Mapping[str, Volume], mounts: Mapping[str, str], nodes: int) -> str:
+    """Why these volumes and mounts cannot be used together by a gang of so many nodes, or ""."""
+    nested = nesting_problem([*volumes, *mounts])
+    if nested:
+        return f"{'volumes' if volumes else 'mounts'}: {nested}"
+    seen: dict[str, Volume] = {}
+    for path, volume in volumes.items():
+        if volume.interface == "block" and nodes > 1:
+            return (
+                f"volumes: {path!r} is a block volume, which one node alone can use, and there are {nodes}; "
+                "give it interface 'file', or run with num_instances=1"
+            )
+        if seen.setdefault(volume.name, volume) != volume:
+            return f"volumes: {volume.name!r} is described in two ways; its size and interface must agree"
+    return ""

@@ -1,0 +1,227 @@
+"""`TaskConfig`: one run as it was asked for, checked as a whole."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+from pydantic import Field, PrivateAttr, field_serializer, model_validator
+
+from flowlite.errors import SpecError
+from flowlite.spec import fields
+from flowlite.spec.base import Spec
+from flowlite.spec.gpu import GpuRequest
+from flowlite.spec.limits import NotNegative, Positive, Priority, Retries
+from flowlite.spec.secrets import Secret
+from flowlite.spec.storage import Mounts, Volumes, storage_problem
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import Unpack
+
+    from flowlite.spec.options import ConfigOptions
+
+
+@dataclass(frozen=True, slots=True)
+class BoundCall:
+    """A function with the arguments it is to be called with."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+
+class TaskConfig(Spec):
+    """What is to run, on what, under which limits. Frozen; `replace` makes a changed copy.
+
+    Attributes:
+        name: Name to find the task by; None takes that of the function or command.
+        num_instances: Nodes in the gang.
+        processes_per_node: Workers on each node; "auto" is one per GPU, or one.
+        gpu: GPUs of each node in canonical form ("h100:8"), None for CPU only.
+        distributed_mode: "auto" starts every worker with its rank; "manual" starts one process per node, for launchers
+            such as torchrun.
+        volumes: Volumes by the path they appear at, on every node.
+        mounts: Read-only buckets ("s3://…") by path.
+        environment: Variables of every worker.
+        secrets: Variables of every worker whose values are read at submission and kept out of every configuration.
+        image: Container image to run in.
+        dependencies: Requirements to install on the nodes, or the path of a requirements file.
+        python: Python version on the nodes ("3.11"); None for the one of this machine.
+        priority: Pricing tier where the provider has tiers.
+        max_price_per_hour: Cap in US dollars per instance and hour.
+        max_run_time_hours: Cap in hours from the start of the workers; enforced by the nodes themselves.
+        max_cost: Cap in US dollars for the whole task.
+        retries: New attempts after a failure.
+        internode_interconnect: Network between nodes that is required ("InfiniBand").
+        intranode_interconnect: Link between the GPUs of a node that is required ("SXM5").
+        provider: Where nodes come from; None for the setting `provider`.
+        region: Region or zone at the provider.
+        cpu: CPU cores each node must have.
+        memory: Memory each node must have, in GB; a text such as "64GB" is read too.
+        start: How workers start: forked from a warm process, spawned anew, or whichever is safe.
+        results: "plain" takes back only data that cannot execute code when it is read; "any" also pickles.
+        stop_signal: Signal that asks workers to stop.
+        grace_seconds: Seconds between that signal and SIGKILL.
+        join_timeout_seconds: Seconds all nodes have to meet before the task fails and names those missing.
+        command: Command to run instead of a function; a text goes through the shell.
+        workdir: Directory the workers start in, on the node.
+    """
+
+    name: fields.Name | None = None
+    num_instances: Annotated[int, Field(ge=1)] = 1
+    processes_per_node: fields.Processes = "auto"
+    gpu: fields.Gpu | None = None
+    distributed_mode: Literal["auto", "manual"] = "auto"
+    volumes: Volumes = Field(default_factory=dict)
+    mounts: Mounts = Field(default_factory=dict)
+    environment: fields.Environment = Field(default_factory=dict)
+    secrets: fields.Secrets = ()
+    image: fields.Word | None = None
+    dependencies: fields.Dependencies = ()
+    python: fields.PythonVersion | None = None
+    priority: Priority = "med"
+    max_price_per_hour: Positive | None = None
+    max_run_time_hours: Positive | None = None
+    max_cost: Positive | None = None
+    retries: fields.RetriesField = Retries(0)
+    internode_interconnect: fields.Internode | None = None
+    intranode_interconnect: fields.Intranode | None = None
+    provider: fields.Word | None = None
+    region: fields.Word | None = None
+    cpu: Positive | None = None
+    memory: fields.Memory | None = None
+    start: Literal["auto", "fork", "spawn"] = "auto"
+    results: Literal["any", "plain"] = "any"
+    stop_signal: fields.StopSignal = "SIGTERM"
+    grace_seconds: NotNegative = 10.0
+    join_timeout_seconds: Positive = 300.0
+    command: fields.Command | None = None
+    workdir: fields.Directory | None = None
+
+    _call: BoundCall | None = PrivateAttr(default=None)
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **options: Unpack[ConfigOptions]) -> None: ...
+
+    # What follows from the options
+
+    @property
+    def gpu_request(self) -> GpuRequest | None:
+        """`gpu`, read into its parts."""
+        return GpuRequest.parse(self.gpu) if self.gpu else None
+
+    @property
+    def gpus_per_node(self) -> int:
+        """GPUs asked for on each node."""
+        request = self.gpu_request
+        return request.count if request else 0
+
+    @property
+    def workers_per_node(self) -> int:
+        """Processes that flowlite starts on each node, with "auto" resolved."""
+        if self.distributed_mode == "manual":
+            return 1
+        if self.processes_per_node == "auto":
+            return self.gpus_per_node or 1
+        return self.processes_per_node
+
+    @property
+    def total_processes(self) -> int:
+        """The world size: processes of the whole gang."""
+        return self.num_instances * self.workers_per_node
+
+    @property
+    def total_gpus(self) -> int:
+        """GPUs of the whole gang."""
+        return self.num_instances * self.gpus_per_node
+
+    @property
+    def max_run_seconds(self) -> float | None:
+        """`max_run_time_hours` in seconds."""
+        return None if self.max_run_time_hours is None else self.max_run_time_hours * 3600
+
+    @property
+    def call(self) -> BoundCall | None:
+        """The call this configuration runs, if it was built from a function."""
+        return self._call
+
+    # Changed copies
+
+    def replace(self, **changes: Unpack[ConfigOptions]) -> Self:
+        """A copy with these options changed, checked anew; the call stays unless a command replaces it."""
+        given: dict[str, Any] = {name: getattr(self, name) for name in self.model_fields_set}
+        changed = type(self)(**{**given, **changes})
+        changed._call = None if changed.command is not None else self._call
+        return changed
+
+    def with_defaults(self, defaults: Mapping[str, Any]) -> Self:
+        """A copy in which options that were not given explicitly take these values."""
+        missing: dict[str, Any] = {
+            name: value for name, value in defaults.items() if name not in self.model_fields_set
+        }
+        return self.replace(**missing) if missing else self
+
+    def with_call(self, call: BoundCall) -> Self:
+        """A copy that runs this call."""
+        changed = self.replace(command=None)
+        changed._call = call
+        return changed
+
+    # Text form
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values. Of secrets, only the names; the call is not part of it."""
+        return self.model_dump(mode="json")
+
+    def to_json(self) -> str:
+        """`to_dict` as text."""
+        return json.dumps(self.to_dict(), ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, data: str | Mapping[str, Any]) -> Self:
+        """Rebuilds what `to_json` or `to_dict` gave. Raises SpecError."""
+        if not isinstance(data, str):
+            return cls(**dict(data))
+        try:
+            found = json.loads(data)
+        except ValueError as error:
+            raise SpecError(f"not a configuration: {error}") from None
+        if not isinstance(found, dict):
+            raise SpecError("not a configuration: a JSON object is expected")
+        return cls(**found)
+
+    @classmethod
+    def from_yaml(cls, path: str | Path) -> Self:
+        """Reads a task file. Raises SpecError naming file, line and option."""
+        from flowlite.spec.taskfile import TaskFile
+
+        task_file = TaskFile.read(path)
+        try:
+            return cls(**task_file.options)
+        except SpecError as error:
+            raise task_file.locate(error) from None
+
+    # Checks
+
+    @field_serializer("secrets")
+    def _only_names(self, secrets: tuple[Secret, ...]) -> list[str]:
+        return [secret.name for secret in secrets]
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        problem = storage_problem(self.volumes, self.mounts, self.num_instances)
+        if problem:
+            raise ValueError(problem)
+        if self.distributed_mode == "manual" and self.processes_per_node not in {"auto", 1}:
+            raise ValueError(
+                f"processes_per_node: {self.processes_per_node} does not go with distributed_mode 'manual', which "
+                "starts one process per node and leaves the rest to your launcher; leave it out, or use 'auto'"
+            )
+        both = sorted(self.environment.keys() & {secret.name for secret in self.secrets})
+        if both:
+            raise ValueError(f"environment: {both[0]} is also one of the secrets; give it once")
+        return self

@@ -1,0 +1,66 @@
+"""Task files: the options of `TaskConfig` in YAML, with errors that name file and line."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from flowlite.errors import SpecError
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFile:
+    """A task file as read: its options, and the line each one stands at."""
+
+    path: Path
+    options: dict[str, Any]
+    lines: dict[str, int]
+
+    @classmethod
+    def read(cls, path: str | Path) -> Self:
+        """Reads the file.
+
+        Raises:
+            SpecError: It cannot be read, is not YAML, or not one mapping from option to value.
+        """
+        import yaml
+
+        path = Path(path)
+        try:
+            text = path.read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+            raise SpecError(f"{path}: cannot be read: {why}") from None
+        try:
+            node = yaml.compose(text, yaml.SafeLoader)
+            options = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise SpecError(f"{path}: not YAML: {_first_line(error)}") from None
+        except ValueError as error:  # dates such as 2024-99-99
+            raise SpecError(f"{path}: a value cannot be read: {error}") from None
+        if not isinstance(node, yaml.MappingNode):
+            raise SpecError(f"{path}: write one option per line, as in 'num_instances: 2'")
+        lines: dict[str, int] = {}
+        for key, _ in node.value:
+            name, line = str(key.value), key.start_mark.line + 1
+            if name in lines:
+                raise SpecError(f"{path}:{line}: {name}: given twice, first in line {lines[name]}")
+            lines[name] = line
+        return cls(path, {str(name): value for name, value in options.items()}, lines)
+
+    def locate(self, error: SpecError) -> SpecError:
+        """The same error, each problem with the place in the file it is about."""
+        return SpecError("\n".join(self._located(line) for line in str(error).splitlines()))
+
+    def _located(self, sentence: str) -> str:
+        option = re.split(r"[.:]", sentence, maxsplit=1)[0]
+        line = self.lines.get(option)
+        return f"{self.path}:{line}: {sentence}" if line else f"{self.path}: {sentence}"
+
+
+def _first_line(error: Exception) -> str:
+    mark = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+    return f"{problem} in line {mark.line + 1}" if mark else str(problem)

@@ -1,0 +1,209 @@
+"""Settings: where each one comes from, wrong ones named with their place, and the home directory."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flowlite import config
+from flowlite.config import Settings, ensure_home, home, load_settings, set_value, unset_value
+from flowlite.errors import ConfigError
+
+
+@pytest.fixture
+def project(tmp_path: Path, flow_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def origin(settings: Settings, name: str) -> tuple[object, str]:
+    return settings[name], settings.entries[name].origin
+
+
+def test_order_of_the_layers(
+    project: Path, flow_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert origin(load_settings(), "provider") == ("local", "default")
+    (flow_home / "config.toml").write_text("provider = 'one'\nregion = 'here'\n")
+    assert origin(load_settings(), "provider") == ("one", str(flow_home / "config.toml"))
+    (project / "flow.toml").write_text("provider = 'two'\n")
+    assert origin(load_settings(), "provider") == ("two", "flow.toml")
+    monkeypatch.setenv("FLOW_PROVIDER", "three")
+    assert origin(load_settings(), "provider") == ("three", "FLOW_PROVIDER")
+    assert origin(load_settings({"provider": "four"}), "provider") == ("four", "keyword")
+    assert load_settings({"provider": None}).provider == "three"
+    assert load_settings()["region"] == "here"
+
+
+def test_typed_values_from_files_and_variables(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "flow.toml").write_text("max_cost = 3\nlocal_tasks = 5\n")
+    monkeypatch.setenv("FLOW_MAX_PRICE_PER_HOUR", "2.5")
+    monkeypatch.setenv("FLOW_SHOW_LOGS", "never")
+    settings = load_settings()
+    assert settings["max_cost"] == 3.0
+    assert settings.local_tasks == 5
+    assert settings["max_price_per_hour"] == 2.5
+    assert settings.show_logs == "never"
+    assert settings.task_options() == {"max_cost": 3.0, "max_price_per_hour": 2.5}
+
+
+def test_an_empty_variable_is_no_value(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLOW_PROVIDER", "")
+    assert load_settings().provider == "local"
+
+
+def test_every_setting_is_listed(project: Path) -> None:
+    listed = list(load_settings())
+    assert [entry.name for entry in listed] == list(config.SETTINGS)
+    assert all(entry.help for entry in listed)
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("provder = 'x'\n", "no setting 'provder'; did you mean 'provider'?"),
+        ("zzz = 1\n", "no setting 'zzz'; known: provider, region"),
+        ("provider = 3\n", "provider: 3 is not allowed; give a word"),
+        ("max_cost = -1\n", "max_cost: -1 is not allowed; give a finite number above 0"),
+        ("max_cost = true\n", "max_cost: True is not allowed; give a number above 0"),
+        ("max_cost = inf\n", "max_cost: inf is not allowed; give a finite number above 0"),
+        ("priority = 'hihg'\n", "give one of low, med, high; did you mean 'high'?"),
+        ("local_tasks = 0\n", "local_tasks: 0 is not allowed; give a whole number of at least 1"),
+        ("provider = \n", "not TOML"),
+        ("providers = 3\n", "under [providers.NAME]"),
+        ("[providers]\nssh = 3\n", "under [providers.NAME]"),
+    ],
+)
+def test_wrong_files_are_named(project: Path, flow_home: Path, text: str, what: str) -> None:
+    for path in (flow_home / "config.toml", Path("flow.toml")):
+        path.write_text(text)
+        with pytest.raises(ConfigError) as caught:
+            load_settings()
+        assert str(caught.value).startswith(f"{path}: ")
+        assert what in str(caught.value)
+        path.unlink()
+
+
+@pytest.mark.parametrize("value", ["abc", "nan", "0", "-1", "1e999"])
+def test_wrong_variables_are_named(
+    project: Path, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    monkeypatch.setenv("FLOW_MAX_COST", value)
+    with pytest.raises(ConfigError, match=f"^FLOW_MAX_COST: max_cost: '{value}' is not allowed"):
+        load_settings()
+
+
+def test_wrong_keywords_are_named(project: Path) -> None:
+    with pytest.raises(ConfigError, match="keyword: no setting 'provder'"):
+        load_settings({"provder": "x"})
+    with pytest.raises(ConfigError, match="did you mean 'provider'"):
+        load_settings()["provder"]
+
+
+def test_options_of_providers_are_merged(project: Path, flow_home: Path) -> None:
+    (flow_home / "config.toml").write_text("[providers.ssh]\nuser = 'me'\nhosts = ['a']\n")
+    (project / "flow.toml").write_text("[providers.ssh]\nhosts = ['b']\n")
+    settings = load_settings()
+    assert settings.provider_options("ssh") == {"user": "me", "hosts": ["b"]}
+    assert settings.provider_options("aws") == {}
+
+
+def test_set_and_unset_keep_the_rest_of_the_file(project: Path, flow_home: Path) -> None:
+    path = flow_home / "config.toml"
+    path.write_text(
+        "# mine\nprovider = 'a'  # old\nregion = \"x\"\n\n[providers.ssh]\nprovider = 'z'\n"
+    )
+    assert set_value("provider", "slurm").value == "slurm"
+    set_value("max_cost", "12.5")
+    assert path.read_text() == (
+        '# mine\nprovider = "slurm"\nregion = "x"\n\nmax_cost = 12.5\n[providers.ssh]\nprovider = \'z\'\n'
+    )
+    assert path.stat().st_mode & 0o777 == 0o600
+    unset_value("provider")
+    assert load_settings().provider == "local"
+    assert load_settings().provider_options("ssh") == {"provider": "z"}
+    with pytest.raises(ConfigError, match="did you mean 'provider'"):
+        set_value("provders", "x")
+    with pytest.raises(ConfigError, match="max_cost: 'much' is not allowed"):
+        set_value("max_cost", "much")
+    assert load_settings()["max_cost"] == 12.5
+
+
+def test_set_in_a_home_that_is_not_there(project: Path, flow_home: Path) -> None:
+    flow_home.rmdir()
+    set_value("provider", "slurm")
+    assert load_settings().provider == "slurm"
+
+
+# The home
+
+
+def test_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert home({}) == Path.home() / ".flowlite"
+    assert home({"FLOW_HOME": "/x/y"}) == Path("/x/y")
+    assert home({"FLOW_HOME": "~/y"}) == Path.home() / "y"
+    with pytest.raises(ConfigError, match="FLOW_HOME is 'x/y'; give an absolute path"):
+        home({"FLOW_HOME": "x/y"})
+
+
+def test_home_is_made_for_its_owner_alone(flow_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLOW_HOME", str(flow_home / "deep" / "er"))
+    assert ensure_home().stat().st_mode & 0o777 == 0o700
+    ensure_home().chmod(0o755)
+    assert ensure_home().stat().st_mode & 0o777 == 0o700
+    assert list(ensure_home().iterdir()) == []
+
+
+def test_home_that_is_a_file(flow_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (flow_home / "file").touch()
+    for name in ("file", "file/below"):
+        monkeypatch.setenv("FLOW_HOME", str(flow_home / name))
+        with pytest.raises(ConfigError, match=r"FLOW_HOME .* cannot be used: it.* is a file"):
+            ensure_home()
+
+
+def test_home_on_a_full_disk(flow_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(ConfigError, match="the disk is full; free some space"):
+        ensure_home()
+    assert list(flow_home.iterdir()) == []
+
+
+def test_home_that_cannot_be_written(flow_home: Path) -> None:
+    code = (
+        "import os, tempfile; from flowlite.config import ensure_home;"
+        "os.getuid() or os.setuid(65534);"  # root may write everywhere
+        "ensure_home()"
+    )
+    flow_home.chmod(0o755)
+    lock = flow_home / "locked"
+    lock.mkdir(mode=0o555)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "FLOW_HOME": str(lock / "home")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "cannot be used: Permission denied; make it writable for you" in done.stderr
+
+
+def test_reading_settings_loads_no_large_library(flow_home: Path) -> None:
+    code = (
+        "import sys; from flowlite.config import load_settings, home; load_settings(); home();"
+        "print([m for m in ('pydantic', 'typing_extensions', 'asyncio', 'sqlite3') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
