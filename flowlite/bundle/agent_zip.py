@@ -1,0 +1,147 @@
+"""The node agent as one file: `flowlite/node` zipped under the name `flowlite_node`.
+
+    __main__.py                       runs flowlite_node.__main__.main()
+    flowlite_node/*.py, *.pyc
+    packed/cloudpickle/*.py, *.pyc    for nodes that have none: `node/call.py` puts `packed` last in `sys.path`
+
+The bytecode is of the kind that is not checked against the source; Pythons of another minor version pass
+over it and use the source.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import io
+import json
+import marshal
+import os
+import struct
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from flowlite.errors import FlowError, StoreError
+
+_FORMAT = 1
+_MAIN = "from flowlite_node.__main__ import main\n\nif __name__ == '__main__':\n    raise SystemExit(main())\n"
+# Flags of a .pyc (PEP 552): by hash of the source, not to be checked.
+_UNCHECKED_HASH = 0b01
+# Version 2 of marshal writes no references, whose places depend on what else the process holds.
+_MARSHAL = 2
+
+
+class AgentZip(NamedTuple):
+    """The agent's zipapp; the name of the file is its hash."""
+
+    path: Path
+    sha256: str
+
+
+def build_agent_zip(home: Path) -> AgentZip:
+    """`home/agents/<sha256>.pyz`, made when the sources have changed since last time.
+
+    `python agent.pyz ...` runs `flowlite_node.__main__.main()`, whose int (or None) is the exit code.
+
+    Raises:
+        StoreError: It cannot be written.
+    """
+    files = dict(_files())
+    key = _key(files)
+    directory = home / "agents"
+    index = directory / "index.json"
+    known = _cached(index, key)
+    if known is not None:
+        return known
+    data = _zip(files)
+    sha256 = hashlib.sha256(data).hexdigest()
+    path = directory / f"{sha256}.pyz"
+    try:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _replace(path, data)
+        _replace(index, json.dumps({"key": key, "sha256": sha256, "size": len(data)}).encode())
+    except OSError as error:
+        raise StoreError(
+            f"the node agent cannot be written to {directory}: {error.strerror}"
+        ) from error
+    return AgentZip(path, sha256)
+
+
+def _files() -> Iterator[tuple[str, str]]:
+    """(name in the zip, file on disk) of all Python files that go in."""
+    for name, directory in (
+        ("flowlite.node", "flowlite_node"),
+        ("cloudpickle", "packed/cloudpickle"),
+    ):
+        spec = importlib.util.find_spec(name)
+        if spec is None or not spec.submodule_search_locations:
+            raise FlowError(
+                f"the package {name} is not installed completely: install flowlite again"
+            )
+        with os.scandir(spec.submodule_search_locations[0]) as entries:
+            for entry in sorted(entries, key=lambda e: e.name):
+                if entry.name.endswith(".py"):
+                    yield f"{directory}/{entry.name}", entry.path
+
+
+def _key(files: dict[str, str]) -> str:
+    """Changes whenever a source does, judged by times and sizes."""
+    facts: list[object] = [_FORMAT, sys.version_info[:3]]
+    for name, path in files.items():
+        status = os.stat(path)
+        facts.append((name, path, status.st_mtime_ns, status.st_size))
+    return hashlib.sha256(repr(facts).encode()).hexdigest()
+
+
+def _cached(index: Path, key: str) -> AgentZip | None:
+    try:
+        known = json.loads(index.read_bytes())
+        if known["key"] != key:
+            return None
+        path = index.parent / f"{known['sha256']}.pyz"
+        data = path.read_bytes()
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    if hashlib.sha256(data).hexdigest() != known["sha256"]:
+        return None
+    return AgentZip(path, known["sha256"])
+
+
+def _zip(files: dict[str, str]) -> bytes:
+    import zipfile
+
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+
+        def add(name: str, content: bytes, compression: int) -> None:
+            entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
+            entry.create_system, entry.external_attr = 3, 0o644 << 16
+            entry.compress_type = compression
+            archive.writestr(entry, content)
+
+        add("__main__.py", _MAIN.encode(), zipfile.ZIP_STORED)
+        for name, path in files.items():
+            source = Path(path).read_bytes()
+            # Read at every start, so not packed; the source is read for tracebacks only.
+            add(f"{name}c", _bytecode(source, name), zipfile.ZIP_STORED)
+            add(name, source, zipfile.ZIP_DEFLATED)
+    return buffer.getvalue()
+
+
+def _bytecode(source: bytes, name: str) -> bytes:
+    code = compile(source, name, "exec", dont_inherit=True)
+    head = importlib.util.MAGIC_NUMBER + struct.pack("<I", _UNCHECKED_HASH)
+    return head + importlib.util.source_hash(source) + marshal.dumps(code, _MARSHAL)
+
+
+def _replace(path: Path, data: bytes) -> None:
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise

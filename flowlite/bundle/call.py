@@ -1,0 +1,341 @@
+"""A call made portable: the function, its arguments and the source it needs, addressed by hash.
+
+How the function travels:
+
+- by reference, when it belongs to a module that a node can import: an installed one, or one of the project,
+  whose source is snapshotted now (`source.py`). `call.bin` names module and function, and the node takes
+  the function out from under its decorator;
+- by value otherwise (`__main__`, notebooks, lambdas, closures, modules whose file is not where their name
+  says): its code and the variables it captures are pickled, and modules of the project that it imports are
+  snapshotted all the same.
+
+`call.bin` is an envelope (`node/envelope.py`); its header is JSON:
+
+    {"kind": "call", "format": 1, "python": [3, 11], "name": "train", "function": [module, qualified name] or null,
+     "lines": {file name: source text of code that travels by value}, "parts": [...]}
+
+and its first part is the pickle of (function or None, args, kwargs), the others are the memory of its arrays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import linecache
+import os
+import sys
+import threading
+import types
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from flowlite.bundle.captures import captures, explain
+from flowlite.bundle.imports import warm_imports
+from flowlite.bundle.project import Project
+from flowlite.bundle.signature import ArgumentError, bind, function_name, raw_function
+from flowlite.bundle.source import Source, reachable, snapshot
+from flowlite.errors import BundleError, StoreError
+from flowlite.node import pickling
+from flowlite.node.envelope import write_envelope
+
+__all__ = [
+    "ArgumentError",
+    "Bundle",
+    "BundleWarning",
+    "Source",
+    "bind",
+    "build_bundle",
+    "read_bundle",
+]
+
+LARGE_CAPTURE = 10 * 1000 * 1000
+_LONGEST_SOURCE = 1024 * 1024
+_registering = threading.RLock()
+
+
+class BundleWarning(UserWarning):
+    """The call can travel, but not as lightly or as exactly as it should; names the variable at fault."""
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A call on disk, ready to be put on nodes.
+
+    Attributes:
+        path: `call.bin`.
+        sha256: Of the whole of `call.bin`; the node loads nothing before it has checked it.
+        size: Bytes of `call.bin`.
+        python: Minor version it was made with, such as "3.11"; no other can load it.
+        function: Name of the function, for messages.
+        by_value: Whether the code itself is in the pickle, or imported on the node.
+        imports: Modules the warm process should import before it forks.
+        sources: Snapshots, in the order of `sys.path`.
+        warnings: Texts already given as `BundleWarning`.
+        results: "any" or "plain".
+        start: "auto", "fork" or "spawn".
+    """
+
+    path: Path
+    sha256: str
+    size: int
+    python: str
+    function: str
+    by_value: bool
+    imports: tuple[str, ...]
+    sources: tuple[Source, ...]
+    warnings: tuple[str, ...]
+    results: str
+    start: str
+
+    def files(self) -> tuple[tuple[Path, str], ...]:
+        """Everything a node needs, as (path, sha256); the files keep their names on the node."""
+        return ((self.path, self.sha256), *((s.path, s.sha256) for s in self.sources))
+
+    def call_config(self, node_home: str = "") -> dict[str, Any]:
+        """`AgentConfig.call` for a node that has `files()` in `node_home`.
+
+        Without it, the paths are relative to the node's directory.
+        """
+        return {
+            "kind": "function",
+            "bundle": os.path.join(node_home, self.path.name),
+            "sha256": self.sha256,
+            "source": [
+                {"zip": os.path.join(node_home, s.path.name), "sha256": s.sha256}
+                for s in self.sources
+            ],
+            "imports": list(self.imports),
+            "start": self.start,
+            "results": self.results,
+        }
+
+
+def build_bundle(
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    directory: Path,
+    results: str = "any",
+    start: str = "auto",
+) -> Bundle:
+    """Write `call.bin`, `source-<sha>.zip` and `bundle.json` (for `read_bundle`) into `directory`.
+
+    Args:
+        fn: A function, or a flowlite `Function`, which is unwrapped.
+        args: Positional arguments.
+        kwargs: Keyword arguments.
+        directory: Made if it is not there.
+        results: What the function may return: "any", or "plain" for what the form that cannot execute has a place for.
+        start: How workers are started: "auto", "fork" from the warm process, "spawn".
+
+    Returns:
+        The bundle; for captured variables over 10 MB, and for tensors fetched from a device, a
+        `BundleWarning` was given.
+
+    Raises:
+        ArgumentError: The arguments do not fit the signature. Nothing has been written.
+        BundleError: Something cannot be serialised, or the source is too large. Nothing has been written.
+        StoreError: The directory cannot be written to. Nothing is left in it.
+    """
+    raw = raw_function(fn)
+    bound = bind(raw, args, kwargs)
+    arguments = _named(bound.arguments if bound else {}, args, kwargs)
+    project = Project()
+    reference, pickled = _pickle(raw, args, kwargs, arguments, project)
+    texts = tuple(_warnings(pickled))
+    codes = _codes(raw, pickled, project)
+    modules = pickled.modules | ({reference[0]} if reference else set())
+    header = {
+        "kind": "call",
+        "format": 1,
+        "python": list(sys.version_info[:2]),
+        "name": function_name(raw),
+        "function": reference,
+        "lines": _lines(pickled.by_value),
+    }
+    needed = reachable(project, modules, codes)
+    with _writing(directory):
+        sources = snapshot(project, needed, directory)
+        path = directory / "call.bin"
+        written = write_envelope(path, header, [pickled.stream, *([b] for b in pickled.buffers)])
+        bundle = Bundle(
+            path=path,
+            sha256=written.sha256,
+            size=written.size,
+            python=".".join(map(str, sys.version_info[:2])),
+            function=function_name(raw),
+            by_value=reference is None,
+            imports=warm_imports(project, modules, codes),
+            sources=sources,
+            warnings=texts,
+            results=results,
+            start=start,
+        )
+        _write_description(bundle, directory / "bundle.json")
+    for text in texts:
+        warnings.warn(text, BundleWarning, stacklevel=2)
+    return bundle
+
+
+def read_bundle(directory: Path) -> Bundle:
+    """The bundle that `build_bundle` left in `directory` (which may have been moved since)."""
+    values = json.loads((directory / "bundle.json").read_text("utf-8"))
+    sources = tuple(
+        Source(directory / s["path"], s["sha256"], s["size"]) for s in values["sources"]
+    )
+    return Bundle(
+        **{
+            **values,
+            "path": directory / values["path"],
+            "sources": sources,
+            "imports": tuple(values["imports"]),
+            "warnings": tuple(values["warnings"]),
+        }
+    )
+
+
+def _write_description(bundle: Bundle, path: Path) -> None:
+    names = replace(
+        bundle,
+        path=Path(bundle.path.name),
+        sources=tuple(replace(s, path=Path(s.path.name)) for s in bundle.sources),
+    )
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(asdict(names), default=str), "utf-8")
+    temporary.replace(path)
+
+
+def _named(
+    bound: Mapping[str, Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> list[tuple[str, Any]]:
+    """The arguments under the names the user knows them by."""
+    return list((bound or {**{f"#{i + 1}": a for i, a in enumerate(args)}, **kwargs}).items())
+
+
+def _pickle(
+    raw: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    arguments: list[tuple[str, Any]],
+    project: Project,
+) -> tuple[tuple[str, str] | None, pickling.Pickled]:
+    """The reference to the function, if it has one, and the pickle of the rest."""
+    reference = pickling.reference_of(raw)
+    by_value: set[str] = set()
+    if reference and not project.importable(sys.modules[reference[0]]):
+        by_value.add(reference[0])
+    while True:
+        if reference and reference[0] in by_value:
+            reference = None
+        content = (None if reference else raw, tuple(args), dict(kwargs))
+        with _by_value(by_value):
+            try:
+                pickled = pickling.dumps(content)
+            except Exception as error:
+                raise BundleError(explain(arguments, raw, error)) from error
+        # What a node could not import has to travel by value as well; it may lead to more of the kind.
+        missing = {
+            name
+            for name in pickled.modules - by_value
+            if name in sys.modules and not project.importable(sys.modules[name])
+        } - {"__main__", "__mp_main__"}
+        if not missing:
+            return reference, pickled
+        by_value |= missing
+
+
+@contextlib.contextmanager
+def _by_value(modules: set[str]) -> Iterator[None]:
+    """Let cloudpickle send these modules' functions and classes by value.
+
+    Its registry is the process's, so bundles that need it are made one after the other.
+    """
+    if not modules:
+        yield
+        return
+    import cloudpickle
+    from cloudpickle.cloudpickle import list_registry_pickle_by_value
+
+    with _registering:
+        fresh = [sys.modules[name] for name in modules - list_registry_pickle_by_value()]
+        for module in fresh:
+            cloudpickle.register_pickle_by_value(module)
+        try:
+            yield
+        finally:
+            for module in fresh:
+                cloudpickle.unregister_pickle_by_value(module)
+
+
+def _warnings(pickled: pickling.Pickled) -> Iterator[str]:
+    for device in sorted(pickled.devices):
+        yield f"tensors on {device} are sent as CPU tensors; move them back with .to() inside the function"
+    if pickled.size <= LARGE_CAPTURE:
+        return
+    seen: set[int] = set()
+    for fn in pickled.by_value:
+        for capture in captures(fn):
+            if id(capture.value) in seen or isinstance(capture.value, types.FunctionType):
+                continue
+            seen.add(id(capture.value))
+            size = _size(capture.value)
+            if size > LARGE_CAPTURE:
+                yield (
+                    f"{capture} is {size / 1e6:.0f} MB and is sent to every node with the function: "
+                    "make it inside the function, pass it as an argument, or put it on a volume"
+                )
+
+
+def _size(value: Any) -> int:
+    try:
+        return pickling.dumps(value).size
+    except Exception:
+        # On its own it may be what cannot be pickled; in the function it could.
+        return 0
+
+
+def _codes(
+    raw: Callable[..., Any], pickled: pickling.Pickled, project: Project
+) -> list[tuple[types.CodeType, str]]:
+    """Code of the user's that will run, each with the package its relative imports count from."""
+    own = [fn for fn in pickled.by_reference if project.owns(fn.__module__)]
+    functions = [*pickled.by_value, *own]
+    if isinstance(raw, types.FunctionType):
+        functions.append(raw)
+    return [(fn.__code__, str(fn.__globals__.get("__package__") or "")) for fn in functions]
+
+
+def _lines(functions: Sequence[types.FunctionType]) -> dict[str, str]:
+    """Source text by file name, so that tracebacks on the node show the lines that were submitted."""
+    texts = {}
+    for name in sorted({fn.__code__.co_filename for fn in functions}):
+        text = "".join(linecache.getlines(name))
+        if 0 < len(text) <= _LONGEST_SOURCE:
+            texts[name] = text
+    return texts
+
+
+@contextlib.contextmanager
+def _writing(directory: Path) -> Iterator[None]:
+    """Take back what was written when something goes wrong, and say what it was."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        before = set(directory.iterdir())
+    except OSError as error:
+        raise StoreError(f"the call cannot be written to {directory}: {error.strerror}") from error
+    try:
+        yield
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            for path in set(directory.iterdir()) - before:
+                path.unlink()
+        if isinstance(error, OSError):
+            raise StoreError(
+                f"the call cannot be written to {directory}: {error.strerror}; free some space there, "
+                "or let FLOW_HOME point elsewhere"
+            ) from error
+        raise

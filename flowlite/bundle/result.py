@@ -1,0 +1,86 @@
+"""What a worker left behind, read on the client: a value, or the exception it ended with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flowlite.errors import RemoteError, RemoteTraceback, ResultUnavailable, TaskFailed
+from flowlite.node.outcome import OutcomeError, OutcomeFile, read_outcome
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one rank ended.
+
+    Attributes:
+        value: What the function returned; None if it raised.
+        exception: What it ended with: the worker's own exception, of its own type where that can be rebuilt here, else
+            `RemoteError`; `TaskFailed` for kinds "load" and "result".
+        kind: "value", or what failed: "exception" (the function), "load" (loading the call), "result"
+            (sending its value back).
+    """
+
+    value: Any = None
+    exception: BaseException | None = None
+    kind: str = "value"
+
+    def unwrap(self) -> Any:
+        """The value, or raise the exception."""
+        if self.exception is not None:
+            raise self.exception
+        return self.value
+
+
+def load_result(
+    path: Path,
+    *,
+    allow_pickle: bool = True,
+    node: int,
+    rank: int,
+    task_name: str,
+    task_id: str,
+    attempt: int,
+) -> Outcome:
+    """Read the result file of one rank. The integrity hash in the file is checked before anything is loaded.
+
+    Args:
+        path: The file.
+        allow_pickle: Without it a pickled value is refused, and exceptions come as `RemoteError`: nothing
+            in the file can run code.
+        node: For messages, as the others.
+        rank: Global rank.
+        task_name: Name of the task.
+        task_id: Its id.
+        attempt: Its attempt, from 1.
+
+    Raises:
+        ResultUnavailable: The file is missing, cut off or damaged, or it is a pickle and that is refused or
+            fails to load.
+    """
+    place = f"node {node}, rank {rank} of task {task_name} ({task_id}), attempt {attempt}"
+    try:
+        found = read_outcome(path, allow_pickle=allow_pickle)
+    except OutcomeError as error:
+        raise ResultUnavailable(f"no result of {place}: {error}") from error
+    if found.kind == "value":
+        return Outcome(found.value)
+    return Outcome(exception=_exception(found, place, task_id), kind=found.kind)
+
+
+def _exception(found: OutcomeFile, place: str, task_id: str) -> BaseException:
+    """The worker's exception with its traceback as cause and a note on where it comes from."""
+    error: BaseException
+    if found.kind != "exception":
+        error = TaskFailed(found.message, task_id=task_id)
+    elif isinstance(found.exception, Exception):
+        error = found.exception
+    else:
+        # What is no Exception (KeyboardInterrupt, CancelledError) would mean something else here.
+        text = f"{found.type}: {found.message}" if found.message else found.type
+        error = RemoteError(text, type_name=found.type, remote_traceback=found.traceback)
+        error.task_id = task_id
+    error.__cause__ = RemoteTraceback(found.traceback)
+    error.add_note(f"raised on {place}")
+    return error

@@ -1,0 +1,71 @@
+"""Whether a call fits its function, and what the function really is under its decorator."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from flowlite.errors import BundleError
+from flowlite.node.pickling import unwrap
+from flowlite.suggest import did_you_mean
+
+_LONGEST = 300
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+class ArgumentError(BundleError, TypeError):
+    """The arguments do not fit the function's signature; a `TypeError` too, as a plain call would raise."""
+
+
+def raw_function(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The user's own function under a flowlite `Function`.
+
+    A `Function` is known by its class: attribute `__flowlite_function__ = True`, with the user's function in
+    `__wrapped__`. Other decorators stay where they are, since they are part of what the user wants to run.
+    """
+    raw: Callable[..., Any] = unwrap(fn)
+    return raw
+
+
+def function_name(fn: Callable[..., Any]) -> str:
+    """The name of a function for messages, without its module."""
+    fn = getattr(fn, "func", fn) if not hasattr(fn, "__qualname__") else fn
+    return str(getattr(fn, "__qualname__", type(fn).__qualname__)).rpartition("<locals>.")[2]
+
+
+def bind(
+    fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> inspect.BoundArguments | None:
+    """Check a call against the function's signature.
+
+    Returns:
+        The bound arguments (defaults not applied), or None where the function has no readable signature
+        (some built-ins).
+
+    Raises:
+        ArgumentError: With the signature in the message, and the nearest right name for a keyword that does not exist.
+    """
+    fn = raw_function(fn)
+    try:
+        signature = inspect.signature(fn)
+    except (ValueError, TypeError):
+        return None
+    name = function_name(fn)
+    try:
+        return signature.bind(*args, **kwargs)
+    except TypeError as error:
+        problem, hint = f"{error}", ""
+    named = [p.name for p in signature.parameters.values() if p.kind in _BY_NAME]
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
+    # A misspelt keyword comes first, since what is missing is missing because of it.
+    for keyword in () if takes_any else kwargs:
+        if keyword not in named:
+            problem = f"got an unexpected keyword argument {keyword!r}"
+            hint = did_you_mean(keyword, named)
+            break
+    whole = f"{name}{signature}"
+    shown = whole if len(whole) <= _LONGEST else f"{whole[:_LONGEST]}..."
+    raise ArgumentError(
+        f"{name}() {problem}{hint}{' Its' if hint else '; its'} signature is {shown}"
+    )

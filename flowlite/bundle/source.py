@@ -1,0 +1,223 @@
+"""The snapshot of the project's source that travels with a call, so that an edit after submission changes nothing.
+
+What is taken, for every module that the call can reach through imports, those inside of functions included:
+
+- of a package, the whole tree of its top-level package, data files too;
+- of a single file (a script beside which others lie), the Python files beside it and the packages beside it
+  (Python files only);
+- and the files of all other project modules that are loaded now, for what is imported by computed names.
+
+Never taken: hidden directories, caches, virtual environments, `node_modules`, and what `.flowignore` in the
+root names (one shell pattern a line). There is one zip for each directory of `sys.path` concerned; the same
+source always gives the same zip.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import io
+import os
+import sys
+import types
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from flowlite.bundle import scan
+from flowlite.bundle.project import NEVER_SENT, Project, Top
+from flowlite.errors import BundleError
+
+MOST_FILES = 10_000
+MOST_BYTES = 128 * 1024 * 1024
+IGNORE_FILE = ".flowignore"
+_SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages"})
+_SKIPPED_SUFFIXES = (".pyc", ".pyo", ".egg-info")
+# Packing takes longer than sending below this.
+_PACK_FROM = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Source:
+    """One snapshot of project source: a zip to be extracted and put in front of `sys.path`."""
+
+    path: Path
+    sha256: str
+    size: int
+
+
+def reachable(
+    project: Project, modules: Iterable[str], codes: Iterable[tuple[types.CodeType, str]]
+) -> set[str]:
+    """Names of the project's modules that can be imported from here.
+
+    Args:
+        project: Where to look.
+        modules: Modules to begin with (others than the project's are passed over).
+        codes: Code that travels by value, each with the package that its relative imports count from.
+    """
+    left = [name for name in modules if project.owns(name)]
+    for code, package in codes:
+        left += _imported(project, code, package)
+    found: set[str] = set()
+    while left:
+        name = left.pop()
+        if name in found or not project.exists(name):
+            continue
+        found.add(name)
+        if parent := name.rpartition(".")[0]:
+            left.append(parent)
+        if module_code := project.code(name):
+            left += _imported(project, module_code, project.package_of(name))
+    return found
+
+
+def snapshot(project: Project, modules: Iterable[str], directory: Path) -> tuple[Source, ...]:
+    """Write a zip for each root into `directory`, in the order of `sys.path`.
+
+    Raises:
+        BundleError: The source is beyond the limits, or cannot be read.
+    """
+    roots = _files(project, modules)
+    order = {
+        os.path.abspath(entry or os.getcwd()): at
+        for at, entry in reversed(list(enumerate(sys.path)))
+    }
+    ranked = sorted(roots, key=lambda root: (order.get(root, len(order)), root))
+    for root in ranked:
+        _check_limits(root, roots[root])
+    return tuple(_write(roots[root], directory) for root in ranked)
+
+
+def _imported(project: Project, code: types.CodeType, package: str) -> Iterator[str]:
+    for statement in scan.all_imports(code):
+        name = statement.absolute(package)
+        if name and project.owns(name):
+            yield name
+            yield from (f"{name}.{item}" for item in statement.names)
+
+
+def _files(project: Project, modules: Iterable[str]) -> dict[str, dict[str, str]]:
+    """By root: name in the zip -> file."""
+    roots: dict[str, dict[str, str]] = {}
+    tops = {top for name in modules for top in project.tops(name)}
+    if not tops:
+        return {}
+    ignored = {top.root: _ignored(top.root) for top in tops}
+    for top in tops:
+        files = roots.setdefault(top.root, {})
+        for path in (
+            _tree(top, ignored[top.root]) if top.package else _beside(top, ignored[top.root])
+        ):
+            files[os.path.relpath(path, top.root)] = path
+    for name, path in project.loaded():
+        for top in project.tops(name):
+            if path.startswith(top.root + os.sep):
+                roots.setdefault(top.root, {}).setdefault(os.path.relpath(path, top.root), path)
+    return {root: files for root, files in roots.items() if files}
+
+
+def _tree(top: Top, ignored: list[str], *, only_python: bool = False) -> Iterator[str]:
+    for directory, names, files in os.walk(top.path):
+        below = os.path.relpath(directory, top.root)
+        names[:] = sorted(
+            n for n in names if not _is_skipped(directory, n, os.path.join(below, n), ignored)
+        )
+        for name in files:
+            path = os.path.join(directory, name)
+            if name.endswith(_SKIPPED_SUFFIXES) or (only_python and not name.endswith(".py")):
+                continue
+            if not _matches(os.path.join(below, name), ignored) and os.path.isfile(path):
+                yield path
+
+
+def _beside(top: Top, ignored: list[str]) -> Iterator[str]:
+    yield top.path
+    with os.scandir(top.root) as entries:
+        for entry in entries:
+            if _matches(entry.name, ignored):
+                continue
+            if entry.is_file() and entry.name.endswith(".py"):
+                yield entry.path
+            elif _is_package(entry) and not _is_skipped(top.root, entry.name, entry.name, ignored):
+                package = Top(entry.name, top.root, entry.path, package=True)
+                yield from _tree(package, ignored, only_python=True)
+
+
+def _is_package(entry: os.DirEntry[str]) -> bool:
+    if entry.name in NEVER_SENT or not entry.is_dir():
+        return False
+    return os.path.isfile(os.path.join(entry.path, "__init__.py"))
+
+
+def _is_skipped(directory: str, name: str, below: str, ignored: list[str]) -> bool:
+    return (
+        name in _SKIPPED
+        or name.startswith(".")
+        or name.endswith(_SKIPPED_SUFFIXES)
+        or os.path.exists(os.path.join(directory, name, "pyvenv.cfg"))
+        or _matches(below, ignored)
+    )
+
+
+def _ignored(root: str) -> list[str]:
+    try:
+        lines = Path(root, IGNORE_FILE).read_text("utf-8").splitlines()
+    except OSError:
+        return []
+    return [line.strip().strip("/") for line in lines if line.strip() and line[0] != "#"]
+
+
+def _matches(below: str, patterns: list[str]) -> bool:
+    """Whether a path, or a directory on the way to it, is named by a pattern."""
+    steps = below.split(os.sep)
+    for pattern in patterns:
+        for count in range(1, len(steps) + 1):
+            if fnmatch.fnmatch(os.sep.join(steps[:count]), pattern) or fnmatch.fnmatch(
+                steps[count - 1], pattern
+            ):
+                return True
+    return False
+
+
+def _check_limits(root: str, files: dict[str, str]) -> None:
+    sizes = {name: os.path.getsize(path) for name, path in files.items()}
+    total = sum(sizes.values())
+    if len(files) <= MOST_FILES and total <= MOST_BYTES:
+        return
+    largest = sorted(sizes, key=lambda name: -sizes[name])[:3]
+    raise BundleError(
+        f"the source in {root} is too large to send: {len(files)} files, {total / 1e6:.0f} MB "
+        f"(at most {MOST_FILES} files and {MOST_BYTES / 1e6:.0f} MB). The largest are "
+        + ", ".join(f"{name} ({sizes[name] / 1e6:.1f} MB)" for name in largest)
+        + ". Put data on a volume, or name what the nodes do not need in "
+        f"{os.path.join(root, IGNORE_FILE)}, one pattern a line"
+    )
+
+
+def _write(files: dict[str, str], directory: Path) -> Source:
+    import zipfile
+
+    contents = {}
+    for name in sorted(files):
+        try:
+            contents[name] = Path(files[name]).read_bytes()
+        except OSError as error:
+            raise BundleError(
+                f"the source file {files[name]} cannot be read: {error.strerror}"
+            ) from error
+    packed = sum(map(len, contents.values())) >= _PACK_FROM
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, content in contents.items():
+            entry = zipfile.ZipInfo(name.replace(os.sep, "/"), (1980, 1, 1, 0, 0, 0))
+            entry.create_system, entry.external_attr = 3, 0o600 << 16
+            entry.compress_type = zipfile.ZIP_DEFLATED if packed else zipfile.ZIP_STORED
+            archive.writestr(entry, content, compresslevel=1)
+    data = buffer.getvalue()
+    sha256 = hashlib.sha256(data).hexdigest()
+    path = directory / f"source-{sha256}.zip"
+    temporary = path.with_suffix(".tmp")
+    temporary.write_bytes(data)
+    temporary.replace(path)
+    return Source(path, sha256, len(data))

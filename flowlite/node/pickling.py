@@ -1,0 +1,306 @@
+"""Pickles of calls, results and exceptions: cloudpickle, with large memory kept apart instead of copied.
+
+What this adds to cloudpickle:
+
+- Buffers of `OUT_OF_BAND` bytes and more (numpy arrays through protocol 5, torch tensors through the
+  reducer below) are given as views of the memory they lie in.
+- Torch tensors travel by storage, as with `torch.save`: tensors that share memory still share it
+  afterwards, strides are kept. Tensors on a device travel as CPU tensors, since the reader may have no such
+  device. A tensor that is read back cannot be enlarged in place (`resize_`), since its memory is the
+  file's.
+- A decorated flowlite `Function` travels as its module's attribute where its module can be imported (so it
+  is whatever the module makes it there), else as the user's own function with itself as `.local`, so that
+  `f(...)` and `f.local(...)` both work.
+
+Pickles never refer to this package, which has another name on nodes: what they need for loading travels in
+them by value.
+"""
+
+from __future__ import annotations
+
+import functools
+import pickle
+import sys
+import types
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .envelope import Piece
+
+OUT_OF_BAND = 16 * 1024
+_PROTOCOL = 5
+_NOWHERE = "__flowlite_pickle__"
+
+
+@dataclass(frozen=True)
+class Pickled:
+    """A pickle in pieces, and what was met while it was made.
+
+    Attributes:
+        stream: The pickle proper.
+        buffers: Memory it refers to, in views.
+        modules: Where its classes, its functions and the modules in it come from.
+        by_value: Functions whose code is in the pickle.
+        by_reference: Functions that are imported when it is loaded.
+        devices: Devices that tensors were fetched from, such as "cuda:0".
+    """
+
+    stream: list[Piece]
+    buffers: list[memoryview]
+    modules: frozenset[str]
+    by_value: list[types.FunctionType]
+    by_reference: list[types.FunctionType]
+    devices: frozenset[str]
+
+    @property
+    def size(self) -> int:
+        """Bytes in all."""
+        return sum(map(len, self.stream)) + sum(map(len, self.buffers))
+
+    def joined(self) -> bytes:
+        """The pickle proper as one string."""
+        return b"".join(bytes(piece) for piece in self.stream)
+
+
+def dumps(value: Any, *, in_one_piece: bool = False) -> Pickled:
+    """Pickle; raises whatever the value's own reducers raise. `in_one_piece` keeps no buffers apart."""
+    buffers: list[memoryview] = []
+
+    def keep_apart(buffer: pickle.PickleBuffer) -> bool:
+        view = buffer.raw()
+        if in_one_piece or len(view) < OUT_OF_BAND:
+            return True
+        buffers.append(view)
+        return False
+
+    sink = _Sink()
+    pickler = _pickler_class()(sink, keep_apart)
+    pickler.dump(value)
+    return Pickled(
+        sink.pieces,
+        buffers,
+        frozenset(pickler.modules),
+        pickler.by_value,
+        pickler.by_reference,
+        frozenset(pickler.devices),
+    )
+
+
+def loads(stream: memoryview | bytes, buffers: Sequence[memoryview] = ()) -> Any:
+    """Unpickle; only for streams whose origin has been verified."""
+    return pickle.loads(stream, buffers=buffers)
+
+
+def reference_of(fn: Any) -> tuple[str, str] | None:
+    """(module, qualified name) under which an importable module holds `fn`, bare or as a flowlite `Function`."""
+    module = getattr(fn, "__module__", None)
+    qualname = getattr(fn, "__qualname__", None)
+    if not isinstance(module, str) or not isinstance(qualname, str):
+        return None
+    if module in ("__main__", "__mp_main__") or "<" in qualname or module not in sys.modules:
+        return None
+    held: Any = sys.modules[module]
+    for part in qualname.split("."):
+        held = getattr(held, part, None)
+    return (module, qualname) if held is not None and unwrap(held, until=fn) is fn else None
+
+
+def unwrap(held: Any, until: Any = None) -> Any:
+    """The user's function under flowlite `Function` objects, known by `__flowlite_function__` on their class."""
+    while held is not until and getattr(type(held), "__flowlite_function__", False):
+        held = held.__wrapped__
+    return held
+
+
+class _Sink:
+    """A file that keeps what is written to it, without copying."""
+
+    def __init__(self) -> None:
+        self.pieces: list[Piece] = []
+
+    def write(self, data: Any) -> int:
+        if not isinstance(data, bytes):
+            data = memoryview(data).cast("B")
+        self.pieces.append(data)
+        return len(data)
+
+
+class _Storage:
+    """Stands for one torch storage while a pickle is made; the pickler keeps one for all tensors that share it."""
+
+    __slots__ = ("storage",)
+
+    def __init__(self, storage: Any) -> None:
+        self.storage = storage
+
+
+@functools.cache
+def _pickler_class() -> Any:
+    """Made on first use, since importing cloudpickle takes 35 ms."""
+    import cloudpickle
+
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+        def __init__(
+            self, sink: _Sink, buffer_callback: Callable[[pickle.PickleBuffer], bool]
+        ) -> None:
+            super().__init__(sink, protocol=_PROTOCOL, buffer_callback=buffer_callback)
+            self.modules: set[str] = set()
+            self.by_value: list[types.FunctionType] = []
+            self.by_reference: list[types.FunctionType] = []
+            self.devices: set[str] = set()
+            self._storages: dict[int, _Storage] = {}
+            self._alive: list[Any] = []
+
+        def reducer_override(self, obj: Any) -> Any:
+            kind = type(obj)
+            if getattr(kind, "__flowlite_function__", False):
+                return self._reduce_decorated(obj)
+            if kind is types.FunctionType:
+                reference = reference_of(obj)
+                if reference is not None and not _by_value(obj):
+                    self.modules.add(reference[0])
+                    self.by_reference.append(obj)
+                    if _is_wrapped(*reference, obj):
+                        return _portable(_import_raw), reference
+                elif obj.__module__ != _NOWHERE:
+                    self.by_value.append(obj)
+            elif issubclass(kind, type):
+                self.modules.add(str(obj.__module__))
+            elif kind is types.ModuleType:
+                self.modules.add(obj.__name__)
+            elif kind is _Storage:
+                return _portable(_load_storage), (pickle.PickleBuffer(storage_bytes(obj.storage)),)
+            elif _is_plain_tensor(obj):
+                return self._reduce_tensor(obj)
+            return super().reducer_override(obj)
+
+        def _reduce_decorated(self, function: Any) -> Any:
+            raw = unwrap(function)
+            reference = reference_of(raw)
+            if reference is None or _by_value(raw):
+                return _portable(_adopt), (raw,)
+            self.modules.add(reference[0])
+            if type(raw) is types.FunctionType:
+                self.by_reference.append(raw)
+            return _portable(_import_held), reference
+
+        def _reduce_tensor(self, tensor: Any) -> Any:
+            self.modules.add("torch")
+            storage = tensor.untyped_storage()
+            if storage.device.type != "cpu":
+                self.devices.add(str(storage.device))
+            key = storage._cdata
+            if key not in self._storages:
+                # The original is kept as well: its address must not be used again while this pickle is made.
+                holder = _Storage(storage if storage.device.type == "cpu" else storage.cpu())
+                self._storages[key] = holder
+                self._alive.append(storage)
+            return _portable(_load_tensor), (
+                self._storages[key],
+                tensor.dtype,
+                tensor.storage_offset(),
+                tuple(tensor.size()),
+                tensor.stride(),
+                tensor.requires_grad,
+            )
+
+    return Pickler
+
+
+def _by_value(fn: Any) -> bool:
+    """Whether the function's module, or a package around it, was registered with cloudpickle to travel by value."""
+    from cloudpickle.cloudpickle import list_registry_pickle_by_value
+
+    registered = list_registry_pickle_by_value()
+    if not registered:
+        return False
+    parts = str(fn.__module__).split(".")
+    return any(".".join(parts[:count]) in registered for count in range(1, len(parts) + 1))
+
+
+def _is_wrapped(module: str, qualname: str, fn: Any) -> bool:
+    """Whether the module holds something around `fn` (a flowlite `Function`), not `fn` itself."""
+    held: Any = sys.modules[module]
+    for part in qualname.split("."):
+        held = getattr(held, part)
+    return held is not fn
+
+
+def _is_plain_tensor(obj: Any) -> bool:
+    """A dense tensor without anything that only torch's own reducer knows how to keep."""
+    torch = sys.modules.get("torch")
+    return (
+        torch is not None
+        and type(obj) is getattr(torch, "Tensor", None)
+        and obj.layout is torch.strided
+        and obj.device.type in ("cpu", "cuda")
+        and not (obj.is_quantized or obj.is_conj() or obj.is_neg())
+        and not obj.__dict__
+        and not obj._backward_hooks
+    )
+
+
+def storage_bytes(storage: Any) -> memoryview:
+    """The memory of a CPU storage, without numpy, which a node with torch need not have."""
+    import ctypes
+
+    if storage.nbytes() == 0:
+        return memoryview(b"")
+    array = (ctypes.c_ubyte * storage.nbytes()).from_address(storage.data_ptr())
+    array.keep_alive = storage
+    return memoryview(array).cast("B")
+
+
+@functools.cache
+def _portable(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A twin of a function that cloudpickle sends by value: it names a module that nobody has."""
+    code = fn.__code__.replace(co_filename="<flowlite>")
+    names = {"__builtins__": __builtins__, "__name__": _NOWHERE}
+    twin = types.FunctionType(code, names, fn.__name__)
+    twin.__module__ = _NOWHERE
+    twin.__qualname__ = fn.__name__
+    return twin
+
+
+# The functions below run where the pickle is loaded: they import what they need, and use no name of this module.
+
+
+def _load_storage(buffer):  # type: ignore[no-untyped-def]
+    import torch
+
+    if not len(memoryview(buffer)):
+        return torch.UntypedStorage(0)
+    return torch.frombuffer(buffer, dtype=torch.uint8).untyped_storage()
+
+
+def _load_tensor(storage, dtype, offset, size, stride, requires_grad):  # type: ignore[no-untyped-def]
+    import torch
+
+    tensor = torch.empty(0, dtype=dtype).set_(storage, offset, size, stride)
+    return tensor.requires_grad_() if requires_grad else tensor
+
+
+def _import_held(module, qualname):  # type: ignore[no-untyped-def]
+    import importlib
+
+    held = importlib.import_module(module)
+    for part in qualname.split("."):
+        held = getattr(held, part)
+    return held
+
+
+def _import_raw(module, qualname):  # type: ignore[no-untyped-def]
+    import importlib
+
+    held = importlib.import_module(module)
+    for part in qualname.split("."):
+        held = getattr(held, part)
+    while getattr(type(held), "__flowlite_function__", False):
+        held = held.__wrapped__
+    return held
+
+
+def _adopt(fn):  # type: ignore[no-untyped-def]
+    fn.local = fn
+    return fn
