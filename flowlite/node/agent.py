@@ -1,0 +1,468 @@
+"""The agent: one process per node, from the start of an attempt to its end.
+
+It joins the rendezvous (and, on the leader, runs it), has the workers made ready, starts them at GO, reports how each
+ended, enforces the longest run by itself, and stops its workers when it is told to, when the leader is silent for too
+long, or when it is asked to end. Whoever closes the connection that started it changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from . import checks, net, processes, warm
+from .config import AgentConfig, AttemptPaths, ConfigFault, write_atomically
+from .environment import Seat, path_with, worker_environment
+from .link import Fenced, MemberLink, PrepareError, Refused
+from .messages import GangSettings
+from .ports import MasterPort
+from .workers import Workers, WorkersLost
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .server import RendezvousServer
+
+log = logging.getLogger("flowlite.agent")
+
+LEADER_POLL = 0.01
+PROBE_SECONDS = 15.0
+"""How long a file written by the leader may take to appear on another node; network file systems keep old listings
+for some seconds."""
+PORT_SECONDS = 5.0
+GOODBYE_SECONDS = 0.5
+"""For the last messages to the leader, when this agent is asked to end."""
+
+
+class Agent:
+    """One node's part in one attempt. Implements `link.NodeActions`."""
+
+    def __init__(self, config: AgentConfig, paths: AttemptPaths, secret: bytes) -> None:
+        self._config = config
+        self._paths = paths
+        self._secret = secret
+        self._call = _with_paths(config.call, paths)
+        self._link: MemberLink | None = None
+        self._server: RendezvousServer | None = None
+        self._master: MasterPort | None = None
+        self._address: str | None = None
+        self._bodies: list[dict[str, Any]] = []
+        self._warming: asyncio.Task[dict[str, Any]] | None = None
+        self._ended: tuple[str, str] | None = None
+        self._background: set[asyncio.Task[None]] = set()
+        self._volume_token = ""
+        self._workers = Workers(
+            self._warm_spec(),
+            paths,
+            node=config.node_rank,
+            task=config.task,
+            attempt=config.epoch,
+            stop_signal=signal.Signals[config.stop_signal],
+            grace=config.grace,
+            report=self._on_worker,
+        )
+        self._streams = {
+            f"{rank}.{stream}": paths.stream(rank, stream)
+            for rank in config.ranks
+            for stream in ("out", "err", "result")
+        }
+
+    async def run(self) -> int:
+        """Take part until released; gives the exit code."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_ending, signal.Signals(number).name)
+        self._warming = asyncio.create_task(self._workers.connect())
+        # Whoever prepares gets the error; it must not be an unheard one if nobody does.
+        self._warming.add_done_callback(lambda task: task.cancelled() or task.exception())
+        outcome, reason = "error", ""
+        try:
+            outcome, reason = await self._take_part()
+        except Refused as error:
+            outcome, reason = "refused", str(error)
+        except Fenced as error:
+            outcome, reason = "fenced", str(error)
+        except Exception as error:
+            log.exception("the agent failed")
+            reason = f"the agent failed: {type(error).__name__}: {error}"
+        finally:
+            await self._leave(*(self._ended or (outcome, reason)))
+        return 0 if outcome != "error" else 1
+
+    async def _take_part(self) -> tuple[str, str]:
+        config = self._config
+        settings = GangSettings(
+            task=config.task,
+            epoch=config.epoch,
+            roster=tuple(config.roster),
+            processes_per_node=config.workers_per_node,
+            leader_address=config.leader_address,
+            beat=config.beat,
+            lost_after=config.lost_after,
+            fence_after=config.fence_after,
+            join_timeout=config.join_timeout,
+            linger=config.linger,
+            grace=config.grace,
+        )
+        serving: asyncio.Task[str] | None = None
+        if config.is_leader:
+            leader = await self._lead(settings)
+            assert self._server is not None
+            serving = asyncio.create_task(self._server.run())
+        else:
+            leader = await self._find_leader()
+        self._address = net.address_towards(leader[0])
+        incarnation = os.urandom(8).hex()
+        link = MemberLink(settings, self._secret, config.instance, incarnation, leader, self)
+        self._link = link
+        try:
+            await link.run()
+            if serving is not None:
+                await serving
+        finally:
+            if serving is not None:
+                serving.cancel()
+        source = self._server or link
+        return source.outcome or "error", source.reason
+
+    async def _lead(self, settings: GangSettings) -> tuple[str, int]:
+        """Start the rendezvous, and say where it is."""
+        # Only here: on all other nodes it would be time and memory for nothing.
+        from .server import RendezvousServer
+
+        config = self._config
+        locks = Path(config.ports_dir) if config.ports_dir else None
+        self._master = MasterPort(config.leader_address, locks)
+        self._server = RendezvousServer(
+            settings, self._secret, bind=config.bind, master=self._master
+        )
+        port = await self._server.start()
+        place = {"address": config.leader_address, "port": port}
+        write_atomically(self._paths.leader, json.dumps(place))
+        anywhere = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
+        return anywhere.get(config.bind, config.bind), port
+
+    async def _find_leader(self) -> tuple[str, int]:
+        """Wait for the file that says where the leader is."""
+        until = time.monotonic() + self._config.join_timeout
+        while time.monotonic() < until:
+            try:
+                place = json.loads(self._paths.leader.read_bytes())
+                return str(place["address"]), int(place["port"])
+            except (OSError, ValueError, KeyError, TypeError):
+                await asyncio.sleep(LEADER_POLL)
+        raise Fenced(
+            f"nobody said where the leader is within {self._config.join_timeout:g} s "
+            f"({self._paths.leader} did not come)"
+        )
+
+    # What the rendezvous asks of a node
+
+    def facts(self) -> dict[str, Any]:
+        return checks.facts(
+            call=self._config.call,
+            home=self._paths.home,
+            address=self._address,
+            visible_gpus=self._config.visible_gpus,
+        )
+
+    async def prepare(self, order: Mapping[str, Any]) -> dict[str, Any]:
+        began = time.monotonic()
+        wrong = checks.wrong_gpus(self._config.gpus, checks.gpus(self._config.visible_gpus))
+        if wrong:
+            raise PrepareError(wrong)
+        assert self._warming is not None
+        try:
+            state = await asyncio.shield(self._warming)
+            if state["volumes_error"]:
+                raise PrepareError(state["volumes_error"])
+            if self._call["kind"] == "function":
+                wrong = await self._workers.prepare(self._call)
+                if wrong:
+                    raise PrepareError(wrong)
+            await asyncio.gather(self._reach_master(order), self._probe_volumes(order))
+        except (OSError, WorkersLost) as error:
+            raise PrepareError(str(error)) from error
+        return {
+            "warm_seconds": round(state["prepare_seconds"], 3),
+            "prepare_seconds": round(time.monotonic() - began, 3),
+            "failed_imports": state["failed_imports"],
+            "fork_hazard": state["hazard"],
+            "volumes": state["volumes"],
+        }
+
+    async def start(self, go: Mapping[str, Any]) -> None:
+        if self._ended is not None:
+            raise WorkersLost("this agent was asked to end")
+        if self._volume_token and self._config.is_leader:
+            self._workers.forget_probe(self._shared_paths(), self._volume_token)
+        orders = self._orders(go)
+        entry = {
+            "environment": _differences(orders[0]["environment"], os.environ),
+            "workdir": orders[0]["workdir"],
+            "keeper": processes.identity(int(self._workers.warm["keeper"])),
+        }
+        write_atomically(self._paths.environment, json.dumps(entry))
+        if self._config.max_run_seconds is not None:
+            loop = asyncio.get_running_loop()
+            loop.call_later(self._config.max_run_seconds, self._on_deadline)
+        self._workers.start(orders)
+
+    async def stop(self, reason: str, grace: float) -> None:
+        log.info("stopping %d workers: %s", self._workers.running, reason)
+        await self._workers.stop(grace)
+
+    def streams(self) -> Mapping[str, Path]:
+        return self._streams
+
+    # Preparing
+
+    def _warm_spec(self) -> dict[str, Any]:
+        config, call = self._config, self._call
+        function = call["kind"] == "function"
+        fork = function and call.get("start", "auto") != "spawn"
+        shared = config.warm_socket is not None
+        threads = max(1, checks.cores() // config.processes_per_node)
+        environment = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads))}
+        return warm.make_spec(
+            task=config.task,
+            socket=config.warm_socket or warm.socket_path(str(self._paths.home)),
+            python=config.python or sys.executable,
+            log=str(self._paths.directory / "warm.log"),
+            imports=call.get("imports", ()) if fork else (),
+            environment={**environment, **config.environment},
+            volumes=config.volumes,
+            keep_visible=[str(self._paths.home)],
+            function=fork,
+            idle=warm.IDLE_AFTER_LAST if shared else 0.0,
+        )
+
+    async def _reach_master(self, order: Mapping[str, Any]) -> None:
+        address, port = str(order["master_addr"]), int(order["master_port"])
+        try:
+            opening = asyncio.open_connection(address, port)
+            _, writer = await asyncio.wait_for(opening, PORT_SECONDS)
+        except ConnectionResetError:
+            return  # it answered, and had seen enough probes
+        except (OSError, TimeoutError) as error:
+            raise PrepareError(
+                f"MASTER_PORT {port} of the leader ({address}) cannot be reached from here: "
+                f"{str(error) or 'no answer'}. Allow TCP between the nodes, on all ports"
+            ) from error
+        # Reset rather than closed, so that the port is left without a trace.
+        writer.transport.abort()
+
+    async def _probe_volumes(self, order: Mapping[str, Any]) -> None:
+        paths = self._shared_paths()
+        token = self._volume_token = str(order["volume_token"])
+        if not paths or not token or self._config.num_nodes == 1:
+            return
+        if self._config.is_leader:
+            answer = await self._workers.probe(paths, token, write=True)
+            for path, error in answer["errors"].items():
+                raise PrepareError(f"the volume at {path} cannot be written to: {error}")
+            return
+        until = time.monotonic() + PROBE_SECONDS
+        while True:
+            answer = await self._workers.probe(paths, token, write=False)
+            for path, error in answer["errors"].items():
+                raise PrepareError(f"the volume at {path} cannot be read: {error}")
+            if not answer["missing"]:
+                return
+            if time.monotonic() > until:
+                raise PrepareError(
+                    f"the volume at {answer['missing'][0]} is not the same place here as on node 0: a "
+                    f"file written there did not appear within {PROBE_SECONDS:g} s. Mount the same "
+                    "file system on every node"
+                )
+            await asyncio.sleep(0.02)
+
+    def _shared_paths(self) -> list[str]:
+        volumes = self._config.volumes
+        return [str(each["path"]) for each in volumes if each.get("interface", "file") == "file"]
+
+    # Starting
+
+    def _orders(self, go: Mapping[str, Any]) -> list[dict[str, Any]]:
+        config, paths = self._config, self._paths
+        seat = Seat(
+            task=config.task,
+            name=config.name,
+            attempt=config.epoch,
+            mode=config.mode,
+            node_rank=config.node_rank,
+            local_rank=0,
+            processes_per_node=config.processes_per_node,
+            addresses=list(go["addresses"]),
+            master_addr=str(go["master_addr"]),
+            master_port=int(go["master_port"]),
+            interface=net.interface_towards(str(go["master_addr"])),
+            cores=checks.cores(),
+            visible_gpus=config.visible_gpus,
+            path=path_with(config.python, os.environ.get("PATH")),
+        )
+        secrets = _read_secrets(paths.secrets)
+        what = (
+            {"argv": self._call["argv"]}
+            if self._call["kind"] == "command"
+            else {"call": self._call}
+        )
+        return [
+            {
+                "rank": rank,
+                "local_rank": local_rank,
+                "node": config.node_rank,
+                "name": config.name,
+                "environment": worker_environment(
+                    os.environ, seat._replace(local_rank=local_rank), config.environment, secrets
+                ),
+                "workdir": config.workdir or str(paths.home),
+                "out": str(paths.stream(rank, "out")),
+                "err": str(paths.stream(rank, "err")),
+                "result": str(paths.stream(rank, "result")),
+                "failure": str(paths.failure(rank)),
+                **what,
+            }
+            for local_rank, rank in enumerate(config.ranks)
+        ]
+
+    # While they run
+
+    def _on_worker(self, body: dict[str, Any]) -> None:
+        self._bodies.append(body)
+        if self._link is not None:
+            self._link.report_worker(body)
+
+    def _on_deadline(self) -> None:
+        if not self._workers.running:
+            return
+        reason = f"the longest run of {self._config.max_run_seconds:g} s is over"
+        log.info("%s", reason)
+        if self._link is not None:
+            self._link.halt("deadline", reason)
+        self._soon(self._workers.stop())
+
+    def _on_ending(self, name: str) -> None:
+        if self._ended is None:
+            self._ended = ("preempted", f"the agent of node {self._config.node_rank} got {name}")
+            log.info("%s", self._ended[1])
+            self._soon(self._end())
+
+    async def _end(self) -> None:
+        """Asked to end: stop the workers, tell the leader, and go."""
+        assert self._ended is not None
+        if self._link is not None:
+            self._link.halt(*self._ended)
+        await self._workers.stop()
+        if self._bodies:
+            await asyncio.sleep(GOODBYE_SECONDS)
+        await self._leave(*self._ended)
+        os._exit(0)
+
+    def _soon(self, work: Any) -> None:
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    # The end
+
+    async def _leave(self, outcome: str, reason: str) -> None:
+        """Nothing of ours runs after this, and the report is on disk."""
+        await self._workers.stop()
+        if self._config.warm_socket is None:
+            self._workers.dismiss()
+        await self._workers.close()
+        if self._server is not None:
+            await self._server.close()
+        if self._master is not None:
+            self._master.release()
+        report = {"outcome": outcome, "reason": reason, "workers": self._bodies}
+        write_atomically(self._paths.report, json.dumps(report))
+        log.info("ended: %s %s", outcome, reason)
+
+
+def _with_paths(call: Mapping[str, Any], paths: AttemptPaths) -> dict[str, Any]:
+    """The call with absolute paths."""
+    if call["kind"] == "command":
+        return dict(call)
+    sources = [
+        {**source, "zip": str(paths.resolve(source["zip"]))} for source in call.get("source", ())
+    ]
+    return {**call, "bundle": str(paths.resolve(call["bundle"])), "source": sources}
+
+
+def _differences(environment: Mapping[str, str], inherited: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if inherited.get(name) != value}
+
+
+def _read_secrets(path: Path) -> dict[str, str]:
+    try:
+        found = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    return {str(name): str(value) for name, value in found.items()}
+
+
+# The process
+
+
+def main(arguments: Sequence[str]) -> int:
+    """`agent DIR`: be the agent. `agent --detach DIR...`: fork one for each directory and return."""
+    if arguments[0] != "--detach":
+        return run_agent(Path(arguments[0]))
+    for directory in arguments[1:]:
+        if os.fork() == 0:
+            os._exit(run_agent(Path(directory)))
+    return 0
+
+
+def run_agent(directory: Path) -> int:
+    """Be the agent of an attempt directory; gives the exit code. A second agent of it leaves at once."""
+    import fcntl
+
+    paths = AttemptPaths(directory.resolve())
+    lock = os.open(paths.directory / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        sys.stderr.write(f"flowlite: an agent of {directory} already runs\n")
+        return 0
+    _detach(paths)
+    write_atomically(paths.pid, json.dumps(processes.identity(os.getpid())))
+    try:
+        config = AgentConfig.from_json(paths.config.read_bytes())
+        agent = Agent(config, paths, paths.secret.read_bytes())
+    except (ConfigFault, OSError, KeyError) as error:
+        log.error("%s", error)
+        report = {"outcome": "error", "reason": f"the agent cannot start: {error}", "workers": []}
+        write_atomically(paths.report, json.dumps(report))
+        return 2
+    code = asyncio.run(agent.run())
+    os._exit(code)
+
+
+def _detach(paths: AttemptPaths) -> None:
+    """Stand alone: own session, no terminal, nothing of whoever started it; a log instead."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    if os.getsid(0) != os.getpid():
+        # A group leader cannot, as when a shell started it as a job.
+        with contextlib.suppress(PermissionError):
+            os.setsid()
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    out = os.open(paths.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    os.close(out)
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(name)s: %(message)s", stream=sys.stderr
+    )

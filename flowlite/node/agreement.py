@@ -1,0 +1,105 @@
+"""What all nodes of a gang must agree on before it starts, and what is worth a warning.
+
+Pure: facts in, sentences out. Each sentence names the node, what was found there, and what to do.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from .messages import GangSettings
+
+CLOCK_TOLERANCE = 5.0
+"""Seconds a node's clock may be off from the leader's before log times look out of order to people."""
+
+DISK_SHARE = 0.05
+"""Share of a disk that should be free."""
+
+_NAMED = 8
+
+Facts = Mapping[str, Any]
+
+
+def disagreements(settings: GangSettings, facts: Sequence[Facts]) -> list[str]:
+    """Why this gang must not start; empty if it may. `facts` by node rank."""
+    found: list[str] = []
+    for read, remedy in (
+        (
+            _gpus,
+            "give every node the same GPUs: replace the odd nodes, or ask for what all of them have",
+        ),
+        (_python, "use one minor version of Python on all nodes"),
+        (_code, "the bundle was damaged or exchanged on its way; run the task again"),
+        (_agent, "an agent of another version runs there; run the task again"),
+    ):
+        found += _odd_ones(settings, [read(each) for each in facts], remedy)
+    return found
+
+
+def warnings(settings: GangSettings, rank: int, facts: Facts, received: float) -> list[str]:
+    """What people should know about a node that just joined. `received` is the leader's clock (unix) at that moment."""
+    found = []
+    clock = facts.get("clock")
+    if isinstance(clock, (int, float)) and abs(clock - received) > CLOCK_TOLERANCE:
+        direction = "ahead of" if clock > received else "behind"
+        found.append(
+            f"the clock of {settings.name(rank)} is {abs(clock - received):.0f} s {direction} the leader's; times in "
+            "its log lines are off by that much. Let NTP set it (timedatectl set-ntp true)"
+        )
+    free, total = facts.get("disk_free_bytes"), facts.get("disk_total_bytes")
+    if (
+        isinstance(free, (int, float))
+        and isinstance(total, (int, float))
+        and free < DISK_SHARE * total
+    ):
+        found.append(
+            f"the disk of {settings.name(rank)} is nearly full: {free / 1e9:.1f} GB of {total / 1e9:.1f} GB free; "
+            "logs and checkpoints may fail. Free some space there"
+        )
+    return found
+
+
+def _odd_ones(settings: GangSettings, found: Sequence[str], remedy: str) -> list[str]:
+    """One sentence per finding that differs from what most nodes have (from the leader's, where votes are equal)."""
+    votes = Counter(found)
+    if len(votes) < 2:
+        return []
+    most = max(votes.values())
+    usual = found[0] if votes[found[0]] == most else votes.most_common(1)[0][0]
+    sentences = []
+    for finding in votes:
+        if finding != usual:
+            odd = [settings.name(rank) for rank, each in enumerate(found) if each == finding]
+            names = ", ".join(odd[:_NAMED]) + (
+                f" and {len(odd) - _NAMED} more" if odd[_NAMED:] else ""
+            )
+            verb = "has" if len(odd) == 1 else "have"
+            other = (
+                "the other node has" if votes[usual] == 1 else f"{votes[usual]} other nodes have"
+            )
+            sentences.append(f"{names} {verb} {_short(finding)}, {other} {_short(usual)}: {remedy}")
+    return sentences
+
+
+def _short(finding: str) -> str:
+    return finding if len(finding) <= 40 else f"{finding[:20]}…"
+
+
+def _gpus(facts: Facts) -> str:
+    gpus = facts.get("gpus") or {}
+    count = gpus.get("count") or 0
+    return f"{count} × {gpus.get('kind') or 'GPU'}" if count else "no GPU"
+
+
+def _python(facts: Facts) -> str:
+    return f"Python {facts.get('python_minor') or 'unknown'}"
+
+
+def _digest(name: str, key: str) -> Callable[[Facts], str]:
+    return lambda facts: f"{name} {facts.get(key) or 'unknown'}"
+
+
+_code = _digest("code", "code")
+_agent = _digest("agent", "agent")

@@ -1,0 +1,125 @@
+"""What a node says of itself when it joins: the facts that the gang's nodes are compared by before they start."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+_NVIDIA = Path("/proc/driver/nvidia/gpus")
+
+
+def facts(
+    *, call: Mapping[str, Any], home: Path, address: str | None, visible_gpus: str | None
+) -> dict[str, Any]:
+    """All of it, read now.
+
+    Args:
+        address: This node's address on the way to the leader.
+        visible_gpus: The GPU indices of this node, where it shares a machine.
+    """
+    disk = os.statvfs(home)
+    return {
+        "address": address,
+        "hostname": os.uname().nodename,
+        "python": sys.version.split()[0],
+        "python_minor": f"{sys.version_info.major}.{sys.version_info.minor}",
+        "code": code_digest(call),
+        "gpus": gpus(visible_gpus),
+        "clock": time.time(),
+        "disk_free_bytes": disk.f_bavail * disk.f_frsize,
+        "disk_total_bytes": disk.f_blocks * disk.f_frsize,
+        "agent": agent_digest(),
+        "cores": cores(),
+    }
+
+
+def code_digest(call: Mapping[str, Any]) -> str:
+    """One hash for all that the workers will run."""
+    import hashlib
+    import json
+
+    if call["kind"] == "command":
+        parts = [json.dumps(call["argv"])]
+    else:
+        parts = [call["sha256"], *(source["sha256"] for source in call.get("source", ()))]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+_agent_digest: list[str] = []
+
+
+def agent_digest() -> str:
+    """A hash of this package, by which nodes see that they speak the same protocol."""
+    import hashlib
+
+    if not _agent_digest:
+        package = Path(__file__).parent
+        digest = hashlib.sha256()
+        if package.is_dir():
+            for each in sorted(package.glob("*.py")):
+                digest.update(each.read_bytes())
+        else:
+            digest.update(package.parent.read_bytes())
+        _agent_digest.append(digest.hexdigest()[:16])
+    return _agent_digest[0]
+
+
+def cores() -> int:
+    """Processor cores that this process may use, at least 1; a container's share counts."""
+    try:
+        allowed = len(os.sched_getaffinity(0))
+    except (AttributeError, OSError):
+        allowed = os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
+        if quota != "max":
+            allowed = min(allowed, -(-int(quota) // int(period)))
+    except (OSError, ValueError):
+        pass
+    return max(1, allowed)
+
+
+def gpus(visible: str | None = None) -> dict[str, Any]:
+    """How many GPUs of what kind; {"count": 0, "kind": None} without any.
+
+    Reads what the driver says in /proc, which starts nothing and touches no device. `visible` lists the
+    indices that belong to this node ("" for none).
+    """
+    kinds = []
+    try:
+        cards = sorted(_NVIDIA.iterdir())
+    except OSError:
+        cards = []
+    for card in cards:
+        kind = ""
+        try:
+            text = (card / "information").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            text = ""
+        for line in text.splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "Model":
+                kind = value.strip()
+        kinds.append(kind)
+    # A container may list cards of the machine that it was not given.
+    usable = sum(1 for each in range(len(kinds)) if os.path.exists(f"/dev/nvidia{each}"))
+    count = usable or len(kinds)
+    if visible is not None:
+        count = min(count, len([each for each in visible.split(",") if each.strip()]))
+    return {"count": count, "kind": kinds[0] if count else None}
+
+
+def wrong_gpus(expected: Mapping[str, Any] | None, found: Mapping[str, Any]) -> str | None:
+    """What is wrong with the GPUs of this node, or None."""
+    if not expected or not expected.get("count"):
+        return None
+    if found["count"] < int(expected["count"]):
+        return (
+            f"{expected['count']} GPUs were asked for and {found['count']} are here. Look at "
+            "`nvidia-smi` on the node; replace the node, or ask for fewer"
+        )
+    return None

@@ -1,0 +1,191 @@
+"""`AgentConfig`: everything an agent is told, as the file `agent.json` of its attempt directory.
+
+A node's directory (`home`) holds what all attempts share (`call.bin`, `source-<sha>.zip`,
+`secrets.json`) and one directory per attempt, `a<attempt>/`, with `agent.json`, `secret`, the streams
+`r<rank>.out` and `r<rank>.err`, the results `r<rank>.result` and, at the end, `report.json`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+
+class ConfigFault(ValueError):
+    """`agent.json` is not what this agent understands."""
+
+
+@dataclass(slots=True)
+class AgentConfig:
+    """What one agent has to do in one attempt.
+
+    `processes_per_node` counts the processes that share a node's GPUs. In mode "auto" flowlite starts that many workers
+    on each node. In mode "manual" it starts one, and the number goes to the user's own launcher (`PET_NPROC_PER_NODE`);
+    `workers_per_node` is what is really started, and what ranks are made from.
+
+    Durations are seconds. `call` is one of
+
+        {"kind": "function", "bundle": path, "sha256": hex, "source": [{"zip": path, "sha256": hex}], "imports": [...],
+         "start": "auto" | "fork" | "spawn", "results": "any" | "plain"}
+        {"kind": "command", "argv": [...]}
+
+    Relative paths in it are relative to the node's directory.
+    """
+
+    task: str
+    name: str
+    epoch: int
+    instance: str
+    roster: list[str]
+    processes_per_node: int
+    call: dict[str, Any]
+    mode: str = "auto"
+    environment: dict[str, str] = field(default_factory=dict)
+    workdir: str | None = None
+    python: str = ""
+    gpus: dict[str, Any] | None = None
+    visible_gpus: str | None = None
+    volumes: list[dict[str, Any]] = field(default_factory=list)
+    stop_signal: str = "SIGTERM"
+    grace: float = 10.0
+    join_timeout: float = 300.0
+    beat: float = 1.0
+    lost_after: float = 20.0
+    fence_after: float = 60.0
+    linger: float = 600.0
+    max_run_seconds: float | None = None
+    warm_socket: str | None = None
+    bind: str = "127.0.0.1"
+    leader_address: str = "127.0.0.1"
+    ports_dir: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.instance not in self.roster:
+            raise ConfigFault(f"instance {self.instance!r} is not in the roster {self.roster}")
+        if self.mode not in ("auto", "manual"):
+            raise ConfigFault(f"mode is {self.mode!r}; it is 'auto' or 'manual'")
+        if self.processes_per_node < 1:
+            raise ConfigFault(f"processes_per_node is {self.processes_per_node}; it is at least 1")
+        if self.call.get("kind") not in ("function", "command"):
+            raise ConfigFault(f"call kind is {self.call.get('kind')!r}")
+
+    @property
+    def node_rank(self) -> int:
+        """This node's rank: its place in the roster."""
+        return self.roster.index(self.instance)
+
+    @property
+    def num_nodes(self) -> int:
+        return len(self.roster)
+
+    @property
+    def is_leader(self) -> bool:
+        return self.node_rank == 0
+
+    @property
+    def workers_per_node(self) -> int:
+        """How many workers flowlite starts on each node."""
+        return 1 if self.mode == "manual" else self.processes_per_node
+
+    @property
+    def ranks(self) -> range:
+        """The global ranks of this node's workers."""
+        first = self.node_rank * self.workers_per_node
+        return range(first, first + self.workers_per_node)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=1)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> AgentConfig:
+        """Read `agent.json`.
+
+        Raises:
+            ConfigFault: it is not JSON, lacks a field, or has one that this agent does not know.
+        """
+        try:
+            data = json.loads(text)
+        except ValueError as error:
+            raise ConfigFault(f"agent.json is not JSON: {error}") from error
+        if not isinstance(data, dict):
+            raise ConfigFault("agent.json is not an object")
+        unknown = sorted(set(data) - {each.name for each in fields(cls)})
+        if unknown:
+            raise ConfigFault(
+                f"agent.json has fields this agent does not know: {', '.join(unknown)}"
+            )
+        try:
+            return cls(**data)
+        except TypeError as error:
+            raise ConfigFault(f"agent.json: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptPaths:
+    """The files of one attempt on one node."""
+
+    directory: Path
+
+    @property
+    def home(self) -> Path:
+        return self.directory.parent
+
+    @property
+    def config(self) -> Path:
+        return self.directory / "agent.json"
+
+    @property
+    def secret(self) -> Path:
+        return self.directory / "secret"
+
+    @property
+    def leader(self) -> Path:
+        return self.directory / "leader.json"
+
+    @property
+    def pid(self) -> Path:
+        return self.directory / "agent.pid"
+
+    @property
+    def log(self) -> Path:
+        return self.directory / "agent.log"
+
+    @property
+    def environment(self) -> Path:
+        return self.directory / "env.json"
+
+    @property
+    def report(self) -> Path:
+        return self.directory / "report.json"
+
+    @property
+    def secrets(self) -> Path:
+        return self.home / "secrets.json"
+
+    def stream(self, rank: int, stream: str) -> Path:
+        """The file of one stream of one rank: "out", "err" or "result"."""
+        return self.directory / f"r{rank}.{stream}"
+
+    def failure(self, rank: int) -> Path:
+        """What a worker says of its own end, before it ends: {"kind", "type", "message"}."""
+        return self.directory / f"r{rank}.failure"
+
+    def resolve(self, path: str) -> Path:
+        """A path from `agent.json`, which may be relative to the node's directory."""
+        return self.home / path
+
+
+def write_atomically(path: Path, text: str, mode: int = 0o600) -> None:
+    """Write a file so that a reader sees all of it or none of it."""
+    partial = path.with_name(f"{path.name}.{os.getpid()}.part")
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    try:
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(partial, path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,61 @@
+"""`exec NODE_HOME -- ARGV`: a command on a node as its workers would run it.
+
+It gets the environment of the node's first worker, the task's directory, and, while the task runs, sees the volumes
+where the workers see them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+from . import mounts, processes
+from .environment import without_launchers
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command in place of this process; returns only if that is impossible."""
+    home = arguments[0]
+    argv = arguments[2:] if arguments[1:2] == ["--"] else arguments[1:]
+    if not argv:
+        argv = [os.environ.get("SHELL") or "/bin/sh"]
+    entry = latest_entry(home)
+    environment = {**without_launchers(os.environ), **entry.get("environment", {})}
+    keeper = entry.get("keeper")
+    if keeper and processes.is_alive(keeper["pid"], keeper["start"]):
+        try:
+            mounts.enter(int(keeper["pid"]))
+        except OSError as error:
+            sys.stderr.write(f"flowlite: volumes are not at their paths here: {error}\n")
+    for directory in (entry.get("workdir"), home):
+        try:
+            os.chdir(directory or home)
+            break
+        except OSError:
+            continue
+    try:
+        os.execvpe(argv[0], argv, environment)
+    except OSError as error:
+        sys.stderr.write(f"flowlite: cannot run {argv[0]!r}: {error.strerror}\n")
+        return 127 if isinstance(error, FileNotFoundError) else 126
+
+
+def latest_entry(home: str) -> dict[str, Any]:
+    """What the agent of the latest attempt wrote: {"environment", "workdir", "keeper"}; {} if nothing."""
+    try:
+        attempts = sorted(
+            (int(name[1:]) for name in os.listdir(home) if name[:1] == "a" and name[1:].isdigit()),
+            reverse=True,
+        )
+    except OSError:
+        return {}
+    for attempt in attempts:
+        try:
+            with open(os.path.join(home, f"a{attempt}", "env.json"), encoding="utf-8") as file:
+                found = json.load(file)
+        except (OSError, ValueError):
+            continue
+        return found if isinstance(found, dict) else {}
+    return {}

@@ -1,0 +1,260 @@
+"""What the rendezvous says: every message, every event, every phase and outcome, in one place.
+
+A message is a JSON object with `type`, `task` and `epoch`, plus the fields of `FIELDS`; `chunk` has bytes beside it.
+
+Events are what the supervisor learns, as dictionaries `{"seq": n, "time": unix of the leader, "kind": ..., ...}`,
+numbered from 1 without gaps, always in this order of fields. Kinds, with what they carry:
+
+    joined        instance, rank, address, facts          a node is there
+    back          instance, rank                          a suspected node answers again
+    warning       text [, instance, rank]                 clock off, disk nearly full, a second claimant of an id
+    preparing     master_addr, master_port                all are there and agree; nodes prepare
+    ready         instance, rank, facts                   a node has prepared
+    go            addresses, master_addr, master_port     the barrier has opened
+    started       instance, rank                          the workers of a node run
+    worker        the body the node reported (below)      a worker has ended
+    first_failure the same body, and reason               the failure that stops the gang
+    suspect       instance, rank, why                     probe it through its connection; answer `lost` if it is gone
+    lost          instance, rank, why                     given up; it may be reused only after it was killed
+    stopping      outcome, reason                         stop was sent to every node
+    stopped       instance, rank                          no worker of the node is left
+    ended         outcome, reason, first_failure (body or None), missing [instances], unstopped [instances]
+
+`ended` is the last event and there is exactly one. `unstopped` names nodes that did not confirm: their workers may live
+on until the node is killed or has fenced itself (`fence_after` + `grace` seconds after the end).
+
+The body of a worker that ended: rank, local_rank, node, code (int | None), signal (int | None), failure (None or
+{"kind": "exception"|"signal"|"exit"|"load"|"result", "type", "message"}), tail [last lines], sizes {"out", "err",
+"result"} (final, in bytes), started, ended (unix of the node). It failed unless code is 0 and failure is None.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import roster as ranks
+
+Message = dict[str, Any]
+
+GATHERING = "gathering"
+PREPARING = "preparing"
+RUNNING = "running"
+STOPPING = "stopping"
+ENDED = "ended"
+PHASES = (GATHERING, PREPARING, RUNNING, STOPPING, ENDED)
+
+DONE = "done"
+FAILED = "failed"
+STOPPED = "stopped"
+DEADLINE = "deadline"
+CHECKS = "checks"
+MISSING = "missing"
+LOST = "lost"
+PREEMPTED = "preempted"
+ERROR = "error"
+OUTCOMES = (DONE, FAILED, STOPPED, DEADLINE, CHECKS, MISSING, LOST, PREEMPTED, ERROR)
+
+STOP_OUTCOMES = {
+    "cancel": STOPPED,
+    "deadline": DEADLINE,
+    "preempted": PREEMPTED,
+    "error": ERROR,
+    "fenced": LOST,
+}
+"""What a stop asked for by the supervisor (or a node) ends the gang with."""
+
+STREAMS = ("out", "err", "result")
+"""The files of each rank that are followed; a stream is named "<rank>.<stream>"."""
+
+
+class MessageError(ValueError):
+    """A message that is not one of ours: unknown type, a field missing or of the wrong kind."""
+
+
+@dataclass(frozen=True)
+class GangSettings:
+    """What leader and members must know of their gang. Durations are seconds.
+
+    Attributes:
+        task: Task id.
+        epoch: Number of the attempt; rises with every restart. Older epochs are refused everywhere.
+        roster: Instance ids by node rank (`roster.assign_ranks`).
+        processes_per_node: Workers per node.
+        leader_address: What other nodes reach node 0 by; becomes MASTER_ADDR.
+        beat: How often both sides show that they live.
+        lost_after: Silence after which a node is suspected.
+        fence_after: Silence of the leader after which a node stops its own workers, and of a node after which the
+            leader gives it up.
+        join_timeout: How long the leader waits for all nodes to join, and a node for its leader.
+        prepare_timeout: How long all nodes may take to prepare.
+        linger: How long a finished gang waits to be collected.
+        grace: From the stop signal to SIGKILL.
+    """
+
+    task: str
+    epoch: int
+    roster: tuple[str, ...]
+    processes_per_node: int = 1
+    leader_address: str = "127.0.0.1"
+    beat: float = 1.0
+    lost_after: float = 20.0
+    fence_after: float = 60.0
+    join_timeout: float = 300.0
+    prepare_timeout: float = 900.0
+    linger: float = 600.0
+    grace: float = 10.0
+    digest: str = field(init=False, repr=False)
+    _ranks: dict[str, int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "roster", tuple(self.roster))
+        ranks.check(self.roster)
+        if self.epoch < 1 or self.processes_per_node < 1:
+            raise ValueError(
+                f"epoch and processes_per_node count from 1; got {self.epoch} and {self.processes_per_node}"
+            )
+        object.__setattr__(self, "digest", ranks.digest(self.roster))
+        by_instance = {instance: rank for rank, instance in enumerate(self.roster)}
+        object.__setattr__(self, "_ranks", by_instance)
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes the gang has."""
+        return len(self.roster)
+
+    @property
+    def world_size(self) -> int:
+        """How many workers the gang has."""
+        return len(self.roster) * self.processes_per_node
+
+    def rank_of(self, instance: str) -> int:
+        """The node rank of an instance. Raises KeyError if it is not in the gang."""
+        return self._ranks[instance]
+
+    def name(self, rank: int) -> str:
+        """How a node is called in messages to people."""
+        return f"node {rank} ({self.roster[rank]})"
+
+    @property
+    def pulse(self) -> float:
+        """Seconds between beats: `beat`, stretched for gangs of thousands so that beats do not become the load."""
+        return max(self.beat, min(self.lost_after / 5, self.nodes / 1000))
+
+    @property
+    def window(self) -> int:
+        """Bytes of log and result a node may have under way before the supervisor has acknowledged them."""
+        return max(256 * 1024, 16 * 1024 * 1024 // self.nodes)
+
+
+NUMBER = (int, float)
+
+FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
+    # a member to its leader
+    "join": {"instance": str, "incarnation": str, "facts": dict},
+    "ready": {"facts": dict},
+    "unready": {"error": str},
+    "started": {},
+    "worker": {"rank": int, "sizes": dict},
+    "halt": {"kind": str, "reason": str},
+    "stopped": {},
+    # the leader to a member
+    "welcome": {"rank": int, "roster": str},
+    "refuse": {"reason": str},
+    "prepare": {"master_addr": str, "master_port": int, "volume_token": str},
+    "go": {"roster": str, "master_addr": str, "master_port": int},
+    "ended": {"outcome": str, "reason": str},
+    # the supervisor to the leader
+    "attach": {"after": int},
+    "lost": {"instance": str, "why": str},
+    # the leader to the supervisor
+    "state": {"phase": str, "joined": int, "ready": int},
+    "event": {"event": dict},
+    # more than one way
+    "beat": {},
+    "stop": {"reason": str},
+    "release": {},
+    "pull": {"offsets": dict},
+    "ack": {"offsets": dict},
+    "chunk": {"gen": int, "rank": int, "stream": str, "offset": int, "time": NUMBER},
+}
+"""Required fields of every message beside type, task and epoch."""
+
+FROM_MEMBER = frozenset(
+    {"join", "ready", "unready", "started", "worker", "halt", "stopped", "beat", "chunk"}
+)
+FROM_SUPERVISOR = frozenset({"attach", "pull", "ack", "stop", "lost", "release", "beat"})
+TO_MEMBER = frozenset(
+    {"welcome", "refuse", "prepare", "go", "stop", "ended", "release", "pull", "ack", "beat"}
+)
+TO_SUPERVISOR = frozenset({"state", "event", "chunk", "release", "beat", "refuse"})
+
+
+def check(message: Mapping[str, Any], allowed: frozenset[str], task: str) -> str:
+    """The type of a message, after making sure that it is one of `allowed`, of this task, and whole.
+
+    Raises:
+        MessageError: It is not. The text says what was wrong, without repeating the message.
+    """
+    kind = message.get("type")
+    if not isinstance(kind, str) or kind not in allowed:
+        raise MessageError(f"a message of type {str(kind)[:40]!r} is not expected from this peer")
+    epoch = message.get("epoch")
+    if message.get("task") != task or not isinstance(epoch, int) or isinstance(epoch, bool):
+        raise MessageError(f"a {kind} message bears another task, or no epoch")
+    for name, types in FIELDS[kind].items():
+        value = message.get(name)
+        if not isinstance(value, types) or isinstance(value, bool):
+            raise MessageError(
+                f"{kind}.{name} is missing or of the wrong kind ({type(value).__name__})"
+            )
+    return kind
+
+
+def failed(body: Mapping[str, Any]) -> bool:
+    """Whether a worker that ended failed."""
+    return body.get("code") != 0 or body.get("failure") is not None
+
+
+def describe_failure(body: Mapping[str, Any]) -> str:
+    """One line for people: `node 2, rank 17: ValueError: no such layer`."""
+    where = f"node {body.get('node')}, rank {body.get('rank')}"
+    failure = body.get("failure") or {}
+    if failure.get("kind") == "signal" or (body.get("signal") and not failure.get("message")):
+        return f"{where}: killed by signal {body.get('signal')}"
+    if failure.get("message") or failure.get("type"):
+        text = ": ".join(
+            str(part) for part in (failure.get("type"), failure.get("message")) if part
+        )
+        return f"{where}: {text}"
+    return f"{where}: exited with {body.get('code')}"
+
+
+_PLAIN_ADDRESSES = 64
+
+
+def pack_addresses(addresses: Sequence[str]) -> dict[str, Any]:
+    """Fields of `go` that carry all addresses; packed for large gangs, where every node gets every address."""
+    if len(addresses) <= _PLAIN_ADDRESSES:
+        return {"addresses": list(addresses)}
+    return {"packed": base64.b64encode(zlib.compress(json.dumps(addresses).encode(), 1)).decode()}
+
+
+def unpack_addresses(message: Mapping[str, Any]) -> list[str]:
+    """The addresses by rank of a `go` message. Raises `MessageError` if it has none."""
+    try:
+        if "packed" in message:
+            inflate = zlib.decompressobj()
+            text = inflate.decompress(base64.b64decode(message["packed"]), 64 * 1024 * 1024)
+            addresses = json.loads(text)
+        else:
+            addresses = message["addresses"]
+    except (KeyError, TypeError, ValueError, zlib.error) as error:
+        raise MessageError(f"go carries no addresses that can be read: {error}") from None
+    if not isinstance(addresses, list) or not all(isinstance(one, str) for one in addresses):
+        raise MessageError("go carries no list of addresses")
+    return addresses

@@ -1,0 +1,67 @@
+"""Which of this machine's addresses and interfaces reaches another node. Addresses only; no name is resolved."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import sys
+
+_SIOCGIFADDR = 0xC0206921 if sys.platform == "darwin" else 0x8915
+
+
+def address_towards(address: str, port: int = 9) -> str | None:
+    """This machine's own address on the way to another one; None if there is no way. Sends nothing."""
+    try:
+        family, _, _, _, target = socket.getaddrinfo(
+            address, port, type=socket.SOCK_DGRAM, flags=socket.AI_NUMERICHOST
+        )[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(target)
+            return str(probe.getsockname()[0])
+    except OSError:
+        return None
+
+
+def interface_towards(address: str) -> str | None:
+    """The name of the interface on the way to another node (`eth0`, `lo`), or None if it cannot be told.
+
+    Frameworks need it by name: where the host name leads to 127.0.1.1, as on Debian, gloo otherwise tells its peers
+    an address that reaches nobody.
+    """
+    own = address_towards(address)
+    if own is None:
+        return None
+    own = own.partition("%")[0]
+    return _with_ipv6(own) if ":" in own else _with_ipv4(own)
+
+
+def _with_ipv4(own: str) -> str | None:
+    import fcntl
+
+    loopback = None
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            request = struct.pack("256s", name.encode()[:15])
+            try:
+                answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
+            except OSError:
+                continue
+            address = socket.inet_ntoa(answer[20:24])
+            if address == own:
+                return name
+            if address.startswith("127."):
+                loopback = name
+    return loopback if own.startswith("127.") else None
+
+
+def _with_ipv6(own: str) -> str | None:
+    if not os.path.exists("/proc/net/if_inet6"):
+        return "lo0" if own == "::1" and sys.platform == "darwin" else None
+    wanted = socket.inet_pton(socket.AF_INET6, own).hex()
+    with open("/proc/net/if_inet6", encoding="ascii") as file:
+        for line in file:
+            parts = line.split()
+            if parts[0] == wanted:
+                return parts[5]
+    return None

@@ -1,0 +1,282 @@
+"""Processes of this machine: who they are, whose they are, and how to end them to the last grandchild.
+
+Everything here works on Linux from /proc and elsewhere from `ps`. A pid alone names nobody, because pids are used
+again; a process is named by its pid and the time it started.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import Any
+
+LINUX = sys.platform == "linux"
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+class Row:
+    """One process as the kernel lists it."""
+
+    __slots__ = ("group", "parent", "pid", "session", "start", "state")
+
+    def __init__(
+        self, pid: int, parent: int, group: int, session: int, start: str, state: str
+    ) -> None:
+        self.pid = pid
+        self.parent = parent
+        self.group = group
+        self.session = session
+        self.start = start
+        self.state = state
+
+    @property
+    def dead(self) -> bool:
+        """Ended, and only waiting to be collected by its parent."""
+        return self.state in "ZX"
+
+
+def row(pid: int) -> Row | None:
+    """A process, or None if there is none with this pid."""
+    if not LINUX:
+        return _ps_rows(["-p", str(pid)]).get(pid)
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            text = file.read()
+    except OSError:
+        return None
+    # The name in parentheses may itself contain blanks and parentheses.
+    rest = text[text.rindex(b")") + 2 :].split()
+    return Row(pid, int(rest[1]), int(rest[2]), int(rest[3]), rest[19].decode(), rest[0].decode())
+
+
+def table() -> dict[int, Row]:
+    """All processes, by pid."""
+    if not LINUX:
+        return _ps_rows(["-A"])
+    found = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            each = row(int(name))
+            if each is not None:
+                found[each.pid] = each
+    return found
+
+
+def _ps(arguments: list[str]) -> list[str]:
+    import subprocess
+
+    environment = {**os.environ, "LC_ALL": "C"}
+    listed = subprocess.run(
+        ["ps", *arguments], capture_output=True, text=True, env=environment, check=False
+    )
+    return listed.stdout.splitlines()
+
+
+def parse_ps(lines: Iterable[str]) -> dict[int, Row]:
+    """Rows from the lines of `ps -o pid=,ppid=,pgid=,stat=,lstart=`.
+
+    `ps` elsewhere than on Linux does not name sessions; the group stands in for it.
+    """
+    found = {}
+    for line in lines:
+        parts = line.split(None, 4)
+        if len(parts) == 5 and parts[0].isdigit():
+            pid, parent, group = (int(part) for part in parts[:3])
+            found[pid] = Row(pid, parent, group, group, " ".join(parts[4].split()), parts[3][0])
+    return found
+
+
+def _ps_rows(which: list[str]) -> dict[int, Row]:
+    return parse_ps(_ps([*which, "-o", "pid=,ppid=,pgid=,stat=,lstart="]))
+
+
+def start_of(pid: int) -> str | None:
+    """When a process started, as text that only serves to be compared; None if it is not there."""
+    each = row(pid)
+    return each.start if each is not None else None
+
+
+def identity(pid: int) -> dict[str, Any]:
+    """A process as it is written down, to be found again: {"pid", "start"}."""
+    return {"pid": pid, "start": start_of(pid)}
+
+
+def is_alive(pid: int, start: str | None = None) -> bool:
+    """Whether a process runs: this pid, and where `start` is given, that very process."""
+    each = row(pid)
+    return each is not None and not each.dead and (start is None or each.start == start)
+
+
+def descendants(ancestors: Iterable[int], rows: Mapping[int, Row] | None = None) -> set[int]:
+    """The living children of some processes, their children, and so on, without themselves."""
+    rows = table() if rows is None else rows
+    children: dict[int, list[int]] = {}
+    for each in rows.values():
+        children.setdefault(each.parent, []).append(each.pid)
+    found: set[int] = set()
+    todo = list(ancestors)
+    while todo:
+        for child in children.get(todo.pop(), ()):
+            if child not in found:
+                found.add(child)
+                todo.append(child)
+    return {pid for pid in found if not rows[pid].dead}
+
+
+def children_of_mine() -> set[int] | None:
+    """Direct children of the calling single-threaded process, None where the kernel does not tell."""
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/children", "rb") as file:
+            return {int(pid) for pid in file.read().split()}
+    except OSError:
+        return None
+
+
+def environment_of(pid: int) -> dict[str, str]:
+    """The environment a process was started with (a mere fork has that of its parent); {} if it is not ours to read."""
+    if not LINUX:
+        words = " ".join(_ps(["-Eww", "-o", "command=", "-p", str(pid)])).split()
+        pairs = [word.encode() for word in words]
+    else:
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                pairs = file.read().split(b"\0")
+        except OSError:
+            return {}
+    split = (pair.partition(b"=") for pair in pairs if b"=" in pair)
+    return {
+        name.decode("utf-8", "replace"): value.decode("utf-8", "replace")
+        for name, _, value in split
+    }
+
+
+def marked(markers: Mapping[str, str]) -> set[int]:
+    """Processes started with all of these environment variables, without the calling one."""
+    needed = {f"{name}={value}".encode() for name, value in markers.items()}
+    found = set()
+    for pid, each in table().items():
+        if each.dead or pid == os.getpid():
+            continue
+        if LINUX:
+            try:
+                with open(f"/proc/{pid}/environ", "rb") as file:
+                    has = needed <= set(file.read().split(b"\0"))
+            except OSError:
+                continue
+        else:
+            has = environment_of(pid).items() >= markers.items()
+        if has:
+            found.add(pid)
+    return found
+
+
+def writers(paths: Iterable[str], among: Iterable[int] | None = None) -> set[int]:
+    """Processes (of `among`, else all) that hold one of these files open for writing, without the calling one.
+
+    Empty where the kernel does not tell. A process that only reads is none: a supervisor may be collecting.
+    """
+    wanted = {os.path.realpath(path) for path in paths}
+    found = set()
+    for pid in table() if among is None else among:
+        if LINUX and pid != os.getpid() and _writes(pid, wanted):
+            found.add(pid)
+    return found
+
+
+def _writes(pid: int, wanted: set[str]) -> bool:
+    try:
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            if os.readlink(f"/proc/{pid}/fd/{name}") in wanted:
+                with open(f"/proc/{pid}/fdinfo/{name}", "rb") as file:
+                    flags = next(line for line in file if line.startswith(b"flags:"))
+                if int(flags.split()[1], 8) & os.O_ACCMODE != os.O_RDONLY:
+                    return True
+    except (OSError, StopIteration):
+        return False
+    return False
+
+
+def send(pid: int, number: int) -> bool:
+    """Send a signal to one process. False if it is gone."""
+    try:
+        os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
+
+
+def send_group(leader: int, number: int) -> bool:
+    """Send a signal to the process group of a worker. False if nobody is in it.
+
+    A child that has not yet made its own group is reached by its pid.
+    """
+    try:
+        os.killpg(leader, number)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return send(leader, number)
+    return True
+
+
+def end_all(
+    find: Callable[[], Iterable[int]], grace: float = 0.0, give_up: float = 10.0
+) -> set[int]:
+    """End whatever `find` finds, again and again until it finds nothing: SIGTERM, `grace` seconds, SIGKILL.
+
+    Returns:
+        What could not be ended within `give_up` seconds more (a process in uninterruptible I/O).
+    """
+    start = time.monotonic()
+    asked: set[int] = set()
+    while True:
+        left = {pid for pid in find() if pid != os.getpid()}
+        now = time.monotonic() - start
+        if not left or now > grace + give_up:
+            return left
+        for pid in left:
+            if now >= grace:
+                send(pid, signal.SIGKILL)
+            elif pid not in asked:
+                send(pid, signal.SIGTERM)
+                send(pid, signal.SIGCONT)
+        asked |= left
+        time.sleep(0.01)
+
+
+def _prctl(option: int, value: int) -> bool:
+    if not LINUX:
+        return False
+    import ctypes
+
+    return bool(ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) == 0)
+
+
+def die_with_parent(parent: int) -> None:
+    """Be killed when the parent dies, where the kernel can do that. Ends at once if it already has."""
+    if _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) and os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def adopt_orphans() -> bool:
+    """Become the parent of every descendant whose own parent dies. False where the kernel cannot do that."""
+    return _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def own_command(python: str, *arguments: str, flags: Iterable[str] = ()) -> list[str]:
+    """The command line that runs a subcommand of this very package: from the zipapp, or from the source tree."""
+    package = __package__ or "flowlite_node"
+    above = __file__
+    for _ in range(package.count(".") + 2):
+        above = os.path.dirname(above)
+    if os.path.isfile(above):
+        return [python, *flags, above, *arguments]
+    start = f"import sys; sys.path.insert(0, {above!r}); from {package}.__main__ import main; sys.exit(main())"
+    return [python, *flags, "-c", start, *arguments]

@@ -1,0 +1,575 @@
+"""The leader's side of the rendezvous as a pure machine: messages and times in, actions out.
+
+No sockets, no clock, no randomness: the server feeds it, the simulation feeds it, both run the same code. Times are
+`Moment`s of the leader; `steady` is the only clock that decisions are made by, `unix` is only written into events.
+
+    gathering --all joined, all agree--> preparing --all ready and on the line, port given back--> running
+        \\___________________________________\\__________________________\\--> stopping --> ended
+
+What makes drops, delays and repetitions harmless: a member that (re)joins is told everything that holds for it now, and
+itself repeats everything it has to report; both sides ignore what they know already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from . import messages as m
+from .agreement import disagreements, warnings
+from .messages import GangSettings, Message, MessageError
+from .roster import node_of
+from .seats import Seat, Seats
+from .streams import StreamRelay
+
+RECONNECT_GRACE = 0.5
+"""Seconds a node whose connection broke has to come back before it is suspected."""
+
+RELEASE_WAIT = 2.0
+"""Seconds after release until agents that have not hung up are left alone."""
+
+
+class Moment(NamedTuple):
+    """Now, on the leader: monotonic seconds, and unix time."""
+
+    steady: float
+    unix: float
+
+
+class Peer(NamedTuple):
+    """Who is at the other end of an authenticated connection."""
+
+    role: str
+    name: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send one message to each of these connections (those that still are)."""
+
+    connections: tuple[int, ...]
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Close a connection once what was sent before has left."""
+
+    connection: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProveMaster:
+    """Choose and hold the master port; answer with `master_proved` or `master_failed`."""
+
+
+@dataclass(frozen=True, slots=True)
+class CloseMaster:
+    """Give the master port back; the workers need it now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Nothing is left to serve."""
+
+
+Action = Send | Close | ProveMaster | CloseMaster | Finish
+
+
+class Rendezvous:
+    """One gang of one epoch, seen by its leader."""
+
+    def __init__(self, settings: GangSettings, now: Moment, volume_token: str = "") -> None:
+        self._settings = settings
+        self._seats = Seats(settings)
+        self._relay = StreamRelay(settings)
+        self._token = volume_token
+        self._began = now.steady
+        self._since = now.steady
+        self._ticked = now.steady
+        self._beat = now.steady
+        self._out: list[Action] = []
+        self._events: list[dict[str, Any]] = []
+        self._supervisor: int | None = None
+        self._supervisor_heard = now.steady
+        self._exits: dict[int, Mapping[str, Any]] = {}
+        self._first: dict[str, Any] | None = None
+        self._order: dict[str, Any] | None = None
+        self._go: dict[str, Any] | None = None
+        self._holding_master = False
+        self._release_asked = False
+        self._released: float | None = None
+        self.phase = m.GATHERING
+        self.outcome: str | None = None
+        self.reason = ""
+
+    # What comes in. Each gives the actions to take, in order.
+
+    def receive(self, connection: int, peer: Peer, message: Message, now: Moment) -> list[Action]:
+        """A message of an authenticated peer (`chunk` goes to `relay`). Raises `MessageError`: close the connection."""
+        allowed = m.FROM_MEMBER if peer.role == "member" else m.FROM_SUPERVISOR
+        kind = m.check(message, allowed, self._settings.task)
+        if message["epoch"] != self._settings.epoch:
+            self._other_epoch(connection, peer, message, now)
+        elif peer.role == "supervisor":
+            self._from_supervisor(connection, kind, message, now)
+        elif kind == "join":
+            self._join(connection, peer, message, now)
+        else:
+            seat = self._seats.of_connection(connection)
+            if seat is None:
+                raise MessageError(f"{kind} before join")
+            self._hear(seat, now)
+            self._from_member(seat, kind, message, now)
+        return self._take()
+
+    def relay(self, connection: int, chunk: Message, size: int, now: Moment) -> int | None:
+        """A chunk of `size` bytes from a member: the connection to pass it on to, or None to drop it."""
+        m.check(chunk, m.FROM_MEMBER, self._settings.task)
+        seat = self._seats.of_connection(connection)
+        if seat is None or chunk["epoch"] != self._settings.epoch:
+            raise MessageError("a chunk before join, or of another epoch")
+        self._hear(seat, now)
+        chunk["node"] = seat.rank
+        passes = self._relay.passes(seat.rank, chunk, size)
+        return self._supervisor if passes else None
+
+    def disconnected(self, connection: int, now: Moment) -> list[Action]:
+        """A connection is gone."""
+        seat = self._seats.of_connection(connection)
+        if seat is not None:
+            self._seats.part(seat, now.steady)
+            self._finish_if_alone(now)
+        elif connection == self._supervisor:
+            self._supervisor = None
+            self._relay.detach()
+        return self._take()
+
+    def master_proved(self, port: int, now: Moment) -> list[Action]:
+        """The leader holds the master port."""
+        self._holding_master = True
+        if self.phase == m.PREPARING:
+            self._order = {"master_addr": self._settings.leader_address, "master_port": port}
+            self._event("preparing", now, **self._order)
+            self._tell_all({"type": "prepare", **self._order, "volume_token": self._token})
+        else:
+            self._close_master()
+        return self._take()
+
+    def master_failed(self, error: str, now: Moment) -> list[Action]:
+        """The leader cannot get a master port."""
+        self._stop(m.CHECKS, f"{self._settings.name(0)} cannot hold a master port: {error}", now)
+        return self._take()
+
+    def halt(self, kind: str, reason: str, now: Moment) -> list[Action]:
+        """Stop the gang; kind as in `messages.STOP_OUTCOMES`."""
+        self._stop(m.STOP_OUTCOMES.get(kind, m.ERROR), reason, now)
+        return self._take()
+
+    def refused(self, instance: str, why: str) -> None:
+        """Somebody who says to be this instance could not prove it; worth telling if the node stays missing."""
+        seat = self._seats.of_instance(instance)
+        if seat is not None:
+            seat.turned_away = why
+
+    def tick(self, now: Moment) -> list[Action]:
+        """Let time pass. Call it a few times per beat."""
+        gap = now.steady - self._ticked
+        self._ticked = now.steady
+        if gap > max(2 * self._settings.pulse, 2.0):
+            # The leader itself was suspended or starved: nobody else's silence is proved by that.
+            for seat in self._seats:
+                seat.heard += gap
+            self._supervisor_heard += gap
+        if now.steady - self._beat >= self._settings.pulse:
+            self._beat = now.steady
+            self._tell_all({"type": "beat"}, supervisor=True)
+        if self._supervisor is not None and self._silence(self._supervisor_heard, now) > 1:
+            self._out.append(Close(self._supervisor))
+            self._supervisor = None
+            self._relay.detach()
+        if self.phase == m.ENDED:
+            self._linger(now)
+        else:
+            self._watch(now)
+            self._time_out(now)
+        return self._take()
+
+    # Members.
+
+    def _join(self, connection: int, peer: Peer, message: Message, now: Moment) -> None:
+        seat = self._seats.of_instance(message["instance"])
+        if seat is None or peer.name != message["instance"]:
+            self._refuse(connection, f"{message['instance']} is not in the roster of this gang")
+            return
+        incarnation = message["incarnation"]
+        again = seat.joined and seat.incarnation == incarnation
+        if seat.joined and not again and (reason := self._seat_taken(seat, peer, now)):
+            self._refuse(connection, reason)
+            return
+        if self.phase == m.ENDED and not again:
+            self._refuse(connection, f"the gang has ended ({self.outcome}: {self.reason})")
+            return
+        if seat.connection is not None and seat.connection != connection:
+            self._out.append(Close(seat.connection))
+            self._seats.part(seat, now.steady)
+        self._seats.take(seat, connection, incarnation, now.steady)
+        seat.facts = message["facts"]
+        seat.address = peer.address
+        if seat.suspect:
+            self._event("back", now, instance=seat.instance, rank=seat.rank)
+        seat.heard, seat.suspect = now.steady, False
+        self._tell(
+            connection, {"type": "welcome", "rank": seat.rank, "roster": self._settings.digest}
+        )
+        if not again:
+            self._event(
+                "joined",
+                now,
+                instance=seat.instance,
+                rank=seat.rank,
+                address=peer.address,
+                facts=seat.facts,
+            )
+            for text in warnings(self._settings, seat.rank, seat.facts, now.unix):
+                self._event("warning", now, text=text, instance=seat.instance, rank=seat.rank)
+        self._catch_up(seat)
+        if self.phase == m.GATHERING and self._seats.joined == len(self._seats):
+            self._all_joined(now)
+        self._go_if_ready(now)
+
+    def _seat_taken(self, seat: Seat, peer: Peer, now: Moment) -> str:
+        """Why another agent may not take a seat that was taken; "" if it may."""
+        name = self._seats.name(seat)
+        if seat.connection is not None:
+            seat.turned_away = f"a second agent from {peer.address} claimed its id"
+            text = (
+                f"two agents claim to be {name}: one at {seat.address}, another at {peer.address}; the second was "
+                "refused. Make sure that every node has an id of its own and is started once"
+            )
+            if self.phase != m.ENDED:
+                self._event("warning", now, text=text, instance=seat.instance, rank=seat.rank)
+            return text
+        if self.phase in (m.GATHERING, m.PREPARING):
+            return ""
+        self._suspect(
+            seat, "another agent of it asks to join, so the one that had started is gone", now
+        )
+        return f"{name} had started workers under an earlier agent; it can come back in the next epoch only"
+
+    def _catch_up(self, seat: Seat) -> None:
+        """Tell a member that just joined what holds for it now."""
+        assert seat.connection is not None
+        if self.phase == m.PREPARING and self._order is not None and not seat.ready:
+            self._tell(
+                seat.connection, {"type": "prepare", **self._order, "volume_token": self._token}
+            )
+        if self.phase == m.RUNNING and self._go is not None:
+            self._tell(seat.connection, self._go)
+        if self.phase == m.STOPPING and not seat.stopped:
+            self._tell(seat.connection, self._stop_order())
+        if self.phase == m.ENDED:
+            self._tell(seat.connection, self._ended_message())
+        if self._relay.active:
+            self._tell(seat.connection, {"type": "pull", **self._relay.order(seat.rank)})
+        if self._released is not None:
+            self._tell(seat.connection, {"type": "release"})
+
+    def _from_member(self, seat: Seat, kind: str, message: Message, now: Moment) -> None:
+        if kind == "ready" and self.phase == m.PREPARING and not seat.ready:
+            self._seats.mark_ready(seat)
+            self._event(
+                "ready", now, instance=seat.instance, rank=seat.rank, facts=message["facts"]
+            )
+            self._go_if_ready(now)
+        elif kind == "unready":
+            outcome = m.ERROR if self._go else m.CHECKS
+            self._stop(outcome, f"{self._seats.name(seat)}: {message['error']}", now)
+        elif kind == "started" and not seat.started:
+            seat.started = True
+            if self.phase != m.ENDED:
+                self._event("started", now, instance=seat.instance, rank=seat.rank)
+        elif kind == "worker":
+            self._worker(seat, message, now)
+        elif kind == "halt":
+            outcome = m.STOP_OUTCOMES.get(message["kind"], m.ERROR)
+            self._stop(outcome, f"{self._seats.name(seat)}: {message['reason']}", now)
+        elif kind == "stopped" and self.phase == m.STOPPING and not seat.stopped:
+            seat.stopped = True
+            self._event("stopped", now, instance=seat.instance, rank=seat.rank)
+            self._end_if_settled(now)
+
+    def _worker(self, seat: Seat, message: Message, now: Moment) -> None:
+        """A worker has ended."""
+        rank = message["rank"]
+        if not 0 <= rank < self._settings.world_size or self._node(rank) != seat.rank:
+            raise MessageError(f"{self._seats.name(seat)} reports rank {rank}, which is not on it")
+        if rank in self._exits or self._go is None or self.phase == m.ENDED:
+            return
+        body = {
+            name: value for name, value in message.items() if name not in ("type", "task", "epoch")
+        }
+        body["node"] = seat.rank
+        self._exits[rank] = body
+        self._event("worker", now, **body)
+        if self.phase == m.RUNNING and m.failed(body):
+            self._first = body
+            reason = f"first failure: {m.describe_failure(body)}"
+            self._event("first_failure", now, **{**body, "reason": reason})
+            self._stop(m.FAILED, reason, now)
+        elif self.phase == m.RUNNING and len(self._exits) == self._settings.world_size:
+            self._end(m.DONE, "every worker ended well", now)
+
+    # The way of the gang.
+
+    def _all_joined(self, now: Moment) -> None:
+        found = disagreements(self._settings, [seat.facts for seat in self._seats])
+        if found:
+            self._stop(m.CHECKS, "; ".join(found), now)
+            return
+        self.phase = m.PREPARING
+        self._since = now.steady
+        self._out.append(ProveMaster())
+
+    def _go_if_ready(self, now: Moment) -> None:
+        everybody = len(self._seats)
+        if self.phase != m.PREPARING or self._order is None:
+            return
+        if self._seats.ready < everybody or self._seats.connected < everybody:
+            return
+        self._close_master()
+        self.phase = m.RUNNING
+        addresses = [self._address(seat) for seat in self._seats]
+        self._go = {
+            "type": "go",
+            "roster": self._settings.digest,
+            **self._order,
+            **m.pack_addresses(addresses),
+        }
+        self._event("go", now, addresses=addresses, **self._order)
+        self._tell_all(self._go)
+
+    def _address(self, seat: Seat) -> str:
+        """What the other nodes reach a node by: as the leader sees it, but never a loopback the leader alone sees."""
+        leader = self._settings.leader_address
+        return leader if seat.rank == 0 or seat.address.startswith("127.") else seat.address
+
+    def _stop(self, outcome: str, reason: str, now: Moment) -> None:
+        """Begin to stop the gang, unless it is being stopped already: the first reason counts."""
+        if self.phase in (m.STOPPING, m.ENDED):
+            return
+        self.phase = m.STOPPING
+        self.outcome, self.reason = outcome, reason
+        self._since = now.steady
+        self._close_master()
+        self._event("stopping", now, outcome=outcome, reason=reason)
+        self._tell_all(self._stop_order())
+        self._end_if_settled(now)
+
+    def _end_if_settled(self, now: Moment) -> None:
+        if self.phase == m.STOPPING and all(seat.settled for seat in self._seats):
+            assert self.outcome is not None
+            self._end(self.outcome, self.reason, now)
+
+    def _end(self, outcome: str, reason: str, now: Moment) -> None:
+        self.phase = m.ENDED
+        self.outcome, self.reason = outcome, reason
+        self._since = now.steady
+        done = outcome == m.DONE
+        self._event(
+            "ended",
+            now,
+            outcome=outcome,
+            reason=reason,
+            first_failure=self._first,
+            missing=[seat.instance for seat in self._seats if not seat.joined],
+            unstopped=[s.instance for s in self._seats if s.joined and not s.stopped and not done],
+        )
+        self._tell_all(self._ended_message())
+        if self._release_asked:
+            self._release(now)
+
+    # Time.
+
+    def _silence(self, heard: float, now: Moment) -> float:
+        """How long a silence is, in units of `lost_after`."""
+        return (now.steady - heard) / self._settings.lost_after
+
+    def _watch(self, now: Moment) -> None:
+        for seat in self._seats:
+            if seat.settled:
+                continue
+            silence = now.steady - seat.heard
+            if silence >= self._settings.lost_after:
+                self._suspect(seat, f"no sign of life for {silence:.0f} s", now)
+            elif seat.parted is not None and now.steady - seat.parted >= RECONNECT_GRACE:
+                self._suspect(
+                    seat, "its connection to the leader broke, and it has not come back", now
+                )
+            if silence >= self._settings.fence_after and self.phase in (m.PREPARING, m.RUNNING):
+                self._lose(
+                    seat,
+                    f"silent for {silence:.0f} s, so that it has stopped its workers itself",
+                    now,
+                )
+
+    def _time_out(self, now: Moment) -> None:
+        waited = now.steady - self._since
+        if self.phase == m.GATHERING and waited >= self._settings.join_timeout:
+            missing = [seat for seat in self._seats if not seat.joined]
+            self._stop(m.MISSING, self._missing("did not join", missing, waited, now), now)
+        elif self.phase == m.PREPARING and waited >= self._settings.prepare_timeout:
+            late = [s for s in self._seats if not s.ready or s.connection is None]
+            self._stop(m.MISSING, self._missing("did not get ready", late, waited, now), now)
+        elif (
+            self.phase == m.STOPPING and waited >= self._settings.grace + self._settings.lost_after
+        ):
+            assert self.outcome is not None
+            self._end(self.outcome, self.reason, now)
+
+    def _missing(self, what: str, seats: list[Seat], waited: float, now: Moment) -> str:
+        known = self._seats.list_with(seats, self._began, now.steady)
+        return (
+            f"{len(seats)} of {len(self._seats)} nodes {what} within {waited:.0f} s: {known}. "
+            "Look at agent.log of these nodes, and whether they reach the leader at "
+            f"{self._settings.leader_address}"
+        )
+
+    def _suspect(self, seat: Seat, why: str, now: Moment) -> None:
+        if not seat.suspect and self.phase != m.ENDED:
+            seat.suspect = True
+            self._event("suspect", now, instance=seat.instance, rank=seat.rank, why=why)
+
+    def _lose(self, seat: Seat, why: str, now: Moment) -> None:
+        if seat.lost or self.phase == m.ENDED:
+            return
+        seat.lost = True
+        self._event("lost", now, instance=seat.instance, rank=seat.rank, why=why)
+        self._stop(m.LOST, f"{self._seats.name(seat)} is lost: {why}", now)
+        self._end_if_settled(now)
+
+    def _hear(self, seat: Seat, now: Moment) -> None:
+        seat.heard = now.steady
+        if seat.suspect:
+            seat.suspect = False
+            if self.phase != m.ENDED:
+                self._event("back", now, instance=seat.instance, rank=seat.rank)
+
+    # The supervisor, and the end.
+
+    def _from_supervisor(self, connection: int, kind: str, message: Message, now: Moment) -> None:
+        if kind == "attach":
+            self._attach(connection, message["after"])
+        elif connection != self._supervisor:
+            raise MessageError(
+                f"{kind} from a supervisor that is not attached (another one may have taken over)"
+            )
+        self._supervisor_heard = now.steady
+        if kind == "pull":
+            self._relay.pull(message["offsets"], message.get("streams", m.STREAMS))
+            for seat in self._seats:
+                if seat.connection is not None:
+                    self._tell(seat.connection, {"type": "pull", **self._relay.order(seat.rank)})
+        elif kind == "ack":
+            for node, offsets in self._relay.acknowledge(message["offsets"]).items():
+                if (member := self._seats[node].connection) is not None:
+                    self._tell(member, {"type": "ack", "offsets": offsets})
+        elif kind == "stop":
+            self._stop(
+                m.STOP_OUTCOMES.get(str(message.get("kind")), m.ERROR), message["reason"], now
+            )
+        elif kind == "lost":
+            accused = self._seats.of_instance(message["instance"])
+            if accused is not None and accused.suspect:
+                self._lose(accused, message["why"], now)
+        elif kind == "release":
+            self._release_asked = True
+            if self.phase == m.ENDED and self._released is None:
+                self._release(now)
+
+    def _attach(self, connection: int, after: int) -> None:
+        if self._supervisor is not None and self._supervisor != connection:
+            self._out.append(Close(self._supervisor))
+        self._supervisor = connection
+        self._relay.detach()
+        self._tell(
+            connection,
+            {
+                "type": "state",
+                "phase": self.phase,
+                "joined": self._seats.joined,
+                "ready": self._seats.ready,
+            },
+        )
+        for event in self._events[max(0, after) :]:
+            self._tell(connection, {"type": "event", "event": event})
+
+    def _linger(self, now: Moment) -> None:
+        """After the end: wait to be collected; a supervisor on the line is still collecting."""
+        if self._released is None:
+            if now.steady - max(self._since, self._supervisor_heard) >= self._settings.linger:
+                self._release(now)
+        elif now.steady - self._released >= RELEASE_WAIT:
+            self._out.append(Finish())
+
+    def _release(self, now: Moment) -> None:
+        self._released = now.steady
+        self._tell_all({"type": "release"}, supervisor=True)
+        self._finish_if_alone(now)
+
+    def _finish_if_alone(self, now: Moment) -> None:
+        if self._released is not None and not self._seats.connected:
+            self._out.append(Finish())
+
+    # Small things.
+
+    def _other_epoch(self, connection: int, peer: Peer, message: Message, now: Moment) -> None:
+        epoch, ours = message["epoch"], self._settings.epoch
+        self._refuse(connection, f"this gang is of epoch {ours}, not {epoch}", epoch=ours)
+        if epoch > ours:
+            self._stop(
+                m.ERROR, f"superseded: {peer.role} {peer.name} is of epoch {epoch} already", now
+            )
+
+    def _refuse(self, connection: int, reason: str, epoch: int | None = None) -> None:
+        self._tell(connection, {"type": "refuse", "reason": reason})
+        self._out.append(Close(connection))
+
+    def _node(self, rank: int) -> int:
+        return node_of(rank, self._settings.processes_per_node)
+
+    def _stop_order(self) -> Message:
+        return {"type": "stop", "reason": self.reason, "grace": self._settings.grace}
+
+    def _ended_message(self) -> Message:
+        return {"type": "ended", "outcome": self.outcome, "reason": self.reason}
+
+    def _close_master(self) -> None:
+        if self._holding_master:
+            self._holding_master = False
+            self._out.append(CloseMaster())
+
+    def _event(self, kind: str, now: Moment, **body: Any) -> None:
+        event = {"seq": len(self._events) + 1, "time": now.unix, "kind": kind, **body}
+        self._events.append(event)
+        if self._supervisor is not None:
+            self._tell(self._supervisor, {"type": "event", "event": event})
+
+    def _tell(self, connection: int, message: Message) -> None:
+        self._out.append(Send((connection,), self._stamped(message)))
+
+    def _tell_all(self, message: Message, *, supervisor: bool = False) -> None:
+        connections = self._seats.connections()
+        if supervisor and self._supervisor is not None:
+            connections += (self._supervisor,)
+        if connections:
+            self._out.append(Send(connections, self._stamped(message)))
+
+    def _stamped(self, message: Message) -> Message:
+        return {**message, "task": self._settings.task, "epoch": self._settings.epoch}
+
+    def _take(self) -> list[Action]:
+        actions, self._out = self._out, []
+        return actions

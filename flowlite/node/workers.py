@@ -1,0 +1,312 @@
+"""The workers of this node, as the agent sees them: started, stopped and reported through the keeper."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from . import capture, processes, warm
+from .config import AttemptPaths
+
+Report = Callable[[dict[str, Any]], None]
+
+
+class WorkersLost(Exception):
+    """The process that holds the workers is gone."""
+
+
+class Workers:
+    """The workers of one node.
+
+    Every worker that was ordered is reported exactly once through `report`, whatever becomes of it, of
+    its keeper, or of this machine's memory.
+
+    Args:
+        spec: What the warm process is told (`warm.make_spec`).
+        paths: Where the attempt's files are.
+        node: This node's rank.
+        task: Task id.
+        attempt: Number of the attempt.
+        stop_signal: What workers are asked to stop with.
+        grace: Seconds from there to SIGKILL.
+        report: Called with the body of each worker that has ended.
+    """
+
+    def __init__(
+        self,
+        spec: dict[str, Any],
+        paths: AttemptPaths,
+        *,
+        node: int,
+        task: str,
+        attempt: int,
+        stop_signal: int,
+        grace: float,
+        report: Report,
+    ) -> None:
+        self._spec = spec
+        self._paths = paths
+        self._node = node
+        self._markers = {
+            "FLOW_TASK_ID": task,
+            "FLOW_NODE_RANK": str(node),
+            "FLOW_ATTEMPT": str(attempt),
+        }
+        self._stop_signal = stop_signal
+        self._grace = grace
+        self._report = report
+        self._orders: dict[int, Mapping[str, Any]] = {}
+        self._pids: dict[int, tuple[int, float]] = {}
+        self._stopping = False
+        self._reader: asyncio.StreamReader | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._answers: dict[str, asyncio.Future[dict[str, Any]]] = {}
+        self._follower: asyncio.Task[None] | None = None
+        self._none_left = asyncio.Event()
+        self._none_left.set()
+        self.warm: dict[str, Any] = {}
+
+    @property
+    def running(self) -> int:
+        """How many were ordered and have not been reported."""
+        return len(self._orders)
+
+    async def connect(self) -> dict[str, Any]:
+        """Have a warm process and a keeper in it; gives what it says of itself.
+
+        A warm process that dies while it imports is started once more without imports, so that the fault shows where it
+        belongs, in the worker.
+
+        Raises:
+            WarmError: There is none.
+        """
+        bare: list[str] = []
+        for imports in (self._spec["imports"], bare):
+            connection = warm.ensure({**self._spec, "imports": imports})
+            connection.setblocking(False)
+            self._reader, self._writer = await asyncio.open_unix_connection(
+                sock=connection, limit=1 << 20
+            )
+            self._follower = asyncio.create_task(self._follow(self._reader))
+            try:
+                self.warm = await self._ask(
+                    "ready",
+                    do="hello",
+                    node=self._node,
+                    stop_signal=self._stop_signal,
+                    grace=self._grace,
+                )
+                return self.warm
+            except WorkersLost:
+                self._writer.close()
+        raise warm.WarmError(
+            f"the warm process died twice while it got ready; see {self._spec['log']} on this node"
+        )
+
+    async def prepare(self, call: Mapping[str, Any]) -> str | None:
+        """Verify the call and extract its source; gives what is wrong with it, or None."""
+        answer = await self._ask("prepared", do="prepare", call=dict(call))
+        return answer["error"]  # type: ignore[no-any-return]
+
+    async def probe(self, paths: Sequence[str], token: str, *, write: bool) -> dict[str, Any]:
+        """Write or look for the probe files of volumes, where the workers will see them."""
+        return await self._ask("probed", do="probe", paths=list(paths), token=token, write=write)
+
+    def forget_probe(self, paths: Sequence[str], token: str) -> None:
+        """Remove the probe files."""
+        self._send(do="forget", paths=list(paths), token=token)
+
+    def start(self, orders: Sequence[Mapping[str, Any]]) -> None:
+        """Start workers. What cannot be started is reported as ended."""
+        self._orders.update({int(order["rank"]): order for order in orders})
+        self._none_left.clear()
+        if self._writer is None or self._follower is None or self._follower.done():
+            self._report_lost()
+            return
+        self._send(do="start", orders=list(orders))
+
+    async def stop(self, grace: float | None = None) -> None:
+        """Stop every worker; returns when none is left and each was reported."""
+        self._stopping = True
+        if self._follower is not None and not self._follower.done():
+            with contextlib.suppress(WorkersLost):
+                await self._ask(
+                    "stopped",
+                    do="stop",
+                    signal=self._stop_signal,
+                    grace=self._grace if grace is None else grace,
+                )
+        await self._none_left.wait()
+
+    async def wait(self) -> None:
+        """Until every worker has ended and was reported."""
+        await self._none_left.wait()
+
+    def dismiss(self) -> None:
+        """Let the warm process end as soon as nobody uses it."""
+        self._send(do="dismiss")
+
+    async def close(self) -> None:
+        """Leave the keeper, which then ends."""
+        if self._writer is not None:
+            self._writer.close()
+        if self._follower is not None:
+            self._follower.cancel()
+
+    # The connection
+
+    def _send(self, **request: Any) -> None:
+        if self._writer is not None and not self._writer.is_closing():
+            self._writer.write(json.dumps(request).encode() + b"\n")
+
+    async def _ask(self, event: str, **request: Any) -> dict[str, Any]:
+        """Send, and wait for the answer of that name."""
+        waiting = self._answers.get(event)
+        if waiting is None:
+            waiting = self._answers[event] = asyncio.get_running_loop().create_future()
+            self._send(**request)
+        return await asyncio.shield(waiting)
+
+    async def _follow(self, reader: asyncio.StreamReader) -> None:
+        try:
+            while line := await reader.readline():
+                self._on_event(json.loads(line))
+        except (OSError, ValueError):
+            pass
+        for waiting in self._answers.values():
+            if not waiting.done():
+                waiting.set_exception(WorkersLost("the process that holds the workers is gone"))
+                # Nobody may be waiting any more.
+                waiting.exception()
+        self._answers.clear()
+        if self._orders:
+            await asyncio.to_thread(self._sweep)
+            self._report_lost()
+
+    def _on_event(self, event: dict[str, Any]) -> None:
+        what = event["event"]
+        if what == "started":
+            self._pids[event["rank"]] = (event["pid"], event["time"])
+        elif what == "exited":
+            self._on_exit(event)
+        else:
+            waiting = self._answers.pop(what, None)
+            if waiting is not None and not waiting.done():
+                waiting.set_result(event)
+
+    def _on_exit(self, event: Mapping[str, Any]) -> None:
+        order = self._orders.pop(event["rank"], None)
+        if order is not None:
+            self._report(describe_end(order, event))
+        if not self._orders:
+            self._none_left.set()
+
+    # When the keeper is gone
+
+    def _sweep(self) -> None:
+        """End what the keeper left: its workers died with it, where the kernel sees to that; their children did not."""
+        streams = [str(order[each]) for order in self._orders.values() for each in ("out", "err")]
+
+        def left() -> set[int]:
+            return processes.marked(self._markers) | processes.writers(streams)
+
+        processes.end_all(left)
+
+    def _report_lost(self) -> None:
+        now = time.time()
+        for rank in list(self._orders):
+            _, started = self._pids.get(rank, (0, now))
+            self._on_exit(
+                {
+                    "rank": rank,
+                    "code": None,
+                    "signal": int(signal.SIGKILL),
+                    "started": started,
+                    "ended": now,
+                    "stopped": self._stopping,
+                    "stuck": False,
+                    "lost": True,
+                }
+            )
+
+
+def describe_end(order: Mapping[str, Any], event: Mapping[str, Any]) -> dict[str, Any]:
+    """The body of the worker event: how it ended, why, its last words, and the final size of its files."""
+    files = {name: Path(order[name]) for name in ("out", "err", "result")}
+    failure = None if event["stopped"] else _failure(order, event)
+    return {
+        "rank": int(order["rank"]),
+        "local_rank": int(order["local_rank"]),
+        "node": int(order["node"]),
+        "code": event["code"],
+        "signal": event["signal"],
+        "failure": failure,
+        "stopped": event["stopped"],
+        "tail": capture.last_words(files),
+        "sizes": capture.sizes(files),
+        "started": event["started"],
+        "ended": event["ended"],
+    }
+
+
+def _failure(order: Mapping[str, Any], event: Mapping[str, Any]) -> dict[str, str] | None:
+    if event.get("lost"):
+        return {
+            "kind": "signal",
+            "type": "SIGKILL",
+            "message": "died with the process that holds this node's workers (out of memory?)",
+        }
+    if event["stuck"]:
+        return {
+            "kind": "signal",
+            "type": "SIGKILL",
+            "message": "does not end, not even by SIGKILL; it waits for a device or a file system",
+        }
+    if event["signal"] is not None:
+        return {
+            "kind": "signal",
+            "type": signal_name(event["signal"]),
+            "message": f"was killed by {signal_name(event['signal'])}{_guess(event['signal'])}",
+        }
+    told = _told_failure(Path(order["failure"]))
+    if event["code"] != 0:
+        return told or {"kind": "exit", "type": "", "message": _exit_text(event["code"])}
+    if "call" in order and not Path(order["result"]).exists():
+        return {
+            "kind": "result",
+            "type": "",
+            "message": "ended without handing over a result (os._exit, or a replaced process?)",
+        }
+    return None
+
+
+def _told_failure(path: Path) -> dict[str, str] | None:
+    try:
+        told = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return {name: str(told.get(name, "")) for name in ("kind", "type", "message")}
+
+
+def _exit_text(code: int) -> str:
+    if code > 128 and code - 128 in set(signal.Signals):
+        return f"exited with {code} (a child killed by {signal_name(code - 128)}?)"
+    return f"exited with {code}"
+
+
+def _guess(number: int) -> str:
+    return " (out of memory?)" if number == signal.SIGKILL else ""
+
+
+def signal_name(number: int) -> str:
+    """SIGKILL for 9; `signal 42` for one without a name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,272 @@
+"""The environment of a worker: the table, who wins, and that torchrun would say the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowlite.node import net
+from flowlite.node.environment import (
+    DEFAULT,
+    FIXED,
+    TABLE,
+    Seat,
+    is_foreign,
+    path_with,
+    without_launchers,
+    worker_environment,
+)
+from flowlite.node.ports import MasterPort
+
+RANK_VARIABLES = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK"}
+STALE = {
+    "RANK": "7",
+    "LOCAL_RANK": "5",
+    "WORLD_SIZE": "1",
+    "LOCAL_WORLD_SIZE": "9",
+    "GROUP_RANK": "3",
+    "GROUP_WORLD_SIZE": "3",
+    "ROLE_RANK": "3",
+    "ROLE_NAME": "x",
+    "MASTER_ADDR": "10.9.9.9",
+    "MASTER_PORT": "1",
+    "SLURM_PROCID": "0",
+    "SLURM_NTASKS": "1",
+    "SLURM_LOCALID": "0",
+    "SLURM_NODEID": "0",
+    "PMI_RANK": "0",
+    "PMI_SIZE": "1",
+    "PMIX_RANK": "0",
+    "OMPI_COMM_WORLD_RANK": "0",
+    "OMPI_COMM_WORLD_SIZE": "1",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+    "MPI_LOCALRANKID": "0",
+    "MPI_LOCALNRANKS": "1",
+    "MV2_COMM_WORLD_SIZE": "1",
+    "TORCHELASTIC_USE_AGENT_STORE": "True",
+    "TORCHELASTIC_RUN_ID": "old",
+    "PET_NNODES": "9",
+    "PET_STANDALONE": "1",
+    "FLOW_TASK_ID": "outer",
+    "FLOW_NODE_RANK": "9",
+    "FLOW_NODE_IPS": "1.1.1.1",
+}
+
+
+def seat(**changes: object) -> Seat:
+    values: dict[str, object] = {
+        "task": "t1",
+        "name": "digits",
+        "attempt": 2,
+        "mode": "auto",
+        "node_rank": 1,
+        "local_rank": 1,
+        "processes_per_node": 2,
+        "addresses": ("10.0.0.1", "10.0.0.2"),
+        "master_addr": "10.0.0.1",
+        "master_port": 29501,
+        "interface": "eth7",
+        "cores": 8,
+    }
+    return Seat(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def test_a_worker_gets_exactly_what_the_design_lists() -> None:
+    assert worker_environment({}, seat()) == {
+        "FLOW_NODE_RANK": "1",
+        "FLOW_NUM_NODES": "2",
+        "FLOW_MAIN_IP": "10.0.0.1",
+        "FLOW_TASK_ID": "t1",
+        "FLOW_TASK_NAME": "digits",
+        "FLOW_NODE_IPS": "10.0.0.1,10.0.0.2",
+        "FLOW_ATTEMPT": "2",
+        "RANK": "3",
+        "LOCAL_RANK": "1",
+        "WORLD_SIZE": "4",
+        "LOCAL_WORLD_SIZE": "2",
+        "NODE_RANK": "1",
+        "GROUP_RANK": "1",
+        "MASTER_ADDR": "10.0.0.1",
+        "MASTER_PORT": "29501",
+        "NCCL_SOCKET_IFNAME": "eth7",
+        "GLOO_SOCKET_IFNAME": "eth7",
+        "OMP_NUM_THREADS": "4",
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def test_manual_mode_leaves_ranks_to_the_users_launcher() -> None:
+    made = worker_environment(STALE, seat(mode="manual", local_rank=0, processes_per_node=8))
+    assert not RANK_VARIABLES & set(made)
+    assert {name: value for name, value in made.items() if name.startswith("PET_")} == {
+        "PET_NNODES": "2",
+        "PET_NODE_RANK": "1",
+        "PET_NPROC_PER_NODE": "8",
+        "PET_MASTER_ADDR": "10.0.0.1",
+        "PET_MASTER_PORT": "29501",
+    }
+
+
+@pytest.mark.parametrize("mode", ["auto", "manual"])
+def test_nothing_of_another_launcher_survives(mode: str) -> None:
+    kept = {"SLURM_JOB_ID": "17", "SLURM_ARRAY_TASK_ID": "4", "HOME": "/root", "NCCL_DEBUG": "INFO"}
+    clean = worker_environment(kept, seat(mode=mode))
+    assert worker_environment({**STALE, **kept}, seat(mode=mode)) == clean
+    assert kept.items() <= clean.items()
+
+
+def test_the_user_wins_over_everything_but_the_rank_variables() -> None:
+    user = {
+        "RANK": "0",
+        "FLOW_TASK_ID": "other",
+        "MASTER_PORT": "1234",
+        "OMP_NUM_THREADS": "3",
+        "NCCL_SOCKET_IFNAME": "ib0",
+        "PATH": "/only",
+        "CUDA_VISIBLE_DEVICES": "7",
+        "TOKEN": "from the environment",
+    }
+    made = worker_environment(
+        {"PATH": "/inherited", "OMP_NUM_THREADS": "5"},
+        seat(visible_gpus="0,1", path="/venv/bin:/inherited"),
+        user,
+        {"TOKEN": "from the secrets"},
+    )
+    assert made["RANK"] == "3"
+    assert made["FLOW_TASK_ID"] == "t1"
+    assert made["MASTER_PORT"] == "1234"
+    assert made["OMP_NUM_THREADS"] == "3"
+    assert made["NCCL_SOCKET_IFNAME"] == "ib0"
+    assert made["GLOO_SOCKET_IFNAME"] == "eth7"
+    assert made["PATH"] == "/only"
+    assert made["CUDA_VISIBLE_DEVICES"] == "7"
+    assert made["TOKEN"] == "from the secrets"
+
+
+def test_defaults_yield_to_what_the_node_has_set() -> None:
+    made = worker_environment({"OMP_NUM_THREADS": "5", "GLOO_SOCKET_IFNAME": "bond0"}, seat())
+    assert made["OMP_NUM_THREADS"] == "5"
+    assert made["GLOO_SOCKET_IFNAME"] == "bond0"
+
+
+def test_cuda_devices_are_untouched_unless_the_node_got_some_of_the_machines() -> None:
+    assert "CUDA_VISIBLE_DEVICES" not in worker_environment({}, seat())
+    inherited = {"CUDA_VISIBLE_DEVICES": "4,5"}
+    assert worker_environment(inherited, seat())["CUDA_VISIBLE_DEVICES"] == "4,5"
+    assert worker_environment(inherited, seat(visible_gpus="0"))["CUDA_VISIBLE_DEVICES"] == "0"
+
+
+def test_threads_count_the_nodes_that_share_a_machine() -> None:
+    local = seat(addresses=("127.0.0.1",) * 4, cores=16)
+    assert worker_environment({}, local)["OMP_NUM_THREADS"] == "2"
+    assert worker_environment({}, local._replace(cores=1))["OMP_NUM_THREADS"] == "1"
+
+
+def test_a_users_master_reaches_the_users_torchrun() -> None:
+    made = worker_environment({}, seat(mode="manual", local_rank=0), {"MASTER_PORT": "4000"})
+    assert made["MASTER_PORT"] == made["PET_MASTER_PORT"] == "4000"
+
+
+def test_path_starts_with_the_tasks_python() -> None:
+    assert path_with("/venv/bin/python", "/usr/bin:/venv/bin:/bin") == "/venv/bin:/usr/bin:/bin"
+    assert path_with("python", "/usr/bin") == "/usr/bin"
+    assert path_with("/venv/bin/python", None) is not None
+
+
+names = st.sampled_from(sorted({*STALE, *(row.name for row in TABLE), "HOME", "SLURM_JOB_ID"}))
+environments = st.dictionaries(names, st.text("ab1", max_size=3), max_size=12)
+
+
+@given(environments, environments, st.sampled_from(["auto", "manual"]))
+def test_whatever_is_in_the_air_ranks_come_out_right(
+    inherited: dict[str, str], user: dict[str, str], mode: str
+) -> None:
+    given_seat = seat(mode=mode)
+    made = worker_environment(inherited, given_seat, user)
+    for row in TABLE:
+        if row.strength == FIXED:
+            expected = str(row.value(given_seat)) if mode in row.modes else None
+            assert made.get(row.name) == expected
+        elif row.strength == DEFAULT and row.name not in user:
+            assert made[row.name] == inherited.get(row.name, str(row.value(given_seat)))
+    for name in made:
+        assert not is_foreign(name) or name in user or name in {row.name for row in TABLE}
+    assert not set(without_launchers(inherited)) - set(made)
+
+
+DUMP = """
+    import json, os, sys
+    with open(os.path.join(sys.argv[1], os.environ["RANK"]), "w") as file:
+        json.dump(dict(os.environ), file)
+"""
+
+
+def test_torchrun_gives_the_same_gang_the_same_variables(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    script = tmp_path / "dump.py"
+    script.write_text(textwrap.dedent(DUMP))
+    master = MasterPort("127.0.0.1")
+    port = master.prove()
+    master.close()
+    inherited = {**os.environ, **STALE}
+    for name in ("TORCHELASTIC_USE_AGENT_STORE", "PET_STANDALONE", "PET_NNODES"):
+        del inherited[name]
+    inherited["OMP_NUM_THREADS"] = "1"
+    gang = []
+    for node in range(2):
+        command = (
+            f"-m torch.distributed.run --nnodes 2 --nproc-per-node 2 --node-rank {node} "
+            f"--master-addr 127.0.0.1 --master-port {port}"
+        ).split()
+        gang.append(
+            subprocess.Popen(
+                [sys.executable, *command, str(script), str(tmp_path)],
+                env=inherited,
+                stderr=subprocess.PIPE,
+            )
+        )
+    for agent in gang:
+        _, errors = agent.communicate(timeout=60)
+        assert agent.returncode == 0, errors.decode()
+    differences = {}
+    for rank in range(4):
+        theirs = json.loads((tmp_path / str(rank)).read_text())
+        ours = worker_environment(
+            inherited,
+            Seat(
+                task="t1",
+                name="n",
+                attempt=1,
+                mode="auto",
+                node_rank=rank // 2,
+                local_rank=rank % 2,
+                processes_per_node=2,
+                addresses=("127.0.0.1", "127.0.0.1"),
+                master_addr="127.0.0.1",
+                master_port=port,
+                interface=net.interface_towards("127.0.0.1"),
+                cores=os.cpu_count() or 1,
+            ),
+        )
+        # What torchrun passes through, because it does not know it, is no statement of torchrun's.
+        set_by_torchrun = {name for name in theirs if theirs[name] != inherited.get(name)}
+        assert set_by_torchrun >= {"RANK", "WORLD_SIZE", "MASTER_PORT"}
+        for name in set_by_torchrun & set(ours):
+            if theirs[name] != ours[name]:
+                differences[rank, name] = (theirs[name], ours[name])
+        # And what both mean as a rank agrees, also where torchrun happened to find the right value.
+        for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK"):
+            assert theirs[name] == ours[name]
+        left_over = {name for name in ours if is_foreign(name) and name in STALE} - {
+            row.name for row in TABLE
+        }
+        assert not left_over
+    assert not differences

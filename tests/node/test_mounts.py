@@ -1,0 +1,177 @@
+"""Volumes at the path asked for, in a namespace of their own or by a link; and `exec` into that namespace."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flowlite.node import mounts, processes
+
+ROOT = Path(__file__).parents[2]
+NOBODY = 65534
+
+PROGRAM = """
+import json, os, sys
+sys.path.insert(0, {root!r})
+from flowlite.node import mounts
+try:
+    shown = mounts.show(json.loads(sys.argv[1]), json.loads(sys.argv[2]))
+except OSError as error:
+    print(json.dumps({{"error": str(error)}}))
+    sys.exit(0)
+seen = {{}}
+for each in shown:
+    with open(os.path.join(each["path"], "written"), "w") as file:
+        file.write("by a worker")
+    seen[each["path"]] = sorted(os.listdir(each["path"]))
+status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+print(json.dumps({{"shown": shown, "seen": seen, "caps": status["CapEff"].strip(),
+                  "tmp": os.path.exists(sys.argv[3]), "uid": os.getuid()}}))
+"""
+
+
+def show(volumes: list[dict[str, str]], tmp_path: Path, *, keep: list[str] | None = None, uid: int | None = None,
+         wrap: list[str] | None = None) -> dict[str, object]:  # fmt: skip
+    """Run `mounts.show` in a process of its own, perhaps as another user."""
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM.format(root=str(ROOT)))
+    python = sys.executable if uid is None else "/usr/bin/python3"
+    done = subprocess.run(
+        [*(wrap or []), python, str(program), json.dumps(volumes), json.dumps(keep or []), str(program)],
+        capture_output=True,
+        text=True,
+        check=False,
+        **({} if uid is None else {"user": uid, "group": uid, "extra_groups": []}),  # type: ignore[arg-type]
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)  # type: ignore[no-any-return]
+
+
+def namespaces() -> bool:
+    return subprocess.run(["unshare", "-Urm", "true"], capture_output=True).returncode == 0
+
+
+needs_namespaces = pytest.mark.skipif(
+    sys.platform != "linux" or not namespaces(), reason="this machine gives no mount namespace"
+)
+
+
+@pytest.fixture
+def volume(tmp_path: Path) -> Path:
+    source = tmp_path / "volumes" / "ckpt"
+    source.mkdir(parents=True)
+    (source / "here").write_text("already")
+    for each in (source, source.parent, tmp_path, *tmp_path.parents):
+        if each.stat().st_uid == os.getuid() and each != Path("/"):
+            each.chmod(each.stat().st_mode | 0o055)
+    source.chmod(0o777)
+    return source
+
+
+@needs_namespaces
+def test_a_path_that_does_not_exist_is_there_for_workers_only(tmp_path: Path, volume: Path) -> None:
+    paths = [
+        "/flowlite-test-root/deep/ckpt",
+        "/mnt/flowlite-test/ckpt",
+        str(tmp_path / "new" / "at"),
+    ]
+    found = show([{"name": "c", "path": each, "source": str(volume)} for each in paths], tmp_path)
+    assert {each["how"] for each in found["shown"]} == {"namespace"}  # type: ignore[index,attr-defined]
+    assert found["seen"] == {each: ["here", "written"] for each in paths}
+    assert found["tmp"]
+    assert (volume / "written").read_text() == "by a worker"
+    assert not any(os.path.exists(each) for each in paths)
+
+
+@needs_namespaces
+@pytest.mark.skipif(os.getuid() != 0, reason="takes root to become another user")
+@pytest.mark.skipif(not os.path.exists("/usr/bin/python3"), reason="no Python for everybody")
+def test_an_ordinary_user_gets_the_same_and_no_capabilities(tmp_path: Path, volume: Path) -> None:
+    paths = ["/flowlite-test-root/ckpt", "/mnt/flowlite-test/ckpt"]
+    found = show(
+        [{"name": "c", "path": each, "source": str(volume)} for each in paths], tmp_path, uid=NOBODY
+    )
+    assert found["uid"] == NOBODY
+    assert found["seen"] == {each: ["here", "written"] for each in paths}
+    assert int(str(found["caps"]), 16) == 0
+
+
+def test_a_volume_at_its_own_place_needs_nothing(tmp_path: Path, volume: Path) -> None:
+    found = show([{"name": "c", "path": str(volume), "source": str(volume)}], tmp_path)
+    assert found["shown"] == [{"name": "c", "path": str(volume), "how": "same"}]
+
+
+def test_a_volume_must_not_hide_the_task_itself(tmp_path: Path, volume: Path) -> None:
+    home = tmp_path / "flow" / "tasks" / "t1"
+    home.mkdir(parents=True)
+    asked = [{"name": "c", "path": str(tmp_path / "flow"), "source": str(volume)}]
+    assert "would hide" in str(show(asked, tmp_path, keep=[str(home)])["error"])
+
+
+def test_a_volume_that_is_gone_is_named(tmp_path: Path) -> None:
+    asked = [{"name": "lost", "path": "/x", "source": str(tmp_path / "nowhere")}]
+    assert "volume 'lost'" in str(show(asked, tmp_path)["error"])
+
+
+class TestWithoutNamespaces:
+    """As on macOS, or in a container that forbids them."""
+
+    @pytest.fixture(autouse=True)
+    def _without(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(mounts, "_enter_private_namespace", lambda: False)
+
+    def test_a_link_is_made_where_the_path_is_free(self, tmp_path: Path, volume: Path) -> None:
+        path = tmp_path / "shared" / "ckpt"
+        for _ in range(2):
+            shown = mounts.show([{"name": "c", "path": str(path), "source": str(volume)}])
+            assert shown[0]["how"] in ("link", "same")
+        assert (path / "here").read_text() == "already"
+        assert path.is_symlink()
+
+    def test_an_empty_directory_gives_way(self, tmp_path: Path, volume: Path) -> None:
+        path = tmp_path / "ckpt"
+        path.mkdir()
+        mounts.show([{"name": "c", "path": str(path), "source": str(volume)}])
+        assert (path / "here").exists()
+
+    def test_what_is_there_is_never_touched(self, tmp_path: Path, volume: Path) -> None:
+        path = tmp_path / "ckpt"
+        path.mkdir()
+        (path / "mine").write_text("precious")
+        with pytest.raises(
+            mounts.MountError, match=r"volume 'c' cannot be shown.*no mount namespaces"
+        ):
+            mounts.show([{"name": "c", "path": str(path), "source": str(volume)}])
+        assert (path / "mine").read_text() == "precious"
+
+
+@needs_namespaces
+def test_enter_goes_where_another_process_is(tmp_path: Path, volume: Path) -> None:
+    holder = (
+        f"import sys, time; sys.path.insert(0, {str(ROOT)!r}); from flowlite.node import mounts\n"
+        f"mounts.show([{{'name': 'c', 'path': '/flowlite-test-root/c', 'source': {str(volume)!r}}}])\n"
+        "print('up', flush=True); time.sleep(60)"
+    )
+    visitor = (
+        f"import sys, os; sys.path.insert(0, {str(ROOT)!r}); from flowlite.node import mounts\n"
+        "assert mounts.enter(int(sys.argv[1])); print(os.listdir('/flowlite-test-root/c'))"
+    )
+    with subprocess.Popen([sys.executable, "-c", holder], stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"up\n"
+            seen = subprocess.run(
+                [sys.executable, "-c", visitor, str(process.pid)],
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+            assert seen.stdout == "['here']\n"
+            assert processes.is_alive(process.pid)
+        finally:
+            process.kill()

@@ -1,0 +1,117 @@
+"""MASTER_PORT: proved, kept from other tasks, let go of; and the interface that leads to the leader."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flowlite.node import net, ports
+from flowlite.node.ports import MasterPort
+
+
+def bindable(port: int) -> bool:
+    """Whether a framework could bind it now, even one that does not ask for address reuse."""
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+            probe.listen()
+        except OSError:
+            return False
+        return True
+
+
+@pytest.fixture
+def free() -> int:
+    """A port that was free a moment ago, to be preferred instead of the one everybody wants."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_the_preferred_port_is_taken_if_it_is_free(tmp_path: Path, free: int) -> None:
+    master = MasterPort("127.0.0.1", tmp_path, free)
+    assert master.prove() == free
+    ports.probe("127.0.0.1", free)
+    assert not bindable(free)
+    master.close()
+    assert bindable(free)
+    master.release()
+
+
+def test_a_port_that_is_held_is_passed_over(tmp_path: Path, free: int) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", free))
+        other.listen()
+        master = MasterPort("127.0.0.1", tmp_path, free)
+        assert master.prove() not in (free, None)
+        master.release()
+
+
+def test_two_tasks_of_a_machine_never_get_the_same_port(tmp_path: Path, free: int) -> None:
+    first, second = (MasterPort("127.0.0.1", tmp_path, free) for _ in range(2))
+    taken = first.prove()
+    first.close()
+    # The first task's workers have not bound it yet; only the lock keeps the second away.
+    assert bindable(taken)
+    assert second.prove() != taken
+    second.release()
+    first.release()
+    third = MasterPort("127.0.0.1", tmp_path, free)
+    assert third.prove() == taken
+    third.release()
+
+
+def test_a_lock_ends_with_its_process(tmp_path: Path, free: int) -> None:
+    script = (
+        "from pathlib import Path; from flowlite.node.ports import MasterPort; import os\n"
+        f"print(MasterPort('127.0.0.1', Path({str(tmp_path)!r}), {free}).prove(), flush=True)\n"
+        "os.kill(os.getpid(), 9)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    )
+    assert int(done.stdout) == free
+    master = MasterPort("127.0.0.1", tmp_path, free)
+    assert master.prove() == free
+    master.release()
+
+
+def test_an_address_that_is_not_ours_is_refused_with_the_reason(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match=r"198\.51\.100\.7.*address of the leader"):
+        MasterPort("198.51.100.7", tmp_path).prove()
+
+
+def test_probes_leave_no_trace_on_the_port(tmp_path: Path, free: int) -> None:
+    async def gang() -> int:
+        master = MasterPort("127.0.0.1", tmp_path, free)
+        port = master.prove()
+        for _ in range(300):
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.transport.abort()
+        master.close()
+        master.release()
+        return port
+
+    # A connection in TIME_WAIT would keep whoever binds without address reuse from it.
+    assert bindable(asyncio.run(gang()))
+
+
+def test_the_interface_towards_an_address() -> None:
+    loopback = net.interface_towards("127.0.0.1")
+    assert loopback in {name for _, name in socket.if_nameindex()}
+    assert loopback is not None
+    assert loopback.startswith("lo")
+    assert net.address_towards("127.0.0.1") == "127.0.0.1"
+    assert net.interface_towards("not an address") is None
+    own = net.address_towards("8.8.8.8")
+    if own is not None:
+        # The leader itself asks about its own address.
+        assert net.interface_towards(own) == net.interface_towards("8.8.8.8") != loopback

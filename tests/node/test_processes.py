@@ -1,0 +1,147 @@
+"""Finding, naming and ending processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flowlite.node import processes
+from tests.helpers import eventually
+
+MARK = {"FLOW_TASK_ID": f"t-processes-{os.getpid()}"}
+
+
+@pytest.fixture
+def started() -> Iterator[list[subprocess.Popen[bytes]]]:
+    made: list[subprocess.Popen[bytes]] = []
+    yield made
+    processes.end_all(lambda: processes.marked(MARK))
+    for each in made:
+        each.kill()
+        each.wait()
+
+
+def sh(script: str, **environment: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        ["sh", "-c", script],
+        env={**os.environ, **MARK, **environment},
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+    )
+
+
+def test_a_process_is_named_by_pid_and_start(started: list[subprocess.Popen[bytes]]) -> None:
+    child = sh("exec sleep 60")
+    started.append(child)
+    identity = processes.identity(child.pid)
+    assert processes.is_alive(child.pid)
+    assert processes.is_alive(identity["pid"], identity["start"])
+    assert not processes.is_alive(child.pid, "another start")
+    child.kill()
+    eventually(lambda: not processes.is_alive(child.pid), what="a zombie counts as dead")
+    child.wait()
+    assert processes.start_of(child.pid) is None
+
+
+def test_marked_finds_those_with_all_markers(started: list[subprocess.Popen[bytes]]) -> None:
+    one = sh("exec sleep 60", FLOW_NODE_RANK="0")
+    two = sh("exec sleep 60", FLOW_NODE_RANK="1")
+    started.extend([one, two])
+    eventually(lambda: processes.marked(MARK) >= {one.pid, two.pid})
+    assert processes.marked({**MARK, "FLOW_NODE_RANK": "1"}) == {two.pid}
+    assert processes.environment_of(two.pid)["FLOW_NODE_RANK"] == "1"
+    # A value that only begins alike is another one.
+    assert not processes.marked({"FLOW_TASK_ID": MARK["FLOW_TASK_ID"][:-1]})
+
+
+def test_descendants_are_found_to_the_last(started: list[subprocess.Popen[bytes]]) -> None:
+    child = sh("sh -c 'sleep 61 & setsid sleep 62 & wait' & wait")
+    started.append(child)
+    eventually(lambda: len(processes.descendants([child.pid])) == 3, what="sh and two sleeps")
+    assert child.pid not in processes.descendants([child.pid])
+
+
+def test_end_all_ends_those_that_ignore_sigterm_and_those_that_leave_their_group(
+    started: list[subprocess.Popen[bytes]],
+) -> None:
+    child = sh("trap '' TERM; setsid sh -c 'trap \"\" TERM; sleep 63 & echo up; wait' & sleep 64")
+    started.append(child)
+    assert child.stdout is not None
+    assert child.stdout.readline() == b"up\n"
+    left = processes.end_all(lambda: processes.marked(MARK) - {child.pid} or processes.marked(MARK))
+    assert not left
+    assert not processes.marked(MARK)
+
+
+def test_end_all_asks_before_it_kills(
+    tmp_path: Path, started: list[subprocess.Popen[bytes]]
+) -> None:
+    child = sh(f"trap 'echo asked > {tmp_path}/said; exit 0' TERM; echo up; sleep 60 & wait")
+    started.append(child)
+    assert child.stdout is not None
+    child.stdout.readline()
+    processes.end_all(lambda: processes.marked(MARK), grace=5)
+    assert (tmp_path / "said").read_text() == "asked\n"
+
+
+def test_a_stopped_process_is_ended_too(started: list[subprocess.Popen[bytes]]) -> None:
+    child = sh("sleep 60; true")
+    started.append(child)
+    os.kill(child.pid, signal.SIGSTOP)
+    began = time.monotonic()
+    assert not processes.end_all(lambda: processes.marked(MARK), grace=5)
+    assert time.monotonic() - began < 4
+
+
+@pytest.mark.skipif(not processes.LINUX, reason="told by /proc")
+def test_writers_are_told_from_readers(
+    tmp_path: Path, started: list[subprocess.Popen[bytes]]
+) -> None:
+    path = tmp_path / "r0.out"
+    writer = sh(f"exec sleep 60 >> {path}")
+    started.append(writer)
+    eventually(path.exists)
+    reader = sh(f"exec sleep 60 < {path}")
+    started.append(reader)
+    eventually(lambda: os.path.realpath(f"/proc/{reader.pid}/fd/0") == str(path))
+    assert processes.writers([str(path)]) == {writer.pid}
+
+
+def test_ps_lines_are_read_as_macos_writes_them() -> None:
+    rows = processes.parse_ps(
+        [
+            "    1     0     1 Ss   Mon Nov  3 09:12:44 2025    ",
+            "  517   501   517 Z+   Sat Nov 22 10:00:01 2025",
+            "garbage",
+        ]
+    )
+    assert rows[1].start == "Mon Nov 3 09:12:44 2025"
+    assert (rows[517].parent, rows[517].group, rows[517].dead) == (501, 517, True)
+    assert set(rows) == {1, 517}
+
+
+def test_without_proc_ps_tells_the_same(
+    monkeypatch: pytest.MonkeyPatch, started: list[subprocess.Popen[bytes]]
+) -> None:
+    child = sh("sh -c 'sleep 61 & wait' & wait")
+    started.append(child)
+    eventually(lambda: len(processes.descendants([child.pid])) == 2)
+    expected = processes.descendants([child.pid])
+    monkeypatch.setattr(processes, "LINUX", False)
+    assert processes.descendants([child.pid]) == expected
+    identity = processes.identity(child.pid)
+    assert processes.is_alive(identity["pid"], identity["start"])
+    assert not processes.adopt_orphans()
+
+
+def test_own_command_runs_this_package() -> None:
+    command = processes.own_command(sys.executable, "version", flags=("-I", "-S"))
+    shown = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert shown.stdout.startswith(sys.version.split()[0])

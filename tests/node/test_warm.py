@@ -1,0 +1,255 @@
+"""The warm process: started once, reached at once, gone when nobody needs it, whatever dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowlite.node import processes, warm
+from tests.helpers import assert_no_process_left, eventually, kill_processes_of
+
+TASK = f"t-warm-{os.getpid()}"
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Iterator[dict[str, Any]]:
+    yield warm.make_spec(
+        task=TASK,
+        socket=warm.socket_path(f"{TASK}/{tmp_path}"),
+        python=sys.executable,
+        log=str(tmp_path / "warm.log"),
+        function=False,
+        idle=0.1,
+    )
+    kill_processes_of(TASK)
+
+
+class Client:
+    """An agent's end of the connection, in lines."""
+
+    def __init__(self, spec: dict[str, Any]) -> None:
+        self.connection = warm.ensure(spec)
+        self._file = self.connection.makefile("rw", encoding="utf-8")
+        self.ready = self.ask("ready", do="hello", node=0, stop_signal=15, grace=0.5)
+
+    def tell(self, **request: Any) -> None:
+        self._file.write(json.dumps(request) + "\n")
+        self._file.flush()
+
+    def hear(self) -> dict[str, Any]:
+        self.connection.settimeout(10)
+        line = self._file.readline()
+        assert line, "the keeper hung up"
+        return json.loads(line)  # type: ignore[no-any-return]
+
+    def ask(self, event: str, **request: Any) -> dict[str, Any]:
+        self.tell(**request)
+        while (heard := self.hear())["event"] != event:
+            pass
+        return heard
+
+    def close(self) -> None:
+        self._file.close()
+        self.connection.close()
+
+    def start(self, directory: Path, *argv: str, rank: int = 0, **environment: str) -> int:
+        """Start a command; gives its pid."""
+        orders = [order(directory, *argv, rank=rank, **environment)]
+        return int(self.ask("started", do="start", orders=orders)["pid"])
+
+
+def order(directory: Path, *argv: str, rank: int = 0, **environment: str) -> dict[str, Any]:
+    files = {
+        each: str(directory / f"r{rank}.{each}") for each in ("out", "err", "result", "failure")
+    }
+    made = {"PATH": os.environ["PATH"], "FLOW_TASK_ID": TASK, "RANK": str(rank), **environment}
+    return {
+        "rank": rank,
+        "local_rank": rank,
+        "node": 0,
+        "name": "test",
+        "environment": made,
+        "workdir": None,
+        "argv": list(argv),
+        **files,
+    }
+
+
+def test_clients_share_one_template_and_it_goes_after_the_last(spec: dict[str, Any]) -> None:
+    first, second = Client(spec), Client(spec)
+    template = first.ready["template"]
+    assert second.ready["template"] == template
+    assert first.ready["keeper"] != second.ready["keeper"]
+    first.close()
+    assert processes.is_alive(template)
+    second.close()
+    assert_no_process_left(TASK)
+    assert not os.path.exists(spec["socket"])
+
+
+def test_many_at_once_start_only_one(spec: dict[str, Any]) -> None:
+    found: list[Client] = []
+    threads = [threading.Thread(target=lambda: found.append(Client(spec))) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 20
+    assert len({client.ready["template"] for client in found}) == 1
+    for client in found:
+        client.close()
+    assert_no_process_left(TASK)
+
+
+def test_who_only_has_it_started_does_not_count_as_its_first_agent(spec: dict[str, Any]) -> None:
+    warm.ensure(spec).close()
+    first = Client(spec)
+    time.sleep(spec["idle"] * 2)
+    first.close()
+    assert_no_process_left(TASK)
+
+
+def test_a_socket_left_by_a_killed_one_is_replaced(spec: dict[str, Any]) -> None:
+    first = Client(spec)
+    os.kill(first.ready["template"], signal.SIGKILL)
+    first.close()
+    eventually(lambda: not processes.is_alive(first.ready["template"]))
+    assert os.path.exists(spec["socket"])
+    second = Client(spec)
+    assert second.ready["template"] != first.ready["template"]
+    second.close()
+
+
+def test_it_starts_quickly(spec: dict[str, Any]) -> None:
+    took = []
+    for _ in range(5):
+        began = time.perf_counter()
+        client = Client(spec)
+        took.append(time.perf_counter() - began)
+        warm.dismiss(spec["socket"])
+        client.close()
+        assert_no_process_left(TASK)
+    # 40 ms on an idle machine; the bound allows for others.
+    assert min(took) < 0.2, took
+
+
+def test_imports_are_done_before_ready_and_failures_are_told(
+    spec: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / "flowlite_test_good.py").write_text("import sys; sys.stderr.write('imported\\n')")
+    (tmp_path / "flowlite_test_bad.py").write_text("raise SystemExit('no')")
+    spec["environment"] = {"PYTHONPATH": str(tmp_path)}
+    spec["imports"] = ["flowlite_test_good", "flowlite_test_bad", "flowlite_test_none"]
+    client = Client(spec)
+    assert "imported" in (tmp_path / "warm.log").read_text()
+    assert set(client.ready["failed_imports"]) == {"flowlite_test_bad", "flowlite_test_none"}
+    assert client.ready["hazard"] is None
+    client.close()
+
+
+def test_an_import_that_starts_a_thread_forbids_forking(
+    spec: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / "flowlite_test_thread.py").write_text(
+        "import threading, time\n"
+        "threading.Thread(target=time.sleep, args=(60,), daemon=True, name='bg').start()"
+    )
+    spec["environment"] = {"PYTHONPATH": str(tmp_path)}
+    spec["imports"] = ["flowlite_test_thread"]
+    client = Client(spec)
+    assert "threads were started by an import (MainThread, bg)" in client.ready["hazard"]
+    client.close()
+
+
+def test_it_has_the_users_environment_from_its_start_but_no_ones_ranks(
+    spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("RANK", "SLURM_PROCID", "FLOW_INSTANCE_ID"):
+        monkeypatch.setenv(name, "1")
+    spec["environment"] = {"PYTHONHASHSEED": "7"}
+    client = Client(spec)
+    environment = processes.environment_of(client.ready["template"])
+    assert environment["PYTHONHASHSEED"] == "7"
+    assert environment["FLOW_TASK_ID"] == TASK
+    assert not {"RANK", "SLURM_PROCID", "FLOW_INSTANCE_ID"} & set(environment)
+    client.close()
+
+
+def test_the_socket_directory_is_private(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    directory = Path(warm.socket_directory())
+    if directory.parent == tmp_path:
+        directory.chmod(0o755)
+        with pytest.raises(warm.WarmError, match="open to others"):
+            warm.socket_directory()
+        directory.chmod(0o700)
+    assert stat.S_IMODE(os.stat(warm.socket_directory()).st_mode) == 0o700
+    monkeypatch.setenv("TMPDIR", str(tmp_path / ("x" * 90)))
+    assert len(warm.socket_path("any")) < 100
+
+
+def test_a_python_that_is_not_there_is_named(spec: dict[str, Any]) -> None:
+    with pytest.raises(warm.WarmError, match="/no/such/python"):
+        warm.ensure({**spec, "python": "/no/such/python"})
+
+
+STUBBORN = "trap '' TERM INT HUP; echo up >> $0; while :; do sleep 1; done"
+
+
+class TestWhenSomethingIsKilled:
+    """Nothing of ours, of the worker, or of its children may live on."""
+
+    @pytest.fixture
+    def client(self, spec: dict[str, Any]) -> Client:
+        return Client(spec)
+
+    @pytest.fixture
+    def worker(self, client: Client, tmp_path: Path) -> int:
+        """A worker that ignores SIGTERM, with one such child in its group and one in a session of its own."""
+        flag = tmp_path / "up"
+        inner = f'sh -c "{STUBBORN}" {flag}'
+        pid = client.start(
+            tmp_path, "sh", "-c", f"{inner} & setsid {inner} & {STUBBORN}", str(flag)
+        )
+        eventually(lambda: flag.exists() and flag.read_text().count("up") == 3, what="all three")
+        return pid
+
+    def test_the_agents_connection(self, client: Client, worker: int) -> None:
+        client.close()
+        assert_no_process_left(TASK)
+
+    def test_the_worker(self, client: Client, worker: int) -> None:
+        os.kill(worker, signal.SIGKILL)
+        ended = client.ask("exited", do="nothing")
+        assert (ended["code"], ended["signal"]) == (None, signal.SIGKILL)
+        # All it left is gone by the time it is reported.
+        assert len(processes.marked({"FLOW_TASK_ID": TASK})) == 2
+        client.close()
+
+    def test_the_keeper(self, client: Client, worker: int) -> None:
+        os.kill(client.ready["keeper"], signal.SIGKILL)
+        assert_no_process_left(TASK)
+
+    def test_the_template(self, client: Client, worker: int) -> None:
+        os.kill(client.ready["template"], signal.SIGKILL)
+        # The node's workers do not need it any more.
+        assert client.ask("probed", do="probe", paths=[], token="x", write=False)["missing"] == []
+        assert processes.is_alive(worker)
+        client.close()
+        assert_no_process_left(TASK)
+
+    def test_the_template_is_asked_to_end(self, client: Client, worker: int) -> None:
+        os.kill(client.ready["template"], signal.SIGTERM)
+        assert client.ask("exited", do="nothing")["stopped"]
+        client.close()
+        assert_no_process_left(TASK)

@@ -1,0 +1,358 @@
+"""Workers as the agent sees them: each reported once, with the truth about its end and the final size of its files."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowlite.node import capture, processes, warm
+from flowlite.node.config import AttemptPaths
+from flowlite.node.workers import Workers
+from tests.helpers import assert_no_process_left, kill_processes_of
+
+TASK = f"t-workers-{os.getpid()}"
+MARKS = {"FLOW_TASK_ID": TASK, "FLOW_NODE_RANK": "0", "FLOW_ATTEMPT": "1"}
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> Iterator[None]:
+    yield
+    try:
+        assert_no_process_left(TASK)
+    finally:
+        kill_processes_of(TASK)
+
+
+class Node:
+    """Workers of one node, and what was reported of them."""
+
+    def __init__(
+        self, directory: Path, *, grace: float = 0.5, stop_signal: int = signal.SIGTERM
+    ) -> None:
+        self.directory = directory
+        self.reports: list[dict[str, Any]] = []
+        self.times: list[float] = []
+        spec = warm.make_spec(
+            task=TASK,
+            socket=warm.socket_path(f"{TASK}/{directory}"),
+            python=sys.executable,
+            log=str(directory / "warm.log"),
+            function=False,
+            idle=0.0,
+        )
+        self.workers = Workers(
+            spec,
+            AttemptPaths(directory),
+            node=0,
+            task=TASK,
+            attempt=1,
+            stop_signal=stop_signal,
+            grace=grace,
+            report=self._report,
+        )
+
+    def _report(self, body: dict[str, Any]) -> None:
+        self.reports.append(body)
+        self.times.append(time.monotonic())
+
+    def order(self, rank: int, *argv: str, **changes: Any) -> dict[str, Any]:
+        files = {
+            each: str(self.directory / f"r{rank}.{each}")
+            for each in ("out", "err", "result", "failure")
+        }
+        environment = {"PATH": os.environ["PATH"], **MARKS, "RANK": str(rank)}
+        return {
+            "rank": rank,
+            "local_rank": rank,
+            "node": 0,
+            "name": "test",
+            "environment": environment,
+            "workdir": None,
+            "argv": list(argv),
+            **files,
+            **changes,
+        }
+
+    def start(self, *scripts: str) -> None:
+        self.workers.start(
+            [self.order(rank, "sh", "-c", each) for rank, each in enumerate(scripts)]
+        )
+
+    async def up(self, *ranks: int) -> None:
+        """Until these workers have written something."""
+        async with asyncio.timeout(10):
+            files = {str(rank): self.directory / f"r{rank}.out" for rank in ranks}
+            while not all(capture.sizes(files).values()):
+                await asyncio.sleep(0.005)
+
+    def by_rank(self) -> dict[int, dict[str, Any]]:
+        assert len(self.reports) == len({each["rank"] for each in self.reports}), self.reports
+        return {each["rank"]: each for each in self.reports}
+
+
+def run(node: Node, script: Callable[[Node], Awaitable[None]]) -> dict[int, dict[str, Any]]:
+    """Connect, run a script of the test, wait for every worker; gives the reports by rank."""
+
+    async def all_of_it() -> None:
+        async with asyncio.timeout(30):
+            await node.workers.connect()
+            try:
+                await script(node)
+                await node.workers.wait()
+            finally:
+                await node.workers.close()
+
+    asyncio.run(all_of_it())
+    return node.by_rank()
+
+
+def run_scripts(directory: Path, *scripts: str) -> dict[int, dict[str, Any]]:
+    async def start(node: Node) -> None:
+        node.start(*scripts)
+
+    return run(Node(directory), start)
+
+
+def test_every_way_to_end_is_told_apart(tmp_path: Path) -> None:
+    found = run_scripts(
+        tmp_path,
+        "echo fine",
+        "echo oops >&2; exit 42",
+        "kill -9 $$",
+        "kill -SEGV $$",
+        "exit 137",
+    )
+    assert [(found[rank]["code"], found[rank]["signal"]) for rank in range(5)] == [
+        (0, None),
+        (42, None),
+        (None, signal.SIGKILL),
+        (None, signal.SIGSEGV),
+        (137, None),
+    ]
+    assert found[0]["failure"] is None
+    assert found[1]["failure"] == {"kind": "exit", "type": "", "message": "exited with 42"}
+    assert found[1]["tail"] == ["oops"]
+    assert found[1]["sizes"] == {"out": 0, "err": 5, "result": 0}
+    assert found[2]["failure"]["message"] == "was killed by SIGKILL (out of memory?)"
+    assert found[3]["failure"]["message"] == "was killed by SIGSEGV"
+    assert "SIGKILL" in found[4]["failure"]["message"]
+    assert all(not each["stopped"] for each in found.values())
+
+
+def test_a_command_that_cannot_start_says_why(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a program")
+
+    async def start(node: Node) -> None:
+        node.workers.start(
+            [
+                node.order(0, "no-such-command"),
+                node.order(1, str(tmp_path / "file")),
+                node.order(2, "true", workdir="/no/such/directory"),
+            ]
+        )
+
+    found = run(Node(tmp_path), start)
+    assert [found[rank]["code"] for rank in range(3)] == [127, 126, 127]
+    messages = [found[rank]["failure"]["message"] for rank in range(3)]
+    assert "'no-such-command'" in messages[0]
+    assert "not on this node's PATH" in messages[0]
+    assert "Permission denied" in messages[1]
+    assert "working directory /no/such/directory" in messages[2]
+    assert {found[rank]["failure"]["kind"] for rank in range(3)} == {"load"}
+    assert "no-such-command" in (tmp_path / "r0.err").read_text()
+
+
+def test_workers_have_sessions_of_their_own_and_read_nothing(tmp_path: Path) -> None:
+    (report,) = run_scripts(tmp_path, "ps -o pid=,sid=,pgid= -p $$; cat").values()
+    assert report["code"] == 0
+    pid, session, group = (tmp_path / "r0.out").read_text().split()
+    assert pid == session == group
+
+
+def test_inherited_descriptors_and_signals_are_as_for_any_command(tmp_path: Path) -> None:
+    script = (
+        "import os, signal; print(sorted(os.listdir('/proc/self/fd'))[:4]);"
+        "print([signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)]);"
+        "print(signal.pthread_sigmask(signal.SIG_BLOCK, ()))"
+    )
+
+    async def start(node: Node) -> None:
+        node.workers.start([node.order(0, sys.executable, "-c", script)])
+
+    run(Node(tmp_path), start)
+    lines = (tmp_path / "r0.out").read_text().splitlines()
+    # Standard streams, and the one that lists the directory.
+    assert lines[0] == "['0', '1', '2', '3']"
+    assert lines[1].count("SIG_DFL") == 3
+    assert lines[2] == "set()"
+
+
+def test_an_exit_is_reported_without_delay(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+
+    async def start(node: Node) -> None:
+        node.start("echo up; read x < /dev/null; exec sleep 0.2")
+
+    report = run(node, start)[0]
+    assert node.times[0] - (time.monotonic() - time.time()) - report["ended"] < 0.05
+
+
+class TestStop:
+    def test_who_obeys_is_gone_at_once(self, tmp_path: Path) -> None:
+        node = Node(tmp_path, grace=20)
+        began = 0.0
+
+        async def stop(node: Node) -> None:
+            nonlocal began
+            node.start(
+                "echo up; exec sleep 60", "trap 'echo bye; exit 3' TERM; echo up; sleep 60 & wait"
+            )
+            await node.up(0, 1)
+            began = time.monotonic()
+            await node.workers.stop()
+
+        found = run(node, stop)
+        assert time.monotonic() - began < 3
+        assert (found[0]["signal"], found[1]["code"]) == (signal.SIGTERM, 3)
+        assert all(each["stopped"] and each["failure"] is None for each in found.values())
+        assert (tmp_path / "r1.out").read_text() == "up\nbye\n"
+
+    def test_who_does_not_is_killed_with_all_it_started(self, tmp_path: Path) -> None:
+        node = Node(tmp_path, grace=0.4)
+        stubborn = "trap '' TERM; while :; do sleep 1; done"
+        took = 0.0
+
+        async def stop(node: Node) -> None:
+            nonlocal took
+            node.start(f'(setsid sh -c "{stubborn}" &) ; sh -c "{stubborn}" & echo up; {stubborn}')
+            await node.up(0)
+            began = time.monotonic()
+            await node.workers.stop()
+            took = time.monotonic() - began
+            # `stop` promises that nobody is left, so there is nothing to wait for here.
+            assert len(processes.marked(MARKS)) == 0
+
+        found = run(node, stop)
+        assert found[0]["signal"] == signal.SIGKILL
+        assert 0.3 < took < 2.5
+
+    def test_the_signal_is_the_one_asked_for(self, tmp_path: Path) -> None:
+        async def stop(node: Node) -> None:
+            node.start("trap 'echo saved; exit 0' INT; echo up; sleep 60 & wait")
+            await node.up(0)
+            await node.workers.stop()
+
+        # A background child of a non-interactive shell ignores SIGINT; it is ended as a leftover.
+        found = run(Node(tmp_path, stop_signal=signal.SIGINT), stop)
+        assert found[0]["code"] == 0
+        assert (tmp_path / "r0.out").read_text() == "up\nsaved\n"
+
+    def test_a_paused_worker_stops_too(self, tmp_path: Path) -> None:
+        node = Node(tmp_path, grace=20)
+
+        async def stop(node: Node) -> None:
+            node.start("echo up; kill -STOP $$; true")
+            await node.up(0)
+            await node.workers.stop()
+
+        assert run(node, stop)[0]["signal"] == signal.SIGTERM
+
+    def test_stop_before_start_and_twice(self, tmp_path: Path) -> None:
+        async def stop(node: Node) -> None:
+            await node.workers.stop()
+            await asyncio.gather(node.workers.stop(), node.workers.stop())
+
+        assert run(Node(tmp_path), stop) == {}
+
+
+def test_what_a_worker_leaves_behind_is_ended_before_it_is_reported(tmp_path: Path) -> None:
+    late = "trap 'echo late; exit' TERM; echo child; while :; do sleep 0.1; done"
+    script = f'sh -c "{late}" & while ! grep -q child {tmp_path}/r0.out; do :; done; exit 7'
+    found = run_scripts(tmp_path, script, "true")
+    assert found[0]["code"] == 7
+    # What it wrote when it was ended counts.
+    assert (tmp_path / "r0.out").read_text() == "child\nlate\n"
+    assert found[0]["sizes"]["out"] == len("child\nlate\n")
+
+
+def test_one_worker_ending_leaves_the_others_children_alone(tmp_path: Path) -> None:
+    async def start(node: Node) -> None:
+        node.start("setsid sleep 60 & echo up; exit 0", "(setsid sleep 0.5; echo done) & wait")
+        await node.workers.wait()
+
+    found = run(Node(tmp_path), start)
+    assert found[1]["code"] == 0
+    assert (tmp_path / "r1.out").read_text() == "done\n"
+
+
+def test_a_killed_keeper_takes_its_workers_along_and_all_are_reported(tmp_path: Path) -> None:
+    async def kill(node: Node) -> None:
+        node.start("setsid sleep 60 & echo up; wait", "echo up; exec sleep 60", "echo up; exit 0")
+        await node.up(0, 1)
+        async with asyncio.timeout(5):
+            while len(node.reports) < 1:
+                await asyncio.sleep(0.005)
+        os.kill(node.workers.warm["keeper"], signal.SIGKILL)
+        await node.workers.wait()
+        assert not processes.marked(MARKS)
+
+    found = run(Node(tmp_path), kill)
+    assert found[2]["code"] == 0
+    for rank in (0, 1):
+        assert found[rank]["signal"] == signal.SIGKILL
+        assert "process that holds this node's workers" in found[rank]["failure"]["message"]
+
+
+def test_template_and_keeper_killed_together(tmp_path: Path) -> None:
+    async def kill(node: Node) -> None:
+        node.start("setsid sleep 60 & echo up; wait")
+        await node.up(0)
+        for each in ("template", "keeper"):
+            os.kill(node.workers.warm[each], signal.SIGKILL)
+        await node.workers.wait()
+
+    assert run(Node(tmp_path), kill)[0]["failure"]["kind"] == "signal"
+
+
+def test_workers_ordered_after_the_keeper_died_are_reported(tmp_path: Path) -> None:
+    async def kill(node: Node) -> None:
+        os.kill(node.workers.warm["keeper"], signal.SIGKILL)
+        await asyncio.sleep(0.1)
+        node.start("true", "true")
+
+    assert {each["signal"] for each in run(Node(tmp_path), kill).values()} == {signal.SIGKILL}
+
+
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        (b"", []),
+        (b"one\ntwo", ["one", "two"]),
+        (b"one\n\n \n", ["one"]),
+        (b"10%\r50%\r100%\nend\r\n", ["100%", "end"]),
+        (b"\xff\xfe\n", ["\ufffd\ufffd"]),
+        (b"".join(b"%d\n" % each for each in range(100)), [str(each) for each in range(80, 100)]),
+        (b"x" * 9000 + b"\nlast\n", ["last"]),
+        (b"y" * 9000, ["y" * 4096]),
+    ],
+)
+def test_last_words(tmp_path: Path, written: bytes, shown: list[str]) -> None:
+    path = tmp_path / "stream"
+    path.write_bytes(written)
+    assert capture.tail(path) == shown
+
+
+def test_last_words_of_nothing(tmp_path: Path) -> None:
+    files = {"out": tmp_path / "out", "err": tmp_path / "err"}
+    assert capture.last_words(files) == []
+    assert capture.sizes(files) == {"out": 0, "err": 0}
+    files["out"].write_text("said\n")
+    assert capture.last_words(files) == ["said"]
