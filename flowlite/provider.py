@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import importlib.metadata
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Self
 
 from flowlite.errors import NotFound
+from flowlite.suggest import did_you_mean
 
 if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
     from flowlite.connect.base import Connection
     from flowlite.spec import TaskConfig
 
@@ -95,12 +96,16 @@ class LaunchIntent(_Json):
         task_id: Task the instances belong to; goes into their tags.
         count: Instances wanted, all or none.
         plan: The plan being launched, as JSON.
+        preload: What an adapter may use to warm nodes up before any agent is there: {"agent": path of the agent's
+            zipapp on this machine, "call": what workers will run, "environment": the user's variables,
+            "processes_per_node"}. Losing it costs time only.
     """
 
     token: str
     task_id: str
     count: int
     plan: dict[str, Any]
+    preload: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,13 +256,16 @@ def get_provider(name: str) -> Provider:
         target = next((e.value for e in _entry_points() if e.name == name), None)
     if target is None:
         known = provider_names()
-        near = get_close_matches(name, known, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise NotFound(f"no provider {name!r}{hint} Known: {', '.join(known)}.")
+        raise NotFound(
+            f"no provider {name!r}{did_you_mean(name, known)}; known: {', '.join(known)}"
+        )
     module, _, attribute = target.partition(":")
     adapter: type[Provider] = getattr(importlib.import_module(module), attribute)
     return adapter()
 
 
-def _entry_points() -> Sequence[importlib.metadata.EntryPoint]:
+def _entry_points() -> Sequence[EntryPoint]:
+    # Slow to import, and not needed for the adapters that are shipped.
+    import importlib.metadata
+
     return tuple(importlib.metadata.entry_points(group=ENTRY_POINT_GROUP))

@@ -152,6 +152,16 @@ class Lease:
     token: int
 
 
+@dataclass(frozen=True, slots=True)
+class LeaseHolder:
+    """Who looks after an unfinished task: `owner` is None if nobody does; times are Unix times."""
+
+    task_id: str
+    owner: str | None
+    expires: float
+    created_at: float
+
+
 _Row = TypeVar("_Row")
 
 _JSON_FIELDS = frozenset({"config", "plan", "call", "roster", "data"})
@@ -264,15 +274,24 @@ class Store:
             )
             return done.rowcount == 1
 
-    def delete_task(self, task_id: str) -> None:
-        """Forgets a final task and all that hangs on it."""
+    def cancel_requested(self, task_id: str) -> bool:
+        """Whether somebody has asked for the end of the task."""
+        with self._read() as db:
+            row = db.execute(
+                "SELECT cancel_requested_at FROM tasks WHERE id = ?", (task_id,)
+            ).fetchone()
+        return row is not None and row[0] is not None
+
+    def delete_task(self, task_id: str) -> bool:
+        """Forgets a final task and all that hangs on it. Returns False, and forgets nothing, if it is not final."""
         with self._write() as db:
+            row = db.execute("SELECT state FROM tasks WHERE id = ?", (task_id,)).fetchone()
+            if row is None or row["state"] not in FINAL_STATES:
+                return False
             for table in ("events", "intents", "instances"):
                 db.execute(f"DELETE FROM {table} WHERE task_id = ?", (task_id,))
-            db.execute(
-                "DELETE FROM tasks WHERE id = ? AND state IN ('completed', 'failed', 'cancelled')",
-                (task_id,),
-            )
+            db.execute("DELETE FROM tasks WHERE id = ?", (task_id,))
+            return True
 
     # Leases
 
@@ -307,6 +326,16 @@ class Store:
         """Prolongs a lease. Raises LeaseLost."""
         at = time.time() if now is None else now
         self.update_task(lease, lease_expires=at + seconds)
+
+    def unfinished_leases(self, task_id: str | None = None) -> list[LeaseHolder]:
+        """Who looks after the unfinished tasks, or after that one if it is unfinished."""
+        query = (
+            "SELECT id, lease_owner, lease_expires, created_at FROM tasks "
+            "WHERE state NOT IN ('completed', 'failed', 'cancelled')"
+        )
+        query, values = (query, []) if task_id is None else (query + " AND id = ?", [task_id])
+        with self._read() as db:
+            return [LeaseHolder(*row) for row in db.execute(query, values)]
 
     def release_lease(self, lease: Lease) -> None:
         """Gives a lease back. No error if it was lost."""

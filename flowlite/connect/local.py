@@ -1,0 +1,177 @@
+"""This machine as a node: the connection of the local provider."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from flowlite.connect.base import Completed, Connection
+
+_BLOCK = 1024 * 1024
+# Below this size a copy costs as little as a link, and nobody can change the original through it.
+_LINK_FROM = 1024 * 1024
+
+# Started processes that nobody waits for, reaped now and then so that they do not stay as zombies.
+_started: set[int] = set()
+
+
+class LocalConnection(Connection):
+    """Runs commands and moves files on this machine. Big files are hard-linked where the disk allows it."""
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        input: bytes | None = None,
+        timeout: float | None = None,
+    ) -> Completed:
+        # Without input the command reads nothing of ours: an empty input closes its stdin at once.
+        try:
+            done = subprocess.run(
+                list(argv), input=input or b"", capture_output=True, timeout=timeout, check=False
+            )
+        except subprocess.TimeoutExpired as error:
+            raise TimeoutError(f"{argv[0]} did not end within {timeout} s") from error
+        except OSError as error:
+            # What a shell says of a command that it cannot start.
+            code = 127 if isinstance(error, FileNotFoundError) else 126
+            return Completed(code, b"", f"{argv[0]}: {error.strerror}".encode())
+        return Completed(done.returncode, done.stdout, done.stderr)
+
+    def start(self, argv: Sequence[str], *, log: str, environment: Mapping[str, str]) -> int:
+        _reap()
+        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            child = subprocess.Popen(
+                list(argv),
+                cwd="/",
+                env={**os.environ, **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=descriptor,
+                stderr=descriptor,
+                start_new_session=True,
+            )
+        finally:
+            os.close(descriptor)
+        # It outlives us; Popen would warn about a child that nobody waited for.
+        child.returncode = 0
+        _started.add(child.pid)
+        return child.pid
+
+    def put(self, source: bytes | Path, target: str, *, mode: int = 0o600) -> None:
+        with _Whole(Path(target)) as partial:
+            if isinstance(source, bytes):
+                descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+                with open(descriptor, "wb") as file:
+                    file.write(source)
+            elif not _link(source, partial, mode):
+                shutil.copyfile(source, partial)
+            if partial.stat().st_mode & 0o777 != mode:
+                partial.chmod(mode)
+
+    def put_cached(self, source: Path, target: str, sha256: str, *, mode: int = 0o600) -> None:
+        if not _has_content(Path(target), source, sha256):
+            self.put(source, target, mode=mode)
+
+    def get(self, source: str, target: Path) -> None:
+        with _Whole(target) as partial:
+            if not _link(Path(source), partial, 0o600):
+                shutil.copyfile(source, partial)
+                partial.chmod(0o600)
+
+    def read(self, path: str, offset: int = 0) -> Iterator[bytes]:
+        with open(path, "rb", buffering=0) as file:
+            file.seek(offset)
+            while block := file.read(_BLOCK):
+                yield block
+
+    def stream(self, argv: Sequence[str], *, terminal: bool) -> int:
+        if terminal and not (sys.stdin.isatty() and sys.stdout.isatty()):
+            return _on_terminal(argv)
+        # Ctrl-C on our terminal reaches the command itself; it decides, we only wait.
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            child = subprocess.Popen(list(argv), preexec_fn=_default_interrupt)
+            return _shell_code(child.wait())
+        except FileNotFoundError as error:
+            sys.stderr.write(f"{argv[0]}: {error.strerror}\n")
+            return 127
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    async def open_tcp(
+        self, address: str, port: int
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection(address, port)
+
+
+class _Whole:
+    """A file that appears under its name only when it is complete. Its directories are made, 0700."""
+
+    def __init__(self, target: Path) -> None:
+        self._target = target
+        self._partial = target.with_name(f".{target.name}.{os.getpid()}.{id(self):x}.part")
+
+    def __enter__(self) -> Path:
+        self._target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return self._partial
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            os.replace(self._partial, self._target)
+        # Also after success: renaming one hard link onto another of the same file leaves both.
+        self._partial.unlink(missing_ok=True)
+
+
+def _link(source: Path, target: Path, mode: int) -> bool:
+    """Gives a big file a second name if that makes no difference to anybody who reads it."""
+    facts = source.stat()
+    if facts.st_size < _LINK_FROM or facts.st_mode & 0o777 != mode:
+        return False
+    try:
+        os.link(source, target)
+    except OSError:
+        return False
+    return True
+
+
+def _has_content(target: Path, source: Path, sha256: str) -> bool:
+    try:
+        if os.path.samefile(target, source):
+            return True
+        if target.stat().st_size != source.stat().st_size:
+            return False
+        with open(target, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest() == sha256
+    except FileNotFoundError:
+        return False
+
+
+def _on_terminal(argv: Sequence[str]) -> int:
+    import pty
+
+    return os.waitstatus_to_exitcode(pty.spawn(list(argv)))
+
+
+def _default_interrupt() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _shell_code(code: int) -> int:
+    return 128 - code if code < 0 else code
+
+
+def _reap() -> None:
+    for pid in tuple(_started):
+        with suppress(ChildProcessError):
+            if os.waitpid(pid, os.WNOHANG)[0] == 0:
+                continue
+        _started.discard(pid)

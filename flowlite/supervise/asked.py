@@ -1,0 +1,99 @@
+"""What the supervisor reads of a task's configuration, plan and call, as one value without pydantic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from flowlite.provider import Plan
+from flowlite.store import TaskRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """How often, and after what pause, a failed gang is started again. Durations are seconds."""
+
+    most: int = 0
+    delay: float = 0.0
+    backoff: float = 2.0
+    max_delay: float = 300.0
+
+    def delay_before(self, retry: int) -> float:
+        """Seconds before the `retry`-th new attempt, counted from 1."""
+        if self.delay <= 0:
+            return 0.0
+        # Exponents beyond this would overflow and are capped anyway.
+        return float(min(self.delay * self.backoff ** min(retry - 1, 64), self.max_delay))
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One task as it was asked for.
+
+    Attributes:
+        plan: What to launch.
+        call: What workers run, with paths on this machine.
+        mode: "auto" or "manual".
+        workers_per_node: Workers that flowlite starts on each node.
+        processes_per_node: As `workers_per_node`; in manual mode, what the user's launcher is told to start.
+        grace: Seconds from the stop signal to SIGKILL.
+    """
+
+    plan: Plan
+    call: dict[str, Any]
+    environment: dict[str, str]
+    mode: str
+    workers_per_node: int
+    processes_per_node: int
+    stop_signal: str
+    grace: float
+    join_timeout: float
+    retries: Retries
+
+    @property
+    def nodes(self) -> int:
+        """Nodes in the gang."""
+        return self.plan.num_instances
+
+    @classmethod
+    def of(cls, record: TaskRecord) -> Asked:
+        """Reads a task's row."""
+        config, plan = record.config, Plan.from_json(record.plan)
+        mode = str(config.get("distributed_mode") or "auto")
+        workers = 1 if mode == "manual" else plan.processes_per_node
+        return cls(
+            plan=plan,
+            call=record.call,
+            environment=dict(config.get("environment") or {}),
+            mode=mode,
+            workers_per_node=workers,
+            processes_per_node=_gpus_asked(config) if mode == "manual" else workers,
+            stop_signal=str(config.get("stop_signal") or "SIGTERM"),
+            grace=float(config.get("grace_seconds", 10.0)),
+            join_timeout=float(config.get("join_timeout_seconds", 300.0)),
+            retries=_retries(config.get("retries")),
+        )
+
+
+def _gpus_asked(config: Mapping[str, Any]) -> int:
+    gpu = config.get("gpu")
+    if not gpu:
+        return 1
+    from flowlite.spec.gpu import GpuRequest
+
+    return GpuRequest.parse(str(gpu)).count
+
+
+def _retries(value: object) -> Retries:
+    if isinstance(value, int):
+        return Retries(value)
+    if not isinstance(value, Mapping):
+        return Retries()
+    defaults = Retries()
+    return Retries(
+        int(value.get("max_retries", 0)),
+        float(value.get("delay", defaults.delay)),
+        float(value.get("backoff", defaults.backoff)),
+        float(value.get("max_delay", defaults.max_delay)),
+    )

@@ -1,0 +1,154 @@
+"""What a supervisor writes down about its task: every change of state with its reason, and what the gang reports."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from flowlite.node import messages
+from flowlite.store import Lease, Store, TaskRecord
+from flowlite.supervise import lifecycle, reasons
+from flowlite.supervise.lifecycle import Happening, State
+
+# What of the gang's events is kept in the task's history as it stands.
+_KEPT = frozenset({"warning", "suspect", "back", "lost"})
+# Progress and waiting are written down at most so often: every write wakes all who watch any task.
+_PROGRESS_EVERY = 1.0
+_WAITING_EVERY = 5.0
+# Failure reports kept in the history of one attempt; thousands of ranks may fail together.
+_MOST_FAILURES = 256
+
+
+class Journal:
+    """The task as last written, and the only way to change it."""
+
+    def __init__(self, store: Store, lease: Lease, record: TaskRecord) -> None:
+        self._store = store
+        self._lease = lease
+        self.record = record
+        self._joined: set[int] = set()
+        self._failures: list[dict[str, Any]] = []
+        self._first = ""
+        self._progress_at = time.monotonic()
+        self._waiting_at = 0.0
+        past = store.events(record.id) if record.attempt else ()
+        self._seen = {_mark(event.kind, event.data.get("attempt"), event.data) for event in past}
+
+    def reload(self) -> None:
+        """Reads the task again, after a write whose outcome is not known."""
+        self.record = self._store.get_task(self.record.id)
+
+    def step(self, happening: Happening, *, outcome: str | None = None, **words: Any) -> None:
+        """Writes down that something happened, and what state follows. Fields of the task may be among `words`.
+
+        Raises:
+            ImpossibleTransition: The lifecycle does not know it.
+            LeaseLost: Another supervisor has taken over.
+        """
+        fields = {f.name for f in dataclasses.fields(TaskRecord)}
+        changes: dict[str, Any] = {name: value for name, value in words.items() if name in fields}
+        if outcome is not None:
+            changes["outcome"] = outcome
+        following = lifecycle.step(self.record.state, happening, **words)
+        changes |= {"state": following.state.value, "reason": following.reason}
+        self._store.transition(
+            self._lease,
+            following.state.value,
+            following.reason,
+            {"happening": happening.value, "attempt": changes.get("attempt", self.record.attempt)},
+            **changes,
+        )
+        self.record = dataclasses.replace(self.record, **changes)
+        if happening is Happening.LAUNCHED:
+            self._joined, self._failures, self._first = set(), [], ""
+            self._progress_at = time.monotonic()
+
+    def note(self, kind: str, text: str, data: Mapping[str, Any] | None = None) -> None:
+        """Adds to the task's history."""
+        self._store.add_event(
+            self.record.id, kind, text, {"attempt": self.record.attempt, **(data or {})}
+        )
+
+    def waiting(self, why: str) -> None:
+        """Capacity is not there: makes the reason visible."""
+        now = time.monotonic()
+        if why != self.record.reason and now >= self._waiting_at:
+            self._waiting_at = now + _WAITING_EVERY
+            self.step(Happening.WAIT, why=why)
+
+    # What the gang reports
+
+    def gang_event(self, event: dict[str, Any]) -> None:
+        """Takes in an event of the rendezvous. Those that are known already, after a take-over, are left out."""
+        kind = event["kind"]
+        if kind == "joined":
+            self._joined.add(int(event["rank"]))
+        elif kind == "go" and self.record.state == State.STARTING:
+            began = self.record.started_at or time.time()
+            self.step(Happening.GO, started_at=began)
+        elif kind == "first_failure":
+            self._first = reasons.first_failure(event)
+            self._note_event(event, self._first)
+        elif kind == "worker" and messages.failed(event):
+            self._failures.append(event)
+        elif kind == "stopping":
+            self._stopping(event)
+        elif kind in _KEPT:
+            self._note_event(event, _text_of(event))
+
+    def flush(self) -> None:
+        """Writes down the failures of the attempt's other workers."""
+        for event in self._failures[:_MOST_FAILURES]:
+            self._note_event(
+                event,
+                f"node {event.get('node')}, rank {event.get('rank')}: {reasons.how_it_ended(event)}",
+            )
+        self._failures = []
+
+    def tell_progress(self) -> None:
+        """Says how many nodes are there, while some are not."""
+        now = time.monotonic()
+        if self.record.state != State.STARTING or now < self._progress_at + _PROGRESS_EVERY:
+            return
+        missing = [rank for rank in range(len(self.record.roster)) if rank not in self._joined]
+        text = f"{len(self._joined)} of {lifecycle.nodes(len(self.record.roster))} have joined"
+        if missing:
+            shown = ", ".join(f"{rank} ({self.record.roster[rank]})" for rank in missing[:3])
+            text += f"; waiting for node {shown}" + (", …" if len(missing) > 3 else "")
+        if text != self.record.reason:
+            self._progress_at = now
+            self.step(Happening.PROGRESS, why=text)
+
+    def _stopping(self, event: Mapping[str, Any]) -> None:
+        if self.record.state not in (State.STARTING, State.RUNNING):
+            return
+        if event["outcome"] == messages.STOPPED:
+            self.step(Happening.CANCEL)
+        else:
+            self.step(Happening.FAILURE, why=self._first or str(event["reason"]))
+
+    def _note_event(self, event: Mapping[str, Any], text: str) -> None:
+        mark = _mark(str(event["kind"]), self.record.attempt, event)
+        if mark in self._seen:
+            return
+        body = {name: value for name, value in event.items() if name not in ("kind", "time")}
+        self.note(str(event["kind"]), text, body)
+        self._seen.add(mark)
+
+
+def _mark(kind: str, attempt: object, body: Mapping[str, Any]) -> tuple[object, ...]:
+    """By what an event of the gang is known again, whether the leader or a report on disk tells it."""
+    what = body.get("rank") if kind in ("worker", "first_failure") else body.get("seq")
+    return (kind, attempt, what)
+
+
+def _text_of(event: Mapping[str, Any]) -> str:
+    if event["kind"] == "warning":
+        return str(event["text"])
+    where = f"node {event.get('rank')} ({event.get('instance')})"
+    if event["kind"] == "back":
+        return f"{where} answers again"
+    verb = {"suspect": "may be gone", "lost": "is lost"}[event["kind"]]
+    return f"{where} {verb}: {event.get('why')}"

@@ -1,0 +1,121 @@
+"""The life of a task as one table: what may happen in each state, what state follows, and how it reads to people.
+
+    pending ──> provisioning ──> starting ──> running ──> stopping ──> completed | failed | cancelled
+                     ^                                        │
+                     └──────────── new attempt ───────────────┘
+
+Everything that has begun goes through `stopping`: a task is final only when its nodes are known to be gone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class State(StrEnum):
+    """Where a task is. The last three are final."""
+
+    PENDING = "pending"
+    PROVISIONING = "provisioning"
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def final(self) -> bool:
+        """Nothing follows."""
+        return self in FINAL
+
+
+FINAL = frozenset({State.COMPLETED, State.FAILED, State.CANCELLED})
+
+
+class Happening(StrEnum):
+    """What can happen to a task."""
+
+    BEGIN = "begin"
+    WAIT = "wait"
+    LAUNCHED = "launched"
+    PROGRESS = "progress"
+    GO = "go"
+    DONE = "done"
+    FAILURE = "failure"
+    CANCEL = "cancel"
+    RETRY = "retry"
+    GONE_DONE = "gone: done"
+    GONE_FAILED = "gone: failed"
+    GONE_CANCELLED = "gone: cancelled"
+
+
+S, H = State, Happening
+
+# (state, what happens) -> (next state, reason as people read it; the braces are filled by the caller).
+TABLE: dict[tuple[State, Happening], tuple[State, str]] = {
+    (S.PENDING, H.BEGIN): (S.PROVISIONING, "asking for {nodes}"),
+    (S.PENDING, H.FAILURE): (S.STOPPING, "{why}"),
+    (S.PENDING, H.CANCEL): (S.STOPPING, "cancelled before it began"),
+    (S.PROVISIONING, H.WAIT): (S.PROVISIONING, "{why}"),
+    (S.PROVISIONING, H.LAUNCHED): (S.STARTING, "starting agents on {nodes}"),
+    (S.PROVISIONING, H.FAILURE): (S.STOPPING, "{why}"),
+    (S.PROVISIONING, H.CANCEL): (S.STOPPING, "cancelled while waiting for nodes"),
+    (S.STARTING, H.PROGRESS): (S.STARTING, "{why}"),
+    (S.STARTING, H.GO): (S.RUNNING, "all ranks started"),
+    (S.STARTING, H.DONE): (S.STOPPING, "all ranks have ended"),
+    (S.STARTING, H.FAILURE): (S.STOPPING, "{why}"),
+    (S.STARTING, H.CANCEL): (S.STOPPING, "cancelled before the ranks started"),
+    (S.RUNNING, H.DONE): (S.STOPPING, "all ranks have ended"),
+    (S.RUNNING, H.FAILURE): (S.STOPPING, "{why}"),
+    (S.RUNNING, H.CANCEL): (S.STOPPING, "cancelled"),
+    (S.STOPPING, H.RETRY): (S.PROVISIONING, "{why}"),
+    (S.STOPPING, H.CANCEL): (S.STOPPING, "cancelled before the next attempt"),
+    (S.STOPPING, H.FAILURE): (S.STOPPING, "{why}"),
+    (S.STOPPING, H.GONE_DONE): (S.COMPLETED, ""),
+    (S.STOPPING, H.GONE_FAILED): (S.FAILED, "{why}"),
+    (S.STOPPING, H.GONE_CANCELLED): (S.CANCELLED, "{why}"),
+}
+
+# What the nodes' end makes of a task, by its outcome.
+GONE: dict[str, Happening] = {
+    "done": H.GONE_DONE,
+    "failed": H.GONE_FAILED,
+    "cancelled": H.GONE_CANCELLED,
+}
+
+
+class ImpossibleTransition(RuntimeError):
+    """A program error: something happened that the table does not know in this state."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What to write down: the next state and why."""
+
+    state: State
+    reason: str
+
+
+def step(state: str, happening: Happening, **words: object) -> Step:
+    """What follows when something happens in a state.
+
+    Raises:
+        ImpossibleTransition: The table has no such line.
+    """
+    entry = TABLE.get((State(state), happening))
+    if entry is None:
+        raise ImpossibleTransition(f"{happening.value!r} cannot happen to a task that is {state}")
+    following, template = entry
+    return Step(following, template.format(**words))
+
+
+def possible(state: str) -> list[Happening]:
+    """What can happen in a state."""
+    return [happening for (at, happening) in TABLE if at == state]
+
+
+def nodes(count: int) -> str:
+    """`1 node`, `4 nodes`."""
+    return "1 node" if count == 1 else f"{count} nodes"

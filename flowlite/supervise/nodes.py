@@ -1,0 +1,221 @@
+"""One node of an attempt, seen through its connection: equipping it, starting its agent, asking how it is, stopping it.
+
+Everything here blocks and is called in threads. It needs a shell and the task's Python on the node, nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from flowlite.connect.base import Connection
+from flowlite.errors import NodeUnreachable, ProviderError
+from flowlite.node.config import AgentConfig
+from flowlite.provider import Instance, NodeSettings, Provider
+
+# Prints the state and start of a process as /proc has them, or fails if it is gone. $1 is its id.
+_LOOK = 'kill -0 "$1" 2>/dev/null || exit 3; cat "/proc/$1/stat" 2>/dev/null || exit 0'
+_COMMAND_SECONDS = 30.0
+
+
+class Life(StrEnum):
+    """What a probe found."""
+
+    ALIVE = "alive"
+    DEAD = "dead"
+    UNREACHABLE = "unreachable"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The outcome of a probe, with words for people."""
+
+    life: Life
+    why: str = ""
+
+
+class Node:
+    """One node in one attempt. `name` is what people read: `node 2 (i-0abc)`."""
+
+    def __init__(
+        self,
+        provider: Provider,
+        instance: Instance,
+        settings: NodeSettings,
+        rank: int,
+        attempt: int,
+        *,
+        listed: bool = True,
+    ) -> None:
+        self.listed = listed
+        self.instance = instance
+        self.settings = settings
+        self.rank = rank
+        self.attempt = attempt
+        self.name = f"node {rank} ({instance.id})"
+        self.directory = f"{settings.home}/a{attempt}"
+        self.agent = f"{settings.home}/agent.pyz"
+        self.has_run = False
+        self.report_seen: dict[str, Any] | None = None
+        self._provider = provider
+        self._connection: Connection | None = None
+
+    @property
+    def connection(self) -> Connection:
+        """The connection, made on first use. Raises NodeUnreachable."""
+        if self._connection is None:
+            self._connection = self._provider.connect(self.instance)
+        return self._connection
+
+    def close(self) -> None:
+        """Gives the connection back."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    # Before the start
+
+    def equip(
+        self,
+        config: AgentConfig,
+        files: list[tuple[Path, str, str]],
+        agent: tuple[Path, str],
+        secret: bytes,
+        secrets: bytes,
+    ) -> None:
+        """Puts everything the agent needs. What is there already, by its hash, is left alone."""
+        to = self.connection
+        to.put_cached(agent[0], self.agent, agent[1], mode=0o700)
+        for source, name, sha256 in files:
+            to.put_cached(source, f"{self.settings.home}/{name}", sha256)
+        to.put(secrets, f"{self.settings.home}/secrets.json")
+        to.put(secret, f"{self.directory}/secret")
+        to.put(config.to_json().encode(), f"{self.directory}/agent.json")
+
+    def put_leader(self, leader: dict[str, Any]) -> None:
+        """Tells the node where its leader listens."""
+        self.connection.put(json.dumps(leader).encode(), f"{self.directory}/leader.json")
+
+    # Looking
+
+    def read_json(self, name: str) -> dict[str, Any] | None:
+        """A JSON file of the attempt; None if it is not there."""
+        try:
+            content = b"".join(self.connection.read(f"{self.directory}/{name}"))
+            found = json.loads(content)
+        except (FileNotFoundError, ValueError):
+            return None
+        return found if isinstance(found, dict) else None
+
+    def report(self) -> dict[str, Any] | None:
+        """The agent's final report, once there is one."""
+        return self.read_json("report.json")
+
+    def started(self) -> bool:
+        """Whether an agent of this attempt has ever run here. Raises NodeUnreachable."""
+        return self.read_json("agent.pid") is not None
+
+    def probe(self) -> Finding:
+        """Looks whether the agent's process is there. Never raises."""
+        try:
+            noted = self.read_json("agent.pid")
+            if noted is None:
+                return Finding(Life.DEAD, "its agent has not started" + self._last_words())
+            if self._runs(noted):
+                return Finding(Life.ALIVE, "its agent runs")
+            return Finding(Life.DEAD, "its agent process is gone" + self._last_words())
+        except (ProviderError, OSError) as error:
+            return Finding(Life.UNREACHABLE, str(error) or type(error).__name__)
+
+    def probe_workers(self) -> Finding:
+        """Looks whether the process that holds the node's workers is there; it goes with the last of them."""
+        try:
+            keeper = (self.read_json("env.json") or {}).get("keeper")
+            if keeper and self._runs(keeper):
+                return Finding(Life.ALIVE, "its workers are being stopped")
+            return Finding(Life.DEAD)
+        except (ProviderError, OSError) as error:
+            return Finding(Life.UNREACHABLE, str(error) or type(error).__name__)
+
+    def _runs(self, process: dict[str, Any]) -> bool:
+        pid, start = str(process["pid"]), str(process.get("start") or "")
+        looked = self.connection.run(["sh", "-c", _LOOK, "sh", pid], timeout=_COMMAND_SECONDS)
+        return looked.code == 0 and _is_that_process(looked.stdout, start)
+
+    def read(self, name: str, offset: int) -> Iterator[bytes]:
+        """The bytes of a file of the attempt from `offset` on. Raises FileNotFoundError, NodeUnreachable."""
+        return self.connection.read(f"{self.directory}/{name}", offset)
+
+    def get(self, name: str, target: Path) -> bool:
+        """Fetches a file of the attempt. False if it is not there."""
+        try:
+            self.connection.get(f"{self.directory}/{name}", target)
+        except FileNotFoundError:
+            return False
+        return True
+
+    # Ending
+
+    def stop(self, grace: float) -> bool:
+        """Ends the agent, and with it its workers: asks first, then kills. True once all are known to be gone."""
+        asked = time.monotonic()
+        signals = {0.0: "TERM", grace + 5.0: "KILL"}
+        pause = 0.01
+        while True:
+            waited = time.monotonic() - asked
+            agent = self.probe()
+            if agent.life is Life.DEAD and self.probe_workers().life is Life.DEAD:
+                return True
+            if agent.life is Life.ALIVE:
+                for after in [after for after in signals if waited >= after]:
+                    self._signal(signals.pop(after))
+            # An agent that was killed leaves its workers the grace period, too.
+            if waited > 2 * grace + 15.0:
+                return False
+            time.sleep(pause)
+            pause = min(0.5, pause * 1.5)
+
+    def _signal(self, name: str) -> None:
+        with suppress(ProviderError, OSError):
+            noted = self.read_json("agent.pid")
+            if noted is not None:
+                argv = ["sh", "-c", f'kill -{name} "$1"', "sh", str(noted["pid"])]
+                self.connection.run(argv, timeout=_COMMAND_SECONDS)
+
+    def _last_words(self) -> str:
+        """The end of the agent's log, as a clause."""
+        with suppress(FileNotFoundError, NodeUnreachable, OSError):
+            lines = (
+                b"".join(self.read("agent.log", 0))[-4096:].decode(errors="replace").splitlines()
+            )
+            said = [line.strip() for line in lines if line.strip()]
+            if said:
+                return f"; the last line of its log: {said[-1][:300]}"
+        return ""
+
+
+def start_agents(nodes: Sequence[Node]) -> None:
+    """Starts the agents of nodes that share a machine, in one go. A second agent of the same attempt leaves at once."""
+    first = nodes[0]
+    directories = [node.directory for node in nodes]
+    how = ["agent", "--detach", *directories] if len(nodes) > 1 else ["agent", *directories]
+    first.connection.start(
+        [first.settings.python, "-I", "-S", first.agent, *how],
+        log=f"{first.directory}/agent.log",
+        environment=first.settings.environment,
+    )
+
+
+def _is_that_process(stat: bytes, start: str) -> bool:
+    """Whether the contents of a /proc stat file are those of the living process that began at `start`."""
+    fields = stat.rpartition(b")")[2].split()
+    if len(fields) < 20:
+        # No /proc there: that the id is in use is all that can be known.
+        return True
+    return fields[0] not in (b"Z", b"X") and (not start or fields[19].decode() == start)

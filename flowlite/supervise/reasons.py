@@ -1,0 +1,47 @@
+"""How an end reads to people, in one line."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from typing import Any
+
+_HINTS = {"SIGKILL": " (out of memory?)"}
+
+
+def first_failure(body: Mapping[str, Any]) -> str:
+    """`first failure: node 2, rank 17: ValueError: no such layer`, from the report of a worker that ended."""
+    return f"first failure: node {body.get('node')}, rank {body.get('rank')}: {how_it_ended(body)}"
+
+
+def how_it_ended(body: Mapping[str, Any]) -> str:
+    """`ValueError: no such layer`, `killed by SIGKILL (out of memory?)` or `exited with 42`."""
+    failure = body.get("failure") or {}
+    kind, message = failure.get("kind"), str(failure.get("message") or "").strip()
+    if kind == "exit":
+        return message or f"exited with {body.get('code')}"
+    if kind != "signal" and (failure.get("type") or message):
+        first_line = message.splitlines()[0] if message else ""
+        return ": ".join(part for part in (str(failure.get("type") or ""), first_line) if part)
+    number = body.get("signal")
+    if number:
+        name = signal_name(int(number))
+        return f"killed by {name}{_HINTS.get(name, '')}"
+    return f"exited with {body.get('code')}"
+
+
+def signal_name(number: int) -> str:
+    """`SIGKILL`, or `signal 70` for one without a name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def duration(seconds: float) -> str:
+    """`45 s`, `3 min`, `12 h`, rounded to what people care about."""
+    if seconds < 120:
+        return f"{seconds:g} s" if seconds < 10 else f"{seconds:.0f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"

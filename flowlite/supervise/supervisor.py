@@ -1,0 +1,382 @@
+"""The supervisor: one detached process per task, from the intent to launch to the proof that nothing is left.
+
+Whatever it is about to do is in the store first, and its main loop looks at nothing but the state it finds there. A
+supervisor that takes over after a kill therefore does the same as one that was never interrupted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+import traceback
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from flowlite.bundle.agent_zip import build_agent_zip
+from flowlite.errors import FlowError, LeaseLost, StoreError
+from flowlite.node import messages
+from flowlite.provider import Instance, Provider, get_provider
+from flowlite.store import Lease, Store, TaskRecord
+from flowlite.supervise import identity, lifecycle, reasons
+from flowlite.supervise.asked import Asked
+from flowlite.supervise.cost import cost_of
+from flowlite.supervise.gang import Attempt, End
+from flowlite.supervise.journal import Journal
+from flowlite.supervise.lifecycle import Happening, State
+from flowlite.supervise.nodes import Node
+from flowlite.supervise.paths import TaskPaths
+from flowlite.supervise.provision import LaunchRefused, Provisioner
+
+Value = TypeVar("Value")
+
+LEASE_SECONDS = 30.0
+_RENEW_EVERY = 10.0
+_LOOK_EVERY = 0.05
+_GUARD_EVERY = 0.5
+# The agents end their workers at the deadline themselves; the supervisor only where they did not.
+_DEADLINE_SLACK = 15.0
+_STORE_PAUSE = 2.0
+_THREADS = 64
+
+# After these the gang may be started again; preemption does not use up a retry.
+_RETRIED = frozenset({messages.FAILED, messages.LOST, messages.MISSING})
+
+
+class Supervisor:
+    """Leads one task. Everything it writes is fenced by its lease."""
+
+    def __init__(
+        self, store: Store, home: Path, record: TaskRecord, lease: Lease, provider: Provider
+    ) -> None:
+        self._store = store
+        self._home = home
+        self._lease = lease
+        self._provider = provider
+        self._paths = TaskPaths(home, record.id)
+        self._asked = Asked.of(record)
+        self._pool = ThreadPoolExecutor(max_workers=_THREADS)
+        self._journal = Journal(store, lease, record)
+        self._cancelled = asyncio.Event()
+        self._attempt: Attempt | None = None
+        self._fresh: list[Instance] = []
+        self._agent: tuple[Path, str] | None = None
+        self._provisioner = Provisioner(
+            store, lease, provider, self._asked, self._thread, self._sleep
+        )
+
+    @property
+    def _record(self) -> TaskRecord:
+        return self._journal.record
+
+    async def run(self) -> None:
+        """Leads the task to its final state. Raises LeaseLost."""
+        if self._record.cancel_requested_at is not None:
+            self._cancelled.set()
+        watches = [
+            asyncio.create_task(watch)
+            for watch in (self._keep_lease(), self._watch_cancel(), self._guard())
+        ]
+        life = asyncio.create_task(self._live())
+        try:
+            done, _ = await asyncio.wait({life, *watches}, return_when=asyncio.FIRST_COMPLETED)
+            for finished in done:
+                finished.result()
+        finally:
+            for task in (life, *watches):
+                task.cancel()
+            await asyncio.gather(life, *watches, return_exceptions=True)
+
+    # The main loop
+
+    async def _live(self) -> None:
+        while not self._record.final:
+            try:
+                await self._advance()
+            except LeaseLost:
+                raise
+            except StoreError as error:
+                # A full disk, most likely. The gang goes on meanwhile; nothing that is not written down is done.
+                _say(f"the store cannot be used, trying again: {error}")
+                await asyncio.sleep(_STORE_PAUSE)
+                with suppress(StoreError):
+                    self._journal.reload()
+            except Exception as error:
+                _say(traceback.format_exc())
+                self._give_up(
+                    f"the supervisor failed: {type(error).__name__}: {error} (a defect of flowlite; "
+                    f"details: {self._paths.supervisor_log})"
+                )
+
+    async def _advance(self) -> None:
+        """Takes the task one step on from the state it is in."""
+        state = self._record.state
+        if state == State.PENDING:
+            if self._cancelled.is_set():
+                self._journal.step(Happening.CANCEL, outcome="cancelled")
+            else:
+                self._journal.step(Happening.BEGIN, nodes=lifecycle.nodes(self._asked.nodes))
+        elif state == State.PROVISIONING:
+            await self._provision()
+        elif state == State.STOPPING and self._record.outcome:
+            await self._finish()
+        elif self._record.attempt == 0:
+            self._conclude("failed", self._record.reason)
+        else:
+            await self._run_attempt()
+
+    def _give_up(self, why: str) -> None:
+        if self._record.outcome:
+            # While ending: nothing else can be done than to try that again.
+            raise RuntimeError(why)
+        self._conclude("failed", why)
+
+    def _conclude(self, outcome: str, reason: str) -> None:
+        """From here on there is only teardown."""
+        happening = {"done": Happening.DONE, "cancelled": Happening.CANCEL}.get(
+            outcome, Happening.FAILURE
+        )
+        if (State(self._record.state), happening) not in lifecycle.TABLE:
+            happening = Happening.FAILURE
+        self._journal.step(happening, outcome=outcome, why=reason)
+
+    # Nodes
+
+    async def _provision(self) -> None:
+        if self._cancelled.is_set():
+            self._conclude("cancelled", "")
+            return
+        try:
+            self._agent = self._agent or _agent_zip(self._home)
+            roster, instances = await self._provisioner.complete(
+                self._record, self._agent[0], self._journal.waiting, self._cancelled.is_set
+            )
+        except LaunchRefused as error:
+            self._conclude("failed", str(error))
+            return
+        if self._cancelled.is_set() or roster is None:
+            self._conclude("cancelled", "")
+            return
+        self._fresh = instances
+        self._journal.step(
+            Happening.LAUNCHED,
+            nodes=lifecycle.nodes(len(roster)),
+            attempt=self._record.attempt + 1,
+            roster=roster,
+        )
+
+    async def _finish(self) -> None:
+        """Ends every instance, and calls the task final once the provider lists none."""
+        outcome = self._record.outcome
+        pause = 0.2
+        while problem := await self._provisioner.end_all():
+            self._journal.note("warning", f"its nodes are not gone yet: {problem}")
+            await asyncio.sleep(pause)
+            pause = min(30.0, pause * 2)
+        now = time.time()
+        self._journal.step(
+            lifecycle.GONE[outcome],
+            why=self._record.reason,
+            finished_at=now,
+            cost=cost_of(self._store.instances(self._record.id), now),
+        )
+
+    # One attempt
+
+    async def _run_attempt(self) -> None:
+        self._agent = self._agent or _agent_zip(self._home)
+        attempt = Attempt(
+            asked=self._asked,
+            paths=self._paths,
+            task_id=self._record.id,
+            name=self._record.name,
+            attempt=self._record.attempt,
+            nodes=await self._nodes(),
+            max_run_seconds=self._time_left(),
+            agent=self._agent,
+            pool=self._pool,
+            on_event=self._journal.gang_event,
+        )
+        self._attempt = attempt
+        if self._cancelled.is_set():
+            attempt.stop("cancel", "cancelled")
+        try:
+            end = await attempt.run()
+            self._journal.flush()
+            await self._decide(attempt, end)
+        finally:
+            self._attempt = None
+
+    async def _nodes(self) -> list[Node]:
+        """The nodes of the attempt by rank: as just launched, or, after a take-over, as stored and listed."""
+        found = {instance.id: instance for instance in self._fresh}
+        listed = found
+        if not all(name in found for name in self._record.roster):
+            stored = self._store.instances(self._record.id)
+            listed = {i.id: i for i in await self._thread(self._provisioner.listed)}
+            found = {i.id: Instance.from_json(i.data) for i in stored} | listed
+        self._fresh = []
+        return [
+            Node(
+                self._provider,
+                found[name],
+                self._provider.node_settings(self._asked.plan, found[name]),
+                rank,
+                self._record.attempt,
+                listed=name in listed,
+            )
+            for rank, name in enumerate(self._record.roster)
+        ]
+
+    async def _decide(self, attempt: Attempt, end: End) -> None:
+        """What follows from the end of an attempt: the task's end, or another attempt."""
+        if end.outcome == messages.DONE:
+            self._conclude("done", "")
+        elif self._cancelled.is_set() and end.outcome != messages.FAILED:
+            self._conclude("cancelled", end.reason)
+        elif end.outcome == messages.DEADLINE:
+            self._conclude("failed", self._deadline_reason(end.reason))
+        elif self._may_retry(end):
+            await self._retry(attempt, end)
+        else:
+            self._conclude("failed", end.reason)
+
+    def _may_retry(self, end: End) -> bool:
+        if self._cancelled.is_set() or ((left := self._time_left()) is not None and left <= 0):
+            return False
+        if end.outcome == messages.PREEMPTED:
+            return True
+        return end.outcome in _RETRIED and self._record.retries_used < self._asked.retries.most
+
+    async def _retry(self, attempt: Attempt, end: End) -> None:
+        """Makes sure that nothing of the old attempt runs any more, then begins a new one."""
+        counts = end.outcome != messages.PREEMPTED
+        used = self._record.retries_used + counts
+        delay = self._asked.retries.delay_before(used) if counts else 0.0
+        soon = f" in {reasons.duration(delay)}" if delay else ""
+        self._journal.step(Happening.FAILURE, why=f"a new attempt begins{soon}: {end.reason}")
+        unclear = await attempt.clear()
+        self._provisioner.set_aside({*end.replace, *unclear})
+        await self._sleep(delay)
+        if self._cancelled.is_set():
+            self._conclude("cancelled", "")
+            return
+        of = f" of {self._asked.retries.most + 1}" if counts else ""
+        why = f"attempt {self._record.attempt + 1}{of} after {end.reason}"
+        self._journal.step(Happening.RETRY, why=why, retries_used=used)
+
+    # Limits
+
+    def _time_left(self) -> float | None:
+        """Seconds the gang may still run, counted from the first time its workers started."""
+        most, began = self._asked.plan.max_run_seconds, self._record.started_at
+        if most is None or began is None:
+            return most
+        return most - (time.time() - began)
+
+    def _deadline_reason(self, reason: str) -> str:
+        most, hours = (
+            self._asked.plan.max_run_seconds,
+            self._record.config.get("max_run_time_hours"),
+        )
+        if most is None or "max_cost" in reason:
+            return reason
+        if hours is not None and hours * 3600 <= most:
+            return f"max_run_time_hours: stopped after {reasons.duration(most)}"
+        return (
+            f"max_cost: ${self._asked.plan.max_cost:.2f} are used up after {reasons.duration(most)}"
+        )
+
+    async def _guard(self) -> None:
+        """The second line of defence for time, and the first for money."""
+        while True:
+            await asyncio.sleep(_GUARD_EVERY)
+            self._journal.tell_progress()
+            if self._attempt is None:
+                continue
+            left, cap = self._time_left(), self._asked.plan.max_cost
+            if self._record.started_at and left is not None:
+                late = -left - self._asked.grace - _DEADLINE_SLACK
+                if late > 0:
+                    self._attempt.stop("deadline", "its time is over")
+            if cap is not None and self._asked.plan.price_per_hour:
+                spent = cost_of(self._store.instances(self._record.id), time.time())
+                if spent >= cap:
+                    self._attempt.stop("deadline", f"max_cost: ${cap:.2f} are used up")
+
+    # Watching the store
+
+    async def _keep_lease(self) -> None:
+        while True:
+            await asyncio.sleep(_RENEW_EVERY)
+            try:
+                self._store.renew_lease(self._lease, LEASE_SECONDS)
+            except LeaseLost:
+                raise
+            except StoreError as error:
+                _say(f"the lease cannot be renewed: {error}")
+
+    async def _watch_cancel(self) -> None:
+        version = -1
+        while not self._cancelled.is_set():
+            with suppress(StoreError):
+                latest = self._store.version()
+                if latest != version and self._store.cancel_requested(self._record.id):
+                    self._cancelled.set()
+                version = latest
+            # Hundreds may wait for capacity on one machine; they need not look so often.
+            waiting = self._record.state == State.PROVISIONING
+            await asyncio.sleep(_LOOK_EVERY * (4 if waiting else 1))
+        if self._attempt is not None:
+            self._attempt.stop("cancel", "cancelled")
+        await asyncio.Event().wait()
+
+    async def _sleep(self, seconds: float) -> None:
+        """Sleeps, but not on when somebody cancels."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._cancelled.wait(), seconds)
+
+    def _thread(self, function: Callable[..., Value], *arguments: Any) -> Awaitable[Value]:
+        return asyncio.get_running_loop().run_in_executor(self._pool, function, *arguments)
+
+
+def _agent_zip(home: Path) -> tuple[Path, str]:
+    built = build_agent_zip(home)
+    return built.path, built.sha256
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text.rstrip()}\n")
+    sys.stderr.flush()
+
+
+def main() -> None:
+    """`python -c … TASK_ID` with FLOW_HOME set: leads that task if nobody else does."""
+    task_id, home = sys.argv[1], Path(os.environ["FLOW_HOME"])
+    code = 0
+    try:
+        store = Store(home / "state.db")
+        lease = store.acquire_lease(
+            task_id, identity.owner(), LEASE_SECONDS, is_dead=identity.provably_dead
+        )
+        record = store.get_task(task_id)
+        if lease is not None and not record.final:
+            provider = get_provider(record.provider)
+            asyncio.run(Supervisor(store, home, record, lease, provider).run())
+            store.release_lease(lease)
+        store.close()
+    except LeaseLost as error:
+        _say(str(error))
+    except FlowError as error:
+        _say(f"{type(error).__name__}: {error}")
+        code = 1
+    except Exception:
+        _say(traceback.format_exc())
+        code = 1
+    # Threads that wait for a node that does not answer must not hold the process back.
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,197 @@
+"""Who may run on this machine now: a place for each task, and GPUs that belong to one task at a time.
+
+Two ledgers: places and nodes in `FLOW_HOME/local`, GPUs beside the sockets of this user (tasks of
+another FLOW_HOME must not get the same ones). Tasks wait in the order in which they came; what a dead task still
+holds is taken back.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from flowlite.errors import CapacityUnavailable
+from flowlite.node import processes
+from flowlite.provider import Plan
+from provider_adapters.local.ledger import Ledger
+
+
+class Admission:
+    """The places of one FLOW_HOME."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self._tasks = Ledger(home / "local" / "tasks.json")
+        self._gpus = Ledger(Path(tempfile.gettempdir()) / f"flowlite-{os.getuid()}" / "gpus.json")
+
+    def held(self) -> dict[str, dict[str, Any]]:
+        """What each task holds: instances, GPUs by instance, and what `admit` was given."""
+        return {task: entry for task, entry in self._tasks.read().items() if "instances" in entry}
+
+    def admit(
+        self, task_id: str, token: str, ids: Sequence[str], entry: dict[str, Any], plan: Plan
+    ) -> dict[str, Any]:
+        """Gives a task its nodes and GPUs, all or none; what it already holds for that token stays as it is.
+
+        Raises:
+            CapacityUnavailable: Too many tasks, or the GPUs are in use.
+        """
+        limit = int(plan.options.get("max_tasks", 8))
+        self._refuse_quickly(task_id, limit)
+        with self._tasks.change() as tasks:
+            mine = tasks.get(task_id, {})
+            if token in mine.get("tokens", {}):
+                return dict(mine)
+            refusal = None if "instances" in mine else self._refuse_place(tasks, task_id, limit)
+            gpus = {} if refusal else self._lend_gpus(tasks, task_id, ids, plan)
+            if isinstance(gpus, CapacityUnavailable):
+                refusal = gpus
+                _note_waiting(tasks, task_id, "gpus")
+            elif refusal is None:
+                tasks[task_id] = {
+                    **entry,
+                    "tokens": {**mine.get("tokens", {}), token: list(ids)},
+                    "instances": [*mine.get("instances", ()), *ids],
+                    "gpus": {**mine.get("gpus", {}), **gpus},
+                }
+        if refusal is not None:
+            raise refusal
+        return dict(tasks[task_id])
+
+    def give_back(self, task_id: str, ids: Sequence[str]) -> None:
+        """Takes nodes and their GPUs back."""
+        with self._tasks.change() as tasks:
+            entry = tasks.get(task_id)
+            if entry is None:
+                return
+            gone = set(ids)
+            returned = [g for i, gpus in entry.get("gpus", {}).items() if i in gone for g in gpus]
+            entry["gpus"] = {i: g for i, g in entry.get("gpus", {}).items() if i not in gone}
+            entry["instances"] = [i for i in entry.get("instances", ()) if i not in gone]
+            if not entry["instances"]:
+                del tasks[task_id]
+            if returned:
+                with self._gpus.change() as lent:
+                    for index in returned:
+                        if lent.get(str(index), {}).get("task") == task_id:
+                            del lent[str(index)]
+
+    # Places
+
+    def _refuse_quickly(self, task_id: str, limit: int) -> None:
+        """Without the lock: hundreds may be waiting, and most of them need only look."""
+        tasks = self._tasks.read()
+        position = _position(tasks, task_id)
+        if position is not None and position > 0 and _running(tasks) >= limit:
+            raise _too_many(tasks, limit, position)
+
+    def _refuse_place(
+        self, tasks: dict[str, Any], task_id: str, limit: int
+    ) -> CapacityUnavailable | None:
+        """None if there is a place for the task; else it is noted as waiting, and why is returned."""
+        free = limit - _running(tasks)
+        if free <= 0:
+            self._take_back_stale(tasks)
+            free = limit - _running(tasks)
+        if free > 0:
+            # Some of those before us may have died while they waited. A few more are looked at, so that none stays.
+            for other in _waiting(tasks)[: free + 5]:
+                if other != task_id and not self._supervised(other):
+                    del tasks[other]
+        position = _position(tasks, task_id)
+        ahead = len(_waiting(tasks)) if position is None else position
+        if ahead < free:
+            return None
+        _note_waiting(tasks, task_id, "place")
+        return _too_many(tasks, limit, ahead)
+
+    def _take_back_stale(self, tasks: dict[str, Any]) -> None:
+        for task_id, entry in list(tasks.items()):
+            if "instances" in entry and self._abandoned(task_id):
+                del tasks[task_id]
+
+    def _abandoned(self, task_id: str, home: Path | None = None) -> bool:
+        """Whether nobody looks after a task and none of its processes lives."""
+        home = home or self._home
+        if self._supervised(task_id, home):
+            return False
+        return not processes.marked({"FLOW_TASK_ID": task_id, "FLOW_HOME": str(home)})
+
+    def _supervised(self, task_id: str, home: Path | None = None) -> bool:
+        note = (home or self._home) / "tasks" / task_id / "supervisor.json"
+        try:
+            last = json.loads(note.read_bytes())
+            return processes.is_alive(int(last["pid"]), str(last["start"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
+
+    # GPUs
+
+    def _lend_gpus(
+        self, tasks: dict[str, Any], task_id: str, ids: Sequence[str], plan: Plan
+    ) -> dict[str, list[int]] | CapacityUnavailable:
+        each = plan.gpus_per_node
+        if each == 0:
+            return {}
+        with self._gpus.change() as lent:
+            for index, lease in list(lent.items()):
+                if self._is_stale(lease, tasks):
+                    del lent[index]
+            free = [i for i in plan.options["gpus"] if str(i) not in lent]
+            if len(free) < each * len(ids):
+                users = sorted({lease["task"] for lease in lent.values()})
+                return CapacityUnavailable(
+                    f"waiting for {each * len(ids)} GPUs of this machine: {len(free)} are free, the others are in "
+                    f"use by {', '.join(users) or 'others'}",
+                    retry_after=0.5,
+                )
+            chosen = {
+                name: free[position * each : (position + 1) * each]
+                for position, name in enumerate(ids)
+            }
+            for indices in chosen.values():
+                for index in indices:
+                    lent[str(index)] = {"task": task_id, "home": str(self._home)}
+        return chosen
+
+    def _is_stale(self, lease: dict[str, str], tasks: dict[str, Any]) -> bool:
+        home, task_id = Path(lease["home"]), lease["task"]
+        if home != self._home:
+            return self._abandoned(task_id, home)
+        return "instances" not in tasks.get(task_id, {}) or self._abandoned(task_id)
+
+
+def _note_waiting(tasks: dict[str, Any], task_id: str, what: str) -> None:
+    since = tasks.get(task_id, {}).get("since", time.time())
+    if "instances" not in tasks.get(task_id, {}):
+        tasks[task_id] = {"waiting": what, "since": since}
+
+
+def _running(tasks: dict[str, Any]) -> int:
+    return sum("instances" in entry for entry in tasks.values())
+
+
+def _waiting(tasks: dict[str, Any]) -> list[str]:
+    """Tasks that wait for a place, first come first."""
+    found = [(e["since"], task) for task, e in tasks.items() if e.get("waiting") == "place"]
+    return [task for _, task in sorted(found)]
+
+
+def _position(tasks: dict[str, Any], task_id: str) -> int | None:
+    waiting = _waiting(tasks)
+    return waiting.index(task_id) if task_id in waiting else None
+
+
+def _too_many(tasks: dict[str, Any], limit: int, ahead: int) -> CapacityUnavailable:
+    before = f", {ahead} before this one" if ahead else ""
+    return CapacityUnavailable(
+        f"waiting for a place: {_running(tasks)} tasks run on this machine and {limit} may (setting local_tasks)"
+        f"{before}",
+        # Many wait at a time on few cores: those far behind need not look often.
+        retry_after=min(3.0, 0.1 + 0.02 * ahead),
+    )

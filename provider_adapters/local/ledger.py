@@ -1,0 +1,62 @@
+"""A small shared record of this machine: a JSON file that one process at a time reads and rewrites."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from flowlite.errors import ProviderError
+
+
+class Ledger:
+    """Entries by key. Whoever is inside `change` is alone; what it leaves is written whole or not at all."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def read(self) -> dict[str, Any]:
+        """All entries, as last written."""
+        try:
+            found = json.loads(self._path.read_bytes())
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as error:
+            raise ProviderError(
+                f"{self._path} cannot be read ({error}); remove it when no task runs here any more"
+            ) from error
+        return dict(found)
+
+    @contextmanager
+    def change(self) -> Iterator[dict[str, Any]]:
+        """All entries, to be changed in place; written at the end of the block unless it raises."""
+        try:
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = os.open(self._path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise ProviderError(f"{self._path.parent} cannot be written: {error}") from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            entries = self.read()
+            before = json.dumps(entries)
+            yield entries
+            after = json.dumps(entries)
+            if after != before:
+                self._write(after)
+        finally:
+            os.close(lock)
+
+    def _write(self, text: str) -> None:
+        partial = self._path.with_suffix(f".{os.getpid()}.part")
+        try:
+            with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+                file.write(text)
+            os.replace(partial, self._path)
+        except OSError as error:
+            with suppress(OSError):
+                partial.unlink(missing_ok=True)
+            raise ProviderError(f"{self._path} cannot be written: {error}") from error

@@ -1,0 +1,225 @@
+"""From what was asked for to what this machine can do: the plan of the local provider, and every refusal."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from shutil import which
+from typing import TYPE_CHECKING, Any
+
+from flowlite.errors import CapExceeded, ConfigError
+from flowlite.provider import Plan
+from provider_adapters.local.gpus import Gpu, discover
+
+if TYPE_CHECKING:
+    from flowlite.config import Settings
+    from flowlite.spec import TaskConfig
+
+_MOUNTS = (
+    "mounts: buckets cannot be mounted by the local provider yet; they arrive with shared storage. "
+    "Copy the data to a volume or a directory of this machine and use `volumes`"
+)
+
+
+def make_plan(config: TaskConfig, settings: Settings) -> Plan:
+    """The plan for this machine.
+
+    Raises:
+        ConfigError: An option cannot be honoured here.
+        CapExceeded: The setting `price_per_hour` of `[providers.local]` is above the cap.
+    """
+    options = settings.provider_options("local")
+    price = price_per_hour(options)
+    _check_machine(config)
+    if config.max_price_per_hour is not None and price > config.max_price_per_hour:
+        raise CapExceeded(
+            f"max_price_per_hour is ${config.max_price_per_hour:.2f}, and the local provider is set to "
+            f"${price:.2f} ([providers.local] price_per_hour); raise the cap or lower that setting"
+        )
+    gpus, notes = _choose_gpus(config)
+    notes += _without_effect(config)
+    return Plan(
+        provider="local",
+        instance_type="this machine",
+        num_instances=config.num_instances,
+        processes_per_node=config.workers_per_node,
+        gpu=gpus[0].kind if gpus else "",
+        gpus_per_node=config.gpus_per_node if gpus else 0,
+        price_per_hour=price,
+        max_run_seconds=_max_run_seconds(config, price),
+        max_cost=config.max_cost,
+        notes=tuple(notes),
+        options={
+            "workdir": config.workdir or os.getcwd(),
+            "hide_gpus": not gpus and which("nvidia-smi") is not None,
+            "gpus": [gpu.index for gpu in gpus],
+            "max_tasks": settings.local_tasks,
+            "volumes": [
+                {
+                    "name": volume.name,
+                    "path": path,
+                    "interface": volume.interface,
+                    "size_gb": volume.size_gb,
+                }
+                for path, volume in config.volumes.items()
+            ],
+        },
+    )
+
+
+def price_per_hour(options: Mapping[str, Any]) -> float:
+    """The price this machine pretends to have, so that caps and costs can be rehearsed. Raises ConfigError."""
+    unknown = sorted(set(options) - {"price_per_hour"})
+    if unknown:
+        raise ConfigError(f"[providers.local] has no setting {unknown[0]!r}; known: price_per_hour")
+    price = options.get("price_per_hour", 0.0)
+    if isinstance(price, bool) or not isinstance(price, int | float) or not 0 <= price < 1e6:
+        raise ConfigError(
+            f"[providers.local] price_per_hour is {price!r}; give dollars per hour, 0 or more"
+        )
+    return float(price)
+
+
+def _max_run_seconds(config: TaskConfig, price: float) -> float | None:
+    bounds = [] if config.max_run_seconds is None else [config.max_run_seconds]
+    rate = price * config.num_instances
+    if config.max_cost is not None and rate > 0:
+        bounds.append(config.max_cost / rate * 3600)
+    return min(bounds, default=None)
+
+
+def _check_machine(config: TaskConfig) -> None:
+    cores, memory = os.cpu_count() or 1, memory_gb()
+    if config.cpu is not None and config.cpu > cores:
+        raise ConfigError(f"cpu: {config.cpu:g} cores were asked for, and this machine has {cores}")
+    if config.memory is not None and memory and config.memory > memory:
+        raise ConfigError(
+            f"memory: {config.memory:g} GB were asked for, and this machine has {memory:.0f} GB"
+        )
+    if config.mounts:
+        raise ConfigError(_MOUNTS)
+    here = f"{sys.version_info.major}.{sys.version_info.minor}"
+    if config.python is not None and config.python.split(".")[:2] != here.split("."):
+        raise ConfigError(
+            f"python: {config.python} was asked for; the local provider runs tasks in this Python "
+            f"({here}, {sys.executable}). Submit from a Python {config.python}, or leave the option out"
+        )
+    missing = missing_requirements(config.dependencies)
+    if missing:
+        raise ConfigError(
+            "dependencies: the local provider runs tasks in this Python and installs nothing; missing here: "
+            f"{'; '.join(missing)}. Install them with `{sys.executable} -m pip install …`"
+        )
+
+
+def _choose_gpus(config: TaskConfig) -> tuple[list[Gpu], list[str]]:
+    request = config.gpu_request
+    if request is None:
+        hidden = "no GPU was asked for (gpu=…), so the task does not see those of this machine"
+        return [], [hidden] if which("nvidia-smi") else []
+    wanted = config.total_gpus
+    found = discover()
+    fitting = [gpu for gpu in found if gpu.fits(request)]
+    if len(fitting) >= wanted:
+        return fitting, []
+    have = f"{len(found)} × {found[0].name}" if found else "no GPU"
+    workers = "process" if config.total_processes == 1 else "processes"
+    return [], [
+        f"rehearsal on CPU: {config.num_instances} × {request} was asked for and this machine has {have}; "
+        f"{config.total_processes} {workers} without GPU will run"
+    ]
+
+
+def _without_effect(config: TaskConfig) -> list[str]:
+    notes = []
+    if config.image is not None:
+        notes.append(
+            f"image {config.image} is not used: the local provider runs in this Python environment"
+        )
+    if config.region is not None and config.region != "local":
+        notes.append(f"region {config.region} has no meaning on this machine")
+    if config.internode_interconnect is not None:
+        notes.append(
+            f"internode_interconnect {config.internode_interconnect} has no meaning between nodes of one machine"
+        )
+    if config.intranode_interconnect is not None:
+        notes.append(
+            f"intranode_interconnect {config.intranode_interconnect} is not checked on this machine"
+        )
+    if "priority" in config.model_fields_set and config.priority != "med":
+        notes.append(f"priority {config.priority} has no meaning on this machine")
+    if config.cpu is not None or config.memory is not None:
+        notes.append("cpu and memory were checked against this machine; they are not reserved")
+    return notes
+
+
+def memory_gb() -> float:
+    """Memory of this machine in GB of 10⁹ bytes; 0 if it does not say."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
+    except (ValueError, OSError):
+        return 0.0
+
+
+# Dependencies
+
+
+def missing_requirements(given: str | Iterable[str]) -> list[str]:
+    """Requirements that this Python environment does not meet, each with what was found."""
+    lines = _requirements_file(Path(given)) if isinstance(given, str) else list(given)
+    return [problem for line in lines if (problem := _problem(line))]
+
+
+def _requirements_file(path: Path) -> list[str]:
+    try:
+        text = path.expanduser().read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"dependencies: {path} cannot be read: {error}") from None
+    lines = (re.sub(r"(^|\s)#.*", "", line).strip() for line in text.splitlines())
+    return [line for line in lines if line and not line.startswith("-")]
+
+
+def _problem(requirement: str) -> str:
+    try:
+        from packaging.requirements import InvalidRequirement, Requirement
+    except ImportError:
+        return _rough_problem(requirement)
+    try:
+        wanted = Requirement(requirement)
+    except InvalidRequirement as error:
+        raise ConfigError(f"dependencies: {requirement!r} is not a requirement: {error}") from None
+    if wanted.marker is not None and not wanted.marker.evaluate():
+        return ""
+    have = _installed(wanted.name)
+    if have is None:
+        return f"{wanted.name} (not installed)"
+    if not wanted.specifier.contains(have, prereleases=True):
+        return f"{requirement} (installed: {have})"
+    return ""
+
+
+def _rough_problem(requirement: str) -> str:
+    """Without `packaging`: the name must be installed, and a version pinned with `==` must be that one."""
+    match = re.match(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[[^\]]*\])?\s*([^;@]*)", requirement)
+    if match is None:
+        raise ConfigError(f"dependencies: {requirement!r} is not a requirement")
+    name, versions = match[1], match[2].strip()
+    have = _installed(name)
+    if have is None:
+        return f"{name} (not installed)"
+    pins = [
+        part.strip()[2:].strip() for part in versions.split(",") if part.strip().startswith("==")
+    ]
+    exact = [pin for pin in pins if "*" not in pin]
+    return f"{requirement} (installed: {have})" if any(pin != have for pin in exact) else ""
+
+
+def _installed(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None

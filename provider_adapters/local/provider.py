@@ -1,0 +1,256 @@
+"""`LocalProvider`: N nodes as N directories with processes, each with an id of its own, on this machine."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flowlite import config as settings_of
+from flowlite.connect.local import LocalConnection
+from flowlite.errors import NodeUnreachable, ProviderError
+from flowlite.node import processes
+from flowlite.provider import (
+    Instance,
+    LaunchIntent,
+    NodeSettings,
+    Offer,
+    Plan,
+    Provider,
+    VolumeInfo,
+)
+from provider_adapters.local import warming
+from provider_adapters.local.admission import Admission
+from provider_adapters.local.volumes import Volumes
+
+if TYPE_CHECKING:
+    from flowlite.connect.base import Connection
+    from flowlite.spec import TaskConfig
+
+# A process that SIGKILL does not end within this time waits for a device or a file system.
+_KILL_SECONDS = 10.0
+
+
+class LocalProvider(Provider):
+    """Nodes on this machine. All its state lies in `FLOW_HOME/local` and in the processes themselves."""
+
+    name = "local"
+
+    def __init__(self, home: Path | None = None) -> None:
+        self._home = home or settings_of.home()
+        self._admission = Admission(self._home)
+        self._volumes = Volumes(self._home / "volumes")
+
+    def plan(self, config: TaskConfig) -> Plan:
+        from provider_adapters.local.planning import make_plan
+
+        return make_plan(config, settings_of.load_settings())
+
+    def launch(self, intent: LaunchIntent) -> list[Instance]:
+        plan = Plan.from_json(intent.plan)
+        volumes = self._make_volumes(plan)
+        stem = f"{intent.task_id}-{hashlib.sha256(intent.token.encode()).hexdigest()[:4]}"
+        ids = [f"{stem}-{index:03d}" for index in range(intent.count)]
+        entry = {
+            "price_per_hour": plan.price_per_hour,
+            "launched_at": time.time(),
+            "volumes": [volume["name"] for volume in volumes],
+            "data": {
+                "python": sys.executable,
+                "workdir": plan.options.get("workdir"),
+                "warm_socket": warming.socket_of(self._home, intent.task_id),
+                "volumes": volumes,
+            },
+        }
+        held = self._admission.admit(intent.task_id, intent.token, ids, entry, plan)
+        instances = _instances(intent.task_id, held)
+        found = [instance for instance in instances if instance.id in ids]
+        try:
+            for instance in found:
+                self._node_home(instance).mkdir(mode=0o700, parents=True, exist_ok=True)
+            warming.start(
+                self._home / "tasks" / intent.task_id, self.node_settings(plan, found[0]), intent
+            )
+        except OSError as error:
+            self.terminate(found)
+            raise ProviderError(f"the nodes cannot be made: {error}") from error
+        return found
+
+    def list_instances(self, task_id: str | None = None) -> list[Instance]:
+        held = self._admission.held()
+        chosen = held if task_id is None else {k: v for k, v in held.items() if k == task_id}
+        found = [i for task, entry in chosen.items() for i in _instances(task, entry)]
+        return found + [
+            Instance(id=f"{task}-strays", task_id=task, state="running", address="127.0.0.1")
+            for task in sorted(self._tasks_with_processes(task_id) - set(chosen))
+        ]
+
+    def terminate(self, instances: Sequence[Instance]) -> None:
+        for task_id in {instance.task_id for instance in instances}:
+            ending = [instance for instance in instances if instance.task_id == task_id]
+            held = self._admission.held().get(task_id, {})
+            whole = {instance.id for instance in ending} >= set(held.get("instances", ()))
+            left = self._end_processes(task_id, None if whole else ending)
+            if left:
+                raise ProviderError(
+                    f"processes {sorted(left)} of task {task_id} do not end, not even by SIGKILL; "
+                    "they wait for a device or a file system"
+                )
+            self._admission.give_back(task_id, [instance.id for instance in ending])
+            for instance in ending:
+                shutil.rmtree(self._node_home(instance), ignore_errors=True)
+            if whole:
+                warming.forget(warming.socket_of(self._home, task_id))
+
+    def connect(self, instance: Instance) -> Connection:
+        if not self._node_home(instance).is_dir():
+            raise NodeUnreachable(f"the local node {instance.id} is gone")
+        return LocalConnection()
+
+    def node_settings(self, plan: Plan, instance: Instance) -> NodeSettings:
+        gpus = instance.data.get("gpus")
+        environment = {
+            "FLOW_TASK_ID": instance.task_id,
+            "FLOW_HOME": str(self._home),
+        }
+        if gpus:
+            # nvidia-smi counts in this order; CUDA by default does not.
+            environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+        hidden = "" if plan.options.get("hide_gpus") else None
+        return NodeSettings(
+            home=str(self._node_home(instance)),
+            python=str(instance.data.get("python", sys.executable)),
+            bind="127.0.0.1",
+            workdir=instance.data.get("workdir"),
+            environment=environment,
+            visible_gpus=",".join(map(str, gpus)) if gpus else hidden,
+            warm_socket=instance.data.get("warm_socket"),
+            ports_dir=str(self._home / "ports"),
+            volumes=tuple(instance.data.get("volumes", ())),
+        )
+
+    def offers(self, gpu: str | None = None, num_instances: int = 1) -> list[Offer]:
+        from flowlite.spec.gpu import GpuRequest
+        from provider_adapters.local.gpus import discover
+        from provider_adapters.local.planning import price_per_hour
+
+        request = GpuRequest.parse(gpu) if gpu else None
+        found = [g for g in discover() if request is None or g.fits(request)]
+        wanted = (request.count if request else 0) * num_instances
+        rehearsal = request is not None and len(found) < wanted
+        return [
+            Offer(
+                provider=self.name,
+                instance_type="this machine",
+                region="",
+                gpu=found[0].kind if found and not rehearsal else "",
+                gpus_per_node=0 if rehearsal or request is None else request.count,
+                price_per_hour=price_per_hour(
+                    settings_of.load_settings().provider_options("local")
+                ),
+                available=True,
+                note="rehearsal on CPU" if rehearsal else "",
+            )
+        ]
+
+    def create_volume(self, name: str, size_gb: float | None, interface: str) -> VolumeInfo:
+        return self._volumes.create(name, size_gb, interface)
+
+    def list_volumes(self) -> list[VolumeInfo]:
+        return self._volumes.list()
+
+    def delete_volume(self, name: str) -> None:
+        users = [task for task, entry in self._admission.held().items() if name in entry["volumes"]]
+        if users:
+            raise ProviderError(
+                f"volume {name!r} is in use by task {users[0]}; wait for its end or cancel it first"
+            )
+        self._volumes.delete(name)
+
+    # Inside
+
+    def _node_home(self, instance: Instance) -> Path:
+        return self._home / "tasks" / instance.task_id / "nodes" / instance.id
+
+    def _make_volumes(self, plan: Plan) -> list[dict[str, Any]]:
+        made = []
+        for volume in plan.options.get("volumes", ()):
+            info = self._volumes.create(volume["name"], volume["size_gb"], volume["interface"])
+            made.append(
+                {
+                    "name": volume["name"],
+                    "path": volume["path"],
+                    "source": info.location,
+                    "interface": volume["interface"],
+                }
+            )
+        return made
+
+    def _end_processes(self, task_id: str, ending: Sequence[Instance] | None) -> set[int]:
+        """Kills every process of these instances, or of the whole task; gives those that would not die."""
+        if ending is None:
+            markers = {"FLOW_TASK_ID": task_id, "FLOW_HOME": str(self._home)}
+            return _kill(lambda: processes.marked(markers))
+        homes = [self._node_home(instance) for instance in ending]
+        return _kill(lambda: {pid for home in homes for pid in _processes_of_node(home)})
+
+    def _tasks_with_processes(self, task_id: str | None) -> set[str]:
+        markers = {"FLOW_HOME": str(self._home)}
+        if task_id is not None:
+            markers["FLOW_TASK_ID"] = task_id
+            return {task_id} if processes.marked(markers) else set()
+        found = {
+            processes.environment_of(pid).get("FLOW_TASK_ID") for pid in processes.marked(markers)
+        }
+        return {task for task in found if task}
+
+
+def _instances(task_id: str, entry: dict[str, Any]) -> list[Instance]:
+    gpus = entry.get("gpus", {})
+    return [
+        Instance(
+            id=name,
+            task_id=task_id,
+            state="running",
+            address="127.0.0.1",
+            price_per_hour=entry["price_per_hour"],
+            launched_at=entry["launched_at"],
+            data={**entry["data"], "gpus": gpus.get(name, [])},
+        )
+        for name in entry["instances"]
+    ]
+
+
+def _kill(find: Callable[[], set[int]]) -> set[int]:
+    """Kills what `find` finds until it finds nothing; gives what does not die."""
+    deadline = time.monotonic() + _KILL_SECONDS
+    while found := find():
+        for pid in found:
+            processes.send(pid, signal.SIGKILL)
+        # Looking at all processes of the machine takes longer than most need to die.
+        pause = 0.0005
+        while any(processes.is_alive(pid) for pid in found):
+            if time.monotonic() > deadline:
+                return found
+            time.sleep(pause)
+            pause = min(0.05, pause * 2)
+    return set()
+
+
+def _processes_of_node(home: Path) -> set[int]:
+    """The agents of one node and the keepers of its workers, with all below them, as its attempts noted them."""
+    found: set[int] = set()
+    for note in (*home.glob("a*/agent.pid"), *home.glob("a*/env.json")):
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            noted = json.loads(note.read_bytes())
+            process = noted["keeper"] if note.name == "env.json" else noted
+            if processes.is_alive(int(process["pid"]), str(process["start"])):
+                found |= {int(process["pid"]), *processes.descendants([int(process["pid"])])}
+    return found

@@ -1,0 +1,98 @@
+"""File volumes of this machine: directories under `FLOW_HOME/volumes`, each with a note of how it was made."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from flowlite.errors import ConfigError, NotFound, ProviderError
+from flowlite.provider import VolumeInfo
+
+
+class Volumes:
+    """The volumes under one directory. A directory put there by hand is one too."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def path(self, name: str) -> Path:
+        """Where the volume of that name lies, whether it exists or not. Raises ConfigError."""
+        if not name or "/" in name or name.startswith("."):
+            raise ConfigError(f"{name!r} cannot name a volume")
+        return self._directory / name
+
+    def create(self, name: str, size_gb: float | None, interface: str) -> VolumeInfo:
+        """Makes a volume, or gives the one of that name."""
+        path = self.path(name)
+        try:
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not path.is_dir():
+                note = json.dumps({"size_gb": size_gb, "interface": interface})
+                self._note(name).write_text(note)
+            path.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise ProviderError(
+                f"volume {name!r} cannot be made: {path}: {error.strerror}"
+            ) from error
+        return self._info(name, used=None)
+
+    def list(self) -> list[VolumeInfo]:
+        """All volumes by name, with the space each takes."""
+        if not self._directory.is_dir():
+            return []
+        names = sorted(
+            entry.name
+            for entry in os.scandir(self._directory)
+            if entry.is_dir() and not entry.name.startswith(".")
+        )
+        return [self._info(name, used=_size_of(self.path(name))) for name in names]
+
+    def delete(self, name: str) -> None:
+        """Deletes a volume with what is on it. Raises NotFound."""
+        path = self.path(name)
+        if not path.is_dir():
+            raise NotFound(f"no volume {name!r} at the provider 'local'")
+        try:
+            shutil.rmtree(path)
+        except OSError as error:
+            raise ProviderError(f"volume {name!r} cannot be deleted: {error}") from error
+        self._note(name).unlink(missing_ok=True)
+
+    def _info(self, name: str, used: int | None) -> VolumeInfo:
+        try:
+            note = json.loads(self._note(name).read_bytes())
+        except (OSError, ValueError):
+            note = {}
+        return VolumeInfo(
+            name=name,
+            provider="local",
+            interface=note.get("interface", "file"),
+            size_gb=note.get("size_gb"),
+            location=str(self.path(name)),
+            used_bytes=used,
+        )
+
+    def _note(self, name: str) -> Path:
+        return self._directory / f".{name}.json"
+
+
+def _size_of(directory: Path) -> int:
+    return sum(_sizes(str(directory)))
+
+
+def _sizes(directory: str) -> Iterator[int]:
+    try:
+        entries = list(os.scandir(directory))
+    except OSError:
+        return
+    for entry in entries:
+        try:
+            if entry.is_dir(follow_symlinks=False):
+                yield from _sizes(entry.path)
+            else:
+                yield entry.stat(follow_symlinks=False).st_size
+        except OSError:
+            continue

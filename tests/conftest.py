@@ -1,0 +1,35 @@
+"""Fixtures for every room: a FLOW_HOME of its own for each test, and nothing left running after it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.helpers import kill_processes_of
+
+pytest_plugins = ["tests.plugins.require", "tests.plugins.alone"]
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Settings of the person who runs the tests must not decide how they come out."""
+    for name in list(os.environ):
+        if name.startswith("FLOW_") or name in {"PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"}:
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def flow_home(monkeypatch: pytest.MonkeyPatch, clean_environment: None) -> Iterator[Path]:
+    """A fresh FLOW_HOME under a short path; whatever a failed test left running is killed at the end."""
+    home = Path(tempfile.mkdtemp(prefix="flow-"))
+    monkeypatch.setenv("FLOW_HOME", str(home))
+    yield home
+    tasks = home / "tasks"
+    for directory in tasks.iterdir() if tasks.is_dir() else ():
+        kill_processes_of(directory.name)
+    shutil.rmtree(home, ignore_errors=True)

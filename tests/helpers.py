@@ -1,0 +1,137 @@
+"""What tests of every room share: waiting without sleeping blindly, and finding the processes of a task."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+Value = TypeVar("Value")
+SUPERVISOR = "flowlite.supervise.supervisor"
+
+
+def eventually(
+    probe: Callable[[], Value], *, timeout: float = 10.0, every: float = 0.01, what: str = ""
+) -> Value:
+    """Calls `probe` until it gives something true, and returns that.
+
+    Raises:
+        AssertionError: It gave nothing true in time; the message holds its last value.
+    """
+    deadline = time.monotonic() + timeout
+    while True:
+        value = probe()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {timeout} s: {what or probe}; last value: {value!r}")
+        time.sleep(every)
+
+
+def processes_of(task_id: str) -> list[int]:
+    """Ids of all living processes that belong to a task: agents, warm processes, workers, strays, supervisors."""
+    marker = f"FLOW_TASK_ID={task_id}"
+    return [pid for pid in _living() if _bears(pid, marker, task_id)]
+
+
+def describe(pids: list[int]) -> list[str]:
+    """Command lines, for the message of a failed assertion."""
+    return [f"{pid}: {_command_line(pid)}" for pid in pids]
+
+
+def assert_no_process_left(task_id: str, *, timeout: float = 10.0) -> None:
+    """Waits until no process of the task lives."""
+    deadline = time.monotonic() + timeout
+    while left := processes_of(task_id):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"left over from {task_id}: {describe(left)}")
+        time.sleep(0.02)
+
+
+def kill_processes_of(task_id: str) -> None:
+    """Cleans up after a failed test: SIGKILL to every process of the task, the supervisor first."""
+    for _ in range(3):
+        pids = processes_of(task_id)
+        # A supervisor that lives would start again what is killed under it.
+        for pid in sorted(pids, key=lambda pid: SUPERVISOR not in _command_line(pid)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if not pids:
+            return
+        time.sleep(0.05)
+
+
+def process_alive(pid: int) -> bool:
+    """Whether a process exists and is not merely waiting to be reaped."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return _state(pid) != "Z"
+
+
+def _living() -> list[int]:
+    if Path("/proc/self/environ").exists():
+        pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    else:
+        listed = subprocess.run(["ps", "-axo", "pid="], capture_output=True, text=True, check=True)
+        pids = [int(pid) for pid in listed.stdout.split()]
+    return [pid for pid in pids if pid != os.getpid() and _state(pid) != "Z"]
+
+
+def _bears(pid: int, marker: str, task_id: str) -> bool:
+    environment = _environment(pid)
+    if any(entry == marker for entry in environment):
+        return True
+    command = _command_line(pid)
+    return SUPERVISOR in command and task_id in command.split()
+
+
+def _environment(pid: int) -> list[str]:
+    try:
+        raw = Path(f"/proc/{pid}/environ").read_bytes()
+        return raw.decode(errors="replace").split("\0")
+    except OSError:
+        if sys.platform == "linux":
+            return []
+    shown = subprocess.run(
+        ["ps", "-wwE", "-o", "command=", "-p", str(pid)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return shown.stdout.split()
+
+
+def _command_line(pid: int) -> str:
+    try:
+        raw = Path(f"/proc/{pid}/cmdline").read_bytes()
+        return raw.replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        if sys.platform == "linux":
+            return ""
+    shown = subprocess.run(
+        ["ps", "-ww", "-o", "command=", "-p", str(pid)], capture_output=True, text=True, check=False
+    )
+    return shown.stdout.strip()
+
+
+def _state(pid: int) -> str:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+        return stat.rpartition(")")[2].split()[0]
+    except OSError:
+        if sys.platform == "linux":
+            return "Z"
+    shown = subprocess.run(
+        ["ps", "-o", "state=", "-p", str(pid)], capture_output=True, text=True, check=False
+    )
+    return shown.stdout.strip()[:1] or "Z"

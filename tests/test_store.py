@@ -1,0 +1,334 @@
+"""The store: leases and fencing, migrations and refusals, and many processes at once."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from flowlite.errors import LeaseLost, NotFound, StoreError
+from flowlite.store import MIGRATIONS, SCHEMA_VERSION, InstanceRecord, Lease, Store, TaskRecord
+from tests.helpers import eventually
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def task(task_id: str = "t1", **changes: object) -> TaskRecord:
+    values: dict[str, object] = {
+        "id": task_id,
+        "name": "digits",
+        "function": "train",
+        "provider": "local",
+        "config": {"a": [1, None]},
+        "plan": {"num_instances": 2},
+        "call": {"kind": "command", "argv": ["true"]},
+        "created_at": 1.0,
+    }
+    return TaskRecord(**{**values, **changes})  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "state.db")
+
+
+def leased(store: Store, task_id: str = "t1", owner: str = "me") -> Lease:
+    lease = store.acquire_lease(task_id, owner, 30)
+    assert lease is not None
+    return lease
+
+
+def run_python(code: str, *arguments: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment,
+    )
+
+
+def test_a_task_comes_back_as_it_was_written(store: Store) -> None:
+    written = task(roster=["a", "b"], reason="why", cost=1.5)
+    store.create_task(written)
+    assert store.get_task("t1") == written
+
+
+def test_writes_need_the_lease_with_the_newest_token(store: Store) -> None:
+    store.create_task(task())
+    old = leased(store, owner="old")
+    store.update_task(old, reason="one")
+    assert store.acquire_lease("t1", "new", 30) is None
+    new = store.acquire_lease("t1", "new", 30, is_dead=lambda owner: owner == "old")
+    assert new is not None
+    assert new.token > old.token
+    for write in (
+        lambda: store.update_task(old, reason="two"),
+        lambda: store.renew_lease(old, 30),
+        lambda: store.put_intent(old, "x", "launch", {}),
+        lambda: store.put_instances(old, []),
+        lambda: store.transition(old, "running", "", state="running"),
+        lambda: store.settle_intent(old, "x", "done"),
+    ):
+        with pytest.raises(LeaseLost, match="another supervisor"):
+            write()
+    assert store.get_task("t1").reason == "one"
+    assert store.events("t1") == []
+    store.release_lease(old)
+    store.update_task(new, reason="three")
+
+
+def test_a_lease_that_has_expired_can_be_taken(store: Store) -> None:
+    store.create_task(task())
+    assert store.acquire_lease("t1", "a", 10, now=100.0) is not None
+    assert store.acquire_lease("t1", "b", 10, now=109.9) is None
+    assert store.acquire_lease("t1", "b", 10, now=110.1) is not None
+
+
+def test_the_same_owner_takes_its_lease_again_with_a_new_token(store: Store) -> None:
+    store.create_task(task())
+    first, second = leased(store), leased(store)
+    assert second.token == first.token + 1
+    with pytest.raises(LeaseLost):
+        store.update_task(first, reason="x")
+
+
+def test_a_transition_writes_state_and_event_or_neither(store: Store) -> None:
+    store.create_task(task())
+    lease = leased(store)
+    store.transition(lease, "running", "all ranks started", {"n": 1}, state="running")
+    with pytest.raises(StoreError, match="no field speed"):
+        store.transition(lease, "odd", "odd", speed=3)
+    assert [(event.kind, event.text, event.data) for event in store.events("t1")] == [
+        ("running", "all ranks started", {"n": 1})
+    ]
+    assert store.get_task("t1").state == "running"
+
+
+def test_an_intent_is_written_once_per_token(store: Store) -> None:
+    store.create_task(task())
+    lease = leased(store)
+    first = store.put_intent(lease, "t1-launch-1", "launch", {"count": 2})
+    again = store.put_intent(lease, "t1-launch-1", "launch", {"count": 99})
+    assert again == first
+    store.settle_intent(lease, "t1-launch-1", "done")
+    (intent,) = store.intents("t1")
+    assert (intent.state, intent.data) == ("done", {"count": 2})
+
+
+def test_instances_are_replaced_by_id(store: Store) -> None:
+    store.create_task(task())
+    lease = leased(store)
+    one = InstanceRecord("i-1", "t1", "local", "running", 2.0, 10.0, {"address": "127.0.0.1"}, 0)
+    store.put_instances(lease, [one])
+    store.put_instances(lease, [InstanceRecord(**{**_fields(one), "ended_at": 20.0})])
+    (found,) = store.instances("t1")
+    assert found.ended_at == 20.0
+
+
+def _fields(record: InstanceRecord) -> dict[str, object]:
+    return {name: getattr(record, name) for name in record.__dataclass_fields__}
+
+
+def test_cancel_is_asked_for_once_and_not_of_a_final_task(store: Store) -> None:
+    store.create_task(task())
+    assert not store.cancel_requested("t1")
+    assert store.request_cancel("t1", now=5.0)
+    assert store.request_cancel("t1", now=6.0)
+    assert store.get_task("t1").cancel_requested_at == 5.0
+    assert store.cancel_requested("t1")
+    store.create_task(task("t2", state="completed"))
+    assert not store.request_cancel("t2")
+
+
+def test_a_task_is_found_by_id_name_or_prefix(store: Store) -> None:
+    store.create_task(task("tabc", name="digits", created_at=1.0))
+    store.create_task(task("tabd", name="digits", created_at=2.0))
+    store.create_task(task("txyz", name="words%", created_at=3.0))
+    assert store.find_task("tabc").id == "tabc"
+    assert store.find_task("digits").id == "tabd"
+    assert store.find_task("tx").id == "txyz"
+    assert store.find_task("dig").id == "tabd"
+    assert store.find_task("words%").id == "txyz"
+    with pytest.raises(NotFound, match=r"fits several tasks: .*tabd"):
+        store.find_task("tab")
+    for nothing in ("nope", "", "%", "t_bc"):
+        with pytest.raises(NotFound):
+            store.find_task(nothing)
+
+
+def test_unfinished_tasks_and_who_holds_them(store: Store) -> None:
+    store.create_task(task("t1"))
+    store.create_task(task("t2", state="failed"))
+    assert [(h.task_id, h.owner) for h in store.unfinished_leases()] == [("t1", None)]
+    leased(store, "t1", "somebody")
+    assert [h.owner for h in store.unfinished_leases("t1")] == ["somebody"]
+    assert store.unfinished_leases("t2") == []
+
+
+def test_only_final_tasks_are_forgotten(store: Store) -> None:
+    store.create_task(task("t1"))
+    store.create_task(task("t2", state="failed"))
+    store.add_event("t1", "note", "kept")
+    store.add_event("t2", "note", "gone")
+    for task_id in ("t1", "t2"):
+        store.delete_task(task_id)
+    assert [t.id for t in store.list_tasks()] == ["t1"]
+    assert [event.text for event in store.events("t1")] == ["kept"]
+    assert store.events("t2") == []
+
+
+def test_another_connection_sees_the_version_change(store: Store) -> None:
+    other = Store(store.path)
+    before = other.version()
+    assert other.version() == before
+    store.create_task(task())
+    assert other.version() != before
+
+
+def test_the_database_is_private(store: Store) -> None:
+    assert store.path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_database_of_a_newer_version_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    Store(path).close()
+    with sqlite3.connect(path) as db:
+        db.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
+    db.close()
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match=r"newer flowlite .*upgrade flowlite"):
+        Store(path)
+    assert path.read_bytes() == before
+
+
+def test_a_database_of_every_older_version_is_brought_up_to_date(tmp_path: Path) -> None:
+    for version in range(SCHEMA_VERSION):
+        path = tmp_path / f"v{version}.db"
+        with sqlite3.connect(path) as db:
+            for statements in MIGRATIONS[:version]:
+                for statement in statements:
+                    db.execute(statement)
+            db.execute(f"PRAGMA user_version = {version}")
+        db.close()
+        store = Store(path)
+        store.create_task(task())
+        assert store.get_task("t1").name == "digits"
+
+
+def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    path.write_bytes(b"this is not a database, but it is long enough to look at" * 100)
+    with pytest.raises(StoreError, match="damaged"):
+        Store(path)
+
+
+def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"state\.db.*(set FLOW_HOME|writable)"):
+        Store(tmp_path / "nowhere" / "state.db")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write to read-only directories")
+def test_a_read_only_home_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    try:
+        with pytest.raises(StoreError, match="writable"):
+            Store(tmp_path / "state.db")
+    finally:
+        tmp_path.chmod(0o700)
+
+
+def test_a_failed_transaction_leaves_nothing(store: Store) -> None:
+    store.create_task(task())
+    with pytest.raises(StoreError):
+        store.create_task(task())
+    store.create_task(task("t2"))
+    assert len(store.list_tasks()) == 2
+
+
+_TAKE = """
+import sys
+from pathlib import Path
+from flowlite.store import Store
+lease = Store(Path(sys.argv[1])).acquire_lease("t1", sys.argv[2], 30)
+print("got" if lease else "none")
+"""
+
+
+def test_of_two_processes_one_gets_the_lease(store: Store) -> None:
+    store.create_task(task())
+    both = [run_python(_TAKE, str(store.path), f"p{n}") for n in range(2)]
+    said = sorted(process.communicate(timeout=30)[0].strip() for process in both)
+    assert said == ["got", "none"]
+
+
+# Forked from one process: 32 interpreters of their own would take longer to start than the contention itself.
+_CONTEND = """
+import os, sys, time
+from pathlib import Path
+from flowlite.store import Store, TaskRecord
+path, processes, writes = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+Store(path).close()
+begin = time.monotonic() + 0.3
+children = []
+for number in range(processes):
+    pid = os.fork()
+    if pid:
+        children.append(pid)
+        continue
+    try:
+        time.sleep(max(0.0, begin - time.monotonic()))
+        store = Store(path)
+        mine = f"t{number}"
+        store.create_task(TaskRecord(mine, mine, "f", "local", {}, {}, {}, time.time()))
+        lease = store.acquire_lease(mine, mine, 60)
+        for count in range(writes):
+            store.transition(lease, "tick", str(count), attempt=count + 1)
+            assert store.get_task(mine).attempt == count + 1
+            store.version()
+        os._exit(0)
+    except BaseException as error:
+        print(f"{number}: {type(error).__name__}: {error}", flush=True)
+        os._exit(1)
+sys.exit(sum(os.waitpid(pid, 0)[1] != 0 for pid in children))
+"""
+
+
+def test_32_processes_write_at_once_and_nothing_is_lost(tmp_path: Path) -> None:
+    processes, writes = 32, 25
+    path = tmp_path / "state.db"
+    contention = run_python(_CONTEND, str(path), str(processes), str(writes))
+    said, _ = contention.communicate(timeout=100)
+    assert contention.returncode == 0, said
+    store = Store(path)
+    assert {t.attempt for t in store.list_tasks()} == {writes}
+    for number in range(processes):
+        assert [event.text for event in store.events(f"t{number}")] == [
+            str(count) for count in range(writes)
+        ]
+
+
+_HOLD = """
+import sqlite3, sys, time
+db = sqlite3.connect(sys.argv[1], isolation_level=None)
+db.execute("BEGIN IMMEDIATE")
+print("held", flush=True)
+time.sleep(float(sys.argv[2]))
+db.execute("COMMIT")
+"""
+
+
+def test_a_writer_waits_for_another_one(store: Store) -> None:
+    holder = run_python(_HOLD, str(store.path), "0.3")
+    assert holder.stdout is not None
+    eventually(lambda: holder.stdout is not None and holder.stdout.readline() == "held\n")
+    began = time.monotonic()
+    store.create_task(task())
+    assert time.monotonic() - began > 0.1
+    assert holder.wait(10) == 0
