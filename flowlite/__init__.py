@@ -1,0 +1,107 @@
+"""Multi-node training from a decorator.
+
+    from flowlite import FlowApp
+
+    app = FlowApp()
+
+    @app.function(gpu="h100:8", num_instances=4, distributed_mode="auto")
+    def train(lr: float = 1e-4) -> dict: ...
+
+    result = train.remote(lr=5e-5)
+
+Names are loaded on first use, so that `import flowlite` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from flowlite.app import FlowApp, Function
+    from flowlite.client import Flow
+    from flowlite.errors import (
+        BundleError,
+        CapacityUnavailable,
+        CapExceeded,
+        ConfigError,
+        FlowError,
+        NodeUnreachable,
+        NotFound,
+        ProviderError,
+        RemoteError,
+        RemoteTraceback,
+        ResultUnavailable,
+        SpecError,
+        StoreError,
+        TaskCancelled,
+        TaskFailed,
+        TaskTimeout,
+    )
+    from flowlite.logs import LogLine, Logs
+    from flowlite.spec.gpu import GpuRequest
+    from flowlite.spec.limits import Retries
+    from flowlite.spec.secrets import Secret
+    from flowlite.spec.storage import Volume
+    from flowlite.spec.task import TaskConfig
+    from flowlite.task import Task
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BundleError",
+    "CapExceeded",
+    "CapacityUnavailable",
+    "ConfigError",
+    "Flow",
+    "FlowApp",
+    "FlowError",
+    "Function",
+    "GpuRequest",
+    "LogLine",
+    "Logs",
+    "NodeUnreachable",
+    "NotFound",
+    "ProviderError",
+    "RemoteError",
+    "RemoteTraceback",
+    "ResultUnavailable",
+    "Retries",
+    "Secret",
+    "SpecError",
+    "StoreError",
+    "Task",
+    "TaskCancelled",
+    "TaskConfig",
+    "TaskFailed",
+    "TaskTimeout",
+    "Volume",
+    "__version__",
+]
+
+_ROOMS = {
+    "Flow": "client",
+    "FlowApp": "app",
+    "Function": "app",
+    "GpuRequest": "spec.gpu",
+    "LogLine": "logs",
+    "Logs": "logs",
+    "Retries": "spec.limits",
+    "Secret": "spec.secrets",
+    "Task": "task",
+    "TaskConfig": "spec.task",
+    "Volume": "spec.storage",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(f"flowlite.{_ROOMS.get(name, 'errors')}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

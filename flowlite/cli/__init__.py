@@ -1,0 +1,108 @@
+"""The `flow` command. Only the module of the command that was asked for is loaded."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+# Command -> module below `flowlite.cli` that registers it, in the order of `flow --help`.
+COMMANDS = {
+    "run": "run",
+    "status": "tasks",
+    "logs": "logs",
+    "result": "tasks",
+    "cancel": "tasks",
+    "ssh": "ssh",
+    "cost": "money",
+    "offers": "money",
+    "volumes": "volumes",
+    "gc": "upkeep",
+    "providers": "upkeep",
+    "config": "settings",
+}
+
+INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command and gives its exit code.
+
+    0 done, 1 the task failed, 2 usage, 3 not found, 4 refused by a cap, 5 provider error, 130 interrupted.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _run(arguments)
+    except KeyboardInterrupt:
+        sys.stderr.write("\ninterrupted\n")
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output (`| head`) has seen enough.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _run(arguments: list[str]) -> int:
+    from flowlite.cli.output import Reparse, report
+
+    while True:
+        try:
+            code = _invoke(arguments)
+            sys.stdout.flush()
+            return code
+        except Reparse as again:
+            arguments = again.arguments
+        except (KeyboardInterrupt, BrokenPipeError):
+            raise
+        except Exception as error:
+            return report(error, json="--json" in arguments)
+
+
+def _invoke(arguments: list[str]) -> int:
+    from typer.main import get_command
+
+    name = arguments[0] if arguments else ""
+    command = get_command(_application(name if name in COMMANDS else None))
+    words = list(arguments)
+    if name == "run" and "--" in words:
+        # The parser drops the first `--`; the second one then stands in place of a target.
+        words.insert(words.index("--"), "--")
+    code = command(words, prog_name="flow", standalone_mode=False, obj={"arguments": arguments})
+    return code if isinstance(code, int) else 0
+
+
+def _application(name: str | None) -> Any:
+    """The application with one command, or with all for help, completion and unknown names."""
+    import importlib
+
+    import typer
+
+    # rich draws help and tables on a terminal only; loading it takes as long as everything else.
+    pretty = "rich" if sys.stdout.isatty() else None
+    application = typer.Typer(
+        name="flow",
+        help="Run one function or command on a gang of nodes: here, or wherever your provider has them.",
+        add_completion=name is None,
+        no_args_is_help=True,
+        invoke_without_command=True,
+        rich_markup_mode=pretty,  # type: ignore[arg-type]
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+    # Without a callback, an application of one command would have no command name.
+    @application.callback()
+    def options(
+        version: bool = typer.Option(False, "--version", help="Say which flowlite this is."),
+    ) -> None:
+        if version:
+            from flowlite.cli.output import show_version
+
+            show_version()
+
+    wanted = COMMANDS if name is None else (name,)
+    for command in wanted:
+        module = importlib.import_module(f"flowlite.cli.{COMMANDS[command]}")
+        module.register(application, command)
+    return application

@@ -1,0 +1,354 @@
+"""Options on the command line made from the signature of a function, and their values read by its annotations."""
+
+from __future__ import annotations
+
+import enum
+import inspect
+import math
+import types
+import typing
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin
+
+from flowlite.errors import ConfigError
+from flowlite.suggest import did_you_mean
+
+Convert = Callable[[str], Any]
+_LISTS = (list, Sequence, tuple, set, frozenset)
+_TRUE = frozenset({"true", "yes", "on", "1"})
+_FALSE = frozenset({"false", "no", "off", "0"})
+_MISSING = inspect.Parameter.empty
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter of a function as an option.
+
+    Attributes:
+        name: As in the signature.
+        option: `--learning-rate`.
+        wanted: What may be given, in words.
+        convert: Makes a value of a text, or raises ValueError; None where it cannot be given on a command line.
+        many: The container for one that may be given several times, else None.
+        flag: `--flag` and `--no-flag`, without a value.
+        default: `inspect.Parameter.empty` if it must be given.
+    """
+
+    name: str
+    option: str
+    wanted: str
+    convert: Convert | None
+    many: Callable[[list[Any]], Any] | None = None
+    flag: bool = False
+    default: Any = _MISSING
+
+    @property
+    def required(self) -> bool:
+        """Whether it has no default."""
+        return self.default is _MISSING
+
+    def usage(self) -> str:
+        """As it stands in the help."""
+        if self.flag:
+            return f"{self.option}/--no-{self.option[2:]}"
+        return f"{self.option} {self.wanted}{'...' if self.many else ''}"
+
+
+@dataclass(slots=True)
+class Reading:
+    """A command line that was read.
+
+    Attributes:
+        given: Values by parameter name; lists for those that may be given several times.
+        foreign: Words that belong to options of somebody else.
+        own: All other words.
+    """
+
+    parameters: Sequence[Parameter]
+    what: str
+    given: dict[str, Any] = field(default_factory=dict)
+    foreign: list[str] = field(default_factory=list)
+    own: list[str] = field(default_factory=list)
+
+    def complete(self) -> dict[str, Any]:
+        """The arguments for the call. Raises ConfigError naming what is missing."""
+        missing = [p for p in self.parameters if p.required and p.name not in self.given]
+        for parameter in missing:
+            if parameter.convert is None:
+                _value(parameter, "", self.what)
+        if missing:
+            options = ", ".join(parameter.usage() for parameter in missing)
+            raise ConfigError(f"{self.what}: missing: {options}")
+        many = {parameter.name: parameter.many for parameter in self.parameters if parameter.many}
+        return {
+            name: many[name](value) if name in many else value for name, value in self.given.items()
+        }
+
+
+def parameters_of(function: Callable[..., Any]) -> list[Parameter]:
+    """The parameters of a function as options, in the order of the signature."""
+    function = inspect.unwrap(function)
+    try:
+        hints = typing.get_type_hints(function)
+    except Exception:
+        # An annotation that names something that is imported for type checkers only.
+        hints = {}
+    found = []
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue
+        annotation = hints.get(parameter.name, parameter.annotation)
+        found.append(_parameter(parameter, annotation))
+    return found
+
+
+def read_arguments(
+    parameters: Sequence[Parameter],
+    words: Sequence[str],
+    others: Mapping[str, bool] | None = None,
+    what: str = "the function",
+) -> Reading:
+    """Reads a command line.
+
+    Args:
+        parameters: From `parameters_of`.
+        words: The command line behind the function.
+        others: Options of somebody else, with whether each takes a value; they are passed over.
+        what: The function, for messages.
+
+    Raises:
+        ConfigError: An option is unknown, lacks its value or has a wrong one.
+    """
+    by_option: dict[str, tuple[Parameter, bool]] = {}
+    for parameter in parameters:
+        for option in (parameter.option, f"--{parameter.name}"):
+            by_option[option] = (parameter, True)
+            if parameter.flag:
+                by_option[f"--no-{option[2:]}"] = (parameter, False)
+    reading = Reading(parameters, what)
+    queue = deque(words)
+    while queue:
+        word = queue[0]
+        option, equals, value = word.partition("=")
+        known = None if others is None else _other(others, word)
+        if not _is_option(word):
+            _take_positional(reading, _next(queue, reading.own))
+        elif option in by_option:
+            _next(queue, reading.own)
+            parameter, sense = by_option[option]
+            _take(reading, parameter, sense, value if equals else None, queue)
+        elif known is not None:
+            _next(queue, reading.foreign)
+            if known and queue:
+                _next(queue, reading.foreign)
+        else:
+            raise ConfigError(_unknown(option, by_option, others, what))
+    return reading
+
+
+def _next(queue: deque[str], kept: list[str]) -> str:
+    kept.append(queue.popleft())
+    return kept[-1]
+
+
+def _parameter(parameter: inspect.Parameter, annotation: Any) -> Parameter:
+    option = f"--{parameter.name.replace('_', '-')}"
+    default = parameter.default
+    if annotation is _MISSING:
+        annotation = str if default is None or default is _MISSING else type(default)
+        if annotation in (list, tuple, dict):
+            items = default if not isinstance(default, dict) else ()
+            annotation = (
+                annotation[type(items[0]), ...] if annotation is tuple and items else annotation
+            )
+            annotation = list[type(items[0])] if annotation is list and items else annotation  # type: ignore[misc]
+    annotation, optional = _without_none(annotation)
+    if annotation is bool:
+        return Parameter(parameter.name, option, "", _to_bool, flag=True, default=default)
+    origin = get_origin(annotation) or annotation
+    if origin in (list, tuple, set, frozenset) or (
+        isinstance(origin, type) and issubclass(origin, Sequence) and origin is not str
+    ):
+        convert, wanted = _converter(_item_of(annotation))
+        many: Callable[[list[Any]], Any] = (
+            origin if origin in (list, tuple, set, frozenset) else list
+        )
+        return Parameter(parameter.name, option, wanted, convert, many=many, default=default)
+    convert, wanted = _converter(annotation)
+    if optional and convert is not None and annotation is not str:
+        convert = _or_none(convert)
+    return Parameter(parameter.name, option, wanted, convert, default=default)
+
+
+def _without_none(annotation: Any) -> tuple[Any, bool]:
+    if get_origin(annotation) in (Union, types.UnionType):
+        rest = [one for one in get_args(annotation) if one is not type(None)]
+        optional = len(rest) < len(get_args(annotation))
+        if len(rest) == 1:
+            return rest[0], optional
+        return Union[tuple(rest)], optional  # noqa: UP007 - made at run time
+    return annotation, False
+
+
+def _item_of(annotation: Any) -> Any:
+    items = [item for item in get_args(annotation) if item is not Ellipsis]
+    return items[0] if items else str
+
+
+def _converter(annotation: Any) -> tuple[Convert | None, str]:
+    """How to read a value of this type, and what to call it; None for a type that has no text form."""
+    if annotation in (str, Any, object):
+        return str, "TEXT"
+    if annotation is int:
+        return _to_int, "NUMBER"
+    if annotation is float:
+        return _to_float, "NUMBER"
+    if annotation is bool:
+        return _to_bool, "true|false"
+    if get_origin(annotation) is Literal:
+        return _one_of({str(value): value for value in get_args(annotation)})
+    if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
+        return _one_of(
+            {**{str(m.value): m for m in annotation}, **{m.name: m for m in annotation}},
+            [m.name for m in annotation],
+        )
+    if isinstance(annotation, type) and issubclass(annotation, Path):
+        return annotation, "PATH"
+    if get_origin(annotation) in (Union, types.UnionType):
+        return _first_of([_converter(one) for one in get_args(annotation)])
+    return None, getattr(annotation, "__name__", str(annotation))
+
+
+def _to_int(text: str) -> int:
+    try:
+        return int(text.replace("_", ""), 0)
+    except ValueError:
+        number = float(text)
+    if not math.isfinite(number) or number != int(number):
+        raise ValueError(text)
+    return int(number)
+
+
+def _to_float(text: str) -> float:
+    return float(text.replace("_", ""))
+
+
+def _to_bool(text: str) -> bool:
+    word = text.strip().lower()
+    if word not in _TRUE | _FALSE:
+        raise ValueError(text)
+    return word in _TRUE
+
+
+def _one_of(allowed: Mapping[str, Any], names: Sequence[str] | None = None) -> tuple[Convert, str]:
+    def convert(text: str) -> Any:
+        if text not in allowed:
+            raise ValueError(did_you_mean(text, allowed))
+        return allowed[text]
+
+    return convert, "|".join(names or allowed)
+
+
+def _or_none(convert: Convert) -> Convert:
+    return lambda text: None if text.strip().lower() in ("none", "null") else convert(text)
+
+
+def _first_of(readers: Sequence[tuple[Convert | None, str]]) -> tuple[Convert | None, str]:
+    # A text fits everything, so it is tried last.
+    usable = sorted((c for c, _ in readers if c is not None), key=lambda c: c is str)
+
+    def convert(text: str) -> Any:
+        for one in usable:
+            try:
+                return one(text)
+            except ValueError:
+                continue
+        raise ValueError(text)
+
+    return (convert if usable else None), "|".join(dict.fromkeys(wanted for _, wanted in readers))
+
+
+def _is_option(word: str) -> bool:
+    if not word.startswith("-") or word == "-":
+        return False
+    # A negative number is a value.
+    return not word[1:2].isdigit() and not (word[1:2] == "." and word[2:3].isdigit())
+
+
+def _take(
+    reading: Reading, parameter: Parameter, sense: bool, value: str | None, queue: deque[str]
+) -> None:
+    if parameter.flag:
+        given = True if value is None else _value(parameter, value, reading.what)
+        _keep(reading, parameter, given is sense)
+        return
+    if value is None:
+        if not queue or _is_option(queue[0]):
+            raise ConfigError(
+                f"{reading.what}: {parameter.option} needs a value: {parameter.usage()}"
+            )
+        value = _next(queue, reading.own)
+    _keep(reading, parameter, _value(parameter, value, reading.what))
+
+
+def _take_positional(reading: Reading, word: str) -> None:
+    """A word without an option goes to the first parameter that was not given yet."""
+    for parameter in reading.parameters:
+        if parameter.name not in reading.given:
+            _keep(reading, parameter, _value(parameter, word, reading.what))
+            return
+    takes = ", ".join(parameter.option for parameter in reading.parameters) or "none"
+    raise ConfigError(f"{reading.what}: {word!r} is one argument too many; it takes {takes}")
+
+
+def _keep(reading: Reading, parameter: Parameter, value: Any) -> None:
+    if parameter.many:
+        reading.given.setdefault(parameter.name, []).append(value)
+    elif parameter.name in reading.given:
+        raise ConfigError(f"{reading.what}: {parameter.option} is given twice")
+    else:
+        reading.given[parameter.name] = value
+
+
+def _value(parameter: Parameter, text: str, what: str) -> Any:
+    if parameter.convert is None:
+        raise ConfigError(
+            f"{what}: {parameter.option} is a {parameter.wanted}, which has no form on a command line; "
+            "call the function from Python instead"
+        )
+    try:
+        return parameter.convert(text)
+    except (ValueError, OverflowError) as error:
+        hint = str(error) if str(error).startswith("; did you mean") else ""
+        wanted = {"NUMBER": "a number", "true|false": "true or false", "": "true or false"}.get(
+            parameter.wanted, f"one of {parameter.wanted.replace('|', ', ')}"
+        )
+        raise ConfigError(
+            f"{what}: {parameter.option}: {text!r} is not allowed; give {wanted}{hint}"
+        ) from None
+
+
+def _other(others: Mapping[str, bool], word: str) -> bool | None:
+    """Whether a foreign option still needs its value; None if nobody knows it."""
+    option, equals, _ = word.partition("=")
+    if option in others:
+        return others[option] and not equals
+    short = word[:2]
+    if not word.startswith("--") and short in others:
+        # `-N4` has its value with it.
+        return others[short] and len(word) == 2
+    return None
+
+
+def _unknown(
+    option: str,
+    mine: Mapping[str, tuple[Parameter, bool]],
+    others: Mapping[str, bool] | None,
+    what: str,
+) -> str:
+    hint = did_you_mean(option, [*mine, *(others or {})])
+    known = dict.fromkeys(parameter.option for parameter, _ in mine.values())
+    return f"{what} has no option {option}{hint or ('; it has ' + ', '.join(known) if known else '; it has none')}"

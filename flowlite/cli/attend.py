@@ -1,0 +1,210 @@
+"""Submitting from the command line, and staying with the task until its end."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from flowlite.cli import output
+from flowlite.cli.logs import LiveLine, show
+from flowlite.errors import FlowError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from flowlite.logs import LogLine
+    from flowlite.spec import TaskConfig
+    from flowlite.task import Task
+
+
+def preview(config: TaskConfig, json: bool) -> None:
+    """Shows what would be launched. Nothing is written, nothing is asked of the provider that could cost money."""
+    from flowlite.client import Flow
+
+    with _warnings_as_lines():
+        config, plan = Flow().plan(config)
+    if json:
+        data = {
+            "config": config.to_dict(),
+            "plan": plan.to_json(),
+            "worst_case_cost": plan.worst_case_cost,
+        }
+        output.print_json("plan", data)
+        return
+    per_hour = plan.price_per_hour * plan.num_instances
+    gpus = f", {plan.gpus_per_node} × {plan.gpu} each" if plan.gpus_per_node else ""
+    output.facts(
+        {
+            "runs": _what(config),
+            "provider": " ".join(filter(None, (plan.provider, plan.region))),
+            "gang": f"{plan.num_instances} × {plan.instance_type}{gpus}",
+            "processes": f"{plan.processes_per_node} per node, {plan.processes_per_node * plan.num_instances} in all",
+            "price": f"{output.money(plan.price_per_hour)} per instance and hour, {output.money(per_hour)} in all",
+            "longest run": output.duration(plan.max_run_seconds)
+            if plan.max_run_seconds
+            else "no limit",
+            "cost at most": output.money(plan.worst_case_cost)
+            if plan.worst_case_cost is not None
+            else "no limit; --max-cost or --max-run-time-hours sets one",
+        }
+    )
+    for note in plan.notes:
+        output.say(f"note: {note}")
+    output.tell("dry run: nothing was submitted")
+
+
+def attend(config: TaskConfig, *, detach: bool, json: bool, show_logs: bool) -> int:
+    """Submits a task and, unless detached, stays with it to its end. Gives the exit code of the command."""
+    from flowlite.client import Flow
+
+    submitted: list[Task[Any]] = []
+    try:
+        with _warnings_as_lines():
+            flow = Flow(notify=lambda text: output.tell(f"note: {text}"))
+            task = flow.submit(config, announce=submitted.append)
+        if detach:
+            return _leave(task, json)
+        return _stay(task, json=json, show_logs=show_logs and not json)
+    except KeyboardInterrupt:
+        if not submitted:
+            output.tell("\ninterrupted; nothing was submitted")
+            return 130
+        return _interrupted(submitted[0], detach)
+
+
+def _leave(task: Task[Any], json: bool) -> int:
+    if json:
+        output.print_json("task", output.task_json(task.record, task.estimated_cost))
+        return 0
+    output.say(task.id)
+    output.tell(f"task {task.name} ({task.id}) goes on without this terminal")
+    output.tell(_reach(task))
+    return 0
+
+
+def _stay(task: Task[Any], *, json: bool, show_logs: bool) -> int:
+    output.tell(f"task {task.name} ({task.id}): {task.function}")
+    try:
+        if show_logs:
+            _follow(task)
+        task.wait()
+        return _end(task, json=json, logs_shown=show_logs)
+    except BrokenPipeError:
+        # Whoever read our output has gone; the task and its exit code still matter.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        output.tell(f"nobody reads the output any more; task {task.name} ({task.id}) goes on")
+        error = task.exception()
+        return 0 if error is None else output.exit_code(error)
+
+
+def _end(task: Task[Any], *, json: bool, logs_shown: bool) -> int:
+    from flowlite.cli.tasks import result_json, show_value
+
+    error = task.exception()
+    if error is None:
+        value: Any = None
+        try:
+            value = task.result()
+        except FlowError as unreadable:
+            error = unreadable
+    record = task.record
+    if json:
+        data = output.task_json(record, task.estimated_cost)
+        data.update(result_json(None) if error is not None else result_json(value))
+        data["error"] = output.error_json(error) if error is not None else None
+        output.print_json("result", data)
+    if error is not None:
+        return output.report(error, brief=logs_shown)
+    took = output.duration((record.finished_at or record.created_at) - record.created_at)
+    output.tell(
+        f"task {task.name} ({task.id}) completed in {took}, cost {output.money(task.estimated_cost)}"
+    )
+    if not json:
+        show_value(value)
+    return 0
+
+
+class _Progress:
+    """While nothing new is printed: the state of the task when it changes, and what a worker is writing just now."""
+
+    def __init__(self, task: Task[Any]) -> None:
+        self._task = task
+        self._state = ""
+        self.live = LiveLine() if sys.stdout.isatty() else None
+
+    def pause(self, line: LogLine | None) -> None:
+        record = self._task.record
+        state = f"{record.state}: {record.reason}" if record.reason else record.state
+        if state != self._state and not record.final:
+            self._state = state
+            if self.live:
+                self.live.clear()
+            sys.stdout.flush()
+            output.tell(output.coloured(f"· {output.printable(state)}", output.DIM, sys.stderr))
+        if self.live:
+            self.live.show(line)
+        sys.stdout.flush()
+
+
+def _follow(task: Task[Any]) -> None:
+    progress = _Progress(task)
+    try:
+        for block in task.logs(follow=True, on_pause=progress.pause).blocks():
+            show(block, progress.live)
+    finally:
+        with suppress(BrokenPipeError):
+            if progress.live:
+                progress.live.clear()
+            sys.stdout.flush()
+
+
+def _interrupted(task: Task[Any], detach: bool) -> int:
+    name = f"task {task.name} ({task.id})"
+    if detach:
+        output.tell(f"\ninterrupted; {name} goes on without this terminal")
+        output.tell(_reach(task))
+        return 130
+    try:
+        if not task.cancel():
+            output.tell(f"\ninterrupted; {name} had ended before: {task.status}")
+            return 130
+        output.tell(
+            f"\ninterrupted; {name} is being cancelled. Ctrl-C again leaves now, it ends all the same"
+        )
+        task.wait()
+        output.tell(f"{name}: {task.status}; its output: flow logs {task.id}")
+    except KeyboardInterrupt:
+        output.tell(f"\n{name} is {task.status}; its end: flow status {task.id}")
+    except FlowError as error:
+        output.tell(f"{name} could not be cancelled and goes on: {error}\n{_reach(task)}")
+    return 130
+
+
+def _reach(task: Task[Any]) -> str:
+    return (
+        f"  follow it: flow logs {task.id} -f    its result: flow result {task.id}    "
+        f"cancel it: flow cancel {task.id}"
+    )
+
+
+def _what(config: TaskConfig) -> str:
+    from flowlite.submission import command_line
+
+    if config.command is not None:
+        return command_line(config.command)
+    call = config.call
+    if call is None:
+        return "nothing"
+    shown = [repr(value) for value in call.args]
+    shown += [f"{name}={value!r}" for name, value in call.kwargs.items()]
+    return f"{call.function.__name__}({', '.join(shown)})"
+
+
+@contextmanager
+def _warnings_as_lines() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_, **__: output.warn(str(message))
+        yield

@@ -1,0 +1,313 @@
+"""`flow run`: a decorated function, a command or a task file, on a gang of nodes."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, get_args, get_type_hints
+
+import typer
+
+from flowlite.cli import output
+from flowlite.cli.names import complete_provider
+from flowlite.errors import ConfigError
+
+if TYPE_CHECKING:
+    from flowlite.app import Function
+    from flowlite.cli.arguments import Parameter
+    from flowlite.spec import TaskConfig
+
+HELP = """Run a function, a command or a task file on a gang of nodes.
+
+\b
+flow run train.py::train --lr 1e-4        a decorated function; its options come from its signature
+flow run -N 2 -- python train.py          any command, once per worker
+flow run task.yaml                        the options of TaskConfig in a file
+
+Shows the output of all workers and, at the end, what rank 0 returned. Ctrl-C cancels the task.
+"""
+
+_PANEL = "What to run on"
+_CAPS = "Caps"
+
+
+def register(application: typer.Typer, command: str) -> None:
+    """Adds `flow run`."""
+    application.command(command, help=HELP, context_settings={"allow_interspersed_args": False})(
+        run
+    )
+
+
+def run(
+    context: typer.Context,
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            help="FILE.py::FUNCTION, FILE.py, task.yaml, or -- COMMAND.", metavar="TARGET"
+        ),
+    ] = None,
+    rest: Annotated[
+        list[str] | None,
+        typer.Argument(help="Arguments of the function or command.", metavar="[ARGS]..."),
+    ] = None,
+    num_instances: Annotated[
+        int | None,
+        typer.Option("--num-instances", "-N", help="Nodes in the gang.", rich_help_panel=_PANEL),
+    ] = None,
+    processes_per_node: Annotated[
+        str | None,
+        typer.Option(
+            "--processes-per-node",
+            help="Workers on each node; auto: one per GPU.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None,
+    manual: Annotated[
+        bool,
+        typer.Option(
+            "--manual",
+            help="One process per node, for torchrun, accelerate, deepspeed.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = False,
+    gpu: Annotated[
+        str | None,
+        typer.Option("--gpu", help="GPUs of each node, as h100:8.", rich_help_panel=_PANEL),
+    ] = None,
+    provider: Annotated[
+        str | None,
+        typer.Option(
+            "--provider",
+            help="Where nodes come from.",
+            autocompletion=complete_provider,
+            rich_help_panel=_PANEL,
+        ),
+    ] = None,
+    region: Annotated[
+        str | None, typer.Option("--region", help="Region or zone.", rich_help_panel=_PANEL)
+    ] = None,
+    image: Annotated[
+        str | None, typer.Option("--image", help="Container image.", rich_help_panel=_PANEL)
+    ] = None,
+    priority: Annotated[
+        str | None, typer.Option("--priority", help="low, med or high.", rich_help_panel=_PANEL)
+    ] = None,
+    volume: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--volume", metavar="PATH=NAME", help="A volume at a path.", rich_help_panel=_PANEL
+        ),
+    ] = None,
+    mount: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--mount", metavar="PATH=s3://…", help="A bucket at a path.", rich_help_panel=_PANEL
+        ),
+    ] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--env",
+            "-e",
+            metavar="NAME=VALUE",
+            help="A variable; NAME alone takes yours.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None,
+    secret: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--secret",
+            metavar="NAME",
+            help="A variable of yours, kept out of all files.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None,
+    workdir: Annotated[
+        str | None,
+        typer.Option(
+            "--workdir", help="Directory to start in, on the nodes.", rich_help_panel=_PANEL
+        ),
+    ] = None,
+    max_price_per_hour: Annotated[
+        float | None,
+        typer.Option(
+            "--max-price-per-hour", help="Dollars per instance and hour.", rich_help_panel=_CAPS
+        ),
+    ] = None,
+    max_run_time_hours: Annotated[
+        float | None,
+        typer.Option(
+            "--max-run-time-hours",
+            help="Hours from the start of the workers.",
+            rich_help_panel=_CAPS,
+        ),
+    ] = None,
+    max_cost: Annotated[
+        float | None, typer.Option("--max-cost", help="Dollars in all.", rich_help_panel=_CAPS)
+    ] = None,
+    retries: Annotated[
+        int | None,
+        typer.Option("--retries", help="New attempts after a failure.", rich_help_panel=_CAPS),
+    ] = None,
+    name: Annotated[str | None, typer.Option("--name", help="Name of the task.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show what would be launched, and its price.")
+    ] = False,
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Return as soon as the task is submitted.")
+    ] = False,
+    no_logs: Annotated[
+        bool, typer.Option("--no-logs", help="Do not show the output of the workers.")
+    ] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print JSON: the task, and its result at the end.")
+    ] = False,
+) -> None:
+    options: dict[str, Any] = {
+        "num_instances": num_instances,
+        "processes_per_node": _processes(processes_per_node),
+        "distributed_mode": "manual" if manual else None,
+        "gpu": gpu,
+        "provider": provider,
+        "region": region,
+        "image": image,
+        "priority": priority,
+        "workdir": workdir,
+        "volumes": _pairs("--volume", volume, "PATH=NAME"),
+        "mounts": _pairs("--mount", mount, "PATH=s3://bucket"),
+        "environment": _environment(env),
+        "secrets": secret or None,
+        "max_price_per_hour": max_price_per_hour,
+        "max_run_time_hours": max_run_time_hours,
+        "max_cost": max_cost,
+        "retries": retries,
+        "name": name,
+    }
+    given = {option: value for option, value in options.items() if value is not None}
+    from flowlite.cli.attend import attend, preview
+
+    config = _config(context, target, rest or [], given)
+    if dry_run:
+        preview(config, json)
+        return
+    raise output.Quit(attend(config, detach=detach, json=json, show_logs=not no_logs))
+
+
+def _config(
+    context: typer.Context, target: str | None, rest: Sequence[str], options: Mapping[str, Any]
+) -> TaskConfig:
+    from flowlite.spec import TaskConfig
+
+    if target is None:
+        raise ConfigError(
+            "nothing to run: give FILE.py::FUNCTION, a task file, or a command behind `--`, as in "
+            "`flow run -N 2 -- python train.py`"
+        )
+    if target == "--":
+        if not rest:
+            raise ConfigError("nothing to run: `--` is followed by no command")
+        return TaskConfig(command=tuple(rest), **options)
+    if "--" in rest:
+        raise ConfigError(f"give either {target} or a command behind `--`, not both")
+    if target.endswith((".yaml", ".yml")):
+        if rest:
+            raise output.Reparse(_reordered(context, target, rest, []))
+        return _changed(TaskConfig.from_yaml(target), options)
+    if not target.partition("::")[0].endswith(".py"):
+        raise ConfigError(
+            f"{target!r} is neither FILE.py::FUNCTION nor a task file (.yaml); "
+            f"to run it as a command: flow run -- {target}"
+        )
+    return _function_config(context, target, rest, options)
+
+
+def _function_config(
+    context: typer.Context, target: str, rest: Sequence[str], options: Mapping[str, Any]
+) -> TaskConfig:
+    from flowlite.cli.arguments import parameters_of, read_arguments
+    from flowlite.cli.target import load_function
+
+    function = load_function(target)
+    parameters = parameters_of(function)
+    if {"--help", "-h"} & set(rest):
+        _show_help(target, function, parameters)
+    found = read_arguments(parameters, rest, _own_options(), what=f"{function.__name__}()")
+    if found.foreign:
+        raise output.Reparse(_reordered(context, target, found.foreign, found.own))
+    return function.options(**options).build_task_config(**found.complete())
+
+
+def _reordered(
+    context: typer.Context, target: str, options: Sequence[str], rest: Sequence[str]
+) -> list[str]:
+    """The command line with options of ours that stood behind the target moved in front of it."""
+    words: list[str] = context.obj["arguments"]
+    before = words[: words.index(target)]
+    return [*before, *options, target, *rest]
+
+
+def _own_options() -> dict[str, bool]:
+    """The options of `flow run`, with whether each takes a value."""
+    found = {}
+    for hint in get_type_hints(run, include_extras=True).values():
+        for option in getattr(hint, "__metadata__", ()):
+            for declaration in getattr(option, "param_decls", None) or ():
+                found[str(declaration)] = get_args(hint)[0] is not bool
+    return found
+
+
+def _show_help(
+    target: str, function: Function[..., Any], parameters: Sequence[Parameter]
+) -> NoReturn:
+    output.say(f"usage: flow run [OPTIONS] {target} [ARGS]...")
+    if function.__doc__:
+        output.say(f"\n{inspect.cleandoc(function.__doc__)}")
+    if parameters:
+        output.say(f"\narguments of {function.__name__}:")
+        width = max(len(parameter.usage()) for parameter in parameters)
+        for parameter in parameters:
+            about = "required" if parameter.required else f"default: {parameter.default!r}"
+            output.say(f"  {parameter.usage().ljust(width)}  {about}")
+    output.say("\noptions of flow run itself: flow run --help")
+    raise output.Quit(0)
+
+
+def _changed(config: TaskConfig, options: Mapping[str, Any]) -> TaskConfig:
+    """Options of the command line over those of a task file; mappings are added to."""
+    changes = dict(options)
+    for name in ("volumes", "mounts", "environment"):
+        if name in changes:
+            changes[name] = {**getattr(config, name), **changes[name]}
+    return config.replace(**changes)
+
+
+def _processes(text: str | None) -> int | str | None:
+    return int(text) if text is not None and text.isdecimal() else text
+
+
+def _pairs(option: str, given: Sequence[str] | None, form: str) -> dict[str, str] | None:
+    if not given:
+        return None
+    found = {}
+    for word in given:
+        key, equals, value = word.partition("=")
+        if not equals or not key or not value:
+            raise ConfigError(f"{option}: {word!r} is not allowed; write {form}")
+        found[key] = value
+    return found
+
+
+def _environment(given: Sequence[str] | None) -> dict[str, str] | None:
+    found = {}
+    for word in given or ():
+        name, equals, value = word.partition("=")
+        if not equals:
+            if name not in os.environ:
+                raise ConfigError(
+                    f"--env: {name} is not set here; set it, or write --env {name}=VALUE"
+                )
+            value = os.environ[name]
+        found[name] = value
+    return found or None

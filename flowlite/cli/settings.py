@@ -1,0 +1,108 @@
+"""`flow config`: what is set, by whom, and setting it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from flowlite.cli import output
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def _complete_setting(incomplete: str) -> list[tuple[str, str]]:
+    from flowlite.config import SETTINGS
+
+    return [
+        (name, setting.help) for name, setting in SETTINGS.items() if name.startswith(incomplete)
+    ]
+
+
+Name = Annotated[
+    str,
+    typer.Argument(help="Name of the setting.", metavar="NAME", autocompletion=_complete_setting),
+]
+
+
+def register(application: typer.Typer, command: str) -> None:
+    """Adds `flow config` with its subcommands."""
+    group = typer.Typer(help="Show and change settings.", no_args_is_help=True)
+    group.command("list")(list_settings)
+    group.command("get")(get)
+    group.command("set")(set_one)
+    group.command("unset")(unset)
+    group.command("path")(path)
+    application.add_typer(group, name=command)
+
+
+def list_settings(json: Json = False) -> None:
+    """Show all settings, and where each was set."""
+    from flowlite.config import load_settings
+
+    entries = list(load_settings())
+    if json:
+        data = [
+            {"name": e.name, "value": e.value, "origin": e.origin, "help": e.help} for e in entries
+        ]
+        output.print_json("settings", data)
+        return
+    output.table(
+        ("name", "value", "set by", "what"),
+        [(entry.name, _shown(entry.value), entry.origin, entry.help) for entry in entries],
+    )
+
+
+def get(name: Name, json: Json = False) -> None:
+    """Print the value of one setting."""
+    from flowlite.config import load_settings
+
+    settings = load_settings()
+    value = settings[name]
+    if json:
+        entry = settings.entries[name]
+        output.print_json("setting", {"name": name, "value": value, "origin": entry.origin})
+    else:
+        output.say(_shown(value))
+
+
+def set_one(
+    name: Name,
+    value: Annotated[str, typer.Argument(help="Its value.", metavar="VALUE")],
+    json: Json = False,
+) -> None:
+    """Set one in the file of FLOW_HOME."""
+    from flowlite.config import set_value
+
+    entry = set_value(name, value)
+    if json:
+        output.print_json("setting", {"name": name, "value": entry.value, "origin": entry.origin})
+    else:
+        output.say(f"{name} = {_shown(entry.value)}, in {entry.origin}")
+
+
+def unset(name: Name, json: Json = False) -> None:
+    """Take one out of the file of FLOW_HOME."""
+    from flowlite.config import load_settings, unset_value
+
+    unset_value(name)
+    entry = load_settings().entries[name]
+    if json:
+        output.print_json("setting", {"name": name, "value": entry.value, "origin": entry.origin})
+    else:
+        output.say(f"{name} is {_shown(entry.value)} now ({entry.origin})")
+
+
+def path(json: Json = False) -> None:
+    """Print the path of the file that `set` writes."""
+    from flowlite.config import HOME_FILE, home
+
+    file = home() / HOME_FILE
+    if json:
+        output.print_json("path", {"path": str(file), "home": str(home())})
+    else:
+        output.say(str(file))
+
+
+def _shown(value: Any) -> str:
+    return "-" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,130 @@
+"""`FILE::FUNCTION`: finds the decorated function in a Python file, importing the file as Python itself would."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, cast
+
+from flowlite.cli.output import Quit, tell
+from flowlite.errors import ConfigError, NotFound
+from flowlite.suggest import did_you_mean
+
+if TYPE_CHECKING:
+    from flowlite.app import Function
+
+
+def load_function(target: str) -> Function[..., Any]:
+    """The function that `FILE.py` or `FILE.py::FUNCTION` means.
+
+    Raises:
+        NotFound: No such file or function; the message lists what is there.
+        ConfigError: The file has several functions and none was named.
+    """
+    text, _, name = target.partition("::")
+    module = load_module(Path(text))
+    functions = _functions(module)
+    if name:
+        return _named(module, text, name, functions)
+    if len(functions) == 1:
+        return next(iter(functions.values()))
+    if not functions:
+        raise NotFound(
+            f"{text} has no function decorated with @app.function; decorate one, or run the script with "
+            f"`flow run -- python {text}`"
+        )
+    listed = ", ".join(f"{text}::{known}" for known in functions)
+    raise ConfigError(f"{text} has {len(functions)} functions; say which: {listed}")
+
+
+def load_module(path: Path) -> ModuleType:
+    """Imports a file under the name it has for Python, so that the nodes can import it by the same name."""
+    path = path.resolve()
+    if not path.is_file():
+        raise NotFound(f"no file {path}; give FILE.py::FUNCTION, task.yaml, or `-- COMMAND`")
+    root, name = path.parent, path.stem
+    while (root / "__init__.py").exists():
+        root, name = root.parent, f"{root.name}.{name}"
+    name = name.removesuffix(".__init__")
+    known = sys.modules.get(name)
+    if known is not None:
+        if _file_of(known) != path:
+            raise ConfigError(
+                f"{path.name} has the name of the module {name!r}, which is loaded already from "
+                f"{_file_of(known)}; rename the file"
+            )
+        return known
+    if str(root) not in sys.path:
+        sys.path.insert(0, str(root))
+    importlib.invalidate_caches()
+    try:
+        module = importlib.import_module(name)
+    except (KeyboardInterrupt, Quit):
+        raise
+    except BaseException as error:
+        _explain(error, path)
+        raise Quit(2) from None
+    if _file_of(module) != path:
+        raise ConfigError(
+            f"{path.name} has the name of another module, {_file_of(module)}, which Python finds first; rename the file"
+        )
+    return module
+
+
+def _functions(module: ModuleType) -> dict[str, Function[..., Any]]:
+    """Decorated functions that are at home in this module, by name."""
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if getattr(type(value), "__flowlite_function__", False)
+        and value.__module__ == module.__name__
+    }
+
+
+def _named(
+    module: ModuleType, text: str, name: str, functions: dict[str, Function[..., Any]]
+) -> Function[..., Any]:
+    found: Any = getattr(module, name, None)
+    if getattr(type(found), "__flowlite_function__", False):
+        return cast("Function[..., Any]", found)
+    if callable(found) and not isinstance(found, type):
+        return _decorated(found)
+    known = ", ".join(functions) or "none that is decorated with @app.function"
+    raise NotFound(
+        f"{text} has no function {name!r}{did_you_mean(name, functions)}; it has: {known}"
+    )
+
+
+def _decorated(function: Callable[..., Any]) -> Function[..., Any]:
+    from flowlite.app import FlowApp
+
+    return FlowApp().function(function)
+
+
+def _file_of(module: ModuleType) -> Path | None:
+    file = getattr(module, "__file__", None)
+    return Path(file).resolve() if file else None
+
+
+def _explain(error: BaseException, path: Path) -> None:
+    """The user's own traceback, without the frames of the import machinery and ours."""
+    from flowlite.cli.output import RED, coloured
+
+    if isinstance(error, SystemExit):
+        tell(
+            f"{coloured('error:', RED, sys.stderr)} {path} ended Python while it was imported; "
+            "put what it does at the top level under `if __name__ == '__main__':`"
+        )
+        return
+    tell(
+        f"{coloured('error:', RED, sys.stderr)} {path} cannot be imported: {type(error).__name__}: {error}"
+    )
+    at = error.__traceback__
+    while at is not None and at.tb_frame.f_code.co_filename != str(path):
+        at = at.tb_next
+    if at is not None:
+        sys.stderr.write("".join(traceback.format_exception(type(error), error, at)))

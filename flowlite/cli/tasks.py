@@ -1,0 +1,275 @@
+"""`flow status`, `flow cancel`, `flow result`: looking at tasks, ending them, taking what they returned."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flowlite.cli import output
+from flowlite.cli.names import complete_task
+
+if TYPE_CHECKING:
+    from flowlite.store import Event, TaskRecord
+    from flowlite.task import Task
+
+Name = Annotated[
+    str,
+    typer.Argument(help="Id, name or unique prefix.", autocompletion=complete_task, metavar="TASK"),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+# Finished tasks that `flow status` shows unless asked for all.
+SHOWN = 20
+EVENTS_SHOWN = 20
+
+
+def register(application: typer.Typer, command: str) -> None:
+    """Adds one of the commands of this module."""
+    commands: dict[str, Callable[..., None]] = {
+        "status": status,
+        "cancel": cancel,
+        "result": result,
+    }
+    application.command(command)(commands[command])
+
+
+def status(
+    task: Annotated[
+        str | None,
+        typer.Argument(
+            help="Id, name or unique prefix.", autocompletion=complete_task, metavar="[TASK]"
+        ),
+    ] = None,
+    all: Annotated[
+        bool, typer.Option("--all", "-a", help="Show all finished tasks, not only the newest.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Show all tasks, or one in detail."""
+    from flowlite.client import Flow
+
+    flow = Flow()
+    if task is not None:
+        _show_one(flow.get_task(task), json)
+        return
+    tasks = flow.list_tasks()
+    hidden = 0
+    if not all:
+        finished = [one for one in tasks if one.record.final]
+        older = {one.id for one in finished[SHOWN:]}
+        hidden = len(older)
+        tasks = [one for one in tasks if one.id not in older]
+    if json:
+        output.print_json("tasks", [output.task_json(t.record, t.estimated_cost) for t in tasks])
+        return
+    if not tasks:
+        output.say("no tasks yet; `flow run --help` shows how to start one")
+        return
+    output.table(
+        ("name", "id", "status", "nodes", "gpu", "created", "run time", "cost", "reason"),
+        [_row(one) for one in tasks],
+    )
+    if hidden:
+        output.tell(f"{hidden} older finished tasks are not shown; `flow status --all` shows them")
+
+
+def cancel(
+    tasks: Annotated[
+        list[str],
+        typer.Argument(
+            help="Ids, names or unique prefixes.", autocompletion=complete_task, metavar="TASK..."
+        ),
+    ],
+    wait: Annotated[
+        bool, typer.Option("--wait", "-w", help="Return only when the nodes are gone.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """End tasks. Their nodes are given back; logs stay."""
+    from flowlite.client import Flow
+
+    flow = Flow()
+    # All names are looked up first, so that a wrong one cancels nothing.
+    found = [flow.get_task(name) for name in tasks]
+    asked = [one.cancel() for one in found]
+    if wait:
+        for one in found:
+            one.wait()
+    if json:
+        data = [
+            {**output.task_json(one.record, one.estimated_cost), "cancel_requested": was}
+            for one, was in zip(found, asked, strict=True)
+        ]
+        output.print_json("tasks", data)
+        return
+    for one, was in zip(found, asked, strict=True):
+        if not was:
+            output.say(f"{one.name} ({one.id}) had ended before: {one.status}")
+        elif wait:
+            output.say(f"{one.name} ({one.id}): {one.status}")
+        else:
+            output.say(
+                f"{one.name} ({one.id}) is being cancelled; `flow status {one.id}` shows its end"
+            )
+
+
+def result(
+    task: Name,
+    rank: Annotated[int, typer.Option("--rank", help="Of this global rank.")] = 0,
+    pickle: Annotated[
+        bool, typer.Option("--pickle/--no-pickle", help="Refuse results that are not plain data.")
+    ] = True,
+    timeout: Annotated[
+        float | None, typer.Option("--timeout", help="Seconds to wait for the end of the task.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Wait for the end of a task and print what it returned."""
+    from flowlite.client import Flow
+
+    found = Flow().get_task(task)
+    value = found.result_of(rank, timeout, allow_pickle=pickle)
+    if json:
+        data = output.task_json(found.record, found.estimated_cost)
+        output.print_json("result", {**data, "rank": rank, **result_json(value)})
+        return
+    show_value(value)
+
+
+def result_json(value: Any) -> dict[str, Any]:
+    """A result in JSON: the value where it is plain, and its text in any case."""
+    return {
+        "result": output.json_value(value),
+        "result_text": None if value is None else repr(value),
+    }
+
+
+def show_value(value: Any) -> None:
+    """Prints a result: texts as they are, nothing for None, anything else as Python shows it."""
+    import sys
+
+    if value is None:
+        return
+    if isinstance(value, str):
+        output.say(value)
+    elif sys.stdout.isatty():
+        from rich.console import Console
+        from rich.pretty import Pretty
+
+        Console(file=sys.stdout).print(Pretty(value))
+    else:
+        from pprint import pformat
+
+        output.say(pformat(value, width=120, sort_dicts=False))
+
+
+def _show_one(task: Task[Any], json: bool) -> None:
+    record = task.record
+    nodes = task.nodes
+    events = task.events()
+    if json:
+        data = output.task_json(record, task.estimated_cost)
+        data["nodes"] = [
+            {
+                "rank": node.rank,
+                "id": node.id,
+                "state": node.state,
+                "address": node.address,
+                "price_per_hour": node.price_per_hour,
+            }
+            for node in nodes
+        ]
+        data["events"] = [
+            {"at": output.json_time(event.at), "kind": event.kind, "text": event.text}
+            for event in events
+        ]
+        output.print_json("task", data)
+        return
+    _show_facts(record, task.estimated_cost)
+    if nodes:
+        output.say()
+        output.table(
+            ("node", "instance", "state", "address"),
+            [
+                (
+                    str(node.rank if node.rank is not None else "-"),
+                    node.id,
+                    node.state,
+                    node.address,
+                )
+                for node in nodes
+            ],
+        )
+    if events:
+        output.say()
+        _show_events(events)
+
+
+def _show_facts(record: TaskRecord, cost: float) -> None:
+    plan, config = record.plan, record.config
+    per_node = plan.get("processes_per_node", 1)
+    gpus = f", {plan['gpus_per_node']} × {plan['gpu']} each" if plan.get("gpus_per_node") else ""
+    caps = [
+        f"{output.money(config['max_price_per_hour'])} per instance and hour"
+        if config.get("max_price_per_hour")
+        else "",
+        f"{output.money(config['max_cost'])} in all" if config.get("max_cost") else "",
+        output.duration(plan["max_run_seconds"]) if plan.get("max_run_seconds") else "",
+    ]
+    output.facts(
+        {
+            "task": f"{record.name} ({record.id})",
+            "runs": output.printable(record.function),
+            "status": record.state
+            + (f": {output.printable(record.reason)}" if record.reason else ""),
+            "gang": f"{plan.get('num_instances')} × {plan.get('instance_type')}, {per_node} per node{gpus}",
+            "provider": " ".join(filter(None, (record.provider, plan.get("region")))),
+            "attempt": str(record.attempt) if record.attempt > 1 else None,
+            "created": output.clock(record.created_at),
+            "started": output.clock(record.started_at) if record.started_at else None,
+            "finished": output.clock(record.finished_at) if record.finished_at else None,
+            "run time": output.duration(_run_time(record)) if record.started_at else None,
+            "cost": output.money(cost),
+            "caps": ", ".join(filter(None, caps)) or None,
+            "notes": "; ".join(plan.get("notes") or ()) or None,
+        }
+    )
+
+
+def _show_events(events: list[Event]) -> None:
+    # What stops the gang is noted when it happens and again as the reason of what follows.
+    shown = [
+        e for before, e in pairwise([None, *events]) if e and (not before or e.text != before.text)
+    ]
+    rows = [
+        (time.strftime("%H:%M:%S", time.localtime(event.at)), output.printable(event.text))
+        for event in shown[-EVENTS_SHOWN:]
+    ]
+    output.table(("time", "what"), rows)
+
+
+def _row(task: Task[Any]) -> tuple[str, ...]:
+    record = task.record
+    gpu = record.plan.get("gpu") or "-"
+    count = record.plan.get("gpus_per_node")
+    return (
+        record.name,
+        record.id,
+        record.state,
+        str(record.plan.get("num_instances", "-")),
+        f"{gpu}:{count}" if count else gpu,
+        f"{output.duration(time.time() - record.created_at)} ago",
+        output.duration(_run_time(record)),
+        output.money(task.estimated_cost),
+        output.printable(record.reason),
+    )
+
+
+def _run_time(record: TaskRecord) -> float | None:
+    if record.started_at is None:
+        return None
+    return (record.finished_at or time.time()) - record.started_at

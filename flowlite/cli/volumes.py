@@ -1,0 +1,104 @@
+"""`flow volumes`: named volumes of the provider."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from flowlite.cli import output
+from flowlite.cli.names import complete_provider
+from flowlite.errors import ConfigError
+
+Provider = Annotated[
+    str | None,
+    typer.Option("--provider", help="Where they are.", autocompletion=complete_provider),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Name = Annotated[str, typer.Argument(help="Name of the volume.", metavar="NAME")]
+
+
+def register(application: typer.Typer, command: str) -> None:
+    """Adds `flow volumes` with its subcommands."""
+    group = typer.Typer(help="List, make and delete named volumes.", no_args_is_help=True)
+    group.command("list")(list_volumes)
+    group.command("create")(create)
+    group.command("delete")(delete)
+    application.add_typer(group, name=command)
+
+
+def list_volumes(provider: Provider = None, json: Json = False) -> None:
+    """List all volumes."""
+    from flowlite.client import Flow
+
+    found = Flow(provider).volumes.list()
+    if json:
+        output.print_json("volumes", [volume.to_json() for volume in found])
+        return
+    if not found:
+        output.say("no volumes yet; a task that names one makes it")
+        return
+    output.table(
+        ("name", "provider", "interface", "size", "used", "location"),
+        [
+            (
+                volume.name,
+                volume.provider,
+                volume.interface,
+                f"{volume.size_gb:g} GB" if volume.size_gb else "-",
+                size(volume.used_bytes),
+                volume.location,
+            )
+            for volume in found
+        ],
+    )
+
+
+def create(
+    name: Name,
+    size_gb: Annotated[float | None, typer.Option("--size-gb", help="Size in GB.")] = None,
+    interface: Annotated[str, typer.Option("--interface", help="file or block.")] = "file",
+    provider: Provider = None,
+    json: Json = False,
+) -> None:
+    """Make a volume, or find the one of that name."""
+    from flowlite.client import Flow
+
+    volume = Flow(provider).volumes.create(name, size_gb, interface)
+    if json:
+        output.print_json("volume", volume.to_json())
+        return
+    output.say(f"volume {volume.name}: {volume.location}")
+
+
+def delete(
+    name: Name,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    provider: Provider = None,
+    json: Json = False,
+) -> None:
+    """Delete a volume and everything on it."""
+    from flowlite.client import Flow
+
+    if not yes:
+        if not sys.stdin.isatty():
+            raise ConfigError(f"everything on the volume {name!r} would be lost; add --yes")
+        typer.confirm(f"Delete the volume {name!r} and everything on it?", abort=True)
+    Flow(provider).volumes.delete(name)
+    if json:
+        output.print_json("volume", {"name": name, "deleted": True})
+    else:
+        output.say(f"volume {name} is deleted")
+
+
+def size(count: int | None) -> str:
+    """Bytes for people: `12 kB`, `3.4 GB`."""
+    if count is None:
+        return "-"
+    amount = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if amount < 1000:
+            return f"{amount:.0f} {unit}" if amount >= 10 or unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1000
+    return f"{amount:.1f} TB"

@@ -1,0 +1,230 @@
+"""`Flow`: submits tasks, finds them again, and looks after volumes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+
+from flowlite.errors import ConfigError
+from flowlite.session import Session, open_session
+from flowlite.task import Task
+
+if TYPE_CHECKING:
+    from flowlite.app import Function
+    from flowlite.provider import Offer, Plan, Provider, VolumeInfo
+    from flowlite.spec import TaskConfig
+    from flowlite.store import TaskRecord
+
+R = TypeVar("R")
+
+
+class Flow:
+    """The door to flowlite for programs. Cheap to make; opens FLOW_HOME on first use.
+
+    Attributes:
+        volumes: Named volumes of the provider.
+    """
+
+    def __init__(
+        self, provider: str | None = None, *, notify: Callable[[str], None] | None = None
+    ) -> None:
+        """
+        Args:
+            provider: Where nodes come from; None for what a configuration or the settings say.
+            notify: Takes sentences the user should read at submission; standard error unless given.
+        """
+        self._provider = provider
+        self._notify = notify or _to_stderr
+        self._noted: set[str] = set()
+        self.volumes = Volumes(self)
+
+    # Submitting
+
+    def run(
+        self,
+        target: TaskConfig | Function[..., Any] | str | os.PathLike[str],
+        mounts: Mapping[str, str] | None = None,
+        wait: bool = False,
+    ) -> Task[Any]:
+        """Submits a task.
+
+        Args:
+            target: A configuration with a call or a command, a decorated function that needs no arguments, or the path
+                of a task file (YAML).
+            mounts: Read-only buckets by path, beside those of the configuration.
+            wait: Return only when the task is final, whatever its end.
+
+        Raises:
+            ConfigError: An option is wrong, or cannot be honoured by the provider.
+            BundleError: The function or an argument cannot travel.
+            CapExceeded: A cap forbids the launch.
+        """
+        config = _config_of(target)
+        if mounts:
+            config = config.replace(mounts={**config.mounts, **mounts})
+        task = self.submit(config)
+        return task.wait() if wait else task
+
+    def submit_call(
+        self,
+        config: TaskConfig,
+        fn: Callable[..., R],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Task[R]:
+        """Submits a call of a function. Raises as `run` does."""
+        from flowlite.spec import BoundCall
+
+        return self.submit(config.with_call(BoundCall(fn, tuple(args), dict(kwargs or {}))))
+
+    def submit(
+        self, config: TaskConfig, *, announce: Callable[[Task[Any]], None] | None = None
+    ) -> Task[Any]:
+        """Submits what a configuration says: its call or its command. Raises as `run` does.
+
+        Everything that can be wrong is found before anything is written; from the moment this returns, the task goes
+        on without this process. Ctrl-C before that leaves no task behind, unless `announce` was called: it gets the
+        task first, before any interrupt, and its caller then decides.
+        """
+        from flowlite.submission import submit
+
+        config, plan = self.plan(config)
+        for note in plan.notes:
+            self._note(note)
+        session = self._session
+        made: list[Task[Any]] = []
+
+        def tell(record: TaskRecord) -> None:
+            made.append(Task(session, record))
+            if announce is not None:
+                announce(made[0])
+
+        try:
+            submit(session, config, plan, tell)
+        except KeyboardInterrupt:
+            if made and announce is None:
+                made[0].cancel()
+                self._notify(
+                    f"interrupted: task {made[0].name} ({made[0].id}) is being cancelled; "
+                    f"`flow status {made[0].id}` shows its end"
+                )
+            raise
+        return made[0]
+
+    def plan(self, config: TaskConfig) -> tuple[TaskConfig, Plan]:
+        """What would be launched, without launching it: the configuration with all settings, and the plan.
+
+        Raises:
+            ConfigError: An option is wrong, or cannot be honoured by the provider.
+            CapExceeded: A cap forbids the launch.
+        """
+        from flowlite.config import load_settings
+        from flowlite.submission import check_caps
+
+        settings = load_settings({"provider": self._provider})
+        config = config.with_defaults(settings.task_options())
+        name = self._provider or config.provider or settings.provider
+        provider = self._adapter(name)
+        plan = provider.plan(config)
+        check_caps(config, plan)
+        return config, plan
+
+    # Finding
+
+    def get_task(self, name: str) -> Task[Any]:
+        """The task of that id, the newest of that name, or the one with that unique prefix. Raises NotFound."""
+        session = self._session
+        record = session.store.find_task(name)
+        session.ensure()
+        return Task(session, record)
+
+    def list_tasks(
+        self, *, limit: int | None = None, unfinished: bool = False, name: str | None = None
+    ) -> list[Task[Any]]:
+        """Tasks, newest first."""
+        session = self._session
+        session.ensure()
+        records = session.store.list_tasks(limit=limit, unfinished=unfinished, name=name)
+        return [Task(session, record) for record in records]
+
+    def cancel(self, name: str) -> bool:
+        """Asks for the end of a task. Returns False if it was final already. Raises NotFound."""
+        return self.get_task(name).cancel()
+
+    def offers(self, gpu: str | None = None, num_instances: int = 1) -> list[Offer]:
+        """What could be had from the provider, cheapest first."""
+        return self._chosen().offers(gpu, num_instances)
+
+    # Inside
+
+    def _note(self, note: str) -> None:
+        # A sweep of a hundred tasks says it once.
+        if note not in self._noted:
+            self._noted.add(note)
+            self._notify(note)
+
+    @property
+    def _session(self) -> Session:
+        return open_session()
+
+    def _chosen(self) -> Provider:
+        from flowlite.config import load_settings
+
+        return self._adapter(load_settings({"provider": self._provider}).provider)
+
+    def _adapter(self, name: str) -> Provider:
+        from flowlite.provider import get_provider
+
+        return get_provider(name)
+
+
+class Volumes:
+    """Named volumes of the provider. Reached as `flow.volumes`."""
+
+    def __init__(self, flow: Flow) -> None:
+        self._flow = flow
+
+    def create(
+        self, name: str, size_gb: float | None = None, interface: str = "file"
+    ) -> VolumeInfo:
+        """Makes a volume, or gives the one of that name. Raises ConfigError if it cannot be made so."""
+        from flowlite.spec import Volume
+
+        volume = Volume(name=name, size_gb=size_gb, interface=_interface(interface))
+        return self._flow._chosen().create_volume(volume.name, volume.size_gb, volume.interface)
+
+    def list(self) -> list[VolumeInfo]:
+        """All volumes, by name."""
+        return sorted(self._flow._chosen().list_volumes(), key=lambda volume: volume.name)
+
+    def delete(self, name: str) -> None:
+        """Deletes a volume and everything on it. Raises NotFound."""
+        self._flow._chosen().delete_volume(name)
+
+
+def _config_of(target: Any) -> TaskConfig:
+    from flowlite.spec import TaskConfig
+
+    if isinstance(target, TaskConfig):
+        return target
+    if getattr(type(target), "__flowlite_function__", False):
+        return cast("TaskConfig", target.build_task_config())
+    if isinstance(target, str | os.PathLike):
+        return TaskConfig.from_yaml(Path(target))
+    hint = "decorate it with @app.function first" if callable(target) else "give a TaskConfig"
+    raise ConfigError(
+        f"run() takes a TaskConfig, a decorated function or the path of a task file, not {target!r}; {hint}"
+    )
+
+
+def _interface(value: str) -> Literal["file", "block"]:
+    # `Volume` refuses all others, with a hint.
+    return cast('Literal["file", "block"]', value)
+
+
+def _to_stderr(text: str) -> None:
+    sys.stderr.write(f"flowlite: {text}\n")
+    sys.stderr.flush()

@@ -1,0 +1,333 @@
+"""One stream of one worker, kept as a file with an index of times, read in pieces of lines."""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+import time
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+INDEX_RECORD = struct.Struct("<Qd")
+_NAME = re.compile(r"a(\d+)\.n(\d+)\.r(\d+)\.(out|err)")
+
+# Unfinished lines are shortened to their last state when they reach this size; only progress bars do.
+LONG_PENDING = 64 << 10
+
+# Control characters that a line may not carry to a terminal: all of C0 but tab and newline, and DEL.
+_CONTROLS = tuple(bytes([code]) for code in (*range(9), *range(11, 32), 127))
+_C1_LEAD = b"\xc2"
+_UNCLEAN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
+_SEQUENCE = re.compile(
+    r"""(?P<colour>\x1b\[[0-9;:]*m)
+    | (?:\x1b\]|\x9d)[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?      # operating system commands: titles, links, clipboard
+    | (?:\x1b[PX^_]|[\x90\x98\x9e\x9f])[^\x1b\x9c]*(?:\x1b\\|\x9c)?   # device control and other strings
+    | (?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?                         # cursor, erasing, modes
+    | \x1b[ -/]*[0-~]?
+    | [\x00-\x08\x0b-\x1f\x7f-\x9f]""",
+    re.VERBOSE,
+)
+
+
+class Stream(NamedTuple):
+    """Which stream of which worker. `kind` is "out" or "err"."""
+
+    attempt: int
+    node: int
+    rank: int
+    kind: str
+
+    @property
+    def file(self) -> str:
+        """Name of its file."""
+        return f"a{self.attempt}.n{self.node}.r{self.rank}.{self.kind}"
+
+
+def list_streams(directory: Path, node: int | None, rank: int | None) -> list[tuple[Stream, int]]:
+    """The streams in a directory with their present sizes, by attempt, node, rank and kind ("out" first)."""
+    found = []
+    try:
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                name = _NAME.fullmatch(entry.name)
+                if name is None:
+                    continue
+                stream = Stream(int(name[1]), int(name[2]), int(name[3]), name[4])
+                if (node is None or stream.node == node) and (rank is None or stream.rank == rank):
+                    found.append((stream, entry.stat().st_size))
+    except FileNotFoundError:
+        return []
+    found.sort(key=lambda item: (*item[0][:3], item[0].kind == "err"))
+    return found
+
+
+def clean(text: str) -> str:
+    """A line as it may be shown: colours kept, other control sequences removed, the last state of a progress bar."""
+    if _UNCLEAN.search(text) is None:
+        return text
+    if "\r" in text:
+        states = text.split("\r")
+        for state in reversed(states):
+            shown = _SEQUENCE.sub(_keep_colour, state)
+            if shown and _COLOUR.sub("", shown):
+                return shown
+        return ""
+    return _SEQUENCE.sub(_keep_colour, text)
+
+
+def without_colours(text: str) -> str:
+    """A clean line without its colours."""
+    return _COLOUR.sub("", text)
+
+
+def _keep_colour(match: re.Match[str]) -> str:
+    return match["colour"] or ""
+
+
+def is_clean(raw: bytes) -> bool:
+    """No byte in there could act on a terminal. May say False of harmless text, never True of harmful one."""
+    return not any(code in raw for code in _CONTROLS) and (raw.isascii() or _C1_LEAD not in raw)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some whole lines of one stream, seen at one time.
+
+    Attributes:
+        stream: Where they are from.
+        time: Unix time at which they were seen.
+        start: Offset of the first line in the stream.
+        skipped: Bytes left out at the front of the first line (older states of a progress bar).
+        raw: The lines; ends with a newline unless the last line is unfinished.
+        provisional: The unfinished line of a worker that is still writing; a reader stays in front of it.
+    """
+
+    stream: Stream
+    time: float
+    start: int
+    skipped: int
+    raw: bytes
+    provisional: bool = False
+
+    @property
+    def end(self) -> int:
+        """Offset from which a reader goes on after taking all of it."""
+        return self.start if self.provisional else self.start + self.skipped + len(self.raw)
+
+    def count(self) -> int:
+        """Number of lines."""
+        return self.raw.count(b"\n") + (not self.raw.endswith(b"\n"))
+
+    def end_after(self, lines: int, total: int) -> int:
+        """As `end`, after taking only the first `lines` of `total`."""
+        if lines >= total:
+            return self.end
+        return self.start + (self.skipped + self._index_after(lines) if lines else 0)
+
+    def without_first(self, lines: int) -> Piece:
+        """The rest after the first `lines`."""
+        cut = self._index_after(lines)
+        start = self.start + self.skipped + cut
+        return replace(self, start=start, skipped=0, raw=self.raw[cut:])
+
+    def texts(self) -> list[str]:
+        """The lines as they may be shown."""
+        text = self.raw.decode("utf-8", "replace")
+        lines = text.split("\n")
+        if not lines[-1]:
+            lines.pop()
+        return lines if is_clean(self.raw) else [clean(line) for line in lines]
+
+    def joined(self, prefix: str) -> str:
+        """The lines with `prefix` before each but the first, without the last newline."""
+        if not is_clean(self.raw):
+            return f"\n{prefix}".join(self.texts())
+        return self.raw.decode("utf-8", "replace").removesuffix("\n").replace("\n", f"\n{prefix}")
+
+    def _index_after(self, lines: int) -> int:
+        at = 0
+        for _ in range(lines):
+            at = self.raw.index(b"\n", at) + 1
+        return at
+
+
+class StreamReader:
+    """Reads one stream from an offset on. Bytes after the last newline wait in `pending` for the rest of their line.
+
+    Attributes:
+        offset: Where the bytes in `pending` begin, counting those that were left out.
+        grown_at: When `pending` last changed, on the monotonic clock.
+    """
+
+    def __init__(self, directory: Path, stream: Stream, offset: int, since: float | None) -> None:
+        self.stream = stream
+        self.grown_at = 0.0
+        self.pending = bytearray()
+        self._path = directory / stream.file
+        self._since = since
+        self._line_start = offset
+        self._skipped = 0
+        self._shorten_at = LONG_PENDING
+        self._offsets, self._times = array("Q"), array("d")
+        if since is not None:
+            self._load_index()
+            self._move_to(max(offset, self._first_since(since)))
+
+    @property
+    def offset(self) -> int:
+        """First byte that is neither given out nor in `pending`, less the length of `pending`."""
+        return self._line_start + self._skipped
+
+    def skip_to_tail(self, size: int, lines: int, *, complete_only: bool) -> None:
+        """Goes forward to where the last `lines` lines before `size` begin."""
+        end = self._after_newline(size, 1) if complete_only or not lines else size
+        start = self._after_newline(end - 1, lines) if lines else end
+        if start > self.offset:
+            self._move_to(start)
+
+    def read(
+        self, size: int, block: int, *, final: bool, provisional: bool = False
+    ) -> Iterator[Piece]:
+        """The lines between the offset and `size`, in pieces; `final` gives out an unfinished last line too.
+
+        With `provisional`, an unfinished last line is given out, but stays unread.
+        """
+        self._load_index()
+        for data in _read_blocks(self._path, self.offset + len(self.pending), size, block):
+            cut = data.rfind(b"\n") + 1
+            if not cut:
+                self._hold(data)
+                continue
+            start, skipped = self._line_start, self._skipped
+            raw = bytes(self.pending) + data[:cut] if self.pending else data[:cut]
+            self._move_to(start + skipped + len(raw))
+            if cut < len(data):
+                self._hold(data[cut:])
+            yield from self._pieces(start, skipped, raw)
+        if self.pending and (final or provisional):
+            piece = self.unfinished(provisional=not final)
+            if final:
+                self._move_to(self.offset + len(self.pending))
+            if piece is not None:
+                yield piece
+
+    def unfinished(self, *, provisional: bool = True) -> Piece | None:
+        """The line that has no end yet, unless it is older than asked for."""
+        at = self._time_at(self._line_start)
+        if not self.pending or (self._since is not None and at < self._since):
+            return None
+        return Piece(
+            self.stream, at, self._line_start, self._skipped, bytes(self.pending), provisional
+        )
+
+    # Inside
+
+    def _move_to(self, offset: int) -> None:
+        self._line_start, self._skipped = offset, 0
+        self._shorten_at = LONG_PENDING
+        self.pending = bytearray()
+
+    def _hold(self, data: bytes) -> None:
+        self.pending += data
+        self.grown_at = time.monotonic()
+        if len(self.pending) < self._shorten_at:
+            return
+        # Keep the last complete state that shows something: what follows may turn out to show nothing.
+        states = bytes(self.pending).split(b"\r")
+        kept = len(states) - 1
+        for number in range(len(states) - 2, 0, -1):
+            kept = number
+            if _COLOUR.sub("", clean(states[number].decode("utf-8", "replace"))):
+                break
+        else:
+            kept = 0
+        dropped = sum(map(len, states[:kept])) + kept
+        del self.pending[:dropped]
+        self._skipped += dropped
+        self._shorten_at = max(LONG_PENDING, 2 * len(self.pending))
+
+    def _pieces(self, start: int, skipped: int, raw: bytes) -> Iterator[Piece]:
+        """Cuts lines where the time at which their first byte was seen changes."""
+        origin = start + skipped
+        taken = 0
+        while taken < len(raw):
+            begin = origin + taken if taken else start
+            following = bisect_right(self._offsets, begin)
+            cut = len(raw)
+            if following < len(self._offsets) and self._offsets[following] < origin + len(raw):
+                # A line that began before the boundary is of the earlier time, wherever it ends.
+                boundary = self._offsets[following] - 1 - origin
+                cut = raw.find(b"\n", max(boundary, taken)) + 1 or len(raw)
+            at = self._time_at(begin)
+            if self._since is None or at >= self._since:
+                part = raw if cut - taken == len(raw) else raw[taken:cut]
+                yield Piece(self.stream, at, begin, 0 if taken else skipped, part)
+            taken = cut
+
+    def _load_index(self) -> None:
+        known = len(self._offsets) * INDEX_RECORD.size
+        try:
+            with open(f"{self._path}.idx", "rb", buffering=0) as file:
+                file.seek(known)
+                data = file.read()
+        except FileNotFoundError:
+            return
+        whole = len(data) - len(data) % INDEX_RECORD.size
+        latest = self._times[-1] if self._times else 0.0
+        for offset, at in INDEX_RECORD.iter_unpack(data[:whole]):
+            # Never backwards, so that a clock that was set back does not break the order within the stream.
+            latest = max(latest, at)
+            self._offsets.append(offset)
+            self._times.append(latest)
+
+    def _record_at(self, offset: int) -> int:
+        return max(0, bisect_right(self._offsets, offset) - 1)
+
+    def _time_at(self, offset: int) -> float:
+        if self._times:
+            return self._times[self._record_at(offset)]
+        try:
+            return self._path.stat().st_mtime
+        except FileNotFoundError:
+            return time.time()
+
+    def _first_since(self, since: float) -> int:
+        """Start of a line before which every line is older."""
+        if not self._offsets:
+            return 0
+        number = min(bisect_left(self._times, since), len(self._times) - 1)
+        return self._after_newline(self._offsets[number], 1)
+
+    def _after_newline(self, end: int, count: int) -> int:
+        """The offset behind the `count`-th newline before `end`, counted backwards; 0 if there are fewer."""
+        while end > 0:
+            start = max(0, end - LONG_PENDING)
+            data = b"".join(_read_blocks(self._path, start, end, LONG_PENDING))
+            found = data.count(b"\n")
+            if found < count:
+                count -= found
+                end = start
+                continue
+            at = len(data)
+            for _ in range(count):
+                at = data.rindex(b"\n", 0, at)
+            return start + at + 1
+        return 0
+
+
+def _read_blocks(path: Path, start: int, end: int, size: int) -> Iterator[bytes]:
+    """The bytes of a file between two offsets. The file is not kept open: there may be thousands."""
+    while start < end:
+        with open(path, "rb", buffering=0) as file:
+            file.seek(start)
+            data = file.read(min(size, end - start))
+        if not data:
+            return
+        start += len(data)
+        yield data

@@ -1,0 +1,139 @@
+"""From a checked configuration to a task in the store: name, call and caps. Nothing is left behind when it fails."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+
+from flowlite.errors import CapExceeded, ConfigError
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from flowlite.provider import Plan
+    from flowlite.session import Session
+    from flowlite.spec import TaskConfig
+    from flowlite.store import TaskRecord
+    from flowlite.supervise.start import Draft
+
+_LONGEST_FUNCTION = 200
+
+
+def submit(
+    session: Session, config: TaskConfig, plan: Plan, announce: Callable[[TaskRecord], None]
+) -> None:
+    """Records the task and starts its supervisor.
+
+    Ctrl-C is held back from the moment the task is recorded until it was announced, so that no task runs that nobody
+    was told of.
+
+    Raises:
+        ConfigError: There is nothing to run, or a secret has no value.
+        BundleError: The function or an argument cannot travel.
+        StoreError: FLOW_HOME cannot be written.
+    """
+    from flowlite.supervise import start
+
+    secrets = {secret.name: secret.resolve() for secret in config.secrets}
+    with start.draft_task(session.home) as draft:
+        function, call = _call(config, draft)
+        with _interrupts_held_back():
+            record = start.submit(
+                session.store,
+                draft,
+                name=config.name or _name_of(function),
+                function=function,
+                config=config.to_dict(),
+                plan=plan,
+                call=call,
+                secrets=secrets,
+            )
+            announce(record)
+
+
+def check_caps(config: TaskConfig, plan: Plan) -> None:
+    """The last look at the money, whatever the adapter did.
+
+    Raises:
+        CapExceeded: The plan breaks a cap of the configuration; the message has both figures.
+    """
+    cap, price = config.max_price_per_hour, plan.price_per_hour
+    if cap is not None and price > cap:
+        raise CapExceeded(
+            f"{plan.provider} asks ${price:.2f} per hour for {plan.instance_type}, and max_price_per_hour is "
+            f"${cap:.2f}; raise the cap, or ask for another machine (`flow offers`)"
+        )
+    worst = plan.worst_case_cost
+    if config.max_cost is not None and worst is not None and worst > config.max_cost * (1 + 1e-9):
+        raise CapExceeded(
+            f"{plan.num_instances} × ${price:.2f} per hour can come to ${worst:.2f}, and max_cost is "
+            f"${config.max_cost:.2f}; lower max_run_time_hours, or raise the cap"
+        )
+
+
+def command_line(command: str | Sequence[str]) -> str:
+    """A command as one would type it."""
+    return command if isinstance(command, str) else shlex.join(command)
+
+
+def _call(config: TaskConfig, draft: Draft) -> tuple[str, dict[str, Any]]:
+    """What people call it, and `AgentConfig.call` with paths on this machine."""
+    if config.command is not None:
+        text = command_line(config.command)
+        shell = isinstance(config.command, str)
+        argv = ["sh", "-c", text] if shell else list(config.command)
+        return text[:_LONGEST_FUNCTION], {"kind": "command", "argv": argv}
+    call = config.call
+    if call is None:
+        raise ConfigError(
+            "the configuration has nothing to run: give it a command, or build it from a function with "
+            "`function.build_task_config(…)`"
+        )
+    from flowlite.bundle.call import build_bundle
+
+    bundle = build_bundle(
+        call.function,
+        call.args,
+        call.kwargs,
+        directory=draft.paths.bundle,
+        results=config.results,
+        start=config.start,
+    )
+    # On this machine the bundle lies as it would in the directory of a node.
+    return bundle.function, bundle.call_config(str(draft.paths.bundle))
+
+
+def _name_of(function: str) -> str:
+    """A name for a task that was given none: of the script or module, else of the program or function."""
+    words = function.split()
+    script = next((PurePath(word).stem for word in words if word.endswith(".py")), None)
+    if script is None and "-m" in words[:-1]:
+        script = words[words.index("-m") + 1].rpartition(".")[2]
+    if script is None:
+        script = PurePath(words[0]).name if len(words) > 1 else function.rpartition(".")[2]
+    plain = re.sub(r"[^A-Za-z0-9]+", "-", script).strip("-")[:63].strip("-")
+    return plain or "task"
+
+
+@contextmanager
+def _interrupts_held_back() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        # Ctrl-C reaches the main thread only.
+        yield
+        return
+    held: list[tuple[int, FrameType | None]] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: held.append((number, frame)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if held and callable(before):
+            before(*held[0])
+        elif held and before == signal.SIG_DFL:
+            signal.raise_signal(signal.SIGINT)

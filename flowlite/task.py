@@ -1,0 +1,412 @@
+"""`Task`: one run seen from outside. It reads the store and the files of the task; the supervisor does the work."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+from flowlite.errors import NotFound, TaskTimeout
+from flowlite.logs import LogLine, Logs, parse_since
+from flowlite.session import Session, open_session
+
+if TYPE_CHECKING:
+    from flowlite.connect.base import Completed, Connection
+    from flowlite.provider import NodeSettings
+    from flowlite.store import Event, InstanceRecord, TaskRecord
+
+R_co = TypeVar("R_co", covariant=True)
+
+# While waiting: the shortest and the longest pause between two looks, and how often the supervisor is looked after.
+SHORTEST_PAUSE = 0.01
+LONGEST_PAUSE = 0.05
+ENSURE_EVERY = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One node of a task.
+
+    Attributes:
+        rank: Node rank, or None for one that never got a rank or was replaced.
+        id: The provider's id of the instance.
+        state: As the provider last told.
+        address: Where the other nodes reach it.
+        price_per_hour: US dollars.
+    """
+
+    rank: int | None
+    id: str
+    state: str
+    address: str
+    price_per_hour: float
+
+
+class Task(Generic[R_co]):
+    """One run. Every property is read anew when something has changed, and none of them waits.
+
+    Attributes:
+        id: Unique id.
+    """
+
+    def __init__(self, session: Session, record: TaskRecord) -> None:
+        self.id = record.id
+        self._session = session
+        self._latest = record
+        self._version = -1
+        self._look_after_at = 0.0
+
+    def __repr__(self) -> str:
+        return f"<Task {self.name} ({self.id}): {self.status}>"
+
+    def __await__(self) -> Generator[Any, None, R_co]:
+        """`await task` gives `result()` without blocking the event loop."""
+        import asyncio
+
+        return asyncio.to_thread(self.result).__await__()
+
+    # What is known
+
+    @property
+    def name(self) -> str:
+        """Its name; need not be unique."""
+        return self._latest.name
+
+    @property
+    def function(self) -> str:
+        """Name of the function, or the command line."""
+        return self._latest.function
+
+    @property
+    def provider(self) -> str:
+        """Name of the provider its nodes come from."""
+        return self._latest.provider
+
+    @property
+    def status(self) -> str:
+        """pending, provisioning, starting, running or stopping; at the end completed, failed or cancelled."""
+        return self.record.state
+
+    @property
+    def reason(self) -> str:
+        """Why it is in this state, in words."""
+        return self.record.reason
+
+    @property
+    def attempt(self) -> int:
+        """Number of the current attempt, from 1; 0 before the first."""
+        return self.record.attempt
+
+    @property
+    def num_instances(self) -> int:
+        """Nodes in the gang."""
+        return int(self._latest.plan["num_instances"])
+
+    @property
+    def nodes(self) -> list[Node]:
+        """Its nodes by rank, those that were replaced or have no rank yet last."""
+        found = [
+            Node(
+                i.node_rank,
+                i.id,
+                i.state,
+                str(i.data.get("address", "")),
+                i.price_per_hour,
+            )
+            for i in self._session.store.instances(self.id)
+        ]
+        return sorted(found, key=lambda node: (node.rank is None, node.rank, node.id))
+
+    @property
+    def max_price_per_hour(self) -> float | None:
+        """Cap in US dollars per instance and hour, or the price itself where no cap was set and a price is known."""
+        cap = self._latest.config.get("max_price_per_hour")
+        return float(cap) if cap is not None else float(self._latest.plan["price_per_hour"])
+
+    @property
+    def estimated_cost(self) -> float:
+        """What it has cost so far, in US dollars."""
+        from flowlite.supervise.cost import cost_so_far
+
+        return cost_so_far(self._session.store, self.id)
+
+    @property
+    def cost_per_hour(self) -> float:
+        """What it costs per hour just now, in US dollars; 0 once its nodes are gone."""
+        from flowlite.supervise.cost import rate_of
+
+        return rate_of(self._session.store.instances(self.id))
+
+    @property
+    def created_at(self) -> datetime:
+        """When it was submitted, in local time."""
+        return _local(self._latest.created_at)
+
+    @property
+    def started_at(self) -> datetime | None:
+        """When its workers started."""
+        at = self.record.started_at
+        return None if at is None else _local(at)
+
+    @property
+    def finished_at(self) -> datetime | None:
+        """When it became final: its nodes are known to be gone."""
+        at = self.record.finished_at
+        return None if at is None else _local(at)
+
+    @property
+    def done(self) -> bool:
+        """Whether it is final: completed, failed or cancelled. Who asks again and again keeps its supervisor alive."""
+        if self.record.final:
+            return True
+        now = time.monotonic()
+        if now >= self._look_after_at:
+            self._look_after_at = now + ENSURE_EVERY
+            self._session.ensure(self.id)
+        return False
+
+    @property
+    def record(self) -> TaskRecord:
+        """Its row in the store."""
+        version = self._session.store.version()
+        if version != self._version and not self._latest.final:
+            self._latest = self._session.store.get_task(self.id)
+            self._version = version
+        return self._latest
+
+    def events(self) -> list[Event]:
+        """What has happened, oldest first."""
+        return self._session.store.events(self.id)
+
+    # Logs
+
+    def logs(
+        self,
+        node: int | None = None,
+        rank: int | None = None,
+        follow: bool = False,
+        tail: int | None = None,
+        since: float | str | datetime | timedelta | None = None,
+        after: Mapping[str, int] | None = None,
+        on_pause: Callable[[LogLine | None], None] | None = None,
+    ) -> Logs:
+        """The output of its workers. Prints as text, iterates as `LogLine`.
+
+        Args:
+            node: Only of this node rank.
+            rank: Only of this global rank.
+            follow: Go on until the task is final and everything is read.
+            tail: Only the last so many lines.
+            since: Only lines seen since then: "5m", "10:30", a datetime, a timedelta or a Unix time.
+            after: `position` of an earlier `Logs`, to go on exactly there.
+            on_pause: Called whenever there is nothing new, with the line that a worker is writing just now.
+
+        Raises:
+            ConfigError: `since` or `tail` cannot be read.
+            NotFound: The task has no such node or rank.
+        """
+        self._check_place(node, rank)
+        return Logs(
+            self._session.paths(self.id).logs,
+            node=node,
+            rank=rank,
+            follow=follow,
+            tail=tail,
+            since=parse_since(since),
+            after=after,
+            ended=lambda: self.done,
+            closing=self._closing,
+            on_pause=on_pause,
+        )
+
+    # Waiting for the end
+
+    def wait(self, timeout: float | None = None) -> Task[R_co]:
+        """Waits until the task is final, whatever its end, and gives it back.
+
+        Raises:
+            TaskTimeout: Not final after `timeout` seconds; the task goes on.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        pause = SHORTEST_PAUSE
+        while not self.done:
+            left = pause if deadline is None else min(pause, deadline - time.monotonic())
+            if left <= 0:
+                raise TaskTimeout(
+                    f"task {self.name} ({self.id}) is still {self.status} after {timeout:g} s, and goes on; "
+                    f"wait longer, or end it with `flow cancel {self.id}`"
+                )
+            time.sleep(left)
+            pause = min(LONGEST_PAUSE, pause * 1.1)
+        return self
+
+    def result(self, timeout: float | None = None, *, allow_pickle: bool = True) -> R_co:
+        """Waits for the end and gives what rank 0 returned; None for a command.
+
+        Args:
+            timeout: Seconds to wait at most.
+            allow_pickle: False refuses results that are not plain data.
+
+        Raises:
+            TaskFailed: It failed. Where a worker raised an exception, that is raised instead, as its own type.
+            TaskCancelled: Somebody cancelled it.
+            TaskTimeout: Not final in time; the task goes on.
+            ResultUnavailable: There is no result that can be read.
+        """
+        self._wait_and_raise(timeout)
+        return cast("R_co", self._value(0, allow_pickle))
+
+    def results(self, timeout: float | None = None, *, allow_pickle: bool = True) -> list[R_co]:
+        """As `result`, of all ranks, by rank."""
+        from flowlite.failures import world_size
+
+        self._wait_and_raise(timeout)
+        size = world_size(self._latest)
+        return [cast("R_co", self._value(rank, allow_pickle)) for rank in range(size)]
+
+    def result_of(
+        self, rank: int, timeout: float | None = None, *, allow_pickle: bool = True
+    ) -> R_co:
+        """As `result`, of one rank."""
+        self._check_place(None, rank)
+        self._wait_and_raise(timeout)
+        return cast("R_co", self._value(rank, allow_pickle))
+
+    def exception(self, timeout: float | None = None) -> Exception | None:
+        """Waits for the end and gives what `result()` would raise, or None if the task completed."""
+        from flowlite.failures import exception_of
+
+        self.wait(timeout)
+        return exception_of(self._latest, self.events(), self._session.paths(self.id))
+
+    def failures(self) -> dict[int, Exception]:
+        """What each rank that failed ended with, the first failure at the front. Does not wait."""
+        from flowlite.failures import failures_of
+
+        return failures_of(self.record, self.events(), self._session.paths(self.id))
+
+    # Acting on it
+
+    def cancel(self) -> bool:
+        """Asks for the end of the task and returns at once; `wait()` waits for it.
+
+        Returns:
+            False if it was final already.
+        """
+        from flowlite.supervise.start import cancel
+
+        asked = cancel(self._session.store, self._session.home, self.id)
+        self._version = -1
+        return asked
+
+    def exec(
+        self, command: str | Sequence[str], node: int = 0, *, timeout: float | None = None
+    ) -> Completed:
+        """Runs a command on a node, in the environment of its first worker. A text goes through the shell.
+
+        Raises:
+            NotFound: There is no such node (yet).
+            NodeUnreachable: The node does not answer.
+            TimeoutError: Not done after `timeout` seconds; the command was killed.
+        """
+        with self.connect(node) as (connection, settings):
+            return connection.run(exec_argv(settings, command), timeout=timeout)
+
+    @contextmanager
+    def connect(self, node: int = 0) -> Iterator[tuple[Connection, NodeSettings]]:
+        """A connection to a node, with how the agent runs there; for `exec` and `flow ssh`.
+
+        Raises:
+            NotFound: There is no such node (yet).
+            NodeUnreachable: The node does not answer.
+        """
+        from flowlite.provider import Instance, Plan, get_provider
+
+        self._check_place(node, None)
+        found = self._instance(node)
+        provider = get_provider(self.provider)
+        instance = Instance.from_json(found.data)
+        settings = provider.node_settings(Plan.from_json(self._latest.plan), instance)
+        with provider.connect(instance) as connection:
+            yield connection, settings
+
+    # Inside
+
+    def _closing(self) -> str:
+        record = self.record
+        return record.reason if record.state == "failed" else ""
+
+    def _wait_and_raise(self, timeout: float | None) -> None:
+        error = self.exception(timeout)
+        if error is not None:
+            raise error
+
+    def _value(self, rank: int, allow_pickle: bool) -> Any:
+        from flowlite.bundle.result import load_result
+        from flowlite.failures import worker_node
+
+        record = self._latest
+        if record.call.get("kind") != "function":
+            return None
+        return load_result(
+            self._session.paths(self.id).result(record.attempt, rank),
+            allow_pickle=allow_pickle and record.config.get("results") != "plain",
+            node=worker_node(record, rank),
+            rank=rank,
+            task_name=record.name,
+            task_id=record.id,
+            attempt=record.attempt,
+        ).unwrap()
+
+    def _instance(self, node: int) -> InstanceRecord:
+        held = [i for i in self._session.store.instances(self.id) if i.node_rank == node]
+        if not held:
+            raise NotFound(
+                f"node {node} of task {self.name} ({self.id}) is not there yet; the task is {self.status}"
+                f"{': ' + self.reason if self.reason else ''}"
+            )
+        # The last one is the one that replaced the others.
+        return held[-1]
+
+    def _check_place(self, node: int | None, rank: int | None) -> None:
+        from flowlite.failures import world_size
+
+        for word, number, size in (
+            ("node", node, self.num_instances),
+            ("rank", rank, world_size(self._latest)),
+        ):
+            if number is not None and not 0 <= number < size:
+                there = f"only {word} 0" if size == 1 else f"{word}s 0 to {size - 1}"
+                raise NotFound(
+                    f"task {self.name} ({self.id}) has no {word} {number}: it has {there}"
+                )
+
+
+def find_task(text: str) -> Task[Any]:
+    """The task meant by an id, a name (the newest of that name) or a unique prefix. Raises NotFound."""
+    session = open_session()
+    return Task(session, session.store.find_task(text))
+
+
+def exec_argv(settings: NodeSettings, command: str | Sequence[str] | None) -> list[str]:
+    """What to run on a node so that `command` (None: a shell) sees the environment of the node's first worker."""
+    if command is None:
+        command = 'exec "${SHELL:-/bin/sh}" -i'
+    argv = ["sh", "-c", command] if isinstance(command, str) else list(command)
+    return [
+        settings.python,
+        "-I",
+        "-S",
+        f"{settings.home}/agent.pyz",
+        "exec",
+        settings.home,
+        "--",
+        *argv,
+    ]
+
+
+def _local(at: float) -> datetime:
+    return datetime.fromtimestamp(at, UTC).astimezone()

@@ -1,0 +1,290 @@
+"""`.remote`, `.spawn`, `.map` and `.starmap`, with a client that starts nothing: what is asked of it, and when."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import flowlite.client
+from flowlite import ConfigError, FlowApp, FlowError, TaskConfig, TaskTimeout
+
+
+class FakeTask:
+    """Runs its call when it has been looked at so many times, as a task that takes its time."""
+
+    def __init__(self, flow: FakeFlow, config: TaskConfig) -> None:
+        self.flow, self.config = flow, config
+        self.name, self.id = str(config.name), f"t{len(flow.tasks)}"
+        self.looks, self.cancelled = 0, False
+        call = config.call
+        assert call is not None
+        self._call: Callable[[], Any] = lambda: call.function(*call.args, **call.kwargs)
+
+    @property
+    def done(self) -> bool:
+        self.looks += 1
+        return self.cancelled or self.looks > self.flow.looks_until_done(self)
+
+    def wait(self, timeout: float) -> None:
+        self.flow.waits += 1
+        if self.flow.on_wait:
+            self.flow.on_wait()
+        raise TaskTimeout("still running")
+
+    def result(self) -> Any:
+        if self.flow.on_result:
+            self.flow.on_result()
+        return self._call()
+
+    def cancel(self) -> bool:
+        if self.flow.cancel_fails:
+            raise FlowError("the database is locked")
+        self.cancelled = True
+        return True
+
+    def logs(self, follow: bool = False) -> FakeLogs:
+        return FakeLogs(follow)
+
+
+class FakeLogs:
+    def __init__(self, follow: bool) -> None:
+        self.follow = follow
+
+    def blocks(self) -> Iterator[str]:
+        yield f"[Node 0] [10:30:15] hello, follow={self.follow}\n"
+
+
+class FakeFlow:
+    """Stands for `Flow`; counts what runs at a time."""
+
+    def __init__(self) -> None:
+        self.tasks: list[FakeTask] = []
+        self.providers: list[str | None] = []
+        self.most, self.waits = 0, 0
+        self.cancel_fails = False
+        self.on_submit: Callable[[], None] | None = None
+        self.on_result: Callable[[], None] | None = None
+        self.on_wait: Callable[[], None] | None = None
+        self.looks_until_done: Callable[[FakeTask], int] = lambda task: 3
+
+    def __call__(self, provider: str | None = None, notify: Any = None) -> FakeFlow:
+        self.providers.append(provider)
+        return self
+
+    def submit(self, config: TaskConfig, announce: Any = None) -> FakeTask:
+        self.tasks.append(FakeTask(self, config))
+        if announce:
+            announce(self.tasks[-1])
+        if self.on_submit:
+            self.on_submit()
+        running = [t for t in self.tasks if not t.cancelled and t.looks <= self.looks_until_done(t)]
+        self.most = max(self.most, len(running))
+        return self.tasks[-1]
+
+
+@pytest.fixture
+def flow(monkeypatch: pytest.MonkeyPatch) -> FakeFlow:
+    fake = FakeFlow()
+    monkeypatch.setattr(flowlite.client, "Flow", fake)
+    return fake
+
+
+app = FlowApp()
+
+
+@app.function(gpu="h100:2", num_instances=2)
+def double(x: int, bonus: int = 0) -> int:
+    if x < 0:
+        raise ValueError(f"negative: {x}")
+    return 2 * x + bonus
+
+
+@app.function
+async def later(x: int) -> int:
+    return x
+
+
+def test_spawn_and_remote(flow: FakeFlow) -> None:
+    task = double.spawn(3, bonus=1)
+    assert task.result() == 7
+    assert double.remote(4) == 8
+    assert [t.config.total_processes for t in flow.tasks] == [4, 4]
+    assert double.options(provider="slurm").remote(1) == 2
+    assert flow.providers == [None, None, "slurm"]
+
+
+def test_a_wrong_call_starts_nothing(flow: FakeFlow) -> None:
+    with pytest.raises(ConfigError):
+        double.remote("a", "b", "c")  # type: ignore[call-arg, arg-type]
+    with pytest.raises(ConfigError):
+        double.starmap([(1,), (1, 2, 3)])
+    assert flow.tasks == []
+
+
+def test_map_keeps_the_order_with_bounded_concurrency(flow: FakeFlow) -> None:
+    flow.looks_until_done = lambda task: (7 * len(task.id) + 5 * int(task.id[1:])) % 11
+    results = double.map(range(50), max_concurrent=4)
+    assert flow.tasks == []
+    assert list(results) == [2 * x for x in range(50)]
+    assert 1 < flow.most <= 4
+    assert not any(task.cancelled for task in flow.tasks)
+
+
+def test_map_one_at_a_time(flow: FakeFlow) -> None:
+    assert list(double.map([1, 2, 3], max_concurrent=1)) == [2, 4, 6]
+    assert flow.most == 1
+
+
+def test_map_over_nothing(flow: FakeFlow) -> None:
+    assert list(double.map([])) == []
+
+
+def test_starmap(flow: FakeFlow) -> None:
+    assert list(double.starmap([(1, 10), (2, 20)])) == [12, 24]
+    assert list(double.starmap((x, x) for x in (1, 2))) == [3, 6]
+
+
+def test_map_reads_no_further_ahead_than_needed(flow: FakeFlow) -> None:
+    def endless() -> Iterator[int]:
+        x = 0
+        while True:
+            yield x
+            x += 1
+
+    results = double.map(endless(), max_concurrent=3)
+    assert [next(results) for _ in range(5)] == [0, 2, 4, 6, 8]
+    assert len(flow.tasks) <= 5 + 2 * 3
+    results.close()  # type: ignore[attr-defined]
+    assert all(task.cancelled or task.done for task in flow.tasks)
+
+
+def test_first_failure_is_raised_and_the_rest_cancelled(flow: FakeFlow) -> None:
+    flow.looks_until_done = lambda task: 3 if task.id in {"t0", "t1"} else 10**9
+    results = double.map([1, -1, 3, 4, 5], max_concurrent=4)
+    assert next(results) == 2
+    with pytest.raises(ValueError, match="negative: -1"):
+        next(results)
+    assert [task.cancelled for task in flow.tasks[2:]] == [True] * len(flow.tasks[2:])
+    assert len(flow.tasks) > 2
+
+
+def test_return_exceptions(flow: FakeFlow) -> None:
+    first, second, third = double.map([1, -1, 3], return_exceptions=True)
+    assert (first, third) == (2, 6)
+    assert isinstance(second, ValueError)
+
+
+def test_a_wrong_call_in_the_middle_of_an_iterator_cancels_the_rest(flow: FakeFlow) -> None:
+    flow.looks_until_done = lambda task: 10**9
+    with pytest.raises(ConfigError):
+        list(double.starmap(iter([(1,), (2,), ()])))
+    assert [task.cancelled for task in flow.tasks] == [True, True]
+
+
+# Ctrl-C
+
+
+def interrupt() -> None:
+    assert threading.current_thread() is threading.main_thread()
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_first_interrupt_cancels_and_says_so(
+    flow: FakeFlow, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flow.on_result = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        double.remote(1)
+    assert flow.tasks[0].cancelled
+    said = capsys.readouterr().err
+    assert "Interrupted: task double (t0) is being cancelled, nothing of it goes on" in said
+    assert "flow status t0" in said
+    assert "flow logs t0" in said
+
+
+def test_interrupt_while_submitting_cancels_what_is_recorded(
+    flow: FakeFlow, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flow.on_submit = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        double.remote(1)
+    assert flow.tasks[0].cancelled
+    assert "(t0) is being cancelled" in capsys.readouterr().err
+
+
+def test_interrupt_when_it_cannot_be_cancelled(
+    flow: FakeFlow, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flow.on_result, flow.cancel_fails = interrupt, True
+    with pytest.raises(KeyboardInterrupt):
+        double.remote(1)
+    said = capsys.readouterr().err
+    assert "task double (t0) goes on, it could not be cancelled: the database is locked" in said
+    assert "cancel it: flow cancel t0" in said
+
+
+def test_interrupt_during_a_map_cancels_all(
+    flow: FakeFlow, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flow.looks_until_done = lambda task: 10**9
+    flow.on_wait = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        list(double.map([1, 2, 3]))
+    assert [task.cancelled for task in flow.tasks] == [True] * 3
+    said = capsys.readouterr().err
+    assert all(f"(t{n}) is being cancelled" in said for n in range(3))
+
+
+# Logs
+
+
+@pytest.mark.parametrize(("wish", "shown"), [("always", True), ("never", False), ("auto", False)])
+def test_remote_shows_logs_as_set(
+    flow: FakeFlow,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    wish: str,
+    shown: bool,
+) -> None:
+    monkeypatch.setenv("FLOW_SHOW_LOGS", wish)
+    assert double.remote(1) == 2
+    captured = capsys.readouterr()
+    assert ("[Node 0] [10:30:15] hello, follow=True" in captured.err) == shown
+    assert captured.out == ""
+
+
+def test_remote_shows_logs_on_a_terminal(
+    flow: FakeFlow, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    double.remote(1)
+    assert "hello" in capsys.readouterr().err
+
+
+# On a node
+
+
+def test_a_worker_starts_no_tasks(flow: FakeFlow, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLOW_TASK_ID", "t9")
+    for start in (
+        lambda: double.remote(1),
+        lambda: double.spawn(1),
+        lambda: list(double.map([1])),
+    ):
+        with pytest.raises(ConfigError, match="called by a worker of task t9"):
+            start()
+    assert double(1) == 2
+    monkeypatch.setenv("FLOW_NESTED", "1")
+    assert double.remote(1) == 2
+
+
+def test_a_coroutine_function_is_sent_as_it_is(flow: FakeFlow) -> None:
+    config = later.build_task_config(3)
+    assert config.call is not None
+    assert config.call.args == (3,)

@@ -1,0 +1,84 @@
+"""What a run may leave out, and how it says so.
+
+With FLOW_TEST_REQUIRE=all a skipped test is a failed one: the CI machine has every component, so a skip there means
+that something was not tested. Tests marked `gpu` are left out where there is no GPU, and the end of the run counts them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+REQUIRE_ALL = os.environ.get("FLOW_TEST_REQUIRE") == "all"
+_left_out = pytest.StashKey[list[str]]()
+
+
+def has_gpu() -> bool:
+    """Whether `nvidia-smi` lists at least one GPU."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return False
+    listed = subprocess.run([tool, "-L"], capture_output=True, text=True, check=False)
+    return listed.returncode == 0 and "GPU 0" in listed.stdout
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselects tests for a GPU that is not there."""
+    wanted = [item for item in items if item.get_closest_marker("gpu")]
+    if not wanted or has_gpu():
+        return
+    items[:] = [item for item in items if item not in wanted]
+    config.stash[_left_out] = [item.nodeid for item in wanted]
+    config.hook.pytest_deselected(items=wanted)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Turns the skip of a test into a failure where everything is required."""
+    report = yield
+    _forbid_skip(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """The same for a module that skips itself."""
+    report = yield
+    _forbid_skip(report)
+    return report
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """In a worker of pytest-xdist: hands the names to the process that prints the summary."""
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["left_out"] = session.config.stash.get(_left_out, [])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """In that process: takes them. Every worker collects the same tests."""
+    node.config.stash[_left_out] = getattr(node, "workeroutput", {}).get("left_out", [])
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Names the tests that wait for a GPU."""
+    left_out = terminalreporter.config.stash.get(_left_out, [])
+    if left_out:
+        terminalreporter.write_line(f"not run, no GPU here: {', '.join(left_out)}")
+
+
+def _forbid_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
+    if REQUIRE_ALL and report.skipped and not hasattr(report, "wasxfail"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+        report.outcome = "failed"
+        report.longrepr = f"{reason}\nFLOW_TEST_REQUIRE=all: a skipped test counts as failed"

@@ -1,0 +1,172 @@
+"""The rules of the house that no other test would notice breaking."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import flowlite
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("flowlite", "provider_adapters")
+PUBLIC_NAMES = [
+    "BundleError",
+    "CapExceeded",
+    "CapacityUnavailable",
+    "ConfigError",
+    "Flow",
+    "FlowApp",
+    "FlowError",
+    "Function",
+    "GpuRequest",
+    "LogLine",
+    "Logs",
+    "NodeUnreachable",
+    "NotFound",
+    "ProviderError",
+    "RemoteError",
+    "RemoteTraceback",
+    "ResultUnavailable",
+    "Retries",
+    "Secret",
+    "SpecError",
+    "StoreError",
+    "Task",
+    "TaskCancelled",
+    "TaskConfig",
+    "TaskFailed",
+    "TaskTimeout",
+    "Volume",
+    "__version__",
+]
+# What a node may import beside the standard library, and only where it is used: cloudpickle travels with the agent,
+# the others belong to the user's environment and are there if his values are made of them.
+NODE_MAY_IMPORT_LATE = {"cloudpickle", "numpy", "torch"}
+# A path of somebody's machine has no place in a tracked file.
+FOREIGN_PATHS = re.compile(
+    r"(?<![\w.])/(?:work|Users)/[\w.-]+|/home/(?!(?:me|you|user)/)[a-z][\w.-]*/|/root/[\w.-]+"
+)
+
+
+def tracked_files() -> list[Path]:
+    """Everything that is or would be committed."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if listed.returncode != 0:
+        pytest.skip("not a git checkout: the rule is about tracked files")
+    return [path for name in listed.stdout.splitlines() if (path := ROOT / name).is_file()]
+
+
+def sources(*packages: str) -> list[Path]:
+    """Python files of the packages."""
+    return sorted(path for package in packages for path in (ROOT / package).rglob("*.py"))
+
+
+def in_fresh_python(code: str) -> list[str]:
+    """Runs code in a new interpreter; returns what it printed, as a JSON list."""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return list(json.loads(done.stdout))
+
+
+def test_public_names() -> None:
+    assert sorted(flowlite.__all__) == PUBLIC_NAMES
+    for name in flowlite.__all__:
+        assert getattr(flowlite, name) is not None
+    assert set(PUBLIC_NAMES) <= set(dir(flowlite))
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="nothing_of_this_name"):
+        _ = flowlite.nothing_of_this_name  # type: ignore[attr-defined]
+
+
+def test_types_are_published() -> None:
+    assert (ROOT / "flowlite" / "py.typed").is_file()
+
+
+def test_import_is_light() -> None:
+    loaded = in_fresh_python(
+        "import json, sys, flowlite; print(json.dumps([m for m in sys.modules if '.' not in m]))"
+    )
+    assert not {"pydantic", "typer", "rich", "torch", "numpy", "cloudpickle", "sqlite3"} & set(
+        loaded
+    )
+
+
+def test_supervisor_does_without_heavy_modules() -> None:
+    loaded = in_fresh_python(
+        "import json, sys, flowlite.supervise.supervisor, provider_adapters.local;"
+        "print(json.dumps([m for m in sys.modules if '.' not in m]))"
+    )
+    assert not {"pydantic", "typer", "rich", "paramiko", "torch", "numpy"} & set(loaded)
+
+
+def test_floors() -> None:
+    done = subprocess.run(
+        [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
+
+
+@pytest.mark.parametrize("path", sources("flowlite/node"), ids=lambda path: path.name)
+def test_node_imports_the_standard_library_and_itself(path: Path) -> None:
+    for imported, at_top in imports_of(path):
+        allowed = imported in sys.stdlib_module_names or imported == ""
+        late = imported in NODE_MAY_IMPORT_LATE and not at_top
+        assert allowed or late, f"{path.name} imports {imported}"
+
+
+def imports_of(path: Path) -> Iterator[tuple[str, bool]]:
+    """Top-level names of what a file imports ("" for its own package), and whether at the top of the file."""
+    tree = ast.parse(path.read_text())
+    top = set(map(id, tree.body))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name.partition(".")[0], id(node) in top
+        elif isinstance(node, ast.ImportFrom):
+            name = "" if node.level else (node.module or "").partition(".")[0]
+            yield name, id(node) in top
+
+
+@pytest.mark.parametrize("path", sources(*PACKAGES), ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_file_has_one_subject(path: Path) -> None:
+    lines = len(path.read_text().splitlines())
+    assert lines <= 450, f"{path.relative_to(ROOT)} has {lines} lines; split it by subject"
+
+
+def test_no_path_of_one_machine() -> None:
+    found = []
+    for path in tracked_files():
+        if path == Path(__file__).resolve():
+            continue
+        for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
+            if FOREIGN_PATHS.search(line):
+                found.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()[:100]}")
+    assert not found, "\n".join(found)
+
+
+def test_the_version_is_written_once() -> None:
+    declared = re.search(
+        r'^version = "([^"]+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE
+    )
+    assert declared is not None
+    assert flowlite.__version__ == declared[1]

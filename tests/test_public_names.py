@@ -1,0 +1,96 @@
+"""The public surface: `__all__` is what it was promised to be, lazy, and cheap."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import flowlite
+import flowlite.spec
+
+ROOT = Path(__file__).parents[1]
+PROMISED = {
+    *("Flow", "FlowApp", "Function", "Task", "TaskConfig", "LogLine", "Logs"),
+    *("GpuRequest", "Retries", "Secret", "Volume"),
+    *(
+        "FlowError",
+        "ConfigError",
+        "SpecError",
+        "BundleError",
+        "NotFound",
+        "CapExceeded",
+        "StoreError",
+    ),
+    *("ProviderError", "CapacityUnavailable", "NodeUnreachable"),
+    *("TaskFailed", "RemoteError", "RemoteTraceback", "TaskCancelled", "TaskTimeout"),
+    *("ResultUnavailable", "__version__"),
+}
+
+
+def test_all_is_what_was_promised() -> None:
+    assert set(flowlite.__all__) == PROMISED
+    assert flowlite.__all__ == sorted(flowlite.__all__)
+
+
+@pytest.mark.parametrize("name", sorted(PROMISED))
+def test_every_name_leads_somewhere(name: str) -> None:
+    assert getattr(flowlite, name) is not None
+    assert name in dir(flowlite)
+
+
+def test_every_name_of_the_specs_leads_somewhere() -> None:
+    for name in flowlite.spec.__all__:
+        assert getattr(flowlite.spec, name).__name__ == name
+
+
+def test_unknown_names_are_refused() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'FlowAp'"):
+        _ = flowlite.FlowAp
+    with pytest.raises(AttributeError, match="no attribute 'TaskConf'"):
+        _ = flowlite.spec.TaskConf
+
+
+def test_every_public_error_is_exported() -> None:
+    from flowlite import errors
+
+    public = {
+        name
+        for name, value in vars(errors).items()
+        if isinstance(value, type) and issubclass(value, Exception) and not name.startswith("_")
+    }
+    assert public - {"LeaseLost"} <= PROMISED
+
+
+def test_version_agrees_with_the_package() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert flowlite.__version__ == project["version"]
+
+
+def test_import_loads_nothing_it_does_not_need() -> None:
+    code = "import sys; import flowlite; from flowlite import FlowApp; FlowApp();"
+    heavy = "('pydantic', 'cloudpickle', 'sqlite3', 'asyncio', 'typer', 'rich', 'yaml', 'torch', 'numpy')"
+    code += f"print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("statement", ["import flowlite", "from flowlite import FlowApp"])
+def test_import_costs_at_most_one_and_a_half_times_that_of_pydantic(statement: str) -> None:
+    def seconds(code: str) -> float:
+        began = time.perf_counter()
+        subprocess.run([sys.executable, "-c", code], check=True)
+        return time.perf_counter() - began
+
+    seconds(statement)  # writes what can be cached
+    pairs = [(seconds(statement), seconds("import pydantic; pydantic.BaseModel")) for _ in range(5)]
+    ours, theirs = (statistics.median(column) for column in zip(*pairs, strict=True))
+    assert ours <= 1.5 * theirs

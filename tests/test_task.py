@@ -1,0 +1,375 @@
+"""`Task`: one run seen from outside, from rows and files that these tests write."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowlite.errors import (
+    NotFound,
+    RemoteError,
+    RemoteTraceback,
+    ResultUnavailable,
+    TaskCancelled,
+    TaskFailed,
+    TaskTimeout,
+)
+from tests.tasks_made_by_hand import HandMade
+
+pytestmark = pytest.mark.usefixtures("flow_home")
+
+
+class Diverged(Exception):
+    """An exception of the user's, with arguments of its own."""
+
+    def __init__(self, step: int, loss: float) -> None:
+        super().__init__(f"step {step}: loss {loss}")
+        self.step = step
+        self.loss = loss
+
+
+class Slotted(Exception):
+    __slots__ = ()
+
+
+# What is known
+
+
+def test_properties_follow_the_store() -> None:
+    made = HandMade(nodes=2, per_node=4, price=2.0, config={"max_price_per_hour": 3.5})
+    task = made.task
+    assert (task.name, task.status, task.num_instances, task.provider) == (
+        "digits",
+        "running",
+        2,
+        "local",
+    )
+    assert task.max_price_per_hour == 3.5
+    assert task.finished_at is None
+    assert not task.done
+    made.change("stopping", "all ranks have ended")
+    assert (task.status, task.reason) == ("stopping", "all ranks have ended")
+    made.end()
+    assert task.done
+    assert isinstance(task.finished_at, datetime)
+    assert task.created_at.tzinfo is not None
+    assert task.created_at <= (task.started_at or task.created_at) <= task.finished_at
+    assert repr(task) == f"<Task digits ({made.id}): completed>"
+
+
+def test_nodes_and_cost_come_from_the_instances() -> None:
+    made = HandMade(price=2.0)
+    made.instance(1, price=2.0, hours=3, ended=True)
+    made.instance(0, price=2.0, hours=1)
+    task = made.task
+    assert [(node.rank, node.state, node.address) for node in task.nodes] == [
+        (0, "running", "10.0.0.0"),
+        (1, "ended", "10.0.0.1"),
+    ]
+    assert task.estimated_cost == pytest.approx(8.0, abs=0.01)
+    assert task.cost_per_hour == 2.0
+
+
+def test_without_a_cap_the_price_stands_in_its_place() -> None:
+    # The guide multiplies it by the number of instances.
+    assert HandMade(price=2.5).task.max_price_per_hour == 2.5
+
+
+def test_events_tell_what_happened() -> None:
+    made = HandMade()
+    made.end()
+    assert [event.kind for event in made.task.events()] == ["running", "completed"]
+
+
+# Waiting
+
+
+def test_wait_returns_soon_after_the_end() -> None:
+    made = HandMade()
+    ended: list[float] = []
+
+    def end() -> None:
+        ended.append(time.monotonic())
+        made.end()
+
+    timer = threading.Timer(0.2, end)
+    timer.start()
+    task = made.task
+    assert task.wait(timeout=20) is task
+    # Generous for a busy machine; an idle one needs 50 ms at most.
+    assert time.monotonic() - ended[0] < 2.0
+
+
+def test_wait_gives_up_after_its_timeout_and_leaves_the_task_alone() -> None:
+    made = HandMade()
+    with pytest.raises(TaskTimeout, match=f"still running after 0.05 s.*flow cancel {made.id}"):
+        made.task.wait(timeout=0.05)
+    with pytest.raises(TimeoutError):
+        made.task.result(timeout=0)
+    assert made.task.status == "running"
+
+
+def test_waiting_looks_after_the_supervisor(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = HandMade()
+    asked: list[str | None] = []
+    monkeypatch.setattr("flowlite.task.ENSURE_EVERY", 0.05)
+    monkeypatch.setattr(
+        "flowlite.supervise.start.ensure_supervisors",
+        lambda store, home, *, only=None: asked.append(only) or [],
+    )
+    with pytest.raises(TaskTimeout):
+        made.task.wait(timeout=0.3)
+    assert len(asked) >= 2
+    assert set(asked) == {made.id}
+
+
+def test_await_gives_the_result() -> None:
+    made = HandMade()
+    made.returns(0, {"accuracy": 0.97})
+    threading.Timer(0.1, made.end).start()
+
+    async def main() -> Any:
+        return await made.task
+
+    assert asyncio.run(main()) == {"accuracy": 0.97}
+
+
+# Results
+
+
+def test_results_come_by_rank() -> None:
+    made = HandMade()
+    for rank in range(4):
+        made.returns(rank, ("rank", rank))
+    made.end()
+    task = made.task
+    assert task.result() == ("rank", 0)
+    assert task.results() == [("rank", rank) for rank in range(4)]
+    assert task.result_of(3) == ("rank", 3)
+    assert task.exception() is None
+    with pytest.raises(NotFound, match="no rank 4: it has ranks 0 to 3"):
+        task.result_of(4)
+
+
+def test_results_are_those_of_the_last_attempt() -> None:
+    made = HandMade()
+    made.returns(0, "first", attempt=1)
+    made.returns(0, "second", attempt=2)
+    made.change("running", attempt=2)
+    made.end()
+    assert made.task.result() == "second"
+
+
+def test_a_command_returns_nothing() -> None:
+    made = HandMade(call={"kind": "command", "argv": ["true"]})
+    made.end()
+    assert made.task.result() is None
+    assert made.task.results() == [None] * 4
+
+
+def test_plain_results_refuse_pickles() -> None:
+    for config in ({}, {"results": "plain"}):
+        made = HandMade(config=config)
+        made.returns(0, Path("a pickle"))
+        made.end()
+        with pytest.raises(ResultUnavailable, match="pickle"):
+            made.task.result(allow_pickle=False)
+        if config:
+            with pytest.raises(ResultUnavailable, match="pickle"):
+                made.task.result()
+        else:
+            assert made.task.result() == Path("a pickle")
+
+
+def test_a_missing_result_is_named() -> None:
+    made = HandMade()
+    made.end()
+    with pytest.raises(ResultUnavailable, match="node 0, rank 0 of task digits"):
+        made.task.result()
+
+
+# Failures
+
+
+def test_a_workers_exception_is_raised_as_its_own_type() -> None:
+    made = HandMade()
+    made.raises(3, Diverged(7, 1e9), first=True)
+    made.end("failed", "first failure: node 1, rank 3: Diverged: step 7")
+    with pytest.raises(Diverged) as caught:
+        made.task.result()
+    error = caught.value
+    assert (error.step, error.loss) == (7, 1e9)
+    assert isinstance(error.__cause__, RemoteTraceback)
+    assert any("node 1, rank 3 of task digits" in note for note in error.__notes__)
+    assert made.task.exception().__class__ is Diverged
+    with pytest.raises(Diverged):
+        made.task.results()
+
+
+def test_the_first_failure_is_raised_and_the_others_are_listed() -> None:
+    made = HandMade()
+    made.raises(0, ValueError("second"))
+    made.raises(2, KeyError("first"), first=True)
+    made.raises(2, KeyError("first"))
+    made.fails(3, {"kind": "exit", "message": "exited with 7"}, code=7)
+    made.fails(1, {"kind": "signal"}, signal=15)
+    made.end("failed", "first failure: node 1, rank 2: KeyError: 'first'")
+    with pytest.raises(KeyError, match="first") as caught:
+        made.task.result()
+    failures = caught.value.failures  # type: ignore[attr-defined]
+    # Rank 1 was told to stop; it did not fail.
+    assert list(failures) == [2, 0, 3]
+    assert isinstance(failures[0], ValueError)
+    assert isinstance(failures[3], TaskFailed)
+    assert failures[2] is caught.value
+    assert "also failed: rank 0, 3" in "\n".join(caught.value.__notes__)
+    assert list(made.task.failures()) == [2, 0, 3]
+
+
+def test_an_exception_that_takes_no_attribute_is_raised_all_the_same() -> None:
+    made = HandMade()
+    made.raises(0, Slotted("no room"), first=True)
+    made.end("failed", "…")
+    with pytest.raises(Slotted):
+        made.task.result()
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"signal": 9}, "rank 3 on node 1 was killed by SIGKILL (out of memory?)"),
+        ({"signal": 11}, "rank 3 on node 1 was killed by SIGSEGV (a crash in native code)"),
+        ({"signal": 70}, "rank 3 on node 1 was killed by signal 70"),
+        ({"code": 42}, "rank 3 on node 1 exited with 42"),
+    ],
+)
+def test_signals_and_exit_codes_are_named_with_the_last_lines(
+    body: dict[str, Any], said: str
+) -> None:
+    made = HandMade()
+    made.fails(3, first=True, tail=["step 1", "step 2"], **body)
+    made.end("failed", "…")
+    with pytest.raises(TaskFailed) as caught:
+        made.task.result()
+    text = str(caught.value)
+    assert said in text
+    assert "step 1\n  step 2" in text
+    assert f"flow logs {made.id} --rank 3" in text
+    assert caught.value.task_id == made.id
+    assert list(caught.value.failures) == [3]
+
+
+def test_a_worker_killed_by_the_stop_signal_before_any_stop_did_fail() -> None:
+    made = HandMade()
+    made.fails(0, first=True, signal=15)
+    made.end("failed", "…")
+    with pytest.raises(TaskFailed, match="killed by SIGTERM"):
+        made.task.result()
+
+
+def test_without_its_file_an_exception_comes_as_remote_error() -> None:
+    made = HandMade()
+    failure = {"kind": "exception", "type": "my.Error", "message": "it broke"}
+    made.fails(2, failure, first=True, code=1)
+    made.end("failed", "…")
+    with pytest.raises(RemoteError, match=r"rank 2 on node 1: my\.Error: it broke") as caught:
+        made.task.result()
+    assert caught.value.type_name == "my.Error"
+
+
+def test_ranks_ended_at_the_deadline_did_not_fail_themselves() -> None:
+    made = HandMade()
+    for rank in range(4):
+        made.fails(rank, {"kind": "signal"}, signal=15)
+    made.end("failed", "max_run_time_hours: stopped after 5 s")
+    with pytest.raises(TaskFailed, match="stopped after 5 s") as caught:
+        made.task.result()
+    assert caught.value.failures == {}
+
+
+def test_a_failure_without_a_worker_says_why() -> None:
+    made = HandMade()
+    made.end("failed", "node 2 (i-7) is missing: it never joined")
+    with pytest.raises(TaskFailed, match=f"never joined.*flow status {made.id}"):
+        made.task.result()
+
+
+def test_failures_of_an_earlier_attempt_are_forgotten() -> None:
+    made = HandMade()
+    made.fails(0, first=True, code=1)
+    made.change("running", attempt=2)
+    made.end("failed", "node 0 is lost")
+    assert made.task.failures() == {}
+
+
+def test_a_cancelled_task_says_so() -> None:
+    made = HandMade()
+    made.end("cancelled", "cancelled while waiting for nodes")
+    with pytest.raises(TaskCancelled, match="was cancelled while waiting"):
+        made.task.result()
+    assert isinstance(made.task.exception(), TaskCancelled)
+    assert made.task.cancel() is False
+
+
+# Logs
+
+
+def test_logs_print_and_end_with_the_first_failure() -> None:
+    made = HandMade()
+    made.write(3, b"ValueError: no\n", stream="err")
+    made.end("failed", "first failure: node 1, rank 3: ValueError: no")
+    text = str(made.task.logs())
+    first, last = text.splitlines()
+    assert first.startswith("[Node 1] [")
+    assert first.endswith("] ValueError: no")
+    assert last == "first failure: node 1, rank 3: ValueError: no"
+
+
+def test_logs_of_a_completed_task_end_with_its_own_words() -> None:
+    made = HandMade()
+    made.write(0, b"done\n")
+    made.end()
+    assert str(made.task.logs()).endswith("] done")
+
+
+def test_following_ends_with_the_task_and_misses_nothing() -> None:
+    made = HandMade()
+    got: list[str] = []
+
+    def follow() -> None:
+        got.extend(line.text for line in made.task.logs(follow=True))
+
+    reader = threading.Thread(target=follow)
+    reader.start()
+    for number in range(50):
+        made.write(number % 4, f"line {number}\n".encode())
+    made.write(0, b"cut off")
+    made.end()
+    reader.join(10)
+    assert not reader.is_alive()
+    assert sorted(got) == sorted([*(f"line {n}" for n in range(50)), "cut off"])
+
+
+def test_logs_go_on_from_a_position() -> None:
+    made = HandMade()
+    made.write(0, b"one\ntwo\n")
+    logs = made.task.logs()
+    assert [line.text for line in logs] == ["one", "two"]
+    made.write(0, b"three\n")
+    assert [line.text for line in made.task.logs(after=logs.position)] == ["three"]
+
+
+def test_places_that_do_not_exist_are_named() -> None:
+    task = HandMade(nodes=1, per_node=2).task
+    with pytest.raises(NotFound, match="no node 1: it has only node 0"):
+        task.logs(node=1)
+    with pytest.raises(NotFound, match="no rank 2: it has ranks 0 to 1"):
+        task.logs(rank=2)
+    with pytest.raises(NotFound, match="node 0 .* is not there yet; the task is running"):
+        task.exec("true")
