@@ -1,0 +1,82 @@
+# The habits of the house. `make help` lists them.
+# Everything runs in VENV, which is made on first use and left alone afterwards.
+
+VENV ?= .venv
+PY := $(VENV)/bin/python
+ENV_READY := $(VENV)/.ready
+BENCH_READY := $(VENV)/.bench-ready
+TEST_PROCESSES ?= 2
+
+# Which wheels of torch: on a Linux machine without an NVIDIA GPU the ones without CUDA, a tenth of the size.
+TORCH_PAGE := https://download.pytorch.org/whl/cpu/torch/
+
+.DEFAULT_GOAL := help
+.PHONY: help env train test test-quick check format bench bench-docs clean
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' Makefile | while IFS='|' read -r name text; do \
+		printf '%-18s %s\n' "$$name" "$$text"; done
+
+env: $(ENV_READY) ## the environment in .venv, made if it is missing
+
+train: $(ENV_READY) ## train on handwritten digits: 4 local nodes, 2 processes each
+	@$(PY) examples/digits_ddp.py
+
+test: $(ENV_READY) ## all tests (under 10 minutes on 2 cores)
+	$(PY) -m pytest -n $(TEST_PROCESSES) --dist worksteal
+
+test-quick: $(ENV_READY) ## the tests that take under 3 minutes on 2 cores
+	$(PY) -m pytest -n $(TEST_PROCESSES) --dist worksteal -m "not slow"
+
+check: $(ENV_READY) ## format, lint, types and the floors of the house
+	$(PY) -m ruff format --check .
+	$(PY) -m ruff check .
+	$(PY) -m mypy
+	$(VENV)/bin/lint-imports --no-logo
+
+format: $(ENV_READY) ## rewrite the code as `make check` wants it
+	$(PY) -m ruff format .
+	$(PY) -m ruff check --fix .
+
+bench: $(BENCH_READY) ## every figure of docs/performance.md, beside its peer
+	$(PY) -m benchmarks
+
+bench-docs: $(BENCH_READY) ## the same, and write the table into docs/performance.md
+	$(PY) -m benchmarks --write
+
+clean: ## remove the environment and all caches
+	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(ENV_READY): pyproject.toml
+	@set -e; found=; \
+	for candidate in python3 python3.13 python3.12 python3.11 python3.14; do \
+		if $$candidate -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+			found=$$candidate; break; \
+		fi; \
+	done; \
+	if [ -z "$$found" ]; then \
+		echo "flowlite needs Python 3.11 or newer; python3 here is: $$(python3 --version 2>&1 || true)" >&2; \
+		echo "Install one (apt install python3.11 python3.11-venv, brew install python@3.12) and run make again." >&2; \
+		exit 1; \
+	fi; \
+	echo "Making $(VENV) with $$($$found --version) (once; this takes a minute or two)"; \
+	links=; \
+	if [ "$$(uname -s)" = Linux ] && ! command -v nvidia-smi >/dev/null && \
+		$$found -c 'import urllib.request as u; u.urlopen("$(TORCH_PAGE)", timeout=5)' 2>/dev/null; then \
+		links="--find-links $(TORCH_PAGE)"; \
+	fi; \
+	if command -v uv >/dev/null; then \
+		[ -x $(PY) ] || uv venv --quiet --python "$$($$found -c 'import sys; print(sys.executable)')" $(VENV); \
+		uv pip install --quiet --python $(PY) $$links -e '.[dev]'; \
+	else \
+		[ -x $(VENV)/bin/pip ] || $$found -m venv $(VENV) || { \
+			echo "$$found has no venv module; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }; \
+		$(PY) -m pip install --quiet $$links -e '.[dev]'; \
+	fi; \
+	touch $@
+
+$(BENCH_READY): $(ENV_READY)
+	@if command -v uv >/dev/null; then uv pip install --quiet --python $(PY) -e '.[dev,bench]'; \
+	else $(PY) -m pip install --quiet -e '.[dev,bench]'; fi
+	@touch $@

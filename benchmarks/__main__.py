@@ -1,0 +1,49 @@
+"""`python -m benchmarks [NAME ...]`: runs the benchmarks one after the other and prints one table."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+import time
+
+from benchmarks import table
+
+NAMES = (
+    "barrier",
+    "noop",
+    "start",
+    "rendezvous",
+    "log_throughput",
+    "big_array",
+    "memory",
+    "stopping",
+)
+
+
+def main() -> int:
+    """Returns 1 if a figure misses its bound."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of: {', '.join(NAMES)}")
+    parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds that count")
+    parser.add_argument("--write", action="store_true", help="write docs/performance.md")
+    asked = parser.parse_args()
+    unknown = set(asked.names) - set(NAMES)
+    if unknown or (asked.write and asked.names):
+        parser.error(f"no benchmark {unknown}" if unknown else "--write wants the whole table")
+    load = os.getloadavg()[0]
+    rows: list[table.Row] = []
+    for name in asked.names or NAMES:
+        started = time.monotonic()
+        taken = importlib.import_module(f"benchmarks.{name}").measure(asked.rounds)
+        print(f"\n{name} ({time.monotonic() - started:.0f} s)")
+        table.show(taken)
+        rows += taken
+    if asked.write:
+        table.write(rows, asked.rounds, load)
+    return int(any(row.reached is False for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,51 @@
+"""From the first member's dial to GO at all of them, beside torch's TCPStore with as many clients."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from benchmarks.measure import MARKS, PROGRAMS, Run, command, interleave, python
+from benchmarks.table import Row, seconds
+
+COUNTS = (64, 1024, 4096)
+
+
+def measure(rounds: int) -> list[Row]:
+    """A row for each count, and one for the growth."""
+    rows, ours = [], {}
+    for count in COUNTS:
+        medians = interleave(
+            {
+                "flowlite": partial(_run, "rendezvous_flowlite.py", count),
+                "torch": partial(_run, "rendezvous_torch.py", count),
+            },
+            rounds,
+        )
+        ours[count], theirs = medians["flowlite"].reached, medians["torch"].reached
+        rows.append(
+            Row(
+                f"rendezvous, join to GO, {count:,} simulated members",
+                seconds(ours[count]),
+                f"torch TCPStore join + barrier {seconds(theirs)}",
+                ours[count] / theirs,
+                "<= 1",
+                ours[count] <= theirs,
+            )
+        )
+    few, many = COUNTS[-2:]
+    growth, linear = ours[many] / ours[few], many / few
+    rows.append(
+        Row(
+            f"rendezvous, growth from {few:,} to {many:,} members",
+            f"{growth:.1f} x",
+            f"linear {linear:.0f} x",
+            growth / linear,
+            "<= 1",
+            growth <= linear,
+        )
+    )
+    return rows
+
+
+def _run(program: str, count: int) -> Run:
+    return command(python(PROGRAMS / program, MARKS, str(count)))
