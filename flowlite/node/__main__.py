@@ -1,10 +1,15 @@
-"""The node's program: `python agent.pyz SUBCOMMAND ...`, or `python -m flowlite.node SUBCOMMAND ...` from the source tree.
+"""The node's program: `python agent.pyz SUBCOMMAND`, or `python -m flowlite.node SUBCOMMAND` in a source tree.
 
-agent ATTEMPT_DIR...     be the agent of an attempt; with several directories, one process each
-warm SPEC.json [FD]      be the warm process (started by agents and by the local provider)
-worker ORDER.json PID    be a worker in a fresh interpreter (started by the keeper)
-exec NODE_HOME -- ARGV   run a command in the node's environment (used by `flow ssh`)
-version                  say which Python this is
+Subcommands:
+
+    agent ATTEMPT_DIR        be the agent of an attempt
+    agent --detach DIR...    fork one agent for each directory, and return
+    warm SPEC.json [FD]      be the warm process (started by agents and by the local provider)
+    worker ORDER.json PID    be a worker in a fresh interpreter (started by the keeper)
+    exec NODE_HOME -- ARGV   run a command in the node's environment (used by `flow ssh`)
+    version                  say which Python this is
+
+What is imported depends on the subcommand: what is not imported takes no time and no memory.
 """
 
 from __future__ import annotations
@@ -16,7 +21,6 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one subcommand; gives the exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
     what, rest = (arguments[0], arguments[1:]) if arguments else ("", [])
-    # Each is imported only where it is asked for: what is not imported takes no time and no memory.
     if what == "agent" and rest:
         # asyncio imports ssl if it can: a third of the agent's memory, for nothing.
         sys.modules.setdefault("ssl", None)  # type: ignore[arg-type]
@@ -24,9 +28,9 @@ def main(arguments: list[str] | None = None) -> int:
 
         return agent.main(rest)
     if what == "warm" and rest:
-        from . import warm
+        from . import template
 
-        warm.main(rest)
+        template.main(rest)
     if what == "worker" and len(rest) == 2:
         from . import worker
 

@@ -21,9 +21,9 @@ from typing import Any
 
 from . import checks, net, processes, warm
 from .config import AgentConfig, AttemptPaths, ConfigFault, write_atomically
-from .environment import Seat, path_with, worker_environment
 from .link import Fenced, MemberLink, PrepareError, Refused
 from .messages import GangSettings
+from .orders import beyond_inherited, call_with_paths, worker_orders
 from .ports import MasterPort
 from .workers import Workers, WorkersLost
 
@@ -49,7 +49,7 @@ class Agent:
         self._config = config
         self._paths = paths
         self._secret = secret
-        self._call = _with_paths(config.call, paths)
+        self._call = call_with_paths(config.call, paths)
         self._link: MemberLink | None = None
         self._server: RendezvousServer | None = None
         self._master: MasterPort | None = None
@@ -184,6 +184,8 @@ class Agent:
             state = await asyncio.shield(self._warming)
             if state["volumes_error"]:
                 raise PrepareError(state["volumes_error"])
+            if self._call.get("start") == "fork" and state["hazard"]:
+                raise PrepareError(f'workers cannot be forked: {state["hazard"]}; use start="auto"')
             if self._call["kind"] == "function":
                 wrong = await self._workers.prepare(self._call)
                 if wrong:
@@ -204,9 +206,9 @@ class Agent:
             raise WorkersLost("this agent was asked to end")
         if self._volume_token and self._config.is_leader:
             self._workers.forget_probe(self._shared_paths(), self._volume_token)
-        orders = self._orders(go)
+        orders = worker_orders(self._config, self._paths, self._call, go)
         entry = {
-            "environment": _differences(orders[0]["environment"], os.environ),
+            "environment": beyond_inherited(orders[0]["environment"]),
             "workdir": orders[0]["workdir"],
             "keeper": processes.identity(int(self._workers.warm["keeper"])),
         }
@@ -289,51 +291,6 @@ class Agent:
         volumes = self._config.volumes
         return [str(each["path"]) for each in volumes if each.get("interface", "file") == "file"]
 
-    # Starting
-
-    def _orders(self, go: Mapping[str, Any]) -> list[dict[str, Any]]:
-        config, paths = self._config, self._paths
-        seat = Seat(
-            task=config.task,
-            name=config.name,
-            attempt=config.epoch,
-            mode=config.mode,
-            node_rank=config.node_rank,
-            local_rank=0,
-            processes_per_node=config.processes_per_node,
-            addresses=list(go["addresses"]),
-            master_addr=str(go["master_addr"]),
-            master_port=int(go["master_port"]),
-            interface=net.interface_towards(str(go["master_addr"])),
-            cores=checks.cores(),
-            visible_gpus=config.visible_gpus,
-            path=path_with(config.python, os.environ.get("PATH")),
-        )
-        secrets = _read_secrets(paths.secrets)
-        what = (
-            {"argv": self._call["argv"]}
-            if self._call["kind"] == "command"
-            else {"call": self._call}
-        )
-        return [
-            {
-                "rank": rank,
-                "local_rank": local_rank,
-                "node": config.node_rank,
-                "name": config.name,
-                "environment": worker_environment(
-                    os.environ, seat._replace(local_rank=local_rank), config.environment, secrets
-                ),
-                "workdir": config.workdir or str(paths.home),
-                "out": str(paths.stream(rank, "out")),
-                "err": str(paths.stream(rank, "err")),
-                "result": str(paths.stream(rank, "result")),
-                "failure": str(paths.failure(rank)),
-                **what,
-            }
-            for local_rank, rank in enumerate(config.ranks)
-        ]
-
     # While they run
 
     def _on_worker(self, body: dict[str, Any]) -> None:
@@ -387,28 +344,6 @@ class Agent:
         report = {"outcome": outcome, "reason": reason, "workers": self._bodies}
         write_atomically(self._paths.report, json.dumps(report))
         log.info("ended: %s %s", outcome, reason)
-
-
-def _with_paths(call: Mapping[str, Any], paths: AttemptPaths) -> dict[str, Any]:
-    """The call with absolute paths."""
-    if call["kind"] == "command":
-        return dict(call)
-    sources = [
-        {**source, "zip": str(paths.resolve(source["zip"]))} for source in call.get("source", ())
-    ]
-    return {**call, "bundle": str(paths.resolve(call["bundle"])), "source": sources}
-
-
-def _differences(environment: Mapping[str, str], inherited: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if inherited.get(name) != value}
-
-
-def _read_secrets(path: Path) -> dict[str, str]:
-    try:
-        found = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return {}
-    return {str(name): str(value) for name, value in found.items()}
 
 
 # The process

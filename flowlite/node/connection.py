@@ -89,6 +89,7 @@ class Connection(asyncio.Protocol):
             transport.abort()
             return
         transport.set_write_buffer_limits(high=HIGH_WATER)
+        # asyncio does it for the sockets it dials itself, not for accepted ones.
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._answer()
         self.flush()

@@ -82,31 +82,32 @@ def open_envelope(path: str | os.PathLike[str], *, sha256: str | None = None) ->
         sha256: What the whole file must hash to. Without it, the hash inside the file is checked, which tells damage
             but not exchange.
     """
-    data = _map(path)
+    data, status = _map(path)
     if sha256 is None:
         _verify_trailer(data, path)
     else:
-        _verify_whole(data, path, sha256)
+        _verify_whole(data, status, path, sha256)
     return _parse(data, path)
 
 
-def _map(path: str | os.PathLike[str]) -> memoryview:
-    """The file as writable memory of this process only; pages are read when touched and copied when written."""
+def _map(path: str | os.PathLike[str]) -> tuple[memoryview, os.stat_result]:
+    """The file as writable memory of this process only: pages are read when touched, copied when written."""
     try:
         with open(path, "rb") as file:
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+            return memoryview(mapped), os.fstat(file.fileno())
     except (OSError, ValueError) as error:
         raise EnvelopeError(f"{os.fspath(path)} cannot be read: {error}") from None
-    return memoryview(mapped)
 
 
-def _verify_whole(data: memoryview, path: str | os.PathLike[str], sha256: str) -> None:
+def _verify_whole(
+    data: memoryview, status: os.stat_result, path: str | os.PathLike[str], sha256: str
+) -> None:
     """Check the file against a hash that came another way; once per file and process, its children included.
 
     A file counts as the same while its inode, size and times are: changing it and setting the change time
     back takes root.
     """
-    status = os.stat(path)
     identity = (
         status.st_dev,
         status.st_ino,

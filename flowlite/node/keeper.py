@@ -25,7 +25,7 @@ import signal
 import sys
 import time
 
-from . import processes, warm, worker
+from . import processes, template, worker
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class Keeper:
         """Serve, then stop what is left; gives the exit status."""
         self._wake_reader, wake_writer = os.pipe()
         os.set_blocking(self._wake_reader, False)
-        warm.watch_signals(wake_writer, (signal.SIGCHLD, signal.SIGTERM))
+        template.watch_signals(wake_writer, (signal.SIGCHLD, signal.SIGTERM))
         signal.pthread_sigmask(signal.SIG_SETMASK, unblock)
         processes.adopt_orphans()
         poll = select.poll()

@@ -13,7 +13,7 @@ def types() -> dict[type, tuple[bytes, Callable[[Any], str]]]:
     """Letter and writer by type, for the modules that are loaded: of the others there can be no values."""
     found: dict[type, tuple[bytes, Callable[[Any], str]]] = {range: (b"r", _range_text)}
     if datetime := sys.modules.get("datetime"):
-        found[datetime.datetime] = (b"t", _time_text)
+        found[datetime.datetime] = (b"t", _datetime_text)
         found[datetime.time] = (b"h", _time_text)
         found[datetime.date] = (b"d", lambda value: str(value.isoformat()))
         found[datetime.timedelta] = (b"s", _delta_text)
@@ -39,15 +39,22 @@ def _range_text(value: range) -> str:
     return f"{value.start} {value.stop} {value.step}"
 
 
+def _datetime_text(value: Any) -> str:
+    return f"{value.year} {value.month} {value.day} {_time_text(value)}"
+
+
 def _time_text(value: Any) -> str:
-    """ISO form behind the fold, which that form has no place for."""
+    """Numbers; the ISO form has no place for the fold, and reads zones of less than a second wrongly."""
+    numbers = [value.hour, value.minute, value.second, value.microsecond, value.fold]
     zone = value.tzinfo
     if zone is not None:
-        timezone = sys.modules["datetime"].timezone
         # A name given to the zone would be lost.
+        timezone = sys.modules["datetime"].timezone
         if type(zone) is not timezone or len(zone.__getinitargs__()) != 1:
             raise NotPlain(type_name(value), f"its time zone is a {type_name(zone)}")
-    return f"{value.fold}{value.isoformat()}"
+        offset = zone.utcoffset(None)
+        numbers += [offset.days, offset.seconds, offset.microseconds]
+    return " ".join(map(str, numbers))
 
 
 def _delta_text(value: Any) -> str:
@@ -62,13 +69,16 @@ def _read_range(text: str) -> range:
 def _read_datetime(text: str) -> Any:
     from datetime import datetime
 
-    return datetime.fromisoformat(text[1:]).replace(fold=int(text[:1]))
+    year, month, day, time = text.split(" ", 3)
+    return datetime.combine(datetime(int(year), int(month), int(day)).date(), _read_time(time))
 
 
 def _read_time(text: str) -> Any:
-    from datetime import time
+    from datetime import time, timedelta, timezone
 
-    return time.fromisoformat(text[1:]).replace(fold=int(text[:1]))
+    hour, minute, second, microsecond, fold, *offset = map(int, text.split(" "))
+    zone = timezone(timedelta(*offset)) if offset else None
+    return time(hour, minute, second, microsecond, zone, fold=fold)
 
 
 def _read_date(text: str) -> Any:

@@ -1,7 +1,8 @@
 """MASTER_PORT: chosen, proved by listening on it, held until GO, and let go of before any worker starts.
 
 Between GO and the moment rank 0 binds the port, nothing of ours holds it, because the framework's own rendezvous needs
-it. What keeps a second task of the same machine away meanwhile is a lock on a file, one per port.
+it. What keeps a second task of the same machine away meanwhile are two locks: one on a file, one file per port, and one
+that also reaches tasks of other users and other FLOW_HOMEs, the UDP port of the same number, which no framework uses.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class MasterPort:
         self.port: int | None = None
         self._locks = locks
         self._preferred = preferred
-        self._lock: int | None = None
+        self._lock: contextlib.ExitStack | None = None
         self._listener: socket.socket | None = None
         self._probes: deque[socket.socket] = deque()
 
@@ -47,13 +48,13 @@ class MasterPort:
         """
         self.close()
         for port in self._candidates():
-            lock = self._locked(port)
-            if lock is None:
+            locks = self._locked(port)
+            if locks is None:
                 continue
             try:
                 listener = listen_everywhere(port, self.address)
             except OSError as error:
-                os.close(lock)
+                locks.close()
                 if error.errno in (errno.EADDRINUSE, errno.EACCES):
                     continue
                 raise OSError(
@@ -61,7 +62,7 @@ class MasterPort:
                     f"MASTER_PORT cannot be bound on {self.address}: {error.strerror}. Is this an "
                     "address of the leader?",
                 ) from error
-            self._lock, self._listener, self.port = lock, listener, port
+            self._lock, self._listener, self.port = locks, listener, port
             self._drain(listener)
             return port
         raise OSError(
@@ -83,7 +84,7 @@ class MasterPort:
         """Let other tasks have the port; called when the workers are gone."""
         self.close()
         if self._lock is not None:
-            os.close(self._lock)
+            self._lock.close()
             self._lock = None
 
     def _candidates(self) -> Iterator[int]:
@@ -91,19 +92,26 @@ class MasterPort:
         # Below the range from which kernels take the ports of outgoing connections.
         yield from (port for port in range(PREFERRED + 1, _LAST) if port != self._preferred)
 
-    def _locked(self, port: int) -> int | None:
-        if self._locks is None:
-            return os.open(os.devnull, os.O_RDONLY)
+    def _locked(self, port: int) -> contextlib.ExitStack | None:
+        """Both locks, or None if another task has one of them."""
         import fcntl
 
-        self._locks.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = os.open(self._locks / f"{port}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(lock)
-            return None
-        return lock
+        with contextlib.ExitStack() as locks:
+            if self._locks is not None:
+                self._locks.mkdir(mode=0o700, parents=True, exist_ok=True)
+                path = self._locks / f"{port}.lock"
+                lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                locks.callback(os.close, lock)
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except OSError:
+                    return None
+            namesake = locks.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+            try:
+                namesake.bind(("127.0.0.1", port))
+            except OSError:
+                return None
+            return locks.pop_all()
 
     def _drain(self, listener: socket.socket) -> None:
         # Thousands of members connect as a probe; a full backlog would make the last of them wait.
@@ -151,7 +159,8 @@ def listen_everywhere(port: int, address: str) -> socket.socket:
         except OSError:
             continue
         try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            # Without SO_REUSEADDR: a port on which connections of an earlier task still fade serves
+            # torch, but not every framework.
             if family == socket.AF_INET6:
                 listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
             listener.bind((host, port))

@@ -259,10 +259,25 @@ def _prctl(option: int, value: int) -> bool:
     return bool(ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) == 0)
 
 
-def die_with_parent(parent: int) -> None:
-    """Be killed when the parent dies, where the kernel can do that. Ends at once if it already has."""
-    if _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) and os.getppid() != parent:
+def die_with_parent(parent: int) -> bool:
+    """Be killed when the parent dies, also if it already has. False where the kernel cannot do that."""
+    if not _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL):
+        return False
+    if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
+    return True
+
+
+def watch_parent(parent: int, every: float = 0.5) -> None:
+    """The same by looking now and then, for a Python process: it ends its whole group."""
+    import threading
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(every)
+        os.killpg(0, signal.SIGKILL)
+
+    threading.Thread(target=watch, daemon=True, name="flowlite-parent").start()
 
 
 def adopt_orphans() -> bool:

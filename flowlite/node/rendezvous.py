@@ -13,15 +13,15 @@ itself repeats everything it has to report; both sides ignore what they know alr
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from . import messages as m
+from .actions import Action, Close, CloseMaster, Finish, Moment, Outbox, Peer, ProveMaster
 from .agreement import disagreements, warnings
+from .desk import SupervisorDesk
 from .messages import GangSettings, Message, MessageError
 from .roster import node_of
 from .seats import Seat, Seats
-from .streams import StreamRelay
 
 RECONNECT_GRACE = 0.5
 """Seconds a node whose connection broke has to come back before it is suspected."""
@@ -30,70 +30,19 @@ RELEASE_WAIT = 2.0
 """Seconds after release until agents that have not hung up are left alone."""
 
 
-class Moment(NamedTuple):
-    """Now, on the leader: monotonic seconds, and unix time."""
-
-    steady: float
-    unix: float
-
-
-class Peer(NamedTuple):
-    """Who is at the other end of an authenticated connection."""
-
-    role: str
-    name: str
-    address: str
-
-
-@dataclass(frozen=True, slots=True)
-class Send:
-    """Send one message to each of these connections (those that still are)."""
-
-    connections: tuple[int, ...]
-    message: Message
-
-
-@dataclass(frozen=True, slots=True)
-class Close:
-    """Close a connection once what was sent before has left."""
-
-    connection: int
-
-
-@dataclass(frozen=True, slots=True)
-class ProveMaster:
-    """Choose and hold the master port; answer with `master_proved` or `master_failed`."""
-
-
-@dataclass(frozen=True, slots=True)
-class CloseMaster:
-    """Give the master port back; the workers need it now."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finish:
-    """Nothing is left to serve."""
-
-
-Action = Send | Close | ProveMaster | CloseMaster | Finish
-
-
 class Rendezvous:
     """One gang of one epoch, seen by its leader."""
 
     def __init__(self, settings: GangSettings, now: Moment, volume_token: str = "") -> None:
         self._settings = settings
         self._seats = Seats(settings)
-        self._relay = StreamRelay(settings)
+        self._outbox = Outbox(settings)
+        self._desk = SupervisorDesk(settings, self._outbox, self._seats, now)
         self._token = volume_token
         self._began = now.steady
         self._since = now.steady
         self._ticked = now.steady
         self._beat = now.steady
-        self._out: list[Action] = []
-        self._events: list[dict[str, Any]] = []
-        self._supervisor: int | None = None
-        self._supervisor_heard = now.steady
         self._exits: dict[int, Mapping[str, Any]] = {}
         self._first: dict[str, Any] | None = None
         self._order: dict[str, Any] | None = None
@@ -123,7 +72,7 @@ class Rendezvous:
                 raise MessageError(f"{kind} before join")
             self._hear(seat, now)
             self._from_member(seat, kind, message, now)
-        return self._take()
+        return self._outbox.take()
 
     def relay(self, connection: int, chunk: Message, size: int, now: Moment) -> int | None:
         """A chunk of `size` bytes from a member: the connection to pass it on to, or None to drop it."""
@@ -133,8 +82,7 @@ class Rendezvous:
             raise MessageError("a chunk before join, or of another epoch")
         self._hear(seat, now)
         chunk["node"] = seat.rank
-        passes = self._relay.passes(seat.rank, chunk, size)
-        return self._supervisor if passes else None
+        return self._desk.connection if self._desk.passes(seat.rank, chunk, size) else None
 
     def disconnected(self, connection: int, now: Moment) -> list[Action]:
         """A connection is gone."""
@@ -142,31 +90,30 @@ class Rendezvous:
         if seat is not None:
             self._seats.part(seat, now.steady)
             self._finish_if_alone(now)
-        elif connection == self._supervisor:
-            self._supervisor = None
-            self._relay.detach()
-        return self._take()
+        elif connection == self._desk.connection:
+            self._desk.leave()
+        return self._outbox.take()
 
     def master_proved(self, port: int, now: Moment) -> list[Action]:
         """The leader holds the master port."""
         self._holding_master = True
         if self.phase == m.PREPARING:
             self._order = {"master_addr": self._settings.leader_address, "master_port": port}
-            self._event("preparing", now, **self._order)
-            self._tell_all({"type": "prepare", **self._order, "volume_token": self._token})
+            self._desk.record("preparing", now, **self._order)
+            self._tell_all(self._prepare_order())
         else:
             self._close_master()
-        return self._take()
+        return self._outbox.take()
 
     def master_failed(self, error: str, now: Moment) -> list[Action]:
         """The leader cannot get a master port."""
         self._stop(m.CHECKS, f"{self._settings.name(0)} cannot hold a master port: {error}", now)
-        return self._take()
+        return self._outbox.take()
 
     def halt(self, kind: str, reason: str, now: Moment) -> list[Action]:
         """Stop the gang; kind as in `messages.STOP_OUTCOMES`."""
         self._stop(m.STOP_OUTCOMES.get(kind, m.ERROR), reason, now)
-        return self._take()
+        return self._outbox.take()
 
     def refused(self, instance: str, why: str) -> None:
         """Somebody who says to be this instance could not prove it; worth telling if the node stays missing."""
@@ -182,20 +129,19 @@ class Rendezvous:
             # The leader itself was suspended or starved: nobody else's silence is proved by that.
             for seat in self._seats:
                 seat.heard += gap
-            self._supervisor_heard += gap
+            self._desk.heard += gap
         if now.steady - self._beat >= self._settings.pulse:
             self._beat = now.steady
-            self._tell_all({"type": "beat"}, supervisor=True)
-        if self._supervisor is not None and self._silence(self._supervisor_heard, now) > 1:
-            self._out.append(Close(self._supervisor))
-            self._supervisor = None
-            self._relay.detach()
+            self._tell_all({"type": "beat"})
+            self._desk.tell({"type": "beat"})
+        if now.steady - self._desk.heard > self._settings.lost_after:
+            self._desk.turn_out()
         if self.phase == m.ENDED:
             self._linger(now)
         else:
             self._watch(now)
             self._time_out(now)
-        return self._take()
+        return self._outbox.take()
 
     # Members.
 
@@ -213,19 +159,16 @@ class Rendezvous:
             self._refuse(connection, f"the gang has ended ({self.outcome}: {self.reason})")
             return
         if seat.connection is not None and seat.connection != connection:
-            self._out.append(Close(seat.connection))
+            self._outbox.add(Close(seat.connection))
             self._seats.part(seat, now.steady)
         self._seats.take(seat, connection, incarnation, now.steady)
         seat.facts = message["facts"]
         seat.address = peer.address
-        if seat.suspect:
-            self._event("back", now, instance=seat.instance, rank=seat.rank)
-        seat.heard, seat.suspect = now.steady, False
-        self._tell(
-            connection, {"type": "welcome", "rank": seat.rank, "roster": self._settings.digest}
-        )
+        self._hear(seat, now)
+        welcome = {"type": "welcome", "rank": seat.rank, "roster": self._settings.digest}
+        self._outbox.tell(welcome, connection)
         if not again:
-            self._event(
+            self._desk.record(
                 "joined",
                 now,
                 instance=seat.instance,
@@ -234,7 +177,7 @@ class Rendezvous:
                 facts=seat.facts,
             )
             for text in warnings(self._settings, seat.rank, seat.facts, now.unix):
-                self._event("warning", now, text=text, instance=seat.instance, rank=seat.rank)
+                self._desk.record("warning", now, text=text, instance=seat.instance, rank=seat.rank)
         self._catch_up(seat)
         if self.phase == m.GATHERING and self._seats.joined == len(self._seats):
             self._all_joined(now)
@@ -250,7 +193,7 @@ class Rendezvous:
                 "refused. Make sure that every node has an id of its own and is started once"
             )
             if self.phase != m.ENDED:
-                self._event("warning", now, text=text, instance=seat.instance, rank=seat.rank)
+                self._desk.record("warning", now, text=text, instance=seat.instance, rank=seat.rank)
             return text
         if self.phase in (m.GATHERING, m.PREPARING):
             return ""
@@ -263,24 +206,23 @@ class Rendezvous:
         """Tell a member that just joined what holds for it now."""
         assert seat.connection is not None
         if self.phase == m.PREPARING and self._order is not None and not seat.ready:
-            self._tell(
-                seat.connection, {"type": "prepare", **self._order, "volume_token": self._token}
-            )
+            self._outbox.tell(self._prepare_order(), seat.connection)
         if self.phase == m.RUNNING and self._go is not None:
-            self._tell(seat.connection, self._go)
+            self._outbox.tell(self._go, seat.connection)
         if self.phase == m.STOPPING and not seat.stopped:
-            self._tell(seat.connection, self._stop_order())
+            self._outbox.tell(self._stop_order(), seat.connection)
         if self.phase == m.ENDED:
-            self._tell(seat.connection, self._ended_message())
-        if self._relay.active:
-            self._tell(seat.connection, {"type": "pull", **self._relay.order(seat.rank)})
+            if not seat.stopped and self.outcome != m.DONE:
+                self._outbox.tell(self._stop_order(), seat.connection)
+            self._outbox.tell(self._ended_message(), seat.connection)
+        self._desk.order_streams(seat.rank, seat.connection)
         if self._released is not None:
-            self._tell(seat.connection, {"type": "release"})
+            self._outbox.tell({"type": "release"}, seat.connection)
 
     def _from_member(self, seat: Seat, kind: str, message: Message, now: Moment) -> None:
         if kind == "ready" and self.phase == m.PREPARING and not seat.ready:
             self._seats.mark_ready(seat)
-            self._event(
+            self._desk.record(
                 "ready", now, instance=seat.instance, rank=seat.rank, facts=message["facts"]
             )
             self._go_if_ready(now)
@@ -290,15 +232,16 @@ class Rendezvous:
         elif kind == "started" and not seat.started:
             seat.started = True
             if self.phase != m.ENDED:
-                self._event("started", now, instance=seat.instance, rank=seat.rank)
+                self._desk.record("started", now, instance=seat.instance, rank=seat.rank)
         elif kind == "worker":
             self._worker(seat, message, now)
         elif kind == "halt":
             outcome = m.STOP_OUTCOMES.get(message["kind"], m.ERROR)
             self._stop(outcome, f"{self._seats.name(seat)}: {message['reason']}", now)
-        elif kind == "stopped" and self.phase == m.STOPPING and not seat.stopped:
+        elif kind == "stopped" and self.phase in (m.STOPPING, m.ENDED) and not seat.stopped:
             seat.stopped = True
-            self._event("stopped", now, instance=seat.instance, rank=seat.rank)
+            if self.phase == m.STOPPING:
+                self._desk.record("stopped", now, instance=seat.instance, rank=seat.rank)
             self._end_if_settled(now)
 
     def _worker(self, seat: Seat, message: Message, now: Moment) -> None:
@@ -313,11 +256,11 @@ class Rendezvous:
         }
         body["node"] = seat.rank
         self._exits[rank] = body
-        self._event("worker", now, **body)
+        self._desk.record("worker", now, **body)
         if self.phase == m.RUNNING and m.failed(body):
             self._first = body
             reason = f"first failure: {m.describe_failure(body)}"
-            self._event("first_failure", now, **{**body, "reason": reason})
+            self._desk.record("first_failure", now, **{**body, "reason": reason})
             self._stop(m.FAILED, reason, now)
         elif self.phase == m.RUNNING and len(self._exits) == self._settings.world_size:
             self._end(m.DONE, "every worker ended well", now)
@@ -331,7 +274,7 @@ class Rendezvous:
             return
         self.phase = m.PREPARING
         self._since = now.steady
-        self._out.append(ProveMaster())
+        self._outbox.add(ProveMaster())
 
     def _go_if_ready(self, now: Moment) -> None:
         everybody = len(self._seats)
@@ -348,7 +291,7 @@ class Rendezvous:
             **self._order,
             **m.pack_addresses(addresses),
         }
-        self._event("go", now, addresses=addresses, **self._order)
+        self._desk.record("go", now, addresses=addresses, **self._order)
         self._tell_all(self._go)
 
     def _address(self, seat: Seat) -> str:
@@ -364,7 +307,7 @@ class Rendezvous:
         self.outcome, self.reason = outcome, reason
         self._since = now.steady
         self._close_master()
-        self._event("stopping", now, outcome=outcome, reason=reason)
+        self._desk.record("stopping", now, outcome=outcome, reason=reason)
         self._tell_all(self._stop_order())
         self._end_if_settled(now)
 
@@ -378,7 +321,7 @@ class Rendezvous:
         self.outcome, self.reason = outcome, reason
         self._since = now.steady
         done = outcome == m.DONE
-        self._event(
+        self._desk.record(
             "ended",
             now,
             outcome=outcome,
@@ -392,10 +335,6 @@ class Rendezvous:
             self._release(now)
 
     # Time.
-
-    def _silence(self, heard: float, now: Moment) -> float:
-        """How long a silence is, in units of `lost_after`."""
-        return (now.steady - heard) / self._settings.lost_after
 
     def _watch(self, now: Moment) -> None:
         for seat in self._seats:
@@ -440,13 +379,13 @@ class Rendezvous:
     def _suspect(self, seat: Seat, why: str, now: Moment) -> None:
         if not seat.suspect and self.phase != m.ENDED:
             seat.suspect = True
-            self._event("suspect", now, instance=seat.instance, rank=seat.rank, why=why)
+            self._desk.record("suspect", now, instance=seat.instance, rank=seat.rank, why=why)
 
     def _lose(self, seat: Seat, why: str, now: Moment) -> None:
         if seat.lost or self.phase == m.ENDED:
             return
         seat.lost = True
-        self._event("lost", now, instance=seat.instance, rank=seat.rank, why=why)
+        self._desk.record("lost", now, instance=seat.instance, rank=seat.rank, why=why)
         self._stop(m.LOST, f"{self._seats.name(seat)} is lost: {why}", now)
         self._end_if_settled(now)
 
@@ -455,27 +394,22 @@ class Rendezvous:
         if seat.suspect:
             seat.suspect = False
             if self.phase != m.ENDED:
-                self._event("back", now, instance=seat.instance, rank=seat.rank)
+                self._desk.record("back", now, instance=seat.instance, rank=seat.rank)
 
     # The supervisor, and the end.
 
     def _from_supervisor(self, connection: int, kind: str, message: Message, now: Moment) -> None:
         if kind == "attach":
-            self._attach(connection, message["after"])
-        elif connection != self._supervisor:
+            self._desk.attach(connection, message["after"], self.phase)
+        elif connection != self._desk.connection:
             raise MessageError(
-                f"{kind} from a supervisor that is not attached (another one may have taken over)"
+                f"{kind} from a supervisor that is not attached; another may have taken over"
             )
-        self._supervisor_heard = now.steady
+        self._desk.heard = now.steady
         if kind == "pull":
-            self._relay.pull(message["offsets"], message.get("streams", m.STREAMS))
-            for seat in self._seats:
-                if seat.connection is not None:
-                    self._tell(seat.connection, {"type": "pull", **self._relay.order(seat.rank)})
+            self._desk.pull(message)
         elif kind == "ack":
-            for node, offsets in self._relay.acknowledge(message["offsets"]).items():
-                if (member := self._seats[node].connection) is not None:
-                    self._tell(member, {"type": "ack", "offsets": offsets})
+            self._desk.acknowledge(message)
         elif kind == "stop":
             self._stop(
                 m.STOP_OUTCOMES.get(str(message.get("kind")), m.ERROR), message["reason"], now
@@ -489,39 +423,23 @@ class Rendezvous:
             if self.phase == m.ENDED and self._released is None:
                 self._release(now)
 
-    def _attach(self, connection: int, after: int) -> None:
-        if self._supervisor is not None and self._supervisor != connection:
-            self._out.append(Close(self._supervisor))
-        self._supervisor = connection
-        self._relay.detach()
-        self._tell(
-            connection,
-            {
-                "type": "state",
-                "phase": self.phase,
-                "joined": self._seats.joined,
-                "ready": self._seats.ready,
-            },
-        )
-        for event in self._events[max(0, after) :]:
-            self._tell(connection, {"type": "event", "event": event})
-
     def _linger(self, now: Moment) -> None:
         """After the end: wait to be collected; a supervisor on the line is still collecting."""
         if self._released is None:
-            if now.steady - max(self._since, self._supervisor_heard) >= self._settings.linger:
+            if now.steady - max(self._since, self._desk.heard) >= self._settings.linger:
                 self._release(now)
         elif now.steady - self._released >= RELEASE_WAIT:
-            self._out.append(Finish())
+            self._outbox.add(Finish())
 
     def _release(self, now: Moment) -> None:
         self._released = now.steady
-        self._tell_all({"type": "release"}, supervisor=True)
+        self._tell_all({"type": "release"})
+        self._desk.tell({"type": "release"})
         self._finish_if_alone(now)
 
     def _finish_if_alone(self, now: Moment) -> None:
         if self._released is not None and not self._seats.connected:
-            self._out.append(Finish())
+            self._outbox.add(Finish())
 
     # Small things.
 
@@ -534,11 +452,14 @@ class Rendezvous:
             )
 
     def _refuse(self, connection: int, reason: str, epoch: int | None = None) -> None:
-        self._tell(connection, {"type": "refuse", "reason": reason})
-        self._out.append(Close(connection))
+        self._outbox.tell({"type": "refuse", "reason": reason}, connection)
+        self._outbox.add(Close(connection))
 
     def _node(self, rank: int) -> int:
         return node_of(rank, self._settings.processes_per_node)
+
+    def _prepare_order(self) -> Message:
+        return {"type": "prepare", **(self._order or {}), "volume_token": self._token}
 
     def _stop_order(self) -> Message:
         return {"type": "stop", "reason": self.reason, "grace": self._settings.grace}
@@ -549,27 +470,7 @@ class Rendezvous:
     def _close_master(self) -> None:
         if self._holding_master:
             self._holding_master = False
-            self._out.append(CloseMaster())
+            self._outbox.add(CloseMaster())
 
-    def _event(self, kind: str, now: Moment, **body: Any) -> None:
-        event = {"seq": len(self._events) + 1, "time": now.unix, "kind": kind, **body}
-        self._events.append(event)
-        if self._supervisor is not None:
-            self._tell(self._supervisor, {"type": "event", "event": event})
-
-    def _tell(self, connection: int, message: Message) -> None:
-        self._out.append(Send((connection,), self._stamped(message)))
-
-    def _tell_all(self, message: Message, *, supervisor: bool = False) -> None:
-        connections = self._seats.connections()
-        if supervisor and self._supervisor is not None:
-            connections += (self._supervisor,)
-        if connections:
-            self._out.append(Send(connections, self._stamped(message)))
-
-    def _stamped(self, message: Message) -> Message:
-        return {**message, "task": self._settings.task, "epoch": self._settings.epoch}
-
-    def _take(self) -> list[Action]:
-        actions, self._out = self._out, []
-        return actions
+    def _tell_all(self, message: Message) -> None:
+        self._outbox.tell(message, *self._seats.connections())

@@ -18,19 +18,10 @@ from collections import deque
 from functools import partial
 from typing import Protocol
 
+from .actions import Action, Close, CloseMaster, Finish, Moment, Peer, ProveMaster, Send
 from .connection import Connection
 from .messages import GangSettings, Message, MessageError
-from .rendezvous import (
-    Action,
-    Close,
-    CloseMaster,
-    Finish,
-    Moment,
-    Peer,
-    ProveMaster,
-    Rendezvous,
-    Send,
-)
+from .rendezvous import Rendezvous
 from .wire import Frame, ServerSession, WireError, encode
 
 OPENING_TIME = 5.0
@@ -39,8 +30,8 @@ OPENING_TIME = 5.0
 OPENING_CROWD = 256
 """Most connections that may be unproved at a time; the others wait in the kernel's queue."""
 
-OPENING_PATIENCE = 1.0
-"""Age from which an unproved connection must make room when the crowd is full."""
+OPENING_PATIENCE = 2.5
+"""Seconds after which a connection that has said nothing true yet must make room when the crowd is full."""
 
 BACKLOG = 4096
 
@@ -247,11 +238,10 @@ class RendezvousServer:
         self._ticker = asyncio.get_running_loop().call_later(interval, self._tick)
         now = time.monotonic()
         full = len(self._opening) >= OPENING_CROWD
-        limit = OPENING_PATIENCE if full else OPENING_TIME
         for connection, born in list(self._opening.items()):
-            if now - born < limit:
-                break
-            self._turn_away(connection, WireError("it did not prove the secret in time"))
+            limit = OPENING_PATIENCE if full and connection.session.hello is None else OPENING_TIME
+            if now - born >= limit:
+                self._turn_away(connection, WireError("it did not prove the secret in time"))
         if not self._accepting and len(self._opening) < OPENING_CROWD:
             self._accept(True)
         self._act(self._machine.tick(self._now()))

@@ -39,11 +39,11 @@ def preload() -> None:
     import threading
     import traceback
 
-    from . import call, outcome
+    from . import call, outcome, torch_care
 
     with contextlib.suppress(ImportError):
         importlib.import_module("cloudpickle")
-    _ = atexit, faulthandler, pickle, random, threading, traceback, call, outcome
+    _ = atexit, faulthandler, pickle, random, threading, traceback, call, outcome, torch_care
 
 
 def main(order: Mapping[str, Any], parent: int, *, forked: bool) -> NoReturn:
@@ -86,7 +86,8 @@ def _settle(order: Mapping[str, Any], parent: int, forked: bool) -> None:
     """Session, death with the keeper, signals, streams, environment."""
     if os.getsid(0) != os.getpid():
         os.setsid()
-    processes.die_with_parent(parent)
+    if not processes.die_with_parent(parent) and "call" in order:
+        processes.watch_parent(parent)
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
@@ -137,14 +138,14 @@ def _run_function(order: Mapping[str, Any], forked: bool) -> int:
     """Load and call; gives the exit code."""
     import faulthandler
 
-    from . import call
+    from . import call, torch_care
 
     _open_standard_streams()
     faulthandler.enable(2, all_threads=True)
     _fresh_main(order)
     if forked:
         _reseed()
-    _set_threads()
+    torch_care.settle()
     try:
         failure = call.run_call(
             order["call"], order["result"], node=order["node"], rank=order["rank"]
@@ -245,13 +246,6 @@ def _reseed() -> None:
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()
-
-
-def _set_threads() -> None:
-    torch = sys.modules.get("torch")
-    threads = os.environ.get("OMP_NUM_THREADS", "")
-    if torch is not None and threads.isdigit() and int(threads) > 0:
-        torch.set_num_threads(int(threads))
 
 
 def leave(code: int) -> NoReturn:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import signal
 import time
@@ -13,6 +12,9 @@ from typing import Any
 
 from . import capture, processes, warm
 from .config import AttemptPaths
+
+KEEPER_SECONDS = 30.0
+"""How long the keeper may take to end the workers after their grace; one that cannot be killed takes 20."""
 
 Report = Callable[[dict[str, Any]], None]
 
@@ -123,7 +125,13 @@ class Workers:
         self._send(do="forget", paths=list(paths), token=token)
 
     def start(self, orders: Sequence[Mapping[str, Any]]) -> None:
-        """Start workers. What cannot be started is reported as ended."""
+        """Start workers. What cannot be started is reported as ended.
+
+        Raises:
+            WorkersLost: They were told to stop already.
+        """
+        if self._stopping:
+            raise WorkersLost("the workers were told to stop before they started")
         self._orders.update({int(order["rank"]): order for order in orders})
         self._none_left.clear()
         if self._writer is None or self._follower is None or self._follower.done():
@@ -134,14 +142,16 @@ class Workers:
     async def stop(self, grace: float | None = None) -> None:
         """Stop every worker; returns when none is left and each was reported."""
         self._stopping = True
-        if self._follower is not None and not self._follower.done():
-            with contextlib.suppress(WorkersLost):
-                await self._ask(
-                    "stopped",
-                    do="stop",
-                    signal=self._stop_signal,
-                    grace=self._grace if grace is None else grace,
-                )
+        grace = self._grace if grace is None else grace
+        if self._orders and self._follower is not None and not self._follower.done():
+            order = self._ask("stopped", do="stop", signal=self._stop_signal, grace=grace)
+            try:
+                await asyncio.wait_for(order, grace + KEEPER_SECONDS)
+            except WorkersLost:
+                pass
+            except TimeoutError:
+                # It hangs itself. Its workers die with it, and the rest is found.
+                processes.send(int(self.warm["keeper"]), signal.SIGKILL)
         await self._none_left.wait()
 
     async def wait(self) -> None:

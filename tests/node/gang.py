@@ -1,4 +1,4 @@
-"""A small real gang for tests: a rendezvous server and member links on loopback, with nodes that only pretend to work."""
+"""A small real gang for tests: a rendezvous server and member links on loopback; the nodes only pretend to work."""
 
 from __future__ import annotations
 

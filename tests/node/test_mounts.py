@@ -42,7 +42,14 @@ def show(volumes: list[dict[str, str]], tmp_path: Path, *, keep: list[str] | Non
     program.write_text(PROGRAM.format(root=str(ROOT)))
     python = sys.executable if uid is None else "/usr/bin/python3"
     done = subprocess.run(
-        [*(wrap or []), python, str(program), json.dumps(volumes), json.dumps(keep or []), str(program)],
+        [
+            *(wrap or []),
+            python,
+            str(program),
+            json.dumps(volumes),
+            json.dumps(keep or []),
+            str(program),
+        ],
         capture_output=True,
         text=True,
         check=False,

@@ -66,6 +66,15 @@ def test_two_tasks_of_a_machine_never_get_the_same_port(tmp_path: Path, free: in
     third.release()
 
 
+def test_nor_do_tasks_of_different_homes(tmp_path: Path, free: int) -> None:
+    first, second = (MasterPort("127.0.0.1", tmp_path / each, free) for each in ("a", "b"))
+    taken = first.prove()
+    first.close()
+    assert second.prove() != taken
+    second.release()
+    first.release()
+
+
 def test_a_lock_ends_with_its_process(tmp_path: Path, free: int) -> None:
     script = (
         "from pathlib import Path; from flowlite.node.ports import MasterPort; import os\n"

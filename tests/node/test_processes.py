@@ -134,14 +134,40 @@ def test_without_proc_ps_tells_the_same(
     started.append(child)
     eventually(lambda: len(processes.descendants([child.pid])) == 2)
     expected = processes.descendants([child.pid])
-    monkeypatch.setattr(processes, "LINUX", False)
-    assert processes.descendants([child.pid]) == expected
-    identity = processes.identity(child.pid)
-    assert processes.is_alive(identity["pid"], identity["start"])
-    assert not processes.adopt_orphans()
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(processes, "LINUX", False)
+        assert processes.descendants([child.pid]) == expected
+        identity = processes.identity(child.pid)
+        assert processes.is_alive(identity["pid"], identity["start"])
+        assert not processes.adopt_orphans()
 
 
 def test_own_command_runs_this_package() -> None:
     command = processes.own_command(sys.executable, "version", flags=("-I", "-S"))
     shown = subprocess.run(command, capture_output=True, text=True, check=True)
     assert shown.stdout.startswith(sys.version.split()[0])
+
+
+def test_where_the_kernel_does_not_a_thread_follows_the_parent(
+    started: list[subprocess.Popen[bytes]],
+) -> None:
+    child = (
+        "import os, sys, time; from flowlite.node import processes; os.setsid()\n"
+        "processes.watch_parent(os.getppid(), 0.05); print('up', flush=True); time.sleep(60)"
+    )
+    parent = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])",
+        ],
+        env={**os.environ, **MARK},
+        stdout=subprocess.PIPE,
+        cwd=Path(__file__).parents[2],
+    )
+    started.append(parent)
+    assert parent.stdout is not None
+    assert parent.stdout.readline() == b"up\n"
+    parent.kill()
+    parent.wait()
+    eventually(lambda: not processes.marked(MARK), what="the child follows its parent")

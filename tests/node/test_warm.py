@@ -174,14 +174,14 @@ def test_an_import_that_starts_a_thread_forbids_forking(
 def test_it_has_the_users_environment_from_its_start_but_no_ones_ranks(
     spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("RANK", "SLURM_PROCID", "FLOW_INSTANCE_ID"):
+    for name in ("RANK", "SLURM_PROCID"):
         monkeypatch.setenv(name, "1")
     spec["environment"] = {"PYTHONHASHSEED": "7"}
     client = Client(spec)
     environment = processes.environment_of(client.ready["template"])
     assert environment["PYTHONHASHSEED"] == "7"
     assert environment["FLOW_TASK_ID"] == TASK
-    assert not {"RANK", "SLURM_PROCID", "FLOW_INSTANCE_ID"} & set(environment)
+    assert not {"RANK", "SLURM_PROCID"} & set(environment)
     client.close()
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from flowlite.node import capture, processes, warm
+from flowlite.node import workers as workers_module
 from flowlite.node.config import AttemptPaths
 from flowlite.node.workers import Workers
 from tests.helpers import assert_no_process_left, kill_processes_of
@@ -311,6 +312,21 @@ def test_a_killed_keeper_takes_its_workers_along_and_all_are_reported(tmp_path: 
         assert "process that holds this node's workers" in found[rank]["failure"]["message"]
 
 
+def test_a_keeper_that_hangs_does_not_keep_its_workers_alive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers_module, "KEEPER_SECONDS", 0.3)
+
+    async def hang(node: Node) -> None:
+        node.start("setsid sleep 60 & echo up; wait")
+        await node.up(0)
+        os.kill(node.workers.warm["keeper"], signal.SIGSTOP)
+        await node.workers.stop()
+        assert not processes.marked(MARKS)
+
+    assert run(Node(tmp_path, grace=0.1), hang)[0]["stopped"]
+
+
 def test_template_and_keeper_killed_together(tmp_path: Path) -> None:
     async def kill(node: Node) -> None:
         node.start("setsid sleep 60 & echo up; wait")
@@ -329,6 +345,18 @@ def test_workers_ordered_after_the_keeper_died_are_reported(tmp_path: Path) -> N
         node.start("true", "true")
 
     assert {each["signal"] for each in run(Node(tmp_path), kill).values()} == {signal.SIGKILL}
+
+
+def test_an_import_that_crashes_the_warm_process_is_left_to_the_worker(tmp_path: Path) -> None:
+    (tmp_path / "flowlite_test_crash.py").write_text("import os; os.abort()")
+    node = Node(tmp_path)
+    node.workers._spec["imports"] = ["flowlite_test_crash"]
+    node.workers._spec["environment"] = {"PYTHONPATH": str(tmp_path)}
+
+    async def start(node: Node) -> None:
+        node.start("true")
+
+    assert run(node, start)[0]["code"] == 0
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,83 @@
+"""What each worker of a node is told, made from the agent's configuration and what came with GO."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from . import checks, net
+from .config import AgentConfig, AttemptPaths
+from .environment import Seat, path_with, worker_environment
+
+
+def worker_orders(
+    config: AgentConfig, paths: AttemptPaths, call: Mapping[str, Any], go: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """One order for each worker of this node, as `worker.main` takes it.
+
+    Args:
+        call: `config.call` with absolute paths.
+        go: addresses (by node rank), master_addr, master_port.
+    """
+    seat = Seat(
+        task=config.task,
+        name=config.name,
+        attempt=config.epoch,
+        mode=config.mode,
+        node_rank=config.node_rank,
+        local_rank=0,
+        processes_per_node=config.processes_per_node,
+        addresses=list(go["addresses"]),
+        master_addr=str(go["master_addr"]),
+        master_port=int(go["master_port"]),
+        interface=net.interface_towards(str(go["master_addr"])),
+        cores=checks.cores(),
+        visible_gpus=config.visible_gpus,
+        path=path_with(config.python, os.environ.get("PATH")),
+    )
+    secrets = _read_secrets(paths.secrets)
+    what = {"argv": call["argv"]} if call["kind"] == "command" else {"call": dict(call)}
+    return [
+        {
+            "rank": rank,
+            "local_rank": local_rank,
+            "node": config.node_rank,
+            "name": config.name,
+            "environment": worker_environment(
+                os.environ, seat._replace(local_rank=local_rank), config.environment, secrets
+            ),
+            "workdir": config.workdir or str(paths.home),
+            "out": str(paths.stream(rank, "out")),
+            "err": str(paths.stream(rank, "err")),
+            "result": str(paths.stream(rank, "result")),
+            "failure": str(paths.failure(rank)),
+            **what,
+        }
+        for local_rank, rank in enumerate(config.ranks)
+    ]
+
+
+def call_with_paths(call: Mapping[str, Any], paths: AttemptPaths) -> dict[str, Any]:
+    """The call with absolute paths."""
+    if call["kind"] == "command":
+        return dict(call)
+    sources = [
+        {**source, "zip": str(paths.resolve(source["zip"]))} for source in call.get("source", ())
+    ]
+    return {**call, "bundle": str(paths.resolve(call["bundle"])), "source": sources}
+
+
+def beyond_inherited(environment: Mapping[str, str]) -> dict[str, str]:
+    """What of a worker's environment is not simply that of the agent: what `exec` adds to its own."""
+    return {name: value for name, value in environment.items() if os.environ.get(name) != value}
+
+
+def _read_secrets(path: Path) -> dict[str, str]:
+    try:
+        found = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    return {str(name): str(value) for name, value in found.items()}

@@ -1,0 +1,83 @@
+"""What torch needs from whoever runs a function that uses it, whether it is imported already or will be.
+
+A process group that is destroyed right after a collective of objects is destructed while its own thread still
+lets go of a tensor. The destructor holds Python's lock and waits for the thread; the thread waits for the lock
+(torch 2.13, gloo: half of such runs on four ranks never ended). Groups that a function destroys are therefore kept
+until the process ends, which in a worker is without any teardown. `destroy_process_group` still shuts them down.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import Any
+
+_DISTRIBUTED = "torch.distributed"
+_kept: list[Any] = []
+
+
+def settle() -> None:
+    """Call it in the worker, before the user's function."""
+    _set_threads()
+    if _DISTRIBUTED in sys.modules:
+        keep_process_groups(sys.modules[_DISTRIBUTED])
+    else:
+        sys.meta_path.insert(0, _WhenImported())
+
+
+def _set_threads() -> None:
+    # Torch read the variable when it was imported, in a process that had another one.
+    torch = sys.modules.get("torch")
+    threads = os.environ.get("OMP_NUM_THREADS", "")
+    if torch is not None and threads.isdigit() and int(threads) > 0:
+        torch.set_num_threads(int(threads))
+
+
+def keep_process_groups(distributed: ModuleType) -> None:
+    """Make `destroy_process_group` leave the destructors of groups to the end of the process."""
+    inner = sys.modules.get(f"{_DISTRIBUTED}.distributed_c10d")
+    destroy = getattr(distributed, "destroy_process_group", None)
+    if inner is None or destroy is None or hasattr(destroy, "__wrapped__"):
+        return
+
+    @functools.wraps(destroy)
+    def destroy_process_group(*arguments: Any, **options: Any) -> Any:
+        # Another torch may keep its groups elsewhere, and may not need this.
+        with contextlib.suppress(AttributeError):
+            _kept.extend(inner._world.pg_map)
+        return destroy(*arguments, **options)
+
+    for module in (distributed, inner):
+        setattr(module, "destroy_process_group", destroy_process_group)  # noqa: B010
+
+
+class _WhenImported:
+    """An import hook that waits for `torch.distributed` and then goes."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Find it as anybody would, and have `keep_process_groups` called once it is loaded."""
+        if name != _DISTRIBUTED:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.loader is None:
+            return spec
+        load = spec.loader.exec_module
+
+        def load_and_keep(module: ModuleType) -> None:
+            load(module)
+            keep_process_groups(module)
+
+        spec.loader.exec_module = load_and_keep  # type: ignore[method-assign]
+        return spec

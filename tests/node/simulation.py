@@ -1,0 +1,617 @@
+"""A world in which gangs live through bad days: virtual time, one seed, the real machines.
+
+Everything random comes from the seed, so a failing seed is a reproduction. Nodes have clocks that are off and run at
+slightly different rates; messages are late and sometimes doubled; connections break, also on one side only, and lose
+what was under way; agents are killed, paused, cut off, and claimed twice; agents of an older epoch turn up at the new
+leader's door. The supervisor here is a model: it probes suspects, and retries in a new epoch once it has made sure of
+the old one.
+
+What must hold is checked where it would break: `World.worker_starts` and `World.check_end`.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import random
+from collections.abc import Callable
+from typing import Any
+
+from flowlite.node import member as node_side
+from flowlite.node import messages as m
+from flowlite.node.actions import (
+    Action,
+    Close,
+    CloseMaster,
+    Finish,
+    Moment,
+    Peer,
+    ProveMaster,
+    Send,
+)
+from flowlite.node.member import Member, MemberAction
+from flowlite.node.messages import GangSettings, Message, MessageError
+from flowlite.node.rendezvous import Rendezvous
+from flowlite.node.roster import assign_ranks, replace
+
+TIMES = {
+    "beat": 0.5,
+    "lost_after": 4.0,
+    "fence_after": 10.0,
+    "join_timeout": 30.0,
+    "prepare_timeout": 40.0,
+    "linger": 30.0,
+    "grace": 2.0,
+}
+HORIZON = 3000.0
+SLOWEST_CLOCK = 0.98
+
+
+class World:
+    """Virtual time, the network, and what must never happen."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.now = 0.0
+        self._queue: list[tuple[float, int, Callable[[], None]]] = []
+        self._count = 0
+        self.trouble = self.random.choice([0.0, 0.05, 0.2, 0.5])
+        self.agents: list[Agent] = []
+        self.cut: set[str] = set()
+        self.starts: dict[int, dict[int, Agent]] = {}
+        self.rosters: dict[int, tuple[str, ...]] = {}
+        self.supervisor = Supervisor(self)
+
+    def at(self, delay: float, what: Callable[[], None]) -> None:
+        self._count += 1
+        heapq.heappush(self._queue, (self.now + delay, self._count, what))
+
+    def chance(self, probability: float) -> bool:
+        return self.random.random() < probability
+
+    def some(self, least: float, most: float) -> float:
+        return self.random.uniform(least, most)
+
+    def run(self) -> None:
+        self.supervisor.begin()
+        for _ in range(self.random.randrange(12) if self.trouble else 0):
+            self.at(self.some(0.0, 60.0), self._misfortune)
+        while self._queue and self.now < HORIZON and not self._quiet():
+            self.now, _, what = heapq.heappop(self._queue)
+            what()
+        self.check_end()
+
+    def _quiet(self) -> bool:
+        return self.supervisor.outcome is not None and all(agent.over for agent in self.agents)
+
+    # Misfortunes.
+
+    def _misfortune(self) -> None:
+        alive = [agent for agent in self.agents if agent.alive]
+        if not alive:
+            return
+        agent = self.random.choice(alive)
+        what = self.random.choice(
+            [
+                agent.kill,
+                agent.break_connections,
+                agent.pause,
+                lambda: self._cut(agent),
+                lambda: self._claim(agent),
+            ]
+        )
+        what()
+
+    def _cut(self, agent: Agent) -> None:
+        """A partition: nothing reaches the node, nothing leaves it, nobody is told."""
+        self.cut.add(agent.instance)
+        self.at(self.some(0.5, 40.0), lambda: self.cut.discard(agent.instance))
+
+    def _claim(self, agent: Agent) -> None:
+        """A second agent with the id of the first, of this epoch or of an earlier one."""
+        epoch = max(1, agent.settings.epoch - self.random.randrange(2))
+        roster = self.rosters.get(epoch, ())
+        if agent.instance in roster:
+            settings = GangSettings("t", epoch, roster, agent.settings.processes_per_node, **TIMES)
+            Agent(self, settings, agent.instance, stray=True)
+
+    # What must never happen.
+
+    def worker_starts(self, agent: Agent, go: dict[str, Any]) -> None:
+        epoch, roster = agent.settings.epoch, self.rosters[agent.settings.epoch]
+        for other in self.agents:
+            if other.working and other.settings.epoch != epoch:
+                raise AssertionError(
+                    f"at {self.now:.2f}: epoch {epoch} starts on {agent.instance} while epoch "
+                    f"{other.settings.epoch} lives on {other.instance}"
+                )
+        rank = go["rank"]
+        assert roster[rank] == agent.instance, "a node starts at another's rank"
+        assert len(m.unpack_addresses(go)) == len(roster), "a start with a wrong roster"
+        started = self.starts.setdefault(epoch, {})
+        assert rank not in started, f"rank {rank} starts twice in epoch {epoch}"
+        started[rank] = agent
+
+    def check_end(self) -> None:
+        assert self.supervisor.outcome is not None, (
+            f"no end at {self.now:.0f}: {self.supervisor.story[-10:]}"
+        )
+        left = [f"{a.instance}/{a.settings.epoch}" for a in self.agents if not a.over]
+        assert not left, f"agents that never end: {left}"
+        assert not [agent for agent in self.agents if agent.working], "workers that never end"
+
+
+class Wire:
+    """A connection between somebody and a leader. In order per direction, unless the world is in trouble."""
+
+    def __init__(self, world: World, client: Agent | Supervisor, leader: Agent, peer: Peer) -> None:
+        self._world = world
+        self._client = client
+        self._leader = leader
+        self._peer = peer
+        self._last = {True: 0.0, False: 0.0}
+        self._open = {True: True, False: True}
+        self.number = leader.accept(self)
+
+    def send(self, message: Message, *, up: bool) -> None:
+        """`up`: towards the leader."""
+        world = self._world
+        if not self._open[up]:
+            return
+        if world.chance(world.trouble / 10):
+            self.cut()  # and this message is lost with it
+            return
+        text = json.dumps(message)
+        delay = world.some(0.0005, 0.01) if world.chance(0.9) else world.some(0.01, 1.0)
+        arrival = max(self._last[up], world.now + delay)
+        self._last[up] = arrival
+        world.at(arrival - world.now, lambda: self._arrive(text, up))
+        if world.chance(world.trouble / 4):
+            world.at(arrival - world.now + world.some(0.0, 3.0), lambda: self._arrive(text, up))
+
+    def _arrive(self, text: str, up: bool) -> None:
+        if not self._open[not up]:
+            return
+        end = self._leader if up else self._client
+        if self._client.place in self._world.cut or self._leader.place in self._world.cut:
+            self._world.at(0.7, lambda: self._arrive(text, up))
+        elif (wait := end.paused_for()) > 0:
+            self._world.at(wait, lambda: self._arrive(text, up))
+        elif up:
+            self._leader.leader_receives(self, self._peer, json.loads(text))
+        else:
+            self._client.receives(self, json.loads(text))
+
+    def cut(self) -> None:
+        """Break; each side notices in its own time, and sometimes one side does not at all."""
+        for up in (True, False):
+            if self._world.chance(0.9):
+                self._world.at(self._world.some(0.0, 1.0), lambda up=up: self.close(up=up))
+
+    def close(self, *, up: bool) -> None:
+        """One end is closed: `up` is the client's. The other end notices a little later."""
+        if self._open[up]:
+            self._open[up] = False
+            if up:
+                self._client.wire_closed(self)
+            else:
+                self._leader.leader_wire_closed(self)
+            self._world.at(self._world.some(0.0, 0.2), lambda: self.close(up=not up))
+
+
+class Agent:
+    """One agent process: the member's machine, on rank 0 the leader's too, and workers."""
+
+    def __init__(
+        self, world: World, settings: GangSettings, instance: str, *, stray: bool = False
+    ) -> None:
+        self.world = world
+        self.settings = settings
+        self.instance = self.place = instance
+        self._rate = world.some(SLOWEST_CLOCK, 1.02)
+        self._offset = world.some(-1e5, 1e5)
+        self._unix = world.some(-300.0, 300.0)
+        self._pause_until = 0.0
+        self.alive = True
+        self.over = False
+        self.working = False
+        self._left = False
+        self._stopping = False
+        self._exits: list[dict[str, Any]] = []
+        self._wire: Wire | None = None
+        self._dialed_wrong = world.chance(world.trouble / 4)
+        incarnation = f"{instance}.{len(world.agents)}"
+        self.member = Member(settings, instance, incarnation, self.clock())
+        self.rendezvous: Rendezvous | None = None
+        self._wires: dict[int, Wire] = {}
+        self._numbers = 0
+        if settings.rank_of(instance) == 0 and not stray:
+            self.rendezvous = Rendezvous(settings, self.moment())
+        world.agents.append(self)
+        self._dial()
+        self._tick()
+
+    def clock(self) -> float:
+        return self._offset + self._rate * self.world.now
+
+    def moment(self) -> Moment:
+        return Moment(self.clock(), self.world.now + self._unix)
+
+    def paused_for(self) -> float:
+        return self._pause_until - self.world.now
+
+    # Misfortunes.
+
+    def kill(self) -> None:
+        if self.alive:
+            self.alive = False
+            self.break_connections()
+            self.world.at(self.world.some(0.0, 0.5), self._gone)
+
+    def _gone(self) -> None:
+        self.working = False
+        self.over = True
+
+    def break_connections(self) -> None:
+        for wire in [self._wire, *self._wires.values()]:
+            if wire is not None:
+                wire.cut()
+
+    def pause(self) -> None:
+        self._pause_until = self.world.now + self.world.some(0.5, 25.0)
+
+    # The member's side.
+
+    def _dial(self) -> None:
+        if not self.alive or self._left:
+            return
+        if self._wire is None:
+            leader = self.world.supervisor.leader(self.settings.epoch, wrong=self._dialed_wrong)
+            cut = {self.place, leader.place if leader else ""} & self.world.cut
+            if (
+                leader is not None
+                and not cut
+                and self.paused_for() <= 0
+                and leader.paused_for() <= 0
+            ):
+                peer = Peer("member", self.instance, f"10.0.0.{len(self.instance)}")
+                self._wire = Wire(self.world, self, leader, peer)
+                self._act(
+                    self.member.connected({"clock": self.world.now + self._unix}, self.clock())
+                )
+        self.world.at(self.world.some(0.02, 1.0), self._dial)
+
+    def receives(self, wire: Wire, message: Message) -> None:
+        if not self.alive or wire is not self._wire:
+            return
+        try:
+            self._act(self.member.receive(message, self.clock()))
+        except MessageError:
+            wire.close(up=True)
+
+    def wire_closed(self, wire: Wire) -> None:
+        if wire is self._wire:
+            self._wire = None
+            if self.alive:
+                self._act(self.member.disconnected(self.clock()))
+
+    def _tick(self) -> None:
+        if not self.alive or self.over:
+            return
+        if self.paused_for() <= 0:
+            if not self._left:
+                self._act(self.member.tick(self.clock()))
+            if self.rendezvous is not None:
+                self._lead(self.rendezvous.tick(self.moment()))
+        self.world.at(self.world.some(0.2, 0.3), self._tick)
+
+    def _soon(self, least: float, most: float, what: Callable[[], list[MemberAction]]) -> None:
+        """Some work of the node, which takes its time, and longer while the agent is paused."""
+
+        def work() -> None:
+            if self.paused_for() > 0:
+                self.world.at(self.paused_for() + 0.01, work)
+            elif self.alive and not self._left:
+                self._act(what())
+
+        self.world.at(self.world.some(least, most), work)
+
+    def _act(self, actions: list[MemberAction]) -> None:
+        for action in actions:
+            match action:
+                case node_side.Tell(message):
+                    if self._wire is not None:
+                        self._wire.send(message, up=True)
+                case node_side.HangUp():
+                    if self._wire is not None:
+                        self._wire.close(up=True)
+                case node_side.Prepare():
+                    if self.world.chance(self.world.trouble / 20):
+                        self._soon(
+                            0.1, 3.0, lambda: self.member.unprepared("a volume is not there")
+                        )
+                    else:
+                        self._soon(0.1, 5.0, lambda: self.member.prepared({}))
+                case node_side.Start(go):
+                    self._start(go)
+                case node_side.Stop():
+                    self._stop()
+                case node_side.Leave():
+                    self._leave()
+
+    def _start(self, go: dict[str, Any]) -> None:
+        self.world.worker_starts(self, go)
+        self.working = True
+        self._soon(0.01, 0.5, self.member.started)
+        count = self.settings.processes_per_node
+        for rank in range(go["rank"] * count, (go["rank"] + 1) * count):
+            fails = self.world.chance(self.world.trouble / 5)
+            body = {
+                "rank": rank,
+                "node": go["rank"],
+                "sizes": {},
+                "code": 1 if fails else 0,
+                "failure": None,
+            }
+            self._soon(0.5, 30.0, lambda body=body: self._exit(body))
+
+    def _exit(self, body: dict[str, Any]) -> list[MemberAction]:
+        if self._stopping:
+            return []
+        self._exits.append(body)
+        if len(self._exits) == self.settings.processes_per_node:
+            self.working = False
+        return self.member.worker_ended(body)
+
+    def _stop(self) -> None:
+        self._stopping = True
+
+        def stopped() -> list[MemberAction]:
+            self.working = False
+            return self.member.stopped()
+
+        self._soon(0.01, self.settings.grace, stopped)
+
+    def _leave(self) -> None:
+        assert not self.working, f"{self.instance} leaves with workers running"
+        self._left = True
+        if self.rendezvous is None:
+            self.alive = False
+            self.over = True
+        if self._wire is not None:
+            self._wire.close(up=True)
+
+    # The leader's side.
+
+    def accept(self, wire: Wire) -> int:
+        self._numbers += 1
+        self._wires[self._numbers] = wire
+        return self._numbers
+
+    def leader_receives(self, wire: Wire, peer: Peer, message: Message) -> None:
+        if not self.alive or self.rendezvous is None or wire.number not in self._wires:
+            return
+        try:
+            self._lead(self.rendezvous.receive(wire.number, peer, message, self.moment()))
+        except MessageError:
+            wire.close(up=False)
+
+    def leader_wire_closed(self, wire: Wire) -> None:
+        if (
+            self._wires.pop(wire.number, None) is not None
+            and self.alive
+            and self.rendezvous is not None
+        ):
+            self._lead(self.rendezvous.disconnected(wire.number, self.moment()))
+
+    def _lead(self, actions: list[Action]) -> None:
+        assert self.rendezvous is not None
+        for action in actions:
+            match action:
+                case Send(connections, message):
+                    for number in connections:
+                        if number in self._wires:
+                            self._wires[number].send(message, up=False)
+                case Close(number):
+                    if number in self._wires:
+                        self._wires[number].close(up=False)
+                case ProveMaster():
+                    if self.world.chance(self.world.trouble / 20):
+                        self._lead(self.rendezvous.master_failed("no port is free", self.moment()))
+                    else:
+                        self._lead(self.rendezvous.master_proved(29500, self.moment()))
+                case CloseMaster():
+                    pass
+                case Finish():
+                    self._finish()
+
+    def _finish(self) -> None:
+        """The leader's agent ends when both its halves have."""
+        if self._left and self.alive:
+            self.alive = False
+            self.over = True
+            for wire in list(self._wires.values()):
+                wire.close(up=False)
+
+
+class Supervisor:
+    """A model of the supervisor: attaches, probes, retries, makes sure of the old gang before it starts a new one."""
+
+    place = "the laptop"
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        nodes = world.random.choice([1, 2, 2, 3, 4, 6])
+        self._roster = assign_ranks(
+            f"i-{world.random.randrange(10**6):06}-{n}" for n in range(nodes)
+        )
+        self._processes = world.random.choice([1, 2])
+        self._epoch = 0
+        self._retries = world.random.randrange(3)
+        self._agents: dict[str, Agent] = {}
+        self._wire: Wire | None = None
+        self._heard = 0.0
+        self._after = 0
+        self._ended: dict[str, Any] | None = None
+        self._moving_on = False
+        self.story: list[str] = []
+        self.outcome: str | None = None
+
+    def paused_for(self) -> float:
+        return 0.0
+
+    def leader(self, epoch: int, *, wrong: bool = False) -> Agent | None:
+        """The living leader that an agent of this epoch would dial."""
+        for agent in reversed(self._world.agents):
+            if (
+                agent.alive
+                and agent.rendezvous is not None
+                and (wrong or agent.settings.epoch == epoch)
+            ):
+                return agent
+        return None
+
+    def begin(self) -> None:
+        self._next_epoch()
+        self._dial()
+        self._watch()
+
+    def _next_epoch(self) -> None:
+        self._epoch += 1
+        self._after = 0
+        self._ended = None
+        self._moving_on = False
+        self._heard = self._world.now
+        self._agents = {}
+        self._world.rosters[self._epoch] = tuple(self._roster)
+        settings = GangSettings("t", self._epoch, tuple(self._roster), self._processes, **TIMES)
+        for instance in self._roster:
+            if not self._world.chance(self._world.trouble / 10):
+                self._world.at(
+                    self._world.some(0.0, 5.0), lambda i=instance, s=settings: self._boot(i, s)
+                )
+
+    def _boot(self, instance: str, settings: GangSettings) -> None:
+        if settings.epoch == self._epoch and not self._moving_on and self.outcome is None:
+            self._agents[instance] = Agent(self._world, settings, instance)
+
+    def _dial(self) -> None:
+        if self.outcome is not None:
+            return
+        leader = self._agents.get(self._roster[0])
+        if (
+            self._wire is None
+            and leader is not None
+            and leader.alive
+            and leader.place not in self._world.cut
+        ):
+            self._wire = Wire(self._world, self, leader, Peer("supervisor", "s", "10.0.1.1"))
+            self._send({"type": "attach", "after": self._after})
+        self._world.at(self._world.some(0.1, 1.0), self._dial)
+
+    def _send(self, message: Message) -> None:
+        if self._wire is not None:
+            self._wire.send({**message, "task": "t", "epoch": self._epoch}, up=True)
+
+    def wire_closed(self, wire: Wire) -> None:
+        if wire is self._wire:
+            self._wire = None
+
+    def receives(self, wire: Wire, message: Message) -> None:
+        if wire is not self._wire:
+            return
+        self._heard = self._world.now
+        if message["type"] != "event":
+            return
+        event = message["event"]
+        if event["seq"] > self._after + 1:
+            wire.close(up=True)
+            return
+        if event["seq"] <= self._after:
+            return
+        assert self._ended is None, f"an event after the end: {event}"
+        self._after = event["seq"]
+        self.story.append(f"{self._world.now:.2f} {event['kind']} {event.get('instance', '')}")
+        if event["kind"] == "suspect":
+            self._world.at(self._world.some(0.2, 2.0), lambda: self._probe(event["instance"]))
+        elif event["kind"] == "ended":
+            assert event["outcome"] in m.OUTCOMES
+            self._ended = event
+            self._decide(event["outcome"], event["unstopped"])
+
+    def _probe(self, instance: str) -> None:
+        """Look at a suspect through another way than the leader's; where that is shut, say nothing."""
+        agent = self._agents.get(instance)
+        if instance not in self._world.cut and (agent is None or agent.over):
+            self._send({"type": "lost", "instance": instance, "why": "its agent is not running"})
+
+    def _watch(self) -> None:
+        """The leader is silent: look at its node, and give the attempt up if it is dead or cannot be looked at."""
+        if self.outcome is not None:
+            return
+        self._send({"type": "beat"})
+        silence = self._world.now - self._heard
+        leader = self._agents.get(self._roster[0])
+        dead = leader is not None and leader.over
+        if (
+            self._ended is None
+            and not self._moving_on
+            and ((silence > 5.0 and dead) or silence > 60.0)
+        ):
+            self._decide(m.LOST, list(self._roster))
+        if self._world.chance(self._world.trouble / 400):
+            self._send({"type": "stop", "kind": "cancel", "reason": "the user said so"})
+        self._world.at(1.0, self._watch)
+
+    def _decide(self, outcome: str, unstopped: list[str]) -> None:
+        self.story.append(f"{self._world.now:.2f} epoch {self._epoch}: {outcome}")
+        self._moving_on = True
+        self._send({"type": "release"})
+        if outcome in (m.DONE, m.STOPPED) or self._retries == 0:
+            self.outcome = outcome
+            self._world.at(60.0, self._tear_down)
+            return
+        self._retries -= 1
+        if self._world.chance(0.3):
+            # The leader first: once it is gone, no beat keeps a cut-off member alive, and the fence will do it.
+            leader = self._agents.get(self._roster[0])
+            self._kill_then(leader, lambda: self._wait_for_fences(outcome))
+        else:
+            self._make_sure(unstopped)
+
+    def _kill_then(self, agent: Agent | None, then: Callable[[], None]) -> None:
+        """Kill one agent through the provider, which always works in the end; go on once it is confirmed."""
+        if agent is None or agent.over:
+            then()
+            return
+        agent.kill()
+        self._world.at(1.0, lambda: self._kill_then(agent, then))
+
+    def _wait_for_fences(self, outcome: str) -> None:
+        wait = (TIMES["fence_after"] + TIMES["grace"] + 2.0) / SLOWEST_CLOCK + 30.0
+        self._world.at(wait, self._renew)
+
+    def _make_sure(self, instances: list[str]) -> None:
+        waiting = [
+            i for i in instances if (agent := self._agents.get(i)) is not None and not agent.over
+        ]
+        for instance in waiting:
+            self._agents[instance].kill()
+        if waiting:
+            self._world.at(0.5, lambda: self._make_sure(instances))
+        else:
+            self._renew()
+
+    def _renew(self) -> None:
+        """The next epoch; one node may have been replaced, and its successor has its rank."""
+        if self._world.chance(0.3):
+            old = self._world.random.choice(self._roster)
+            self._roster = replace(self._roster, old, f"{old}r")
+            assert self._roster.index(f"{old}r") == self._world.rosters[self._epoch].index(old)
+        self._next_epoch()
+
+    def _tear_down(self) -> None:
+        """The provider terminates the nodes; whatever still runs there ends."""
+        if self._world.chance(0.5):
+            for agent in self._world.agents:
+                agent.kill()

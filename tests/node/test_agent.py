@@ -1,0 +1,150 @@
+"""The agent as a process: what it is told, what it costs, and that it stands alone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowlite.node import processes
+from flowlite.node.config import AgentConfig, ConfigFault, write_atomically
+from tests.helpers import eventually
+from tests.node.agents import RealGang, agent_command
+
+IDLE = {"kind": "command", "argv": ["sleep", "60"]}
+CONFIG: dict[str, Any] = {
+    "task": "t1",
+    "name": "n",
+    "epoch": 1,
+    "instance": "b",
+    "roster": ["a", "b", "c"],
+    "processes_per_node": 4,
+    "call": {"kind": "command", "argv": ["true"]},
+}
+
+
+class TestConfig:
+    def test_ranks_follow_from_the_roster(self) -> None:
+        config = AgentConfig(**CONFIG)
+        assert (config.node_rank, config.num_nodes, config.is_leader) == (1, 3, False)
+        assert list(config.ranks) == [4, 5, 6, 7]
+
+    def test_in_manual_mode_one_worker_is_started_on_each_node(self) -> None:
+        config = AgentConfig(**CONFIG, mode="manual")
+        assert config.workers_per_node == 1
+        assert list(config.ranks) == [1]
+
+    @given(st.dictionaries(st.sampled_from(["HOME", "A"]), st.text()), st.floats(0, 1e6))
+    def test_it_comes_back_from_json_as_it_was(
+        self, environment: dict[str, str], seconds: float
+    ) -> None:
+        config = AgentConfig(**CONFIG, environment=environment, max_run_seconds=seconds)
+        assert AgentConfig.from_json(config.to_json()) == config
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"instance": "z"}, "not in the roster"),
+            ({"mode": "magic"}, "magic"),
+            ({"colour": "red"}, "colour"),
+            ({"processes_per_node": 0}, "at least 1"),
+            ({"call": {"kind": "prayer"}}, "prayer"),
+            ({"task": ...}, "task"),
+        ],
+    )
+    def test_what_is_wrong_is_named(self, change: dict[str, Any], message: str) -> None:
+        data = {name: value for name, value in {**CONFIG, **change}.items() if value is not ...}
+        with pytest.raises(ConfigFault, match=message):
+            AgentConfig.from_json(json.dumps(data))
+
+    def test_garbage_is_no_config(self) -> None:
+        for text in (b"\xff", b"[]", b"", b"{"):
+            with pytest.raises(ConfigFault):
+                AgentConfig.from_json(text)
+
+
+def test_files_are_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    write_atomically(path, "one")
+    assert path.stat().st_mode & 0o777 == 0o600
+    with pytest.raises(UnicodeEncodeError):
+        write_atomically(path, "half\udcff")
+    assert path.read_text() == "one"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_config_it_does_not_understand_is_reported(tmp_path: Path) -> None:
+    directory = tmp_path / "a1"
+    directory.mkdir()
+    (directory / "agent.json").write_text(json.dumps({**CONFIG, "instance": "z"}))
+    (directory / "secret").write_text("s")
+    done = subprocess.run(agent_command(directory), check=False)
+    assert done.returncode == 2
+    report = json.loads((directory / "report.json").read_bytes())
+    assert report["outcome"] == "error"
+    assert "not in the roster" in report["reason"]
+
+
+def test_it_stands_alone_and_there_is_one_of_it(tmp_path: Path) -> None:
+    with RealGang(tmp_path, IDLE, nodes=1, processes_per_node=1) as gang:
+        agent = gang.start_agent(0)
+        noted = eventually(
+            lambda: gang.paths[0].leader.exists() and json.loads(gang.paths[0].pid.read_bytes())
+        )
+        assert noted["pid"] == agent.pid
+        assert processes.is_alive(noted["pid"], noted["start"])
+        assert os.getsid(agent.pid) == agent.pid
+        second = subprocess.run(
+            agent_command(gang.paths[0].directory), capture_output=True, text=True, check=False
+        )
+        assert second.returncode == 0
+        assert "already runs" in second.stderr
+        os.kill(agent.pid, signal.SIGHUP)
+        asyncio.run(gang.until("started"))
+        assert agent.poll() is None
+        agent.terminate()
+        assert agent.wait(10) == 0
+        gang.assert_nothing_left()
+
+
+def test_one_process_can_become_the_agents_of_several_nodes(tmp_path: Path) -> None:
+    with RealGang(tmp_path, {"kind": "command", "argv": ["true"]}) as gang:
+        command = agent_command(gang.paths[0].directory)
+        command[-1:] = ["--detach", *(str(paths.directory) for paths in gang.paths)]
+        subprocess.run(command, check=True, env={**os.environ, "FLOW_TASK_ID": gang.task})
+        assert asyncio.run(gang.finish())["outcome"] == "done"
+        assert {gang.report(node)["outcome"] for node in range(2)} == {"done"}
+        gang.assert_nothing_left()
+
+
+@pytest.mark.skipif(not processes.LINUX, reason="read from /proc")
+def test_it_is_small(tmp_path: Path) -> None:
+    with RealGang(tmp_path, IDLE, nodes=1, processes_per_node=1) as gang:
+        agent = gang.start_agent(0)
+        asyncio.run(gang.until("started"))
+        status = Path(f"/proc/{agent.pid}/status").read_text()
+        resident = next(int(line.split()[1]) for line in status.splitlines() if "VmRSS" in line)
+        assert resident <= 25 * 1024
+        maps = Path(f"/proc/{agent.pid}/maps").read_text()
+        assert "_ssl." not in maps
+
+
+def test_the_program_explains_itself() -> None:
+    for arguments in ([], ["nonsense"], ["agent"]):
+        shown = subprocess.run(
+            processes.own_command(sys.executable, *arguments),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert shown.returncode == 2
+        assert "agent ATTEMPT_DIR" in shown.stderr

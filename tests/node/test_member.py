@@ -1,0 +1,308 @@
+"""The node's machine: it does what it is ordered once, tells what it did until it is heard, and fences itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flowlite.node import messages as m
+from flowlite.node.member import (
+    FENCED,
+    REFUSED,
+    RELEASED,
+    Follow,
+    HangUp,
+    Leave,
+    Member,
+    Prepare,
+    Start,
+    Stop,
+    Tell,
+)
+from flowlite.node.messages import GangSettings, MessageError
+
+SETTINGS = GangSettings(
+    "t", 2, ("i-a", "i-b"), 2, lost_after=20.0, fence_after=60.0, join_timeout=300.0
+)
+GO = {
+    "roster": SETTINGS.digest,
+    "addresses": ["10.0.0.1", "10.0.0.2"],
+    "master_addr": "10.0.0.1",
+    "master_port": 1,
+}
+PREPARE = {"master_addr": "10.0.0.1", "master_port": 1, "volume_token": "x"}
+
+
+class Node:
+    """Drives a machine."""
+
+    def __init__(self) -> None:
+        self.now = 50.0
+        self.machine = Member(SETTINGS, "i-b", "x", self.now)
+        self.done: list[Any] = []
+
+    def act(self, actions: list[Any]) -> list[Any]:
+        self.done += actions
+        return actions
+
+    def hear(self, kind: str, /, epoch: int = 2, **fields: Any) -> list[Any]:
+        message = {"type": kind, "task": "t", "epoch": epoch, **fields}
+        return self.act(self.machine.receive(message, self.now))
+
+    def connect(self) -> list[Any]:
+        self.act(self.machine.connected({"hostname": "h"}, self.now))
+        return self.hear("welcome", rank=1, roster=SETTINGS.digest)
+
+    def run(self) -> None:
+        self.connect()
+        self.hear("prepare", **PREPARE)
+        self.act(self.machine.prepared({}))
+        self.hear("go", **GO)
+        self.act(self.machine.started())
+
+    def wait(self, seconds: float, *, beats: bool = False) -> list[Any]:
+        began, end = len(self.done), self.now + seconds
+        while self.now < end:
+            self.now += 0.5
+            if beats:
+                self.hear("beat")
+            self.act(self.machine.tick(self.now))
+        return self.done[began:]
+
+    def told(self) -> list[str]:
+        return [action.message["type"] for action in self.done if isinstance(action, Tell)]
+
+    def only(self, kind: type) -> list[Any]:
+        return [action for action in self.done if isinstance(action, kind)]
+
+
+def worker(rank: int, code: int = 0) -> dict[str, Any]:
+    return {"rank": rank, "code": code, "sizes": {"out": 5}}
+
+
+def test_the_way_of_a_node_that_does_well() -> None:
+    node = Node()
+    node.run()
+    node.act(node.machine.worker_ended(worker(2)))
+    node.act(node.machine.worker_ended(worker(3)))
+    node.hear("ended", outcome="done", reason="all well")
+    assert not node.only(Leave)
+    node.hear("release")
+    assert node.told() == ["join", "ready", "started", "worker", "worker"]
+    assert node.only(Prepare) == [Prepare(PREPARE)]
+    assert node.only(Start)[0].go == {**GO, "rank": 1}
+    assert node.only(Leave) == [Leave(RELEASED, "all well")]
+    assert node.only(Stop) == []
+    assert node.machine.outcome == "done"
+    assert all(a.message["task"] == "t" and a.message["epoch"] == 2 for a in node.only(Tell))
+
+
+def test_orders_are_obeyed_once() -> None:
+    node = Node()
+    node.connect()
+    for _ in range(2):
+        node.hear("prepare", **PREPARE)
+    node.act(node.machine.prepared({}))
+    for _ in range(2):
+        node.hear("go", **GO)
+    for _ in range(2):
+        node.hear("stop", reason="r", grace=10.0)
+    assert [len(node.only(kind)) for kind in (Prepare, Start, Stop)] == [1, 1, 1]
+
+
+def test_everything_told_is_told_again_after_a_rejoin() -> None:
+    node = Node()
+    node.run()
+    node.act(node.machine.worker_ended(worker(2)))
+    node.act(node.machine.disconnected(node.now))
+    assert not [a for a in node.act(node.machine.worker_ended(worker(3))) if isinstance(a, Tell)]
+    again = [action.message["type"] for action in node.connect() if isinstance(action, Tell)]
+    assert again == ["ready", "started", "worker", "worker"]
+
+
+def test_a_stop_before_go_means_there_is_no_start() -> None:
+    node = Node()
+    node.connect()
+    node.hear("prepare", **PREPARE)
+    node.hear("stop", reason="missing", grace=10.0)
+    node.act(node.machine.prepared({}))
+    assert "ready" not in node.told()
+    node.act(node.machine.stopped())
+    assert node.told() == ["join", "stopped"]
+    assert node.hear("go", **GO) == []
+    assert not node.only(Start)
+
+
+def test_go_is_obeyed_only_when_ready_and_only_with_our_roster() -> None:
+    node = Node()
+    node.connect()
+    with pytest.raises(MessageError, match="before this node was ready"):
+        node.hear("go", **GO)
+    node.hear("prepare", **PREPARE)
+    node.act(node.machine.prepared({}))
+    node.hear("go", **{**GO, "roster": "another"})
+    assert not node.only(Start)
+    assert node.only(Stop), "what was prepared is given up"
+    node.act(node.machine.stopped())
+    assert node.only(Leave)[0].how == REFUSED
+
+
+@pytest.mark.parametrize(
+    "fields", [{"rank": 0, "roster": SETTINGS.digest}, {"rank": 1, "roster": "another"}]
+)
+def test_a_leader_of_another_roster_is_not_followed(fields: dict[str, Any]) -> None:
+    node = Node()
+    node.act(node.machine.connected({}, node.now))
+    node.hear("welcome", **fields)
+    assert node.only(Leave)[0].how == REFUSED
+    assert "roster is not ours" in node.only(Leave)[0].reason
+
+
+def test_nothing_is_obeyed_before_welcome() -> None:
+    node = Node()
+    node.act(node.machine.connected({}, node.now))
+    with pytest.raises(MessageError, match="before welcome"):
+        node.hear("prepare", **PREPARE)
+
+
+def test_an_older_epoch_changes_nothing_and_a_newer_one_ends_this_node() -> None:
+    node = Node()
+    node.run()
+    assert node.hear("stop", epoch=1, reason="old", grace=1.0) == []
+    assert node.hear("ended", epoch=1, outcome="failed", reason="old") == []
+    node.hear("beat", epoch=3)
+    assert node.only(Stop)[0].reason == "the gang is of epoch 3 already"
+    assert not node.only(Leave), "not before the workers are gone"
+    node.act(node.machine.stopped())
+    assert node.only(Leave)[0].how == REFUSED
+
+
+def test_a_refusal_stops_the_workers_first() -> None:
+    node = Node()
+    node.run()
+    node.hear("refuse", reason="your seat is taken")
+    assert node.only(Stop) == [Stop("your seat is taken", 10.0)]
+    node.act(node.machine.stopped())
+    assert node.only(Leave) == [Leave(REFUSED, "your seat is taken")]
+
+
+def test_a_silent_leader_makes_the_node_stop_its_workers() -> None:
+    node = Node()
+    node.run()
+    assert not [a for a in node.wait(59) if isinstance(a, Stop)]
+    assert len([a for a in node.done if isinstance(a, HangUp)]) == 2, (
+        "another connection is tried meanwhile"
+    )
+    node.wait(2)
+    assert node.only(Stop)[0].reason == "the leader has been silent for 60 s"
+    assert not node.only(Leave)
+    node.act(node.machine.stopped())
+    assert node.only(Leave)[0].how == FENCED
+    # The leader, should it still be there, learns the reason before the workers' ends.
+    node.machine.left = None
+    again = [action.message["type"] for action in node.connect() if isinstance(action, Tell)]
+    assert again.index("halt") < again.index("stopped")
+
+
+def test_beats_of_the_leader_keep_a_node_going() -> None:
+    node = Node()
+    node.run()
+    node.wait(300, beats=True)
+    assert not node.only(Stop)
+    assert 250 < node.told().count("beat") <= 301
+
+
+def test_a_leader_that_never_answers_is_waited_for_as_long_as_a_join_may_take() -> None:
+    node = Node()
+    node.wait(299)
+    assert not node.only(Leave)
+    node.wait(2)
+    leave = node.only(Leave)[0]
+    assert leave.how == FENCED
+    assert "did not let this node join within 300 s" in leave.reason
+
+
+def test_a_node_that_slept_first_listens() -> None:
+    node = Node()
+    node.run()
+    node.now += 3600
+    node.act(node.machine.tick(node.now))
+    assert not node.only(Stop)
+    node.hear("beat")
+    node.wait(5)
+    assert not node.only(Stop)
+
+
+def test_a_leader_that_goes_silent_after_the_end_is_no_alarm() -> None:
+    node = Node()
+    node.run()
+    node.act(node.machine.worker_ended(worker(2)))
+    node.act(node.machine.worker_ended(worker(3)))
+    node.hear("ended", outcome="done", reason="all well")
+    node.wait(61)
+    assert node.only(Leave)[0].how == RELEASED
+    assert not node.only(Stop)
+
+
+def test_a_release_during_a_stop_waits_for_the_workers() -> None:
+    node = Node()
+    node.run()
+    node.hear("stop", reason="failed", grace=1.0)
+    node.hear("ended", outcome="failed", reason="r")
+    node.hear("release")
+    assert not node.only(Leave)
+    node.act(node.machine.stopped())
+    assert node.only(Leave)[0].how == RELEASED
+
+
+def test_a_failure_to_prepare_is_told_and_a_halt_too() -> None:
+    node = Node()
+    node.connect()
+    node.hear("prepare", **PREPARE)
+    node.act(node.machine.unprepared("no volume"))
+    node.act(node.machine.halt("deadline", "time is up"))
+    assert node.told() == ["join", "unready", "halt"]
+
+
+def test_pulls_and_acknowledgements_move_the_streams() -> None:
+    node = Node()
+    node.run()
+    assert node.machine.sender.offset("2.out") is None
+    node.hear("pull", gen=1, offsets={"2.out": 100}, window=1000, streams=["out"])
+    assert node.machine.sender.offset("2.out") == 100
+    assert node.machine.sender.offset("2.err") is None
+    node.machine.sender.sent("2.out", 1000)
+    assert node.machine.sender.room == 0
+    assert node.hear("ack", offsets={"2.out": 600}) == [Follow()]
+    assert node.machine.sender.room == 500
+    node.act(node.machine.disconnected(node.now))
+    assert node.machine.sender.room == 0
+    node.connect()
+    with pytest.raises(MessageError):
+        node.hear("ack", offsets={"2.out": -1})
+
+
+@pytest.mark.parametrize("kind", ["join", "ready", "attach", "event", "nonsense"])
+def test_what_is_no_message_of_a_leader_is_refused(kind: str) -> None:
+    node = Node()
+    node.connect()
+    with pytest.raises(MessageError):
+        node.hear(kind)
+
+
+def test_addresses_of_large_gangs_are_packed() -> None:
+    few, many = ["10.0.0.1"] * 3, [f"10.0.{n // 256}.{n % 256}" for n in range(4096)]
+    assert m.pack_addresses(few) == {"addresses": few}
+    packed = m.pack_addresses(many)
+    assert m.unpack_addresses(packed) == many
+    assert len(packed["packed"]) < 25_000
+    for nonsense in (
+        {},
+        {"packed": "!"},
+        {"packed": "AAAA"},
+        {"addresses": [1]},
+        {"addresses": "x"},
+    ):
+        with pytest.raises(MessageError):
+            m.unpack_addresses(nonsense)

@@ -1,0 +1,334 @@
+"""Result files: values, exceptions of all kinds, damage, and what a reader without pickles sees."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import pickle
+import subprocess
+import threading
+import urllib.error
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowlite.node import outcome
+from flowlite.node.exceptions import summarise
+
+
+class Plain(Exception):
+    """Nothing special."""
+
+
+class TwoArguments(Exception):
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(f"{code}: {text}")
+        self.code = code
+
+
+class NoArguments(Exception):
+    def __init__(self) -> None:
+        super().__init__("always the same")
+
+
+class KeywordOnly(Exception):
+    def __init__(self, *, code: int) -> None:
+        super().__init__()
+        self.code = code
+
+    def __str__(self) -> str:
+        return f"code {self.code}"
+
+
+class GrowingMessage(Exception):
+    """Its pickle comes back, with another message."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(f"failed: {text}")
+
+
+class HoldsLock(Exception):
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.lock = threading.Lock()
+        self.code = 5
+
+
+class RefusesPickling(Exception):
+    def __reduce__(self) -> Any:
+        raise TypeError("never")
+
+
+class BreaksOnLoading(Exception):
+    def __setstate__(self, state: Any) -> None:
+        raise RuntimeError("no")
+
+
+class NoText(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no")
+
+
+def local_exception() -> Exception:
+    class Local(ValueError):
+        pass
+
+    return Local("from inside")
+
+
+def raised(code: Any) -> BaseException:
+    try:
+        code()
+    except BaseException as error:
+        return error
+    raise AssertionError("it did not raise")
+
+
+NASTY: dict[str, BaseException] = {
+    "plain": Plain("a", 1),
+    "two arguments": TwoArguments(5, "text"),
+    "no arguments": NoArguments(),
+    "keyword only": KeywordOnly(code=7),
+    "growing message": GrowingMessage("x"),
+    "lock in attribute": HoldsLock("text"),
+    "refuses pickling": RefusesPickling("text"),
+    "breaks on loading": BreaksOnLoading("text"),
+    "no text": NoText(),
+    "local class": local_exception(),
+    "http": urllib.error.HTTPError("http://x", 404, "Not Found", {}, io.BytesIO(b"body")),  # type: ignore[arg-type]
+    "file not found": raised(lambda: Path("/does/not/exist").read_text()),
+    "unicode": raised(lambda: b"\xff".decode()),
+    "syntax": raised(lambda: compile("a b", "file.py", "exec")),
+    "json": raised(lambda: json.loads("{")),
+    "process": subprocess.CalledProcessError(3, ["cmd"], b"out"),
+    "key": KeyError("k"),
+    "stop": StopIteration(3),
+    "timeout": TimeoutError("t"),
+    "assertion": AssertionError(),
+    "pickling": pickle.PicklingError("p"),
+    "group": ExceptionGroup("g", [ValueError(1), ExceptionGroup("h", [KeyError(2)])]),
+}
+
+
+def written(path: Path, error: BaseException, **options: Any) -> outcome.OutcomeFile:
+    outcome.write_exception(path, error, node=1, rank=3, **options)
+    return outcome.read_outcome(path)
+
+
+@pytest.mark.parametrize("name", NASTY)
+def test_exceptions_come_back_as_themselves(name: str, tmp_path: Path) -> None:
+    error = NASTY[name]
+    found = written(tmp_path / "r", error)
+    assert found.kind == "exception"
+    assert type(found.exception) is type(error)
+    if name != "no text":
+        assert str(found.exception) == str(error) == found.message
+    assert found.type.rpartition(".")[2] == type(error).__qualname__.rpartition(".")[2]
+
+
+def test_attributes_come_back(tmp_path: Path) -> None:
+    assert written(tmp_path / "r", NASTY["two arguments"]).exception.code == 5  # type: ignore[union-attr]
+    holding = written(tmp_path / "r", NASTY["lock in attribute"]).exception
+    assert vars(holding) == {"code": 5}  # type: ignore[arg-type]
+    missing = written(tmp_path / "r", NASTY["file not found"]).exception
+    assert missing.filename == "/does/not/exist"  # type: ignore[union-attr]
+    group = written(tmp_path / "r", NASTY["group"]).exception
+    assert [type(e) for e in group.exceptions] == [ValueError, ExceptionGroup]  # type: ignore[union-attr]
+
+
+def test_an_argument_that_cannot_travel_becomes_its_text(tmp_path: Path) -> None:
+    found = written(tmp_path / "r", Plain("a", threading.Lock()))
+    assert type(found.exception) is Plain
+    assert found.exception.args[0] == "a"
+    assert "lock" in found.exception.args[1]
+
+
+def test_what_cannot_be_rebuilt_leaves_its_text(tmp_path: Path) -> None:
+    found = written(tmp_path / "r", ExceptionGroup("g", [HoldsLock("inner")]))
+    assert found.exception is None
+    assert "inner" in found.traceback
+
+
+def test_an_exception_with_too_much_in_it_leaves_its_text(tmp_path: Path) -> None:
+    path = tmp_path / "r"
+    found = written(path, Plain("a" * 17_000_000))
+    assert path.stat().st_size < 1_000_000
+    assert found.message.startswith("aaa")
+    assert "characters left out" in found.message
+
+
+def test_the_traceback_has_causes_groups_and_notes_and_none_of_our_frames(tmp_path: Path) -> None:
+    def inner() -> None:
+        raise KeyError("the cause")
+
+    def middle() -> None:
+        try:
+            inner()
+        except KeyError as error:
+            raise ValueError("the effect") from error
+
+    def outer() -> None:
+        try:
+            middle()
+        except ValueError as error:
+            error.add_note("a note")
+            raise ExceptionGroup("several", [error, OSError("another")]) from None
+
+    error = raised(outer)
+    text = written(tmp_path / "r", error).traceback
+    for part in (
+        "inner()",
+        "the cause",
+        "direct cause",
+        "the effect",
+        "a note",
+        "several",
+        "another",
+    ):
+        assert part in text
+
+    from flowlite.node.call import Call
+
+    def user_code() -> None:
+        raise ValueError("from user code")
+
+    error = raised(Call(user_code, (), {}, "any").run)
+    text = summarise(error).traceback
+    assert "user_code" in text
+    assert "flowlite/node" not in text
+    assert "self.function" not in text
+
+
+def test_a_recursion_error_has_a_bounded_text(tmp_path: Path) -> None:
+    def forever(depth: int) -> None:
+        forever(depth + 1)
+
+    found = written(tmp_path / "r", raised(lambda: forever(0)))
+    assert isinstance(found.exception, RecursionError)
+    assert len(found.traceback) < 600_000
+
+
+def test_the_failure_that_goes_with_the_event(tmp_path: Path) -> None:
+    failure = outcome.write_exception(tmp_path / "r", ValueError("text"), node=1, rank=3)
+    assert failure == {"kind": "exception", "type": "ValueError", "message": "text"}
+    failure = outcome.write_exception(
+        tmp_path / "r", outcome.ResultError("rank 3 ..."), kind="result"
+    )
+    assert failure == {"kind": "result", "type": "ResultError", "message": "rank 3 ..."}
+    assert outcome.read_outcome(tmp_path / "r").exception is None
+
+
+class Custom:
+    def __init__(self, x: int) -> None:
+        self.x = x
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Custom) and other.x == self.x
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, {"a": [1, 2.5, b"x"]}, (1,), OrderedDict(a=1), Custom(3), {1: Custom(4)}, ValueError],
+    ids=repr,
+)
+def test_values_come_back(value: Any, tmp_path: Path) -> None:
+    outcome.write_value(tmp_path / "r", value)
+    found = outcome.read_outcome(tmp_path / "r").value
+    assert found == value
+    assert type(found) is type(value)
+
+
+def test_arrays_come_back_without_pickles_and_writable(tmp_path: Path) -> None:
+    np = pytest.importorskip("numpy")
+    value = {"weights": np.arange(100_000.0), "loss": np.float32(0.5)}
+    outcome.write_value(tmp_path / "r", value, "plain")
+    found = outcome.read_outcome(tmp_path / "r", allow_pickle=False).value
+    (tmp_path / "r").unlink()
+    found["weights"][0] = 7
+    assert found["weights"][:3].tolist() == [7, 1, 2]
+    assert found["loss"] == np.float32(0.5)
+
+
+def test_the_plain_policy_names_rank_place_and_type(tmp_path: Path) -> None:
+    with pytest.raises(outcome.ResultError) as caught:
+        outcome.write_value(tmp_path / "r", {"model": [Custom(1)]}, "plain", node=1, rank=3)
+    for part in ("rank 3 on node 1", "type dict", "['model'][0]", "Custom", 'results="plain"'):
+        assert part in str(caught.value)
+    assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.parametrize("value", [(i for i in ()), threading.Lock(), {"a": threading.Lock()}])
+def test_what_cannot_be_pickled_names_rank_and_type(value: Any, tmp_path: Path) -> None:
+    with pytest.raises(outcome.ResultError) as caught:
+        outcome.write_value(tmp_path / "r", value, node=1, rank=3)
+    assert (
+        f"rank 3 on node 1 returned a value of type {'dict' if isinstance(value, dict) else ''}"
+        in str(caught.value)
+    )
+    assert "cannot pickle" in str(caught.value)
+
+
+class Bomb:
+    """Its pickle leaves a trace when it is loaded."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.path,)
+
+
+def test_without_pickles_nothing_runs(tmp_path: Path) -> None:
+    trace = tmp_path / "trace"
+    outcome.write_value(tmp_path / "r", Bomb(trace))
+    with pytest.raises(outcome.OutcomeError, match=r"is a pickle \(of type .*Bomb\)"):
+        outcome.read_outcome(tmp_path / "r", allow_pickle=False)
+    outcome.write_exception(tmp_path / "r", Plain("a"))
+    found = outcome.read_outcome(tmp_path / "r", allow_pickle=False)
+    assert found.exception is None
+    assert found.message == "a"
+    assert not trace.exists()
+
+
+def test_every_damaged_byte_is_noticed_before_anything_is_loaded(tmp_path: Path) -> None:
+    path, trace = tmp_path / "r", tmp_path / "trace"
+    outcome.write_value(path, Bomb(trace))
+    whole = path.read_bytes()
+    for at in range(len(whole)):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with pytest.raises(outcome.OutcomeError):
+            outcome.read_outcome(path)
+    for length in range(0, len(whole), 7):
+        path.write_bytes(whole[:length])
+        with pytest.raises(outcome.OutcomeError):
+            outcome.read_outcome(path)
+    assert not trace.exists()
+    with pytest.raises(outcome.OutcomeError, match="No such file"):
+        outcome.read_outcome(tmp_path / "missing")
+
+
+def test_another_python_is_refused_before_unpickling(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = tmp_path / "trace"
+    monkeypatch.setattr(outcome, "PYTHON", [3, 99])
+    outcome.write_value(tmp_path / "r", Bomb(trace))
+    outcome.write_exception(tmp_path / "e", Plain("text"))
+    outcome.write_value(tmp_path / "p", {"a": 1})
+    monkeypatch.undo()
+    with pytest.raises(outcome.OutcomeError, match=r"Python 3\.99"):
+        outcome.read_outcome(tmp_path / "r")
+    assert outcome.read_outcome(tmp_path / "e").exception is None
+    assert outcome.read_outcome(tmp_path / "e").message == "text"
+    assert outcome.read_outcome(tmp_path / "p").value == {"a": 1}
+    assert not trace.exists()
+
+
+def test_cancelled_errors_are_kept_apart_by_the_reader(tmp_path: Path) -> None:
+    found = written(tmp_path / "r", asyncio.CancelledError())
+    assert type(found.exception) is asyncio.CancelledError

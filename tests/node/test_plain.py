@@ -1,0 +1,282 @@
+"""The form that cannot execute: everything comes back as it was, and damaged data is an error and nothing else."""
+
+from __future__ import annotations
+
+import collections
+import datetime
+import decimal
+import enum
+import math
+import pathlib
+import random
+import struct
+import sys
+import uuid
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from flowlite.node import plain
+from flowlite.node.plain_base import OUT_OF_LINE
+
+QUICK = settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+)
+
+
+def round_trip(value: Any) -> Any:
+    encoded = plain.encode(value)
+    return plain.decode(
+        encoded.structure, [memoryview(bytearray(part)) for part in encoded.buffers]
+    )
+
+
+def same(left: Any, right: Any) -> bool:
+    """Equal, and of the same types all the way down; NaN equals NaN, and -0.0 is not 0.0."""
+    if type(left) is not type(right):
+        return False
+    if isinstance(left, float):
+        return struct.pack("d", left) == struct.pack("d", right)
+    if isinstance(left, complex):
+        return same(left.real, right.real) and same(left.imag, right.imag)
+    if isinstance(left, list | tuple):
+        return len(left) == len(right) and all(map(same, left, right))
+    if isinstance(left, dict):
+        keys = same(list(left), list(right))
+        return keys and same(list(left.values()), list(right.values()))
+    if isinstance(left, set | frozenset):
+        return left == right and sorted(map(type_of, left)) == sorted(map(type_of, right))
+    return bool(left == right)
+
+
+def type_of(value: Any) -> str:
+    return type(value).__name__
+
+
+zones = st.one_of(
+    st.none(),
+    st.just(datetime.UTC),
+    st.timedeltas(datetime.timedelta(hours=-23), datetime.timedelta(hours=23)).map(
+        datetime.timezone
+    ),
+)
+hashable = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.integers(-(2**200), 2**200),
+    st.floats(allow_nan=False),
+    st.text(st.characters()),
+    st.binary(max_size=50),
+    st.datetimes(timezones=st.just(datetime.UTC)),
+    st.uuids(),
+)
+scalars = st.one_of(
+    hashable,
+    st.floats(),
+    st.complex_numbers(),
+    st.binary(max_size=50).map(bytearray),
+    st.datetimes(),
+    st.tuples(st.datetimes(), zones).map(lambda pair: pair[0].replace(tzinfo=pair[1], fold=1)),
+    st.times(),
+    st.dates(),
+    st.timedeltas(),
+    st.decimals(allow_nan=False),
+    st.builds(pathlib.PurePosixPath, st.text("abc/.", max_size=10)),
+    st.builds(range, st.integers(), st.integers(), st.integers(1)),
+)
+rows = st.one_of(
+    st.lists(st.floats(), min_size=8, max_size=30),
+    st.lists(st.integers(-(2**63), 2**63 - 1), min_size=8, max_size=30),
+    st.lists(st.integers(-(2**64), 2**64), min_size=8, max_size=30),
+    st.lists(st.text(), min_size=8, max_size=30),
+)
+values = st.recursive(
+    st.one_of(scalars, rows),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=5),
+        st.lists(inner, max_size=5).map(tuple),
+        st.dictionaries(hashable, inner, max_size=5),
+        st.sets(hashable, max_size=5),
+        st.frozensets(hashable, max_size=5),
+    ),
+    max_leaves=20,
+)
+
+
+@QUICK
+@given(values)
+@example([True] * 10)
+@example([1, True, 1.0] * 5)
+@example({1: "a", "1": "b", (1, 2): [None]})
+@example("\ud800 alone")
+@example(["\udfff"] * 10)
+@example(-(2**63))
+@example(10**5000)
+@example("long " * OUT_OF_LINE)
+@example(b"long " * OUT_OF_LINE)
+@example([["a" * 5000] * 3, {"k": "a" * 5000}])
+@example(decimal.Decimal("-0E+5"))
+@example(float("-inf"))
+@example(datetime.datetime(1, 1, 1, tzinfo=datetime.timezone(datetime.timedelta(microseconds=1))))
+def test_values_come_back_equal_and_of_the_same_types(value: Any) -> None:
+    assert same(round_trip(value), value)
+
+
+def test_not_a_number_keeps_its_place() -> None:
+    one, other = round_trip([math.nan, decimal.Decimal("sNaN")])
+    assert math.isnan(one)
+    assert other.is_snan()
+
+
+def test_what_is_one_object_stays_one_object() -> None:
+    shared = [1]
+    text = "x" * (2 * OUT_OF_LINE)
+    value = {"a": shared, "b": (shared, {"c": shared}), "texts": [text, text, 1]}
+    found = round_trip(value)
+    assert found["a"] is found["b"][0] is found["b"][1]["c"]
+    assert found["texts"][0] is found["texts"][1]
+
+
+def test_cycles_come_back() -> None:
+    value: dict[str, Any] = {"list": []}
+    value["list"].append(value)
+    found = round_trip(value)
+    assert found["list"][0] is found
+
+
+def test_a_tuple_that_contains_itself_is_refused() -> None:
+    inner: list[Any] = []
+    value = (inner,)
+    inner.append(value)
+    with pytest.raises(plain.NotPlain, match="contains itself"):
+        plain.encode(value)
+
+
+def test_sharing_keeps_the_encoding_small() -> None:
+    value: Any = (1,)
+    for _ in range(80):
+        value = (value, value)
+    assert len(plain.encode(value).structure) < 1000
+
+
+class Colour(enum.IntEnum):
+    RED = 1
+
+
+class Text(str):
+    __slots__ = ()
+
+
+Point = collections.namedtuple("Point", "x y")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Colour.RED,
+        Text("a"),
+        Point(1, 2),
+        collections.OrderedDict(a=1),
+        collections.defaultdict(list),
+        collections.Counter("a"),
+        collections.deque(),
+        object(),
+        len,
+        lambda: 0,
+        int,
+        NotImplemented,
+        ...,
+        slice(1),
+        iter([]),
+        memoryview(b"a"),
+        datetime.datetime(2020, 1, 1, tzinfo=datetime.timezone(datetime.timedelta(0), "X")),
+        ValueError(),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("place", ["{}", "[]", "()", "bare"])
+def test_what_is_not_exactly_plain_is_refused(value: Any, place: str) -> None:
+    held = {"{}": {"key": [0, value]}, "[]": [0, value], "()": (0, value), "bare": value}[place]
+    where = {"{}": "['key'][1]", "[]": "[1]", "()": "[1]", "bare": ""}[place]
+    with pytest.raises(plain.NotPlain) as caught:
+        plain.encode(held)
+    assert caught.value.place == where
+    assert caught.value.type_name == plain.type_name(value)
+
+
+def test_deep_nesting_is_refused_and_not_a_crash() -> None:
+    value: Any = []
+    for _ in range(100_000):
+        value = [value]
+    with pytest.raises(plain.NotPlain, match="levels deep"):
+        plain.encode(value)
+
+
+def test_deep_data_is_refused_and_not_a_crash() -> None:
+    with pytest.raises(plain.PlainError, match="deep"):
+        plain.decode(b"\0" + b"L\x01*" * 100_000 + b"N")
+
+
+def test_a_length_that_is_not_there_takes_no_memory() -> None:
+    huge = b"\xff\xff\xff\xff\xff\xff\xff\x7f"
+    for start in (b"\0L" + huge + b"*", b"\0B" + b"i" + huge, b"\0U" + huge, b"\0I" + huge, huge):
+        with pytest.raises(plain.PlainError):
+            plain.decode(start + b"N" * 50)
+
+
+def _is_clean(structure: bytes, buffers: list[memoryview]) -> bool:
+    """Decoding gives a value or the one error; anything else fails the test."""
+    try:
+        plain.decode(structure, buffers)
+    except plain.PlainError:
+        return False
+    return True
+
+
+def test_cut_off_data_is_always_an_error() -> None:
+    value = {"a": [1.5, None, "x"] * 3, "b": list(range(20)), "c": {1, 2}, "d": uuid.UUID(int=5)}
+    encoded = plain.encode(value)
+    for length in range(len(encoded.structure)):
+        assert not _is_clean(encoded.structure[:length], encoded.buffers)
+    assert not _is_clean(encoded.structure + b"N", encoded.buffers)
+
+
+@QUICK
+@given(values, st.randoms(use_true_random=False))
+def test_damaged_data_is_a_clean_error_or_another_value(value: Any, chance: random.Random) -> None:
+    encoded = plain.encode(value)
+    for _ in range(5):
+        damaged = bytearray(encoded.structure)
+        for _ in range(chance.randint(1, 4)):
+            damaged[chance.randrange(len(damaged))] = chance.randrange(256)
+        _is_clean(bytes(damaged), encoded.buffers)
+
+
+@QUICK
+@given(st.binary(max_size=200))
+@example(b"\0X\x00\x00")
+@example(b"\0@\x05")
+@example(b"\0M\x01*L\x00\x01*N")
+@example(b"\0S\x01*Y\x00")
+@example(b"\x01\x01\x00")
+def test_random_bytes_are_a_clean_error_or_a_value(data: bytes) -> None:
+    _is_clean(data, [])
+    _is_clean(b"\0" + data, [memoryview(b"some buffer")])
+
+
+def test_nothing_is_imported_for_data_that_does_not_need_it() -> None:
+    import subprocess
+
+    code = (
+        "import sys; from flowlite.node import plain; e = plain.encode({'a': [1, 2.5]});"
+        "plain.decode(e.structure);"
+        "print([m for m in ('numpy', 'torch', 'cloudpickle', 'decimal') if m in sys.modules])"
+    )
+    root = str(pathlib.Path(__file__).parents[2])
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,273 @@
+"""Arrays and tensors in the plain form: values, types, layout and sharing; no objects, no reading beyond the data."""
+
+from __future__ import annotations
+
+import random
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from flowlite.node import plain
+from flowlite.node.plain_base import OUT_OF_LINE
+
+np = pytest.importorskip("numpy")
+torch = pytest.importorskip("torch")
+
+DTYPES = st.one_of(
+    hnp.boolean_dtypes(),
+    hnp.integer_dtypes(endianness="?"),
+    hnp.unsigned_integer_dtypes(endianness="?"),
+    hnp.floating_dtypes(endianness="?"),
+    hnp.complex_number_dtypes(endianness="?"),
+    hnp.datetime64_dtypes(),
+    hnp.timedelta64_dtypes(),
+    hnp.byte_string_dtypes(min_len=1),
+    hnp.unicode_string_dtypes(min_len=1),
+)
+QUICK = settings(max_examples=150, deadline=None, derandomize=True)
+TENSOR_DTYPES = [
+    torch.bool,
+    torch.uint8,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.uint16,
+    torch.uint32,
+    torch.uint64,
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+    torch.complex32,
+    torch.complex64,
+    torch.complex128,
+    torch.float8_e4m3fn,
+    torch.float8_e5m2,
+]
+
+
+def round_trip(value: Any) -> Any:
+    encoded = plain.encode(value)
+    return plain.decode(
+        encoded.structure, [memoryview(bytearray(part)) for part in encoded.buffers]
+    )
+
+
+@QUICK
+@given(
+    hnp.arrays(DTYPES, hnp.array_shapes(min_dims=0, max_dims=4, min_side=0)),
+    st.randoms(use_true_random=False),
+)
+def test_arrays_come_back(array: Any, chance: random.Random) -> None:
+    axes = list(range(array.ndim))
+    chance.shuffle(axes)
+    for view in (array, array.transpose(axes), array[..., ::2] if array.ndim else array):
+        found = round_trip(view)
+        assert found.dtype == view.dtype
+        assert found.shape == view.shape
+        assert found.tobytes() == view.tobytes()
+
+
+def test_layout_is_kept_where_the_array_is_in_one_piece() -> None:
+    array = np.arange(60.0).reshape(3, 4, 5).transpose(2, 0, 1)
+    assert round_trip(array).strides == array.strides
+    fortran = np.asfortranarray(np.ones((30, 40)))
+    assert round_trip(fortran).flags.f_contiguous
+
+
+def test_large_arrays_are_views_on_both_sides() -> None:
+    array = np.arange(OUT_OF_LINE, dtype=np.int64)
+    encoded = plain.encode([array])
+    assert np.shares_memory(np.frombuffer(encoded.buffers[0], np.int64), array)
+    memory = bytearray(encoded.buffers[0])
+    (found,) = plain.decode(encoded.structure, [memoryview(memory)])
+    found[0] = 77
+    assert memory[0] == 77
+
+
+def test_read_only_arrays_stay_read_only_and_others_writable() -> None:
+    frozen = np.zeros(10_000)
+    frozen.flags.writeable = False
+    encoded = plain.encode([frozen, np.zeros(10_000), np.zeros(3)])
+    found = plain.decode(encoded.structure, [memoryview(bytes(part)) for part in encoded.buffers])
+    assert [array.flags.writeable for array in found] == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.float64(1.5),
+        np.float32("nan"),
+        np.int8(-3),
+        np.uint64(2**64 - 1),
+        np.bool_(True),
+        np.complex64(1j),
+        np.datetime64("2020-01-01", "D"),
+        np.timedelta64(5, "ms"),
+        np.longdouble(1) / 3,
+    ],
+    ids=repr,
+)
+def test_numpy_numbers_keep_their_types(value: Any) -> None:
+    found = round_trip({"x": [value]})["x"][0]
+    assert type(found) is type(value)
+    assert found.tobytes() == value.tobytes()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.array([object()]),
+        np.array([None, 1]),
+        np.zeros(2, [("a", "i4"), ("b", "O")]),
+        np.zeros(2, [("a", "i4")]),
+        np.ma.masked_array([1], [True]),
+        np.zeros(2).view(np.recarray),
+        torch.nn.Parameter(torch.zeros(2)),
+        torch.zeros(2).to_sparse(),
+        torch.zeros(2, device="meta"),
+        torch.zeros(2, dtype=torch.complex64).conj(),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_would_come_back_different_is_refused(value: Any) -> None:
+    with pytest.raises(plain.NotPlain):
+        plain.encode([value])
+
+
+@pytest.mark.parametrize("dtype", TENSOR_DTYPES, ids=str)
+def test_tensors_come_back(dtype: Any) -> None:
+    raw = torch.arange(240, dtype=torch.uint8)
+    if dtype == torch.bool:
+        raw = raw % 2
+    tensor = raw.view(dtype)
+    tensor = tensor.reshape(3, -1).t()
+    found = round_trip(tensor)
+    assert found.dtype == dtype
+    assert found.shape == tensor.shape
+    assert found.stride() == tensor.stride()
+    assert bytes(found.untyped_storage()) == bytes(tensor.untyped_storage())
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.empty(0),
+        torch.empty(0, 3),
+        torch.tensor(5),
+        torch.zeros(2, requires_grad=True),
+        torch.ones(3).expand(4, 3),
+        torch.arange(12.0).reshape(3, 4)[1:, ::2],
+        torch.zeros(2, 3, 4, 5).to(memory_format=torch.channels_last),
+        (torch.ones(2, requires_grad=True) * 2),
+    ],
+    ids=repr,
+)
+def test_odd_tensors_come_back(tensor: Any) -> None:
+    found = round_trip(tensor)
+    assert torch.equal(found, tensor)
+    assert found.stride() == tensor.stride()
+    assert found.requires_grad == tensor.requires_grad
+
+
+def test_tensors_that_share_memory_still_share_it() -> None:
+    base = torch.arange(1000.0)
+    found = round_trip(
+        {"all": base, "part": base[10:20], "again": base, "turned": base.view(10, 100).t()}
+    )
+    found["all"][10] = -1.0
+    assert found["part"][0] == -1.0
+    assert found["turned"][10, 0] == -1.0
+    assert found["again"] is found["all"]
+
+
+def test_a_small_view_takes_only_its_part_of_the_memory() -> None:
+    losses = torch.arange(1_000_000.0)
+    encoded = plain.encode([losses[-1], losses[-3:-1]])
+    assert sum(map(len, encoded.buffers)) < 200
+    last, before = round_trip([losses[-1], losses[-3:-1]])
+    assert last == 999_999
+    assert before.tolist() == [999_997, 999_998]
+
+
+def test_damaged_arrays_are_a_clean_error_or_stay_within_their_memory() -> None:
+    chance = random.Random(5)
+    base = torch.arange(100, dtype=torch.int16)
+    value = [
+        np.arange(2000),
+        base,
+        base[5:9],
+        np.zeros((0, 3)),
+        np.datetime64("2020"),
+        torch.empty(0),
+    ]
+    encoded = plain.encode(value)
+    buffers = [memoryview(bytearray(part)) for part in encoded.buffers]
+    for _ in range(10_000):
+        damaged = bytearray(encoded.structure)
+        for _ in range(chance.randint(1, 3)):
+            damaged[chance.randrange(len(damaged))] = chance.choice(
+                (chance.randrange(256), 0, 1, 0x7F)
+            )
+        try:
+            found = plain.decode(bytes(damaged), buffers)
+        except plain.PlainError:
+            continue
+        for item in found if isinstance(found, list) else ():
+            if isinstance(item, torch.Tensor) and item.numel():
+                ends = item.storage_offset() + sum(
+                    (n - 1) * s for n, s in zip(item.shape, item.stride(), strict=True)
+                )
+                memory = item.untyped_storage().nbytes()
+                assert memory in {0, *map(len, buffers)}
+                assert ends * item.element_size() < memory
+
+
+def test_a_tensor_beyond_its_memory_is_refused() -> None:
+    encoded = plain.encode(torch.arange(64, dtype=torch.uint8))
+    for buffer in (b"", bytes(63)):
+        with pytest.raises(plain.PlainError, match="beyond"):
+            plain.decode(encoded.structure, [memoryview(bytearray(buffer))])
+
+
+def test_objects_are_never_made_from_an_array() -> None:
+    encoded = plain.encode(np.zeros(1, "<i8"))
+    for name in (b"|O8", b"<O8", b"|V8", b"O  "):
+        assert encoded.structure.count(b"<i8") == 1
+        with pytest.raises(plain.PlainError, match="no type of array"):
+            plain.decode(encoded.structure.replace(b"<i8", name), encoded.buffers)
+
+
+@pytest.mark.parametrize(
+    ("package", "value"),
+    [("numpy", np.zeros(3)), ("numpy", np.float32(1)), ("torch", torch.zeros(3))],
+)
+def test_a_missing_package_is_named(
+    package: str, value: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded = plain.encode(value)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(
+        plain.PlainError, match=f"{package} is not installed here: pip install {package}"
+    ):
+        plain.decode(encoded.structure, encoded.buffers)
+
+
+@pytest.mark.gpu
+def test_tensors_on_a_device_come_back_on_the_cpu() -> None:
+    from flowlite.node import pickling
+
+    base = torch.arange(1000.0, device="cuda")
+    value = [base[10:20], base.view(10, 100).t(), torch.empty(0, device="cuda")]
+    pickled = pickling.dumps(value)
+    assert pickled.devices == {"cuda:0"}
+    for found in (round_trip(value), pickling.loads(pickled.joined(), pickled.buffers)):
+        assert [tensor.device.type for tensor in found] == ["cpu"] * 3
+        assert torch.equal(found[0], torch.arange(10.0, 20.0))
+        found[0][0] = -1
+        assert found[1][10, 0] == -1

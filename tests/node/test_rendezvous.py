@@ -1,0 +1,616 @@
+"""The leader's machine: the way of a gang, and every way it may go wrong, without sockets or clocks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flowlite.node import messages as m
+from flowlite.node.actions import Close, CloseMaster, Finish, Moment, Peer, ProveMaster, Send
+from flowlite.node.messages import GangSettings, MessageError
+from flowlite.node.rendezvous import Rendezvous
+
+IDS = ("i-a", "i-b", "i-c")
+SUPERVISOR = 900
+
+
+class Leader:
+    """Drives a machine, and keeps what it says to whom."""
+
+    def __init__(self, nodes: int = 2, per_node: int = 1, **changes: Any) -> None:
+        times = {"join_timeout": 10.0, "fence_after": 60.0, "grace": 2.0, **changes}
+        self.settings = GangSettings("t", times.pop("epoch", 2), IDS[:nodes], per_node, **times)
+        self.now = 1000.0
+        self.machine = Rendezvous(self.settings, self.moment(), "token")
+        self.told: dict[int, list[dict[str, Any]]] = {}
+        self.closed: list[int] = []
+        self.master: list[str] = []
+        self.finished = False
+        self.port: int | None = 29500
+
+    def moment(self) -> Moment:
+        return Moment(self.now, self.now + 1e9)
+
+    def act(self, actions: list[Any]) -> None:
+        for action in actions:
+            match action:
+                case Send(connections, message):
+                    for connection in connections:
+                        self.told.setdefault(connection, []).append(message)
+                case Close(connection):
+                    self.closed.append(connection)
+                    self.act(self.machine.disconnected(connection, self.moment()))
+                case ProveMaster():
+                    self.master.append("prove")
+                    if self.port is None:
+                        self.act(self.machine.master_failed("all ports are taken", self.moment()))
+                    else:
+                        self.act(self.machine.master_proved(self.port, self.moment()))
+                case CloseMaster():
+                    self.master.append("close")
+                case Finish():
+                    self.finished = True
+
+    def say(
+        self,
+        connection: int,
+        kind: str,
+        /,
+        *,
+        name: str | None = None,
+        epoch: int | None = None,
+        **fields: Any,
+    ) -> None:
+        role = "supervisor" if connection >= SUPERVISOR else "member"
+        peer = Peer(role, name or IDS[connection % 10], f"10.0.0.{connection % 10 + 1}")
+        message = {"type": kind, "task": "t", "epoch": epoch or self.settings.epoch, **fields}
+        self.act(self.machine.receive(connection, peer, message, self.moment()))
+
+    def join(
+        self, connection: int, incarnation: str = "x", instance: str = "", **facts: Any
+    ) -> None:
+        instance = instance or IDS[connection % 10]
+        self.say(
+            connection,
+            "join",
+            name=instance,
+            instance=instance,
+            incarnation=incarnation,
+            facts=facts,
+        )
+
+    def leave(self, connection: int) -> None:
+        self.act(self.machine.disconnected(connection, self.moment()))
+
+    def exit(self, connection: int, rank: int, **ended: Any) -> None:
+        self.say(
+            connection, "worker", rank=rank, **{"code": 0, "sizes": {}, "failure": None, **ended}
+        )
+
+    def attach(self, connection: int = SUPERVISOR, after: int = 0) -> None:
+        self.say(connection, "attach", name="s", after=after)
+
+    def wait(self, seconds: float, *alive: int) -> None:
+        """Time passes, in which only these connections beat."""
+        end = self.now + seconds
+        while self.now < end:
+            self.now += min(0.5, end - self.now)
+            for connection in alive:
+                self.say(connection, "beat")
+            self.act(self.machine.tick(self.moment()))
+
+    def heard(self, connection: int) -> list[str]:
+        return [message["type"] for message in self.told.get(connection, [])]
+
+    def events(self, connection: int = SUPERVISOR) -> list[dict[str, Any]]:
+        return [
+            message["event"]
+            for message in self.told.get(connection, [])
+            if message["type"] == "event"
+        ]
+
+    def kinds(self) -> list[str]:
+        return [event["kind"] for event in self.events()]
+
+    def go(self) -> None:
+        for connection in range(len(self.settings.roster)):
+            self.join(connection)
+        for connection in range(len(self.settings.roster)):
+            self.say(connection, "ready", facts={})
+
+
+def test_the_way_of_a_gang_that_does_well() -> None:
+    leader = Leader()
+    leader.attach()
+    leader.join(1)
+    assert leader.machine.phase == m.GATHERING
+    leader.join(0)
+    assert leader.machine.phase == m.PREPARING
+    assert leader.master == ["prove"]
+    leader.say(0, "ready", facts={})
+    assert "go" not in leader.heard(0)
+    leader.say(1, "ready", facts={})
+    assert leader.machine.phase == m.RUNNING
+    assert leader.master == ["prove", "close"], "nothing of ours holds the port at GO"
+    leader.say(0, "started")
+    leader.say(1, "started")
+    leader.exit(1, 1)
+    leader.exit(0, 0)
+    assert leader.machine.outcome == m.DONE
+    assert [kind for kind in leader.heard(0) if kind != "beat"] == [
+        "welcome",
+        "prepare",
+        "go",
+        "ended",
+    ]
+    assert leader.kinds() == [
+        *("joined", "joined", "preparing", "ready", "ready", "go", "started", "started"),
+        *("worker", "worker", "ended"),
+    ]
+    assert [event["seq"] for event in leader.events()] == list(range(1, 12))
+    go = next(message for message in leader.told[1] if message["type"] == "go")
+    assert m.unpack_addresses(go) == ["127.0.0.1", "10.0.0.2"]
+    assert (go["master_addr"], go["master_port"]) == ("127.0.0.1", 29500)
+
+
+def test_release_lets_everybody_go_and_the_server_finish() -> None:
+    leader = Leader()
+    leader.attach()
+    leader.go()
+    leader.exit(0, 0)
+    leader.exit(1, 1)
+    leader.say(SUPERVISOR, "release")
+    assert leader.heard(0)[-1] == leader.heard(1)[-1] == "release"
+    assert not leader.finished
+    leader.leave(0)
+    leader.leave(1)
+    assert leader.finished
+
+
+def test_a_released_gang_does_not_wait_for_those_who_do_not_hang_up() -> None:
+    leader = Leader()
+    leader.attach()
+    leader.go()
+    leader.say(SUPERVISOR, "release")
+    assert leader.machine.phase == m.RUNNING, "release before the end only says: do not linger"
+    leader.exit(0, 0)
+    leader.exit(1, 1)
+    leader.wait(3, 0, 1)
+    assert leader.finished
+
+
+def test_a_gang_that_nobody_collects_lingers_and_goes() -> None:
+    leader = Leader(linger=30.0)
+    leader.go()
+    leader.exit(0, 0)
+    leader.exit(1, 1)
+    leader.wait(29, 0, 1)
+    assert "release" not in leader.heard(0)
+    leader.wait(4, 0, 1)
+    assert leader.finished
+
+
+def test_a_supervisor_on_the_line_is_still_collecting() -> None:
+    leader = Leader(linger=30.0)
+    leader.attach()
+    leader.go()
+    leader.exit(0, 0)
+    leader.exit(1, 1)
+    leader.wait(120, 0, 1, SUPERVISOR)
+    assert not leader.finished
+
+
+def test_a_missing_member_is_named_with_what_is_known_of_it() -> None:
+    leader = Leader(nodes=3)
+    leader.attach()
+    leader.join(0, hostname="alpha")
+    leader.machine.refused("i-c", "an agent at 10.0.0.9 could not prove the task's secret")
+    leader.wait(12, 0)
+    ended = leader.events()[-1]
+    assert leader.machine.phase == m.STOPPING
+    leader.say(0, "stopped")
+    ended = leader.events()[-1]
+    assert (ended["kind"], ended["outcome"]) == ("ended", m.MISSING)
+    assert ended["missing"] == ["i-b", "i-c"]
+    assert "2 of 3 nodes did not join within 10 s" in ended["reason"]
+    assert "node 1 (i-b): never heard of" in ended["reason"]
+    assert "node 2 (i-c): an agent at 10.0.0.9 could not prove" in ended["reason"]
+    assert "node 0" not in ended["reason"]
+
+
+def test_a_member_that_never_gets_ready_is_named() -> None:
+    leader = Leader(prepare_timeout=20.0)
+    leader.join(0)
+    leader.join(1, hostname="beta")
+    leader.say(0, "ready", facts={})
+    leader.wait(21, 0, 1)
+    assert leader.machine.outcome == m.MISSING
+    assert "node 1 (i-b): joined from 10.0.0.2 (host beta)" in leader.machine.reason
+    assert "last heard" in leader.machine.reason
+
+
+def test_the_barrier_waits_for_a_member_whose_connection_broke() -> None:
+    leader = Leader()
+    leader.join(0)
+    leader.join(1)
+    leader.say(1, "ready", facts={})
+    leader.leave(1)
+    leader.say(0, "ready", facts={})
+    assert leader.machine.phase == m.PREPARING
+    leader.join(11)
+    assert leader.machine.phase == m.RUNNING
+    assert leader.heard(11) == ["welcome", "go"]
+
+
+@pytest.mark.parametrize(
+    ("facts", "found"),
+    [
+        (
+            {"gpus": {"count": 7, "kind": "H100"}},
+            "node 1 (i-b) has 7 × H100, 2 other nodes have 8 × H100",
+        ),
+        (
+            {"gpus": {"count": 8, "kind": "A100"}},
+            "node 1 (i-b) has 8 × A100, 2 other nodes have 8 × H100",
+        ),
+        ({"gpus": None}, "node 1 (i-b) has no GPU, 2 other nodes have 8 × H100"),
+        ({"python_minor": "3.12"}, "node 1 (i-b) has Python 3.12, 2 other nodes have Python 3.11"),
+        ({"code": "ffff"}, "node 1 (i-b) has code ffff, 2 other nodes have code c0de"),
+    ],
+)
+def test_nodes_that_differ_never_start(facts: dict[str, Any], found: str) -> None:
+    same = {"gpus": {"count": 8, "kind": "H100"}, "python_minor": "3.11", "code": "c0de"}
+    leader = Leader(nodes=3)
+    leader.attach()
+    for connection in range(3):
+        leader.join(connection, **{**same, **(facts if connection == 1 else {})})
+    assert leader.machine.outcome == m.CHECKS
+    assert leader.machine.reason.startswith(found)
+    assert leader.master == []
+    for connection in range(3):
+        leader.say(connection, "stopped")
+    assert leader.kinds()[-1] == "ended"
+    assert "prepare" not in leader.heard(0)
+
+
+def test_a_clock_that_is_off_and_a_full_disk_are_warned_about() -> None:
+    leader = Leader()
+    leader.attach()
+    leader.join(0, clock=leader.now + 1e9 - 4, disk_free_bytes=50e9, disk_total_bytes=100e9)
+    assert "warning" not in leader.kinds()
+    leader.join(1, clock=leader.now + 1e9 + 60, disk_free_bytes=1e9, disk_total_bytes=100e9)
+    texts = [event["text"] for event in leader.events() if event["kind"] == "warning"]
+    assert len(texts) == 2
+    assert "clock of node 1 (i-b) is 60 s ahead" in texts[0]
+    assert "disk of node 1 (i-b) is nearly full: 1.0 GB of 100.0 GB" in texts[1]
+    assert leader.machine.phase == m.PREPARING
+
+
+def test_a_master_port_that_cannot_be_had_fails_the_checks() -> None:
+    leader = Leader()
+    leader.port = None
+    leader.join(0)
+    leader.join(1)
+    assert leader.machine.outcome == m.CHECKS
+    assert "node 0 (i-a) cannot hold a master port: all ports are taken" in leader.machine.reason
+
+
+def test_a_node_that_cannot_prepare_is_named() -> None:
+    leader = Leader()
+    leader.join(0)
+    leader.join(1)
+    leader.say(1, "unready", error="volume 'ckpt' is not the same place as on node 0")
+    assert leader.machine.outcome == m.CHECKS
+    assert leader.machine.reason == "node 1 (i-b): volume 'ckpt' is not the same place as on node 0"
+    assert leader.heard(0)[-1] == "stop"
+    assert leader.master == ["prove", "close"]
+
+
+def test_workers_that_cannot_start_end_the_gang_as_an_error() -> None:
+    leader = Leader()
+    leader.go()
+    leader.say(1, "unready", error="workers cannot start: no python")
+    assert leader.machine.outcome == m.ERROR
+
+
+def test_an_older_epoch_is_refused_and_a_newer_one_ends_this_gang() -> None:
+    leader = Leader()
+    leader.say(1, "join", epoch=1, instance="i-b", incarnation="x", facts={})
+    assert leader.heard(1) == ["refuse"]
+    assert leader.closed == [1]
+    assert leader.machine.phase == m.GATHERING
+    leader.join(0)
+    leader.say(11, "join", epoch=3, instance="i-b", incarnation="x", facts={})
+    assert leader.heard(11) == ["refuse"]
+    assert leader.machine.outcome == m.ERROR
+    assert "superseded" in leader.machine.reason
+    assert leader.heard(0)[-1] == "stop"
+
+
+def test_messages_of_an_older_epoch_change_nothing_even_from_a_member() -> None:
+    leader = Leader()
+    leader.go()
+    leader.say(1, "worker", epoch=1, rank=1, code=1, sizes={}, failure=None)
+    assert leader.machine.outcome is None
+    leader.attach()
+    leader.say(SUPERVISOR, "stop", epoch=1, kind="cancel", reason="old")
+    assert leader.machine.outcome is None
+
+
+def test_a_stranger_is_refused() -> None:
+    leader = Leader()
+    leader.join(2)
+    assert leader.heard(2) == ["refuse"]
+    leader.say(1, "join", name="i-b", instance="i-a", incarnation="x", facts={})
+    assert leader.heard(1) == ["refuse"], "a peer may only join as who it authenticated as"
+
+
+def test_a_second_claimant_of_an_id_is_refused_and_warned_about() -> None:
+    leader = Leader()
+    leader.attach()
+    leader.join(1, "first")
+    leader.join(11, "second")
+    assert leader.heard(11) == ["refuse"]
+    assert leader.closed == [11]
+    assert "two agents claim to be node 1 (i-b)" in leader.told[11][0]["reason"]
+    assert leader.kinds() == ["joined", "warning"]
+    leader.join(0)
+    assert leader.heard(1) == ["welcome", "prepare"]
+
+
+def test_before_go_a_restarted_agent_takes_its_seat_again_and_prepares_anew() -> None:
+    leader = Leader()
+    leader.join(0)
+    leader.join(1, "first")
+    leader.say(1, "ready", facts={})
+    leader.leave(1)
+    leader.join(11, "second")
+    assert leader.heard(11) == ["welcome", "prepare"]
+    leader.say(0, "ready", facts={})
+    assert leader.machine.phase == m.PREPARING, (
+        "what the first incarnation had prepared is gone with it"
+    )
+    leader.say(11, "ready", facts={})
+    assert leader.machine.phase == m.RUNNING
+    leader.join(21, "first")
+    assert leader.heard(21) == ["refuse"]
+
+
+def test_after_go_another_incarnation_is_refused_and_its_node_suspected() -> None:
+    leader = Leader()
+    leader.attach()
+    leader.go()
+    leader.leave(1)
+    leader.join(11, "second")
+    assert leader.heard(11) == ["refuse"]
+    assert leader.kinds()[-1] == "suspect"
+    assert "another agent of it asks to join" in leader.events()[-1]["why"]
+
+
+def test_a_rejoin_resumes_and_repeats_count_once() -> None:
+    leader = Leader(per_node=2)
+    leader.attach()
+    leader.go()
+    leader.exit(1, 2)
+    leader.leave(1)
+    leader.join(11)
+    assert leader.heard(11) == ["welcome", "go"]
+    leader.say(11, "ready", facts={})
+    leader.say(11, "started")
+    leader.say(11, "started")
+    leader.exit(11, 2)
+    leader.exit(11, 2)
+    assert leader.kinds().count("worker") == 1
+    assert leader.kinds().count("started") == 1
+    with pytest.raises(MessageError, match="before join"):
+        leader.exit(1, 3)
+
+
+def test_a_rejoin_on_a_second_connection_closes_the_first() -> None:
+    leader = Leader()
+    leader.go()
+    leader.join(11)
+    assert leader.closed == [1]
+    leader.exit(11, 1)
+    leader.exit(0, 0)
+    assert leader.machine.outcome == m.DONE
+
+
+def test_the_first_failure_received_stops_the_gang_and_the_others_are_told_too() -> None:
+    leader = Leader(per_node=2)
+    leader.attach()
+    leader.go()
+    failure = {"kind": "exception", "type": "ValueError", "message": "no such layer"}
+    leader.exit(1, 3, code=1, failure=failure)
+    assert leader.machine.phase == m.STOPPING
+    assert leader.heard(0)[-1] == leader.heard(1)[-1] == "stop"
+    leader.exit(0, 0, code=None, signal=15)
+    leader.exit(0, 1, code=None, signal=15)
+    leader.say(0, "stopped")
+    assert leader.machine.phase == m.STOPPING
+    leader.say(1, "stopped")
+    ended = leader.events()[-1]
+    assert (ended["kind"], ended["outcome"]) == ("ended", m.FAILED)
+    assert ended["reason"] == "first failure: node 1, rank 3: ValueError: no such layer"
+    assert ended["first_failure"]["rank"] == 3
+    assert ended["unstopped"] == []
+    assert leader.kinds().count("first_failure") == 1
+    assert leader.kinds().count("worker") == 3
+
+
+def test_a_node_that_does_not_confirm_its_stop_is_named() -> None:
+    leader = Leader(grace=2.0, lost_after=20.0)
+    leader.attach()
+    leader.go()
+    leader.say(SUPERVISOR, "stop", kind="cancel", reason="the user said so")
+    leader.say(0, "stopped")
+    leader.wait(21, 0, 1, SUPERVISOR)
+    assert leader.machine.phase == m.STOPPING
+    leader.wait(2, 0, 1, SUPERVISOR)
+    ended = leader.events()[-1]
+    assert (ended["outcome"], ended["unstopped"]) == (m.STOPPED, ["i-b"])
+    leader.leave(1)
+    leader.join(11)
+    assert leader.heard(11) == ["welcome", "stop", "ended"], "when it turns up, it is told to stop"
+
+
+@pytest.mark.parametrize(
+    ("kind", "outcome"),
+    [("cancel", m.STOPPED), ("deadline", m.DEADLINE), ("preempted", m.PREEMPTED), ("?", m.ERROR)],
+)
+def test_stops_have_outcomes(kind: str, outcome: str) -> None:
+    leader = Leader()
+    leader.go()
+    leader.say(1, "halt", kind=kind, reason="because")
+    assert leader.machine.outcome == outcome
+    assert leader.machine.reason == "node 1 (i-b): because"
+    leader.say(0, "halt", kind="error", reason="another")
+    assert leader.machine.outcome == outcome, "the first reason counts"
+
+
+def test_a_stop_while_gathering_ends_without_waiting_for_those_who_never_came() -> None:
+    leader = Leader()
+    leader.attach()
+    leader.say(SUPERVISOR, "stop", kind="cancel", reason="never mind")
+    assert leader.machine.phase == m.ENDED
+    leader.join(1)
+    assert leader.heard(1) == ["refuse"]
+
+
+def test_silence_is_suspected_and_lost_only_with_a_second_witness() -> None:
+    leader = Leader(lost_after=20.0)
+    leader.attach()
+    leader.go()
+    leader.say(SUPERVISOR, "lost", instance="i-b", why="the provider says terminated")
+    assert leader.machine.phase == m.RUNNING, "it was just heard from"
+    leader.wait(19, 0, SUPERVISOR)
+    assert "suspect" not in leader.kinds()
+    leader.wait(2, 0, SUPERVISOR)
+    assert leader.kinds()[-1] == "suspect"
+    assert "no sign of life for 20 s" in leader.events()[-1]["why"]
+    assert leader.machine.phase == m.RUNNING, "one source ends nothing"
+    leader.say(SUPERVISOR, "lost", instance="i-b", why="its machine is off")
+    assert leader.machine.outcome == m.LOST
+    assert leader.machine.reason == "node 1 (i-b) is lost: its machine is off"
+    leader.say(0, "stopped")
+    ended = leader.events()[-1]
+    assert (ended["kind"], ended["unstopped"]) == ("ended", ["i-b"])
+
+
+def test_a_broken_connection_is_suspected_soon_and_forgiven_at_a_rejoin() -> None:
+    leader = Leader()
+    leader.attach()
+    leader.go()
+    leader.leave(1)
+    leader.wait(0.4, 0, SUPERVISOR)
+    assert "suspect" not in leader.kinds(), "a connection may break and come back"
+    leader.wait(1, 0, SUPERVISOR)
+    assert leader.kinds()[-1] == "suspect"
+    leader.join(11)
+    assert leader.kinds()[-1] == "back"
+    leader.say(SUPERVISOR, "lost", instance="i-b", why="too late")
+    assert leader.machine.phase == m.RUNNING
+
+
+def test_without_a_supervisor_the_leader_decides_when_the_node_has_fenced_itself() -> None:
+    leader = Leader(lost_after=20.0, fence_after=60.0)
+    leader.go()
+    leader.wait(59, 0)
+    assert leader.machine.phase == m.RUNNING
+    leader.wait(2, 0)
+    assert leader.machine.outcome == m.LOST
+
+
+def test_a_leader_that_slept_blames_nobody() -> None:
+    leader = Leader(lost_after=20.0, fence_after=60.0)
+    leader.attach()
+    leader.go()
+    leader.now += 3600
+    leader.act(leader.machine.tick(leader.moment()))
+    leader.wait(5, 0, 1, SUPERVISOR)
+    assert "suspect" not in leader.kinds()
+    assert leader.machine.phase == m.RUNNING
+
+
+def test_both_sides_are_kept_alive_by_beats() -> None:
+    leader = Leader()
+    leader.attach()
+    leader.go()
+    leader.wait(10, 0, 1, SUPERVISOR)
+    for connection in (0, 1, SUPERVISOR):
+        assert 8 <= leader.heard(connection).count("beat") <= 11
+
+
+def test_a_supervisor_resumes_by_number_and_a_new_one_takes_over() -> None:
+    leader = Leader()
+    leader.attach()
+    leader.go()
+    seen = len(leader.events())
+    leader.leave(SUPERVISOR)
+    leader.exit(0, 0)
+    leader.attach(SUPERVISOR + 10, after=seen)
+    assert leader.told[SUPERVISOR + 10][0]["type"] == "state"
+    assert [event["seq"] for event in leader.events(SUPERVISOR + 10)] == [seen + 1]
+    leader.attach(SUPERVISOR + 20, after=seen + 1)
+    assert leader.closed == [SUPERVISOR + 10]
+    with pytest.raises(MessageError, match="not attached"):
+        leader.say(SUPERVISOR + 10, "stop", kind="cancel", reason="I am not the one any more")
+
+
+def test_a_silent_supervisor_is_hung_up_on() -> None:
+    leader = Leader(lost_after=20.0)
+    leader.attach()
+    leader.go()
+    leader.wait(21, 0, 1)
+    assert leader.closed == [SUPERVISOR]
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        ("join", {"instance": "i-b", "facts": {}}),
+        ("join", {"instance": 5, "incarnation": "x", "facts": {}}),
+        ("welcome", {"rank": 0, "roster": ""}),
+        ("attach", {"after": 0}),
+        ("worker", {"rank": True, "sizes": {}}),
+        ("nonsense", {}),
+    ],
+)
+def test_what_is_no_message_of_a_member_is_refused(kind: str, fields: dict[str, Any]) -> None:
+    leader = Leader()
+    leader.go()
+    with pytest.raises(MessageError):
+        leader.say(1, kind, **fields)
+    with pytest.raises(MessageError):
+        leader.machine.receive(
+            1, Peer("member", "i-b", ""), {"type": kind, **fields}, leader.moment()
+        )
+    assert leader.machine.phase == m.RUNNING
+
+
+def test_a_rank_that_is_elsewhere_cannot_be_reported() -> None:
+    leader = Leader()
+    leader.go()
+    for rank in (0, 2, -1):
+        with pytest.raises(MessageError, match="not on it"):
+            leader.exit(1, rank, code=1)
+
+
+def test_four_thousand_nodes_join_in_time_that_grows_no_faster_than_they() -> None:
+    """Message counts only: every node is told four things, whatever the size of the gang."""
+    for count in (64, 1024):
+        settings = GangSettings("t", 1, tuple(f"i-{n:05}" for n in range(count)))
+        machine, sent = Rendezvous(settings, Moment(0, 0)), 0
+        actions: list[Any] = []
+        for kind, fields in (("join", {"incarnation": "x", "facts": {}}), ("ready", {"facts": {}})):
+            for number, instance in enumerate(settings.roster):
+                message = {"type": kind, "task": "t", "epoch": 1, "instance": instance, **fields}
+                actions += machine.receive(
+                    number, Peer("member", instance, "10.0.0.1"), message, Moment(0, 0)
+                )
+            if kind == "join":
+                actions += machine.master_proved(29500, Moment(0, 0))
+        sent = sum(len(action.connections) for action in actions if isinstance(action, Send))
+        assert machine.phase == m.RUNNING
+        assert sent == 3 * count

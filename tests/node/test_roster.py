@@ -1,0 +1,65 @@
+"""Ranks are made in one place, the same way every time."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowlite.node import roster
+
+INSTANCES = st.lists(st.text(min_size=1), min_size=1, max_size=20, unique=True)
+
+
+@given(INSTANCES, st.randoms(use_true_random=False))
+def test_ranks_do_not_depend_on_the_order_of_arrival(
+    ids: list[str], shuffle: random.Random
+) -> None:
+    expected = roster.assign_ranks(ids)
+    shuffle.shuffle(ids)
+    assert roster.assign_ranks(ids) == expected == sorted(ids)
+
+
+@given(INSTANCES, st.data())
+def test_a_replacement_takes_the_vacated_rank_and_nobody_else_moves(
+    ids: list[str], data: st.DataObject
+) -> None:
+    before = roster.assign_ranks(ids)
+    old = data.draw(st.sampled_from(before))
+    new = data.draw(st.text(min_size=1).filter(lambda name: name not in before))
+    after = roster.replace(before, old, new)
+    assert roster.node_rank(after, new) == roster.node_rank(before, old)
+    assert [a for a, b in zip(after, before, strict=True) if a != b] == [new]
+
+
+@pytest.mark.parametrize("ids", [[], ["a", "a"], [""]])
+def test_a_roster_that_cannot_be_is_refused(ids: list[str]) -> None:
+    with pytest.raises(roster.RosterError):
+        roster.assign_ranks(ids)
+
+
+def test_a_replacement_must_fit() -> None:
+    with pytest.raises(roster.RosterError, match="is not in the gang"):
+        roster.replace(["a", "b"], "c", "d")
+    with pytest.raises(roster.RosterError, match="twice"):
+        roster.replace(["a", "b"], "a", "b")
+    with pytest.raises(roster.RosterError, match="is not in the gang"):
+        roster.node_rank(["a"], "b")
+
+
+@given(st.integers(1, 64), st.integers(0, 100), st.integers(0, 63))
+def test_worker_ranks_are_node_major_and_can_be_taken_apart(
+    per_node: int, node: int, local: int
+) -> None:
+    local %= per_node
+    rank = roster.global_rank(node, per_node, local)
+    assert rank == node * per_node + local
+    assert roster.node_of(rank, per_node) == node
+    assert roster.local_rank_of(rank, per_node) == local
+
+
+def test_the_digest_tells_rosters_apart() -> None:
+    digests = {roster.digest(each) for each in (["a", "b"], ["b", "a"], ["ab"], ["a", "b", "c"])}
+    assert len(digests) == 4

@@ -1,0 +1,519 @@
+"""Real gangs over loopback: server, member links and a supervisor link, with everything that happens to connections."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Coroutine, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowlite.node import messages as m
+from flowlite.node.link import Fenced, PrepareError, Refused
+from flowlite.node.supervisor_link import LinkDown, LinkRefused
+from tests.node.gang import FakeMaster, FakeNode, Gang, make, runs_until_stopped, settings
+from tests.node.proxy import Proxy
+
+
+def run(scenario: Coroutine[Any, Any, None], within: float = 20.0) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(within):
+            await scenario
+
+    asyncio.run(bounded())
+
+
+async def until(condition: Any, within: float = 5.0) -> None:
+    deadline = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about in time"
+        await asyncio.sleep(0.005)
+
+
+def test_a_gang_from_join_to_release() -> None:
+    async def scenario() -> None:
+        async with make(nodes=3, processes=2) as gang:
+            gang.attach()
+            gang.join()
+            ended = await gang.until("ended")
+            assert ended["outcome"] == m.DONE
+            assert gang.server.outcome == m.DONE
+            assert gang.kinds().count("worker") == 6
+            await gang.supervisor.release()  # type: ignore[union-attr]
+            await asyncio.gather(*gang.members)
+            assert await gang.serving == m.DONE  # type: ignore[misc]
+        assert [node.go["rank"] for node in gang.nodes if node.go] == [0, 1, 2]
+        assert all(node.go["addresses"] == ["127.0.0.1"] * 3 for node in gang.nodes if node.go)
+        assert all(node.link.outcome == m.DONE for node in gang.nodes if node.link)
+        assert gang.master.proved == 1
+        assert not gang.master.open
+
+    run(scenario())
+
+
+def test_the_protocol_itself_takes_no_time() -> None:
+    """The best of a few runs, so that a busy machine does not matter; each takes a few milliseconds."""
+
+    async def scenario() -> None:
+        best = 1e9
+        for _ in range(5):
+            async with make(nodes=2, processes=2) as gang:
+                began = time.perf_counter()
+                gang.attach()
+                gang.join()
+                await gang.until("ended")
+                await gang.supervisor.release()  # type: ignore[union-attr]
+                await asyncio.gather(*gang.members)
+                best = min(best, time.perf_counter() - began)
+        assert best < 0.030
+
+    run(scenario())
+
+
+def test_the_first_failure_stops_everybody() -> None:
+    async def work(node: FakeNode, rank: int) -> Mapping[str, Any]:
+        if rank == 3:
+            failure = {"kind": "exception", "type": "ValueError", "message": "no such layer"}
+            return {"code": 1, "failure": failure}
+        return await runs_until_stopped(node, rank)
+
+    async def scenario() -> None:
+        async with make(nodes=2, processes=2, work=work) as gang:
+            gang.attach()
+            gang.join()
+            ended = await gang.until("ended")
+            assert ended["outcome"] == m.FAILED
+            assert ended["reason"] == "first failure: node 1, rank 3: ValueError: no such layer"
+            assert ended["unstopped"] == []
+            assert gang.kinds().count("worker") == 4
+            assert [node.calls for node in gang.nodes] == [["prepare", "start", "stop"]] * 2
+
+    run(scenario())
+
+
+def test_a_supervisor_cancels() -> None:
+    async def scenario() -> None:
+        async with make(work=runs_until_stopped) as gang:
+            link = gang.attach()
+            gang.join()
+            await gang.until("go")
+            await link.stop("cancel", "the user said so")
+            ended = await gang.until("ended")
+            assert (ended["outcome"], ended["reason"]) == (m.STOPPED, "the user said so")
+
+    run(scenario())
+
+
+def test_a_node_at_its_deadline_stops_the_gang() -> None:
+    async def scenario() -> None:
+        async with make(work=runs_until_stopped) as gang:
+            gang.attach()
+            gang.join()
+            await gang.until("go")
+            gang.nodes[1].link.halt("deadline", "max_run_time_hours is over")  # type: ignore[union-attr]
+            ended = await gang.until("ended")
+            assert ended["outcome"] == m.DEADLINE
+            assert ended["reason"] == "node 1 (i-0001): max_run_time_hours is over"
+
+    run(scenario())
+
+
+def test_who_is_missing_is_named_and_why_if_that_is_known() -> None:
+    async def scenario() -> None:
+        async with make(nodes=3, join_timeout=0.6) as gang:
+            gang.attach()
+            gang.join(0)
+            stranger = gang.join_as(gang.nodes[1], secret=b"another secret" * 3)
+            ended = await gang.until("ended")
+            assert ended["outcome"] == m.MISSING
+            assert ended["missing"] == ["i-0001", "i-0002"]
+            assert "node 2 (i-0002): never heard of" in ended["reason"]
+            stranger.cancel()
+        assert gang.nodes[0].calls == []
+
+    run(scenario())
+
+
+def test_a_wrong_secret_never_gets_in_and_the_member_says_why() -> None:
+    async def scenario() -> None:
+        async with make(fence_after=0.3, join_timeout=0.3) as gang:
+            with pytest.raises(Fenced, match="did not let this node join within") as fenced:
+                await gang.join_as(gang.nodes[1], secret=b"another secret" * 3)
+            assert f"127.0.0.1:{gang.server.port}" in str(fenced.value)
+            assert gang.server.turned_away > 0
+
+    run(scenario())
+
+
+def test_an_older_epoch_is_refused() -> None:
+    async def scenario() -> None:
+        async with make(epoch=2) as gang:
+            old = FakeNode(settings(epoch=1), 1)
+            with pytest.raises(Refused, match="epoch 2, not 1"):
+                await gang.join_as(old)
+            assert old.calls == []
+
+    run(scenario())
+
+
+def test_a_second_claimant_is_refused_and_the_gang_goes_on() -> None:
+    async def scenario() -> None:
+        async with make() as gang:
+            gang.attach()
+            gang.join(1)
+            await gang.until("joined")
+            with pytest.raises(Refused, match=r"two agents claim to be node 1 \(i-0001\)"):
+                await gang.join_as(FakeNode(gang.settings, 1))
+            gang.join(0)
+            assert (await gang.until("ended"))["outcome"] == m.DONE
+            assert "warning" in gang.kinds()
+
+    run(scenario())
+
+
+def test_a_node_that_cannot_prepare_and_one_that_cannot_start() -> None:
+    class Broken(FakeNode):
+        async def prepare(self, order: Mapping[str, Any]) -> dict[str, Any]:
+            raise PrepareError("/shared is not a volume here; mount it")
+
+    class BrokenLater(FakeNode):
+        async def start(self, go: Mapping[str, Any]) -> None:
+            raise RuntimeError("fork failed")
+
+    async def scenario(broken: type[FakeNode], outcome: str, reason: str) -> None:
+        gang = settings()
+        async with Gang(
+            gang, [FakeNode(gang, 0, work=runs_until_stopped), broken(gang, 1)]
+        ) as them:
+            them.attach()
+            them.join()
+            ended = await them.until("ended")
+            assert (ended["outcome"], ended["reason"]) == (outcome, reason)
+
+    run(scenario(Broken, m.CHECKS, "node 1 (i-0001): /shared is not a volume here; mount it"))
+    run(
+        scenario(
+            BrokenLater, m.ERROR, "node 1 (i-0001): workers cannot start: RuntimeError: fork failed"
+        )
+    )
+
+
+def test_a_port_that_cannot_be_had() -> None:
+    async def scenario() -> None:
+        gang = settings()
+        master = FakeMaster(error="29500 to 29999 are all taken")
+        async with Gang(gang, [FakeNode(gang, rank) for rank in range(2)], master) as them:
+            them.attach()
+            them.join()
+            ended = await them.until("ended")
+            assert ended["outcome"] == m.CHECKS
+            assert "node 0 (i-0000) cannot hold a master port: 29500 to 29999" in ended["reason"]
+
+    run(scenario())
+
+
+def test_a_stop_while_preparing_cancels_it() -> None:
+    cancelled: list[int] = []
+
+    class Slow(FakeNode):
+        async def prepare(self, order: Mapping[str, Any]) -> dict[str, Any]:
+            try:
+                await asyncio.sleep(100)
+            except asyncio.CancelledError:
+                cancelled.append(self.rank)
+                raise
+            return {}
+
+    async def scenario() -> None:
+        gang = settings()
+        async with Gang(gang, [Slow(gang, rank) for rank in range(2)]) as them:
+            link = them.attach()
+            them.join()
+            await them.until("preparing")
+            await link.stop("cancel", "changed my mind")
+            assert (await them.until("ended"))["outcome"] == m.STOPPED
+        assert sorted(cancelled) == [0, 1]
+        assert [node.calls for node in them.nodes] == [["stop"], ["stop"]]
+
+    run(scenario())
+
+
+def test_a_leader_that_is_gone_makes_its_members_stop_their_workers() -> None:
+    async def scenario() -> None:
+        async with make(work=runs_until_stopped, fence_after=0.5, lost_after=0.3) as gang:
+            gang.attach()
+            gang.join()
+            await gang.until("go")
+            await until(lambda: all("start" in node.calls for node in gang.nodes))
+            await gang.server.close()
+            for member in gang.members:
+                with pytest.raises(Fenced, match="silent"):
+                    await member
+            assert all(node.calls[-1] == "stop" for node in gang.nodes)
+
+    run(scenario())
+
+
+def test_a_member_whose_agent_dies_is_suspected_and_lost_when_confirmed() -> None:
+    async def scenario() -> None:
+        async with make(work=runs_until_stopped) as gang:
+            link = gang.attach()
+            gang.join()
+            await gang.until("go")
+            gang.members[1].cancel()
+            suspect = await gang.until("suspect")
+            assert suspect["instance"] == "i-0001"
+            await link.lost("i-0001", "its agent is not running")
+            ended = await gang.until("ended")
+            assert ended["outcome"] == m.LOST
+            assert ended["reason"] == "node 1 (i-0001) is lost: its agent is not running"
+            assert ended["unstopped"] == ["i-0001"]
+            assert gang.nodes[0].calls[-1] == "stop"
+
+    run(scenario())
+
+
+def test_a_torn_connection_is_mended_without_anybody_noticing() -> None:
+    async def scenario() -> None:
+        async with make(work=runs_until_stopped) as gang, Proxy(gang.leader) as proxy:
+            link = gang.attach()
+            gang.join(leader=proxy.address)
+            await gang.until("go")
+            for _ in range(5):
+                proxy.tear()
+                await asyncio.sleep(0.1)
+            await link.stop("cancel", "enough")
+            ended = await gang.until("ended")
+            assert ended["unstopped"] == []
+            assert proxy.breaks >= 10
+            assert not {"suspect", "lost"} & set(gang.kinds())
+            assert all(node.calls == ["prepare", "start", "stop"] for node in gang.nodes)
+
+    run(scenario())
+
+
+def test_orders_given_while_the_line_is_down_arrive_when_it_is_up() -> None:
+    async def scenario() -> None:
+        async with make(work=runs_until_stopped) as gang, Proxy(gang.leader) as proxy:
+            link = gang.attach(leader=proxy.address, silence=0.4)
+            gang.join()
+            await gang.until("go")
+            proxy.refusing = True
+            proxy.tear()
+            await until(lambda: not link.attached)
+            await link.stop("cancel", "while nobody listens")
+            with pytest.raises(LinkDown, match=r"no word from the leader for 0 s"):
+                await gang.until("ended")
+            proxy.refusing = False
+            assert (await gang.until("ended"))["outcome"] == m.STOPPED
+            assert [event["seq"] for event in gang.events] == list(range(1, len(gang.events) + 1))
+
+    run(scenario())
+
+
+def test_a_supervisor_of_another_epoch_is_refused() -> None:
+    async def scenario() -> None:
+        async with make(epoch=2) as gang:
+            gang.settings = settings(epoch=1)
+            gang.attach()
+            with pytest.raises(LinkRefused, match="epoch 2, not 1"):
+                await gang.until("ended")
+            assert gang.server.outcome is None
+
+    run(scenario())
+
+
+def test_a_supervisor_with_a_wrong_secret_learns_nothing() -> None:
+    async def scenario() -> None:
+        async with make() as gang:
+            gang.attach(secret=b"another secret" * 3, silence=0.3)
+            with pytest.raises(LinkDown):
+                await gang.until("ended")
+            assert gang.events == []
+
+    run(scenario())
+
+
+def test_a_supervisor_that_was_killed_gets_the_whole_story_again_or_goes_on(tmp_path: Path) -> None:
+    async def work(node: FakeNode, rank: int) -> Mapping[str, Any]:
+        node.append(rank, "out", b"line\n" * 1000)
+        node.append(rank, "result", b"42")
+        return {}
+
+    async def scenario() -> None:
+        async with make(directory=tmp_path, work=work) as gang:
+            gang.join()
+            first = gang.attach()
+            await gang.until("go")
+            after = first.last_seq
+            await first.close()
+            gang.attach(after=after)
+            await gang.until("ended")
+            assert [event["seq"] for event in gang.events] == list(range(1, len(gang.events) + 1))
+            before, gang.events = gang.events, []
+            gang.attach()
+            await gang.until("ended")
+            assert gang.events == before
+            await until(
+                lambda: all(len(gang.streams.get(f"{rank}.result", b"")) == 2 for rank in range(4))
+            )
+            await until(
+                lambda: all(len(gang.streams.get(f"{rank}.out", b"")) == 5000 for rank in range(4))
+            )
+
+    run(scenario())
+
+
+def test_what_cannot_be_kept_is_told_to_whoever_listens(tmp_path: Path) -> None:
+    async def work(node: FakeNode, rank: int) -> Mapping[str, Any]:
+        node.append(rank, "out", b"line\n")
+        return {}
+
+    async def scenario() -> None:
+        async with make(directory=tmp_path, work=work) as gang:
+            gang.join()
+            link = gang.attach()
+
+            def full(*_: object) -> None:
+                raise OSError(28, "No space left on device")
+
+            link._on_chunk = full
+            with pytest.raises(OSError, match="No space left"):
+                async for _ in link.events():
+                    pass
+                raise AssertionError("the events ended")
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_logs_arrive_byte_by_byte_while_both_hops_keep_breaking(tmp_path: Path, seed: int) -> None:
+    pattern = random.Random(seed).randbytes(1 << 20)
+
+    def text(rank: int, stream: str, size: int) -> bytes:
+        start = rank * 1000 + len(stream)
+        return (pattern[start:] + pattern)[:size]
+
+    async def work(node: FakeNode, rank: int) -> Mapping[str, Any]:
+        chance = random.Random(f"{seed}.{rank}")
+        for stream in ("out", "err"):
+            whole, at = text(rank, stream, 700_000), 0
+            while at < len(whole):
+                size = chance.choice([1, 100, 5_000, 150_000])
+                node.append(rank, stream, whole[at : at + size])
+                at += size
+                await asyncio.sleep(0.002)
+        node.append(rank, "result", text(rank, "result", 300_000))
+        return {}
+
+    async def scenario() -> None:
+        async with (
+            make(directory=tmp_path, work=work, lost_after=5.0) as gang,
+            Proxy(gang.leader, seed) as members,
+            Proxy(gang.leader, seed + 100) as supervisors,
+        ):
+            gang.attach(leader=supervisors.address)
+            gang.join(leader=members.address)
+            await gang.until("go")
+            members.budget, supervisors.budget = (50_000, 900_000), (100_000, 1_500_000)
+            members.tear()
+            supervisors.tear()
+            assert (await gang.until("ended"))["outcome"] == m.DONE
+            expected = {
+                f"{rank}.{stream}": text(rank, stream, size)
+                for rank in range(4)
+                for stream, size in (("out", 700_000), ("err", 700_000), ("result", 300_000))
+            }
+            await until(lambda: sum(map(len, gang.streams.values())) >= 4 * 1_700_000, within=15)
+            assert gang.streams == expected
+            assert members.breaks > 8
+            assert supervisors.breaks > 4
+
+    run(scenario())
+
+
+def test_logs_are_seen_soon_and_the_last_ones_at_once(tmp_path: Path) -> None:
+    goes_on = asyncio.Event()
+
+    async def work(node: FakeNode, rank: int) -> Mapping[str, Any]:
+        await goes_on.wait()
+        node.append(rank, "out", b"last words\n")
+        return {}
+
+    async def scenario() -> None:
+        async with make(nodes=1, processes=1, directory=tmp_path, work=work) as gang:
+            gang.attach()
+            gang.join()
+            await gang.until("started")
+            await asyncio.sleep(0.3)
+            gang.nodes[0].append(0, "out", b"a line\n")
+            began = time.perf_counter()
+            await until(lambda: gang.streams.get("0.out") == b"a line\n")
+            assert time.perf_counter() - began < 0.5
+            goes_on.set()
+            await gang.until("ended")
+            began = time.perf_counter()
+            await until(lambda: gang.streams["0.out"] == b"a line\nlast words\n")
+            assert time.perf_counter() - began < 0.04
+
+    run(scenario())
+
+
+def test_streams_nobody_asks_for_stay_where_they_are(tmp_path: Path) -> None:
+    async def work(node: FakeNode, rank: int) -> Mapping[str, Any]:
+        for stream in ("out", "result"):
+            node.append(rank, stream, b"x" * 10)
+        return {}
+
+    async def scenario() -> None:
+        async with make(directory=tmp_path, work=work) as gang:
+            gang.attach(streams=("out", "err"))
+            gang.join()
+            await gang.until("ended")
+            await until(lambda: len(gang.streams) == 4)
+            assert set(gang.streams) == {f"{rank}.out" for rank in range(4)}
+
+    run(scenario())
+
+
+def test_beats_go_on_while_a_supervisor_does_not_read(tmp_path: Path) -> None:
+    """Logs pile up to the window and no further; nobody is suspected for it."""
+
+    async def work(node: FakeNode, rank: int) -> Mapping[str, Any]:
+        node.append(rank, "out", b"x" * 30_000_000)
+        return await runs_until_stopped(node, rank)
+
+    async def scenario() -> None:
+        async with make(
+            nodes=2, processes=1, directory=tmp_path, work=work, lost_after=0.6
+        ) as gang:
+            slow = gang.attach()
+            gang.join()
+            await gang.until("started")
+            keep, slow._on_chunk = slow._on_chunk, lambda *_: time.sleep(0.01)  # type: ignore[assignment]
+            await asyncio.sleep(1.5)
+            slow._on_chunk = keep
+            assert not {"suspect", "lost"} & set(gang.kinds())
+            await slow.stop("cancel", "enough")
+            assert (await gang.until("ended"))["outcome"] == m.STOPPED
+
+    run(scenario())
+
+
+def test_a_gang_of_a_thousand_nodes_starts() -> None:
+    async def scenario() -> None:
+        async with make(
+            nodes=1024, processes=1, beat=1.0, lost_after=30.0, join_timeout=60.0
+        ) as gang:
+            gang.attach()
+            gang.join()
+            ended = await gang.until("ended", within=60)
+            assert ended["outcome"] == m.DONE
+            ranks = {node.go["rank"] for node in gang.nodes if node.go}
+            assert ranks == set(range(1024))
+            await gang.supervisor.release()  # type: ignore[union-attr]
+
+    run(scenario(), within=90)

@@ -1,0 +1,28 @@
+"""Many bad days: never two epochs live, never a start with a wrong roster, always an end with a name."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.node.simulation import World
+
+
+def live_through(seeds: range) -> None:
+    for seed in seeds:
+        world = World(seed)
+        try:
+            world.run()
+        except Exception as error:
+            story = "\n".join(world.supervisor.story)
+            raise AssertionError(f"seed {seed}: {error}\n{story}") from error
+
+
+@pytest.mark.parametrize("first", range(0, 600, 60))
+def test_no_seed_breaks_the_gang(first: int) -> None:
+    live_through(range(first, first + 60))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(600, 10600, 1000))
+def test_no_seed_of_thousands_breaks_the_gang(first: int) -> None:
+    live_through(range(first, first + 1000))

@@ -1,0 +1,201 @@
+"""Frames: whatever is cut, changed, swapped or repeated is refused, and only who knows the secret is heard."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import struct
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flowlite.node.wire import (
+    BLOB_LIMIT,
+    HEADER_LIMIT,
+    OPENING_LIMIT,
+    ClientSession,
+    Frame,
+    Hello,
+    ServerSession,
+    Session,
+    WireError,
+    encode,
+)
+
+SECRET = b"s" * 32
+HELLO = Hello("task", "member", "i-1", 1)
+TEXT = st.text(alphabet='ab\n"\\é\U0001f600', max_size=5)
+JSON = st.integers(-(2**53), 2**53) | TEXT | st.lists(TEXT | st.none(), max_size=2)
+Frames = list[tuple[dict[str, Any], bytes]]
+FRAMES = st.lists(
+    st.tuples(st.dictionaries(TEXT, JSON, max_size=2), st.binary(max_size=300)), max_size=4
+)
+
+
+def opened(secret: bytes = SECRET, task: str = "task") -> tuple[ClientSession, ServerSession]:
+    client, server = ClientSession(secret, HELLO), ServerSession(SECRET, task)
+    assert server.receive(flush(client)) == []
+    assert client.receive(flush(server)) == []
+    assert server.receive(flush(client)) == []
+    assert client.authenticated
+    assert server.authenticated
+    return client, server
+
+
+def flush(session: Session) -> bytes:
+    sent, session.outgoing = session.outgoing, b""
+    return sent
+
+
+def sealed(session: Session, count: int) -> list[bytes]:
+    return [session.seal(encode({"n": n}), b"x" * n) for n in range(count)]
+
+
+@settings(max_examples=40)
+@given(FRAMES, FRAMES, st.integers(0, 2**32))
+def test_frames_arrive_whole_in_order_however_the_stream_is_cut(
+    up: Frames, down: Frames, seed: int
+) -> None:
+    cuts = random.Random(seed)
+    client, server = opened()
+    for sender, receiver, frames in ((client, server, up), (server, client, down)):
+        stream = b"".join(sender.seal(encode(message), blob) for message, blob in frames)
+        got: list[Frame] = []
+        while stream:
+            size = cuts.randint(1, len(stream))
+            got += receiver.receive(stream[:size])
+            stream = stream[size:]
+        assert got == [Frame(message, blob) for message, blob in frames]
+
+
+def test_the_peer_is_known_once_it_has_proved_itself() -> None:
+    _, server = opened()
+    assert server.hello == HELLO
+
+
+@settings(max_examples=300)
+@given(st.data())
+def test_a_changed_byte_is_never_accepted(data: st.DataObject) -> None:
+    client, server = opened()
+    good = sealed(client, 3)
+    stream = bytearray(b"".join(good))
+    place = data.draw(st.integers(0, len(stream) - 1))
+    stream[place] ^= data.draw(st.integers(1, 255))
+    try:
+        got = server.receive(bytes(stream))
+    except WireError:
+        return
+    # A length that grew may leave the session waiting for more; what it gave out must be what was sent.
+    assert got == [Frame({"n": n}, b"x" * n) for n in range(len(got))]
+    assert len(got) < 3
+
+
+@given(st.permutations(range(4)).filter(lambda order: order != [0, 1, 2, 3]))
+def test_moved_frames_are_refused(order: list[int]) -> None:
+    client, server = opened()
+    good = sealed(client, 4)
+    with pytest.raises(WireError):
+        server.receive(b"".join(good[n] for n in order))
+
+
+def test_replayed_dropped_and_reflected_frames_are_refused() -> None:
+    client, server = opened()
+    good = sealed(client, 2)
+    server.receive(good[0])
+    with pytest.raises(WireError):
+        server.receive(good[0])
+    client, server = opened()
+    with pytest.raises(WireError):
+        server.receive(sealed(client, 2)[1])
+    client, server = opened()
+    with pytest.raises(WireError):
+        client.receive(sealed(client, 1)[0])
+
+
+def test_a_recorded_conversation_is_worth_nothing() -> None:
+    client, server = ClientSession(SECRET, HELLO), ServerSession(SECRET, "task")
+    hello = flush(client)
+    server.receive(hello)
+    challenge = flush(server)
+    client.receive(challenge)
+    proof = flush(client) + client.seal(encode({"type": "join"}))
+    victim = ServerSession(SECRET, "task")
+    assert victim.receive(hello) == []
+    with pytest.raises(WireError):
+        victim.receive(proof)
+    assert not victim.authenticated
+    listener = ClientSession(SECRET, HELLO)
+    with pytest.raises(WireError):
+        listener.receive(challenge)
+
+
+def test_a_wrong_secret_is_turned_away_at_the_first_frame() -> None:
+    client, server = ClientSession(b"w" * 32, HELLO), ServerSession(SECRET, "task")
+    with pytest.raises(WireError):
+        server.receive(flush(client))
+    assert not flush(server)
+    assert server.hello is None
+
+
+def test_a_server_without_the_secret_learns_nothing_and_is_not_believed() -> None:
+    client, impostor = ClientSession(SECRET, HELLO), ServerSession(b"w" * 32, "task")
+    with pytest.raises(WireError):
+        impostor.receive(flush(client))
+    with pytest.raises(WireError):
+        client.receive(struct.pack(">II", 32, 0) + b"n" * 32 + b"m" * 32)
+    assert not client.authenticated
+    assert not flush(client)
+
+
+def test_another_task_and_an_unknown_role_are_turned_away() -> None:
+    with pytest.raises(WireError, match="another task"):
+        opened(task="other")
+    server = ServerSession(SECRET, "task")
+    with pytest.raises(WireError, match="role"):
+        server.receive(flush(ClientSession(SECRET, Hello("task", "admin", "i-1", 1))))
+
+
+@settings(max_examples=300)
+@given(st.binary(max_size=200))
+def test_garbage_never_opens_a_session(garbage: bytes) -> None:
+    for session in (ServerSession(SECRET, "task"), ClientSession(SECRET, HELLO)):
+        with contextlib.suppress(WireError):
+            assert session.receive(garbage) == []
+        assert not session.authenticated
+
+
+@pytest.mark.parametrize(
+    ("header", "blob"), [(OPENING_LIMIT, 0), (10, 1), (2**32 - 1, 0), (0, 2**32 - 1)]
+)
+def test_large_first_frames_are_refused_before_they_are_there(header: int, blob: int) -> None:
+    for session in (ServerSession(SECRET, "task"), ClientSession(SECRET, HELLO)):
+        with pytest.raises(WireError, match="larger"):
+            session.receive(struct.pack(">II", header, blob))
+
+
+def test_caps_hold_in_both_directions() -> None:
+    client, server = opened()
+    for header, blob in ((HEADER_LIMIT + 1, 0), (0, BLOB_LIMIT + 1)):
+        with pytest.raises(WireError, match="larger"):
+            server.receive(struct.pack(">II", header, blob))
+        with pytest.raises(WireError, match="over the cap"):
+            client.seal(b"x" * header, b"x" * blob)
+    client, server = opened()
+    largest = client.seal(encode({}), b"x" * BLOB_LIMIT)
+    assert server.receive(largest) == [Frame({}, b"x" * BLOB_LIMIT)]
+
+
+@pytest.mark.parametrize(
+    "header", [b"", b"[]", b"1", b"\xff", b"[" * 100_000, b"9" * 10_000, b'{"a":']
+)
+def test_a_header_that_is_no_object_is_refused_even_from_a_friend(header: bytes) -> None:
+    client, server = opened()
+    with pytest.raises(WireError):
+        server.receive(client.seal(header))
+
+
+def test_short_secrets_are_refused() -> None:
+    with pytest.raises(ValueError, match="16 bytes"):
+        ServerSession(b"short", "task")
