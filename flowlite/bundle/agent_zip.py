@@ -2,7 +2,8 @@
 
     __main__.py                       runs flowlite_node.__main__.main()
     flowlite_node/*.py, *.pyc
-    packed/cloudpickle/*.py, *.pyc    for nodes that have none: `node/call.py` puts `packed` last in `sys.path`
+    packed/cloudpickle/*.py, *.pyc    for nodes that have none: `packed` is last in `sys.path`
+    packed/flowlite/*.py, *.pyc       what modules that use the decorator need, for nodes without flowlite
 
 The bytecode is of the kind that is not checked against the source; Pythons of another minor version pass
 over it and use the source.
@@ -24,9 +25,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 from flowlite.errors import FlowError, StoreError
+from flowlite.on_node import CARRIED
 
-_FORMAT = 1
-_MAIN = "from flowlite_node.__main__ import main\n\nif __name__ == '__main__':\n    raise SystemExit(main())\n"
+_FORMAT = 3
+_MAIN = """\
+import sys
+
+sys.path.append(__file__.rpartition("/")[0] + "/packed")
+
+from flowlite_node.__main__ import main
+
+if __name__ == "__main__":
+    raise SystemExit(main())
+"""
 # Flags of a .pyc (PEP 552): by hash of the source, not to be checked.
 _UNCHECKED_HASH = 0b01
 # Version 2 of marshal writes no references, whose places depend on what else the process holds.
@@ -84,6 +95,10 @@ def _files() -> Iterator[tuple[str, str]]:
             for entry in sorted(entries, key=lambda e: e.name):
                 if entry.name.endswith(".py"):
                     yield f"{directory}/{entry.name}", entry.path
+    house = Path(__file__).parents[1]
+    for module in CARRIED:
+        name = f"{module.replace('.', '/')}.py"
+        yield f"packed/flowlite/{name}", str(house / name)
 
 
 def _key(files: dict[str, str]) -> str:

@@ -32,18 +32,17 @@ UNSAFE_BEFORE_FORK = frozenset(_UNSAFE_BEFORE_FORK.split())
 # Part of torch that imports one of the above.
 _UNSAFE_MODULES = ("torch.utils.tensorboard", "torch.utils.cpp_extension")
 
-# What torch imports only when it is used, by the name that shows the use. Seconds seen with torch 2.13
-# (CPU), in a process that had imported torch: building any optimizer or DistributedDataParallel imports
-# torch._dynamo, 1.3 to 1.7 (afterwards a constructor takes 0.01); optimizer.step, DataLoader and DDP's
-# forward import torch.profiler, 0.004; importing FSDP takes 0.76, and it builds optimizers; torch.compile
-# takes 1.5 for torch._dynamo and 0.6 at the first call, which is left to the worker since it starts
-# processes of its own.
+# What torch imports only when it is used, by the name that shows the use. Seconds seen with torch 2.13 (CPU)
+# in a process that had imported torch: building any optimizer or DistributedDataParallel imports
+# torch._dynamo, 1.3 to 1.7 (with it imported, a constructor takes 0.01); importing FSDP takes 0.76, and who
+# uses it builds optimizers; torch.compile takes 1.5 for torch._dynamo, and 0.6 for its compiler at the first
+# call, which is left to the worker since it starts processes of its own. torch.distributed has come with
+# torch itself since 2.x.
 LATE_IMPORTS: dict[str, tuple[str, ...]] = {
-    "optim": ("torch._dynamo", "torch.profiler"),
-    "DistributedDataParallel": ("torch._dynamo", "torch.profiler"),
-    "FullyShardedDataParallel": ("torch._dynamo", "torch.profiler", "torch.distributed.fsdp"),
-    "fully_shard": ("torch._dynamo", "torch.profiler", "torch.distributed.fsdp"),
-    "DataLoader": ("torch.profiler",),
+    "optim": ("torch._dynamo",),
+    "DistributedDataParallel": ("torch._dynamo",),
+    "FullyShardedDataParallel": ("torch._dynamo", "torch.distributed.fsdp"),
+    "fully_shard": ("torch._dynamo", "torch.distributed.fsdp"),
 }
 _COMPILE = ("torch._dynamo",)
 # Trainers that build optimizers out of sight.

@@ -19,7 +19,15 @@ from dataclasses import dataclass
 
 # Ours are brought to the node another way; debuggers live outside of site-packages and are nobody's project.
 NEVER_SENT = frozenset(
-    {"flowlite", "provider_adapters", "__main__", "__mp_main__", "debugpy", "_pydevd_bundle"}
+    {
+        "flowlite",
+        "provider_adapters",
+        "cloudpickle",
+        "__main__",
+        "__mp_main__",
+        "debugpy",
+        "_pydevd_bundle",
+    }
 )
 _NEVER_SENT_PREFIXES = ("pydev", "_pydev")
 _SUFFIXES = tuple(importlib.machinery.all_suffixes())

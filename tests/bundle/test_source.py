@@ -1,0 +1,178 @@
+"""The snapshot: what is in it, what is not, and that it is the same for the same source."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowlite.bundle import source
+from flowlite.bundle.call import Bundle
+from flowlite.errors import BundleError
+from tests.bundle.conftest import Project
+
+Build = Callable[..., Bundle]
+
+
+def listings(bundle: Bundle) -> list[list[str]]:
+    """What is in each zip, without these tests, which are loaded and therefore come along."""
+    zips = [zipfile.ZipFile(s.path).namelist() for s in bundle.sources]
+    kept = [[name for name in names if not name.startswith("tests/")] for names in zips]
+    return [names for names in kept if names]
+
+
+def names(bundle: Bundle) -> list[str]:
+    return sorted(name for names in listings(bundle) for name in names)
+
+
+def by_value(code: str) -> Any:
+    found: dict[str, Any] = {"__name__": "__main__"}
+    exec(code, found)
+    return found["train"]
+
+
+def test_a_package_is_taken_whole(build: Build, project: Project) -> None:
+    for name in ("__init__.py", "work.py", "other.py", "sub/deep.py", "data/table.csv"):
+        project.write(f"pack/{name}", "def train(): return 1\n" if name == "work.py" else "")
+    for name in (
+        "__pycache__/work.pyc",
+        ".git/config",
+        ".venv/lib/x.py",
+        "node_modules/x.js",
+        "env/pyvenv.cfg",
+        "env/lib/y.py",
+        "old.pyc",
+    ):
+        project.write(f"pack/{name}", "")
+    project.write("outside.py", "")
+    bundle = build(importlib.import_module("pack.work").train)
+    assert names(bundle) == [
+        "pack/__init__.py",
+        "pack/data/table.csv",
+        "pack/other.py",
+        "pack/sub/deep.py",
+        "pack/work.py",
+    ]
+
+
+def test_beside_a_script_all_python_is_taken(build: Build, project: Project) -> None:
+    project.write("script.py", "def train(): return 1\n")
+    project.write("sibling.py", "")
+    project.write("notes.txt", "")
+    project.write("plugins/__init__.py", "")
+    project.write("plugins/one.py", "")
+    project.write("plugins/one.bin", "")
+    project.write("results/x.py", "")
+    assert names(build(importlib.import_module("script").train)) == [
+        "plugins/__init__.py",
+        "plugins/one.py",
+        "script.py",
+        "sibling.py",
+    ]
+
+
+def test_namespace_packages_and_chains_of_imports_are_followed(
+    build: Build, project: Project
+) -> None:
+    project.write("space/one.py", "def go():\n    import chain\n")
+    project.write("chain/__init__.py", "from chain import sub\n")
+    project.write("chain/sub.py", "import last.one\n")
+    project.write("last/__init__.py", "")
+    project.write("last/one.py", "")
+    project.write("unrelated/__init__.py", "")
+    assert names(build(by_value("def train():\n    from space import one\n"))) == [
+        "chain/__init__.py",
+        "chain/sub.py",
+        "last/__init__.py",
+        "last/one.py",
+        "space/one.py",
+    ]
+
+
+def test_relative_imports_are_followed_within_code_by_value(build: Build, project: Project) -> None:
+    project.write("pack/__init__.py", "")
+    project.write("pack/a.py", "")
+    train = by_value("__package__ = 'pack'\ndef train():\n    from . import a\n")
+    assert "pack/a.py" in names(build(train))
+
+
+def test_modules_that_are_loaded_come_along(build: Build, project: Project) -> None:
+    project.write("script.py", "def train(): return __import__('pl' + 'ug.two')\n")
+    project.write("plug/one.py", "")
+    project.write("plug/two.py", "")
+    importlib.import_module("plug.two")
+    found = names(build(importlib.import_module("script").train))
+    assert "plug/two.py" in found
+    assert "plug/one.py" not in found
+
+
+def test_roots_come_in_the_order_of_the_path(
+    build: Build, project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "second.py").write_text("")
+    monkeypatch.setattr(sys, "path", [str(project.root), str(other), *sys.path])
+    project.write("first.py", "import second\ndef train(): return 1\n")
+    bundle = build(importlib.import_module("first").train)
+    assert listings(bundle) == [["first.py"], ["second.py"]]
+
+
+def test_nothing_is_taken_for_a_call_that_needs_nothing(build: Build) -> None:
+    assert build(by_value("def train():\n    import json, numpy\n")).sources == ()
+
+
+def test_the_same_source_gives_the_same_zip(build: Build, project: Project) -> None:
+    project.write("script.py", "def train(): return 1\n")
+    train = importlib.import_module("script").train
+    one = build(train).sources[0]
+    data = one.path.read_bytes()
+    for path in project.root.glob("*.py"):
+        os.utime(path, (1, 1))
+    one.path.unlink()
+    two = build(train).sources[0]
+    assert two == one
+    assert two.path.read_bytes() == data
+    project.write("script.py", "def train(): return 2\n")
+    assert build(train).sources[0].sha256 != one.sha256
+
+
+def test_what_is_too_large_is_refused_with_the_way_out(
+    build: Build, project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source.Project, "loaded", lambda self: iter(()))
+    monkeypatch.setattr(source, "MOST_BYTES", 10_000)
+    project.write("pack/__init__.py", "def train(): return 1\n")
+    project.write("pack/weights/a.bin", "x" * 20_000)
+    train = importlib.import_module("pack").train
+    with pytest.raises(BundleError) as caught:
+        build(train)
+    for part in ("too large", "pack/weights/a.bin (0.0 MB)", ".flowignore", str(project.root)):
+        assert part in str(caught.value)
+    project.write(".flowignore", "# data\n\npack/weights/\n")
+    assert names(build(train)) == ["pack/__init__.py"]
+    project.write(".flowignore", "*.bin\n")
+    assert names(build(train)) == ["pack/__init__.py"]
+    monkeypatch.setattr(source, "MOST_FILES", 1)
+    project.write("pack/more.py", "")
+    with pytest.raises(BundleError, match="2 files"):
+        build(train)
+
+
+def test_large_snapshots_are_packed(build: Build, project: Project) -> None:
+    project.write("pack/__init__.py", "def train(): return 1\n")
+    project.write("pack/text.txt", "word " * 1_000_000)
+    assert build(importlib.import_module("pack").train).sources[0].size < 100_000
+
+
+def test_a_broken_module_does_not_stop_the_snapshot(build: Build, project: Project) -> None:
+    project.write("script.py", "def train(): return 1\n")
+    project.write("broken.py", "def (\n")
+    train = by_value("def train():\n    import script, broken\n")
+    assert "broken.py" in names(build(train))
