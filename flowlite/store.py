@@ -13,7 +13,7 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -351,9 +351,7 @@ class Store:
         """Adds or replaces instances of the leased task."""
         with self._write() as db:
             _check_lease(db, lease)
-            for instance in instances:
-                values = {name: getattr(instance, name) for name in _INSTANCE_FIELDS}
-                _insert(db, "instances", values, replace=True)
+            _put_instances(db, instances)
 
     def instances(self, task_id: str | None = None) -> list[InstanceRecord]:
         """Instances of one task by node rank, or of all tasks."""
@@ -388,10 +386,7 @@ class Store:
         """Notes how an intent came out: "done", "refused" or "undone"."""
         with self._write() as db:
             _check_lease(db, lease)
-            db.execute(
-                "UPDATE intents SET state = ?, settled_at = ? WHERE token = ?",
-                (state, time.time(), token),
-            )
+            _settle(db, token, state)
 
     def intents(self, task_id: str) -> list[Intent]:
         """Intents of a task, oldest first."""
@@ -407,8 +402,15 @@ class Store:
         self, task_id: str, kind: str, text: str, data: Mapping[str, Any] | None = None
     ) -> None:
         """Appends to the task's history."""
+        self.add_events(task_id, [(kind, text, data or {})])
+
+    def add_events(
+        self, task_id: str, events: Iterable[tuple[str, str, Mapping[str, Any]]]
+    ) -> None:
+        """Appends several events, (kind, text, data) each, all or none."""
         with self._write() as db:
-            _add_event(db, task_id, kind, text, data)
+            for kind, text, data in events:
+                _add_event(db, task_id, kind, text, data)
 
     def transition(
         self,
@@ -416,11 +418,27 @@ class Store:
         kind: str,
         text: str,
         data: Mapping[str, Any] | None = None,
+        *,
+        instances: Sequence[InstanceRecord] = (),
+        settled: Mapping[str, str] | None = None,
         **changes: Any,
     ) -> None:
-        """Writes fields of the leased task and the event that explains them, both or none."""
+        """Writes fields of the leased task and the event that explains them, both or none.
+
+        Args:
+            lease: The lease of the task.
+            kind: Kind of the event.
+            text: The event in words.
+            data: The event's values.
+            instances: Added or replaced together with that.
+            settled: How intents came out, by token; written together with that.
+            changes: Fields of the task.
+        """
         with self._write() as db:
             _fenced_update(db, lease, changes)
+            _put_instances(db, instances)
+            for token, state in (settled or {}).items():
+                _settle(db, token, state)
             _add_event(db, lease.task_id, kind, text, data)
 
     def events(self, task_id: str, after: int = 0) -> list[Event]:
@@ -555,6 +573,18 @@ def _check_lease(db: sqlite3.Connection, lease: Lease) -> None:
     ).fetchone()
     if row is None:
         _lease_lost(lease)
+
+
+def _put_instances(db: sqlite3.Connection, instances: Sequence[InstanceRecord]) -> None:
+    for instance in instances:
+        values = {name: getattr(instance, name) for name in _INSTANCE_FIELDS}
+        _insert(db, "instances", values, replace=True)
+
+
+def _settle(db: sqlite3.Connection, token: str, state: str) -> None:
+    db.execute(
+        "UPDATE intents SET state = ?, settled_at = ? WHERE token = ?", (state, time.time(), token)
+    )
 
 
 def _lease_lost(lease: Lease) -> None:

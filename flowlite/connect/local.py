@@ -121,7 +121,7 @@ class _Whole:
         self._partial = target.with_name(f".{target.name}.{os.getpid()}.{id(self):x}.part")
 
     def __enter__(self) -> Path:
-        self._target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _make_private(self._target.parent)
         return self._partial
 
     def __exit__(self, kind: object, *_: object) -> None:
@@ -129,6 +129,13 @@ class _Whole:
             os.replace(self._partial, self._target)
         # Also after success: renaming one hard link onto another of the same file leaves both.
         self._partial.unlink(missing_ok=True)
+
+
+def _make_private(directory: Path) -> None:
+    """Makes a directory and those above it, 0700 each; `mkdir` alone would do so for the last one only."""
+    if not directory.is_dir():
+        _make_private(directory.parent)
+        directory.mkdir(mode=0o700, exist_ok=True)
 
 
 def _link(source: Path, target: Path, mode: int) -> bool:

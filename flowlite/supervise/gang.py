@@ -33,6 +33,8 @@ from flowlite.supervise.paths import TaskPaths, local_call
 
 Value = TypeVar("Value")
 
+# A started agent that has not even said that it runs after this time will not come. A busy machine takes seconds.
+_START_SECONDS = 30.0
 # The leader is asked through a second way this long after its line went dead, and again at this pace.
 _PROBE_AFTER = 0.25
 _PROBE_EVERY = 2.0
@@ -42,6 +44,11 @@ _UNREACHABLE_PROBES = 10
 _STOP_SLACK = 15.0
 # How long nothing may come of the streams of a gang that has ended before the rest is fetched from the disks.
 _STREAM_SLACK = 3.0
+
+# No agent runs there, says the second source. Where it cannot be asked, only time tells.
+_NO_AGENT = (Life.DEAD, Life.ABSENT, Life.GONE)
+# Not to be used again: its machine is gone or out of reach.
+_UNUSABLE = (Life.GONE, Life.UNREACHABLE)
 
 
 @dataclass(slots=True)
@@ -111,21 +118,33 @@ class Attempt:
 
     async def run(self) -> End:
         """Brings the gang up, follows it to its end and collects everything."""
-        try:
-            end = await self._bring_up_and_follow()
-            await self._collect(end)
-            return end
-        finally:
-            for task in self._probing.values():
-                task.cancel()
-            if self._link is not None:
-                await self._link.close()
-            self._collector.close()
+        end = await self._bring_up_and_follow()
+        await self._collect(end)
+        return end
 
     async def clear(self) -> list[str]:
         """Makes sure that nothing of this attempt runs any more; gives the instances where that is not known."""
-        gone = await self._each(self._nodes, lambda node: node.stop(self._asked.grace))
-        return [n.instance.id for n, is_gone in zip(self._nodes, gone, strict=True) if not is_gone]
+        if self._link is not None and self._ended is not None:
+            # Agents that are let go leave at once; one that is signalled thinks it has to stop a gang.
+            await self._link.release()
+        return await self._stop_all()
+
+    async def _stop_all(self) -> list[str]:
+        """Ends the agents of all nodes that can be reached; gives the other instances."""
+        reachable = [node for node in self._nodes if node.instance.id not in self._replace]
+        gone = await self._each(reachable, lambda node: node.stop(self._asked.grace))
+        unclear = [n.instance.id for n, is_gone in zip(reachable, gone, strict=True) if not is_gone]
+        return [*self._replace, *unclear]
+
+    async def close(self) -> None:
+        """Lets go of the gang, whatever it does. May be called again."""
+        for task in self._probing.values():
+            task.cancel()
+        if self._link is not None:
+            await self._link.close()
+        self._collector.close()
+        for node in self._nodes:
+            node.close()
 
     # Bringing up
 
@@ -211,8 +230,9 @@ class Attempt:
     async def _find_leader(self) -> dict[str, Any] | End:
         """Where the leader listens, or how the attempt ended because that cannot be known."""
         leader = self._nodes[0]
-        deadline = time.monotonic() + self._asked.join_timeout
-        pause, probe_at, unreachable = 0.003, time.monotonic() + 1.0, 0
+        began = time.monotonic()
+        deadline = began + self._asked.join_timeout
+        pause, probe_at, unreachable = 0.003, began + 1.0, 0
         while True:
             try:
                 found = await self._thread(leader.read_json, "leader.json")
@@ -226,7 +246,9 @@ class Attempt:
                     probe_at = time.monotonic() + 1.0
                     finding = await self._thread(leader.probe)
                     leader.report_seen = await self._thread(leader.report)
-                    if finding.life is Life.DEAD and leader.report_seen is None:
+                    late = time.monotonic() > began + _START_SECONDS
+                    gone = finding.life is Life.DEAD or (finding.life is Life.ABSENT and late)
+                    if gone and leader.report_seen is None:
                         return End(messages.LOST, f"{leader.name}: {finding.why}")
             except NodeUnreachable as error:
                 unreachable += 1
@@ -317,8 +339,8 @@ class Attempt:
         while True:
             finding = await self._thread(node.probe)
             unreachable = unreachable + 1 if finding.life is Life.UNREACHABLE else 0
-            if finding.life is Life.DEAD or unreachable >= _UNREACHABLE_PROBES:
-                if finding.life is not Life.DEAD:
+            if finding.life in _NO_AGENT or unreachable >= _UNREACHABLE_PROBES:
+                if finding.life in _UNUSABLE:
                     self._replace[instance] = finding.why
                 await link.lost(instance, f"{why}; {finding.why}")
                 return
@@ -338,16 +360,15 @@ class Attempt:
             unreachable = unreachable + 1 if finding.life is Life.UNREACHABLE else 0
             if link.attached or link.phase == messages.ENDED:
                 continue
-            if finding.life is Life.DEAD:
+            if finding.life in _NO_AGENT or unreachable >= _UNREACHABLE_PROBES:
+                if finding.life in _UNUSABLE:
+                    self._replace[node.instance.id] = finding.why
                 return await self._without_leader(finding.why)
-            if unreachable >= _UNREACHABLE_PROBES:
-                self._replace[node.instance.id] = finding.why
-                return await self._without_leader(f"it cannot be reached: {finding.why}")
             await asyncio.sleep(_PROBE_EVERY if finding.life is Life.UNREACHABLE else _PROBE_AFTER)
 
     async def _without_leader(self, why: str) -> End:
         """The leader is gone: the others are stopped, and the reports tell the end; without its own it is lost."""
-        await self._each(self._nodes, lambda node: node.stop(self._asked.grace))
+        await self._stop_all()
         reports = await self._each(self._nodes, _report_or_none)
         for node, report in zip(self._nodes, reports, strict=True):
             node.report_seen = report
@@ -362,7 +383,7 @@ class Attempt:
         assert self._stop is not None
         await link.stop(*self._stop)
         await asyncio.sleep(self._asked.grace + _STOP_SLACK)
-        await self._each(self._nodes, lambda node: node.stop(self._asked.grace))
+        await self._stop_all()
         return self._end_by_stop()
 
     # The end
@@ -392,7 +413,7 @@ class Attempt:
         for node in self._nodes:
             for body in (node.report_seen or {}).get("workers", ()):
                 self._workers.setdefault(int(body["rank"]), {"node": node.rank, **body})
-        bad = [body for body in self._workers.values() if messages.failed(body)]
+        bad = [body for body in self._workers.values() if reasons.failed_by_itself(body)]
         outcome, reason = leader.get("outcome"), str(leader.get("reason") or "")
         if outcome == messages.FAILED or (outcome is None and bad and self._stop is None):
             return self._failed_by_report(bad, reason)
@@ -441,8 +462,6 @@ class Attempt:
                 await asyncio.wait_for(self._arrived.wait(), _STREAM_SLACK)
             except TimeoutError:
                 break
-        if self._link is not None:
-            await self._link.close()
         clean = end.outcome == messages.DONE and not self._behind()
         await self._each(self._nodes, lambda node: self._fetch(node, clean))
 

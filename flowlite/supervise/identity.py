@@ -35,10 +35,10 @@ def of_process(pid: int) -> Process:
     return Process(pid, processes.start_of(pid) or "")
 
 
-def owner() -> str:
-    """This process as the owner of a lease."""
-    me = of_process(os.getpid())
-    return f"{_place()}|{me.pid}|{me.start}"
+def owner(process: Process | None = None) -> str:
+    """A process of this machine, or this one, as the owner of a lease."""
+    it = process or of_process(os.getpid())
+    return f"{_place()}|{it.pid}|{it.start}"
 
 
 def provably_dead(lease_owner: str) -> bool:

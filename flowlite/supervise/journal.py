@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from flowlite.node import messages
-from flowlite.store import Lease, Store, TaskRecord
+from flowlite.store import InstanceRecord, Lease, Store, TaskRecord
 from flowlite.supervise import lifecycle, reasons
 from flowlite.supervise.lifecycle import Happening, State
 
@@ -40,8 +40,18 @@ class Journal:
         """Reads the task again, after a write whose outcome is not known."""
         self.record = self._store.get_task(self.record.id)
 
-    def step(self, happening: Happening, *, outcome: str | None = None, **words: Any) -> None:
-        """Writes down that something happened, and what state follows. Fields of the task may be among `words`.
+    def step(
+        self,
+        happening: Happening,
+        *,
+        outcome: str | None = None,
+        instances: Sequence[InstanceRecord] = (),
+        settled: Mapping[str, str] | None = None,
+        **words: Any,
+    ) -> None:
+        """Writes down that something happened, and what state follows, with all that must not be written apart from it.
+
+        Fields of the task may be among `words`; `instances` and `settled` are as for `Store.transition`.
 
         Raises:
             ImpossibleTransition: The lifecycle does not know it.
@@ -58,6 +68,8 @@ class Journal:
             following.state.value,
             following.reason,
             {"happening": happening.value, "attempt": changes.get("attempt", self.record.attempt)},
+            instances=instances,
+            settled=settled,
             **changes,
         )
         self.record = dataclasses.replace(self.record, **changes)
@@ -90,21 +102,24 @@ class Journal:
             self.step(Happening.GO, started_at=began)
         elif kind == "first_failure":
             self._first = reasons.first_failure(event)
-            self._note_event(event, self._first)
-        elif kind == "worker" and messages.failed(event):
+            self._note_events([(event, self._first)])
+        elif kind == "worker" and reasons.failed_by_itself(event):
             self._failures.append(event)
         elif kind == "stopping":
             self._stopping(event)
         elif kind in _KEPT:
-            self._note_event(event, _text_of(event))
+            self._note_events([(event, _text_of(event))])
 
     def flush(self) -> None:
-        """Writes down the failures of the attempt's other workers."""
-        for event in self._failures[:_MOST_FAILURES]:
-            self._note_event(
+        """Writes down the failures of the attempt's workers."""
+        told = [
+            (
                 event,
                 f"node {event.get('node')}, rank {event.get('rank')}: {reasons.how_it_ended(event)}",
             )
+            for event in self._failures[:_MOST_FAILURES]
+        ]
+        self._note_events(told)
         self._failures = []
 
     def tell_progress(self) -> None:
@@ -129,13 +144,20 @@ class Journal:
         else:
             self.step(Happening.FAILURE, why=self._first or str(event["reason"]))
 
-    def _note_event(self, event: Mapping[str, Any], text: str) -> None:
-        mark = _mark(str(event["kind"]), self.record.attempt, event)
-        if mark in self._seen:
-            return
-        body = {name: value for name, value in event.items() if name not in ("kind", "time")}
-        self.note(str(event["kind"]), text, body)
-        self._seen.add(mark)
+    def _note_events(self, told: Iterable[tuple[Mapping[str, Any], str]]) -> None:
+        """Adds events of the gang to the history, but those that are there."""
+        attempt, fresh = self.record.attempt, []
+        for event, text in told:
+            kind = str(event["kind"])
+            mark = _mark(kind, attempt, event)
+            if mark not in self._seen:
+                self._seen.add(mark)
+                body = {
+                    name: value for name, value in event.items() if name not in ("kind", "time")
+                }
+                fresh.append((kind, text, {**body, "attempt": attempt}))
+        if fresh:
+            self._store.add_events(self.record.id, fresh)
 
 
 def _mark(kind: str, attempt: object, body: Mapping[str, Any]) -> tuple[object, ...]:

@@ -28,7 +28,9 @@ class Life(StrEnum):
     """What a probe found."""
 
     ALIVE = "alive"
+    ABSENT = "absent"
     DEAD = "dead"
+    GONE = "gone"
     UNREACHABLE = "unreachable"
 
 
@@ -125,13 +127,16 @@ class Node:
         """Looks whether the agent's process is there. Never raises."""
         try:
             noted = self.read_json("agent.pid")
-            if noted is None:
-                return Finding(Life.DEAD, "its agent has not started" + self._last_words())
-            if self._runs(noted):
+            if noted is not None and self._runs(noted):
                 return Finding(Life.ALIVE, "its agent runs")
-            return Finding(Life.DEAD, "its agent process is gone" + self._last_words())
+            if noted is not None:
+                return Finding(Life.DEAD, "its agent process is gone" + self._last_words())
+            finding = Finding(Life.ABSENT, "its agent has not started" + self._last_words())
         except (ProviderError, OSError) as error:
-            return Finding(Life.UNREACHABLE, str(error) or type(error).__name__)
+            finding = Finding(Life.UNREACHABLE, str(error) or type(error).__name__)
+        if self._delisted():
+            return Finding(Life.GONE, "the provider does not list it any more")
+        return finding
 
     def probe_workers(self) -> Finding:
         """Looks whether the process that holds the node's workers is there; it goes with the last of them."""
@@ -170,6 +175,8 @@ class Node:
         while True:
             waited = time.monotonic() - asked
             agent = self.probe()
+            if agent.life is Life.GONE or (agent.life is Life.ABSENT and self._withdraw()):
+                return True
             if agent.life is Life.DEAD and self.probe_workers().life is Life.DEAD:
                 return True
             if agent.life is Life.ALIVE:
@@ -181,12 +188,28 @@ class Node:
             time.sleep(pause)
             pause = min(0.5, pause * 1.5)
 
+    def _withdraw(self) -> bool:
+        """Takes its orders away from an agent that may be about to start. True if it had not read them."""
+        try:
+            orders = f"{self.directory}/agent.json"
+            self.connection.run(["rm", "-f", orders], timeout=_COMMAND_SECONDS)
+            # An agent says that it runs before it reads them.
+            return not self.started()
+        except (ProviderError, OSError):
+            return False
+
     def _signal(self, name: str) -> None:
         with suppress(ProviderError, OSError):
             noted = self.read_json("agent.pid")
             if noted is not None:
                 argv = ["sh", "-c", f'kill -{name} "$1"', "sh", str(noted["pid"])]
                 self.connection.run(argv, timeout=_COMMAND_SECONDS)
+
+    def _delisted(self) -> bool:
+        with suppress(ProviderError, OSError):
+            listed = self._provider.list_instances(self.instance.task_id)
+            return all(i.id != self.instance.id or i.state == "ended" for i in listed)
+        return False
 
     def _last_words(self) -> str:
         """The end of the agent's log, as a clause."""

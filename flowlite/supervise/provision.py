@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,16 @@ _ENDED = "ended"
 
 class LaunchRefused(Exception):
     """The provider will not give the nodes; the text is for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """All nodes of an attempt, by rank, with what has to be written down about them in one go."""
+
+    roster: list[str]
+    instances: list[Instance]
+    records: list[InstanceRecord]
+    settled: dict[str, str]
 
 
 class Provisioner:
@@ -54,30 +65,37 @@ class Provisioner:
         agent: Path,
         tell_waiting: Callable[[str], None],
         given_up: Callable[[], bool],
-    ) -> tuple[list[str] | None, list[Instance]]:
-        """Gets as many nodes as the gang lacks, and gives the roster with its instances.
+    ) -> Gathered | None:
+        """Gets as many nodes as the gang lacks. Nothing of it is in the store yet, except the intents.
 
         Nodes that were set aside or are gone are replaced; a replacement takes the rank of the one it replaces.
 
         Returns:
-            The roster is None if it was given up while waiting.
+            None if it was given up while waiting.
 
         Raises:
             LaunchRefused: The provider will not give them.
         """
-        kept: dict[str, Instance] = {}
-        if record.roster:
-            kept = await self._usable(record.roster)
+        kept = await self._usable(record.roster) if record.roster else {}
         vacant = [name for name in record.roster if name not in kept]
         count = len(vacant) if record.roster else self._asked.nodes
-        launched = await self._launch(record, count, agent, tell_waiting, given_up) if count else []
-        if launched is None:
-            return None, []
-        roster = _fill(record.roster, vacant, [instance.id for instance in launched])
-        found = {**kept, **{instance.id: instance for instance in launched}}
-        instances = [found[name] for name in roster]
-        self._remember(instances)
-        return roster, instances
+        launched: list[Instance] = []
+        tokens: list[str] = []
+        while len(launched) < count:
+            intent = self._intend(record, count - len(launched), agent, len(tokens))
+            found = await self._launch(intent, tell_waiting, given_up)
+            if found is None:
+                return None
+            launched += found
+            tokens.append(intent.token)
+        if surplus := launched[count:]:
+            # An intent of before, left open by a supervisor that was killed, may have been for more.
+            await self._thread(self._provider.terminate, surplus)
+        roster = _fill(record.roster, vacant, [instance.id for instance in launched[:count]])
+        by_id = {**kept, **{instance.id: instance for instance in launched}}
+        instances = [by_id[name] for name in roster]
+        settled = dict.fromkeys(tokens, "done")
+        return Gathered(roster, instances, self._records(instances), settled)
 
     def set_aside(self, ids: Collection[str]) -> None:
         """These instances must not be used again."""
@@ -87,24 +105,22 @@ class Provisioner:
         lost = [dataclasses.replace(stored[name], state=_LOST) for name in ids if name in stored]
         self._store.put_instances(self._lease, lost)
 
-    async def end_all(self) -> str:
-        """Ends every instance of the task. "" once the provider lists none, else what is in the way."""
+    async def end_all(self) -> list[InstanceRecord]:
+        """Ends every instance of the task; returns those that now have an end, once the provider lists none.
+
+        Raises:
+            ProviderError: Some still exist; to be tried again.
+        """
         stored = self._store.instances(self._lease.task_id)
         if not stored and not self._store.intents(self._lease.task_id):
-            return ""
-        try:
-            listed = await self._thread(self.listed)
-            known = {i.id: Instance.from_json(i.data) for i in stored if i.ended_at is None}
-            known |= {instance.id: instance for instance in listed}
-            if known:
-                await self._thread(self._provider.terminate, list(known.values()))
-                listed = await self._thread(self.listed)
-        except (ProviderError, OSError) as error:
-            return str(error) or type(error).__name__
-        if listed:
-            return f"{', '.join(instance.id for instance in listed[:5])} still exist"
-        self._mark_ended(stored)
-        return ""
+            return []
+        known = {i.id: Instance.from_json(i.data) for i in stored if i.ended_at is None}
+        known |= {instance.id: instance for instance in await self._thread(self.listed)}
+        if known:
+            await self._thread(self._provider.terminate, list(known.values()))
+            if left := await self._thread(self.listed):
+                raise ProviderError(f"{', '.join(i.id for i in left[:5])} still exist")
+        return _ended(stored)
 
     # Inside
 
@@ -114,25 +130,26 @@ class Provisioner:
         stored = self._store.instances(self._lease.task_id)
         lost = {record.id for record in stored if record.state == _LOST}
         if ending := [listed[name] for name in lost if name in listed]:
+            # Its workers may live on; the next attempt must not meet them.
             await self._thread(self._provider.terminate, ending)
-        gone = [r for r in stored if r.ended_at is None and (r.id in lost or r.id not in listed)]
-        self._mark_ended(gone)
+            listed = {instance.id: instance for instance in await self._thread(self.listed)}
+            if left := sorted(lost & set(listed)):
+                raise ProviderError(f"{', '.join(left)}, to be replaced, still exist")
+        gone = _ended([r for r in stored if r.id in lost or r.id not in listed])
+        self._store.put_instances(self._lease, gone)
         return {name: listed[name] for name in roster if name in listed and name not in lost}
 
     async def _launch(
         self,
-        record: TaskRecord,
-        count: int,
-        agent: Path,
+        intent: LaunchIntent,
         tell_waiting: Callable[[str], None],
         given_up: Callable[[], bool],
     ) -> list[Instance] | None:
-        intent = self._intend(record, count, agent)
         tries = 0
         while True:
             try:
-                instances: list[Instance] = await self._thread(self._provider.launch, intent)
-                break
+                found: list[Instance] = await self._thread(self._provider.launch, intent)
+                return found
             except CapacityUnavailable as error:
                 tell_waiting(str(error))
                 await self._sleep(error.retry_after)
@@ -146,11 +163,12 @@ class Provisioner:
                 await self._sleep(2.0**tries)
             if given_up():
                 return None
-        self._store.settle_intent(self._lease, intent.token, "done")
-        return instances
 
-    def _intend(self, record: TaskRecord, count: int, agent: Path) -> LaunchIntent:
-        """Writes down the intent; one that was left open by a supervisor that was killed is taken up again."""
+    def _intend(self, record: TaskRecord, count: int, agent: Path, skip: int) -> LaunchIntent:
+        """Writes down the intent; one that was left open by a supervisor that was killed is taken up again.
+
+        `skip` open intents are being fulfilled already.
+        """
         intents = self._store.intents(record.id)
         preload = {
             "agent": str(agent),
@@ -158,9 +176,9 @@ class Provisioner:
             "environment": self._asked.environment,
             "processes_per_node": self._asked.workers_per_node,
         }
-        for intent in intents:
-            if intent.state == "open":
-                return dataclasses.replace(LaunchIntent.from_json(intent.data), preload=preload)
+        left_open = [intent for intent in intents if intent.state == "open"][skip:]
+        if left_open:
+            return dataclasses.replace(LaunchIntent.from_json(left_open[0].data), preload=preload)
         fresh = LaunchIntent(
             token=f"{record.id}-launch-{len(intents) + 1}",
             task_id=record.id,
@@ -170,7 +188,7 @@ class Provisioner:
         self._store.put_intent(self._lease, fresh.token, "launch", fresh.to_json())
         return dataclasses.replace(fresh, preload=preload)
 
-    def _remember(self, instances: list[Instance]) -> None:
+    def _records(self, instances: list[Instance]) -> list[InstanceRecord]:
         price = self._asked.plan.price_per_hour
         known = {record.id: record for record in self._store.instances(self._lease.task_id)}
         records = []
@@ -189,19 +207,17 @@ class Provisioner:
                     node_rank=rank,
                 )
             )
-        self._store.put_instances(self._lease, records)
+        return records
 
-    def _mark_ended(self, records: list[InstanceRecord]) -> None:
-        now = time.time()
-        ended = [
-            dataclasses.replace(
-                record, state=_LOST if record.state == _LOST else _ENDED, ended_at=now
-            )
-            for record in records
-            if record.ended_at is None
-        ]
-        if ended:
-            self._store.put_instances(self._lease, ended)
+
+def _ended(records: Iterable[InstanceRecord]) -> list[InstanceRecord]:
+    """Those that had no end yet, with one."""
+    now = time.time()
+    return [
+        dataclasses.replace(r, state=_LOST if r.state == _LOST else _ENDED, ended_at=now)
+        for r in records
+        if r.ended_at is None
+    ]
 
 
 def _fill(roster: list[str], vacant: list[str], new: list[str]) -> list[str]:

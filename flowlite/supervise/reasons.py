@@ -6,12 +6,19 @@ import signal
 from collections.abc import Mapping
 from typing import Any
 
+from flowlite.node import messages
+
 _HINTS = {"SIGKILL": " (out of memory?)"}
 
 
 def first_failure(body: Mapping[str, Any]) -> str:
     """`first failure: node 2, rank 17: ValueError: no such layer`, from the report of a worker that ended."""
     return f"first failure: node {body.get('node')}, rank {body.get('rank')}: {how_it_ended(body)}"
+
+
+def failed_by_itself(body: Mapping[str, Any]) -> bool:
+    """Whether a worker failed, and not because it was told to stop."""
+    return messages.failed(body) and not body.get("stopped")
 
 
 def how_it_ended(body: Mapping[str, Any]) -> str:

@@ -127,8 +127,10 @@ def submit(
 def cancel(store: Store, home: Path, task_id: str) -> bool:
     """Asks for the end of a task and makes sure that somebody sees to it. False if it is final already."""
     asked = store.request_cancel(task_id)
-    if asked:
-        ensure_supervisors(store, home, only=task_id)
+    if asked and not ensure_supervisors(store, home, only=task_id):
+        unled = [holder for holder in store.unfinished_leases(task_id) if holder.owner is None]
+        if unled and not TaskPaths(home, task_id).supervisor.exists():
+            start_supervisor(home, task_id)
     return asked
 
 
@@ -164,16 +166,19 @@ def ensure_supervisors(store: Store, home: Path, *, only: str | None = None) -> 
     Returns:
         Ids of the tasks whose supervisor was started again.
     """
-    _reap()
     begun = []
-    for holder in store.unfinished_leases(only):
-        if not _abandoned(home, holder):
-            continue
+    for task_id in abandoned_tasks(store, home, only=only):
         # Without its directory (somebody removed it) a task cannot be supervised; `flow gc` ends what is left of it.
         with suppress(StoreError):
-            start_supervisor(home, holder.task_id)
-            begun.append(holder.task_id)
+            start_supervisor(home, task_id)
+            begun.append(task_id)
     return begun
+
+
+def abandoned_tasks(store: Store, home: Path, *, only: str | None = None) -> list[str]:
+    """Unfinished tasks that nobody leads."""
+    _reap()
+    return [h.task_id for h in store.unfinished_leases(only) if _abandoned(home, h)]
 
 
 def new_task_id() -> str:
@@ -185,12 +190,13 @@ def _abandoned(home: Path, holder: LeaseHolder) -> bool:
     held = holder.owner is not None and holder.expires > time.time()
     if held and holder.owner is not None and not identity.provably_dead(holder.owner):
         return False
-    # One that was started a moment ago has no lease yet.
     try:
-        last = json.loads(TaskPaths(home, holder.task_id).supervisor.read_bytes())
-        return not identity.Process(int(last["pid"]), str(last["start"])).alive
+        noted = json.loads(TaskPaths(home, holder.task_id).supervisor.read_bytes())
+        last = identity.Process(int(noted["pid"]), str(noted["start"]))
     except (OSError, ValueError, KeyError, TypeError):
         return time.time() > holder.created_at + _START_SECONDS
+    # One that was started a moment ago has no lease yet. One that has let its lease lapse hangs, and is replaced.
+    return not last.alive or identity.owner(last) == holder.owner
 
 
 def _reap() -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from flowlite.bundle.agent_zip import build_agent_zip
-from flowlite.errors import FlowError, LeaseLost, StoreError
+from flowlite.errors import FlowError, LeaseLost, ProviderError, StoreError
 from flowlite.node import messages
 from flowlite.provider import Instance, Provider, get_provider
 from flowlite.store import Lease, Store, TaskRecord
@@ -42,6 +42,9 @@ _GUARD_EVERY = 0.5
 _DEADLINE_SLACK = 15.0
 _STORE_PAUSE = 2.0
 _THREADS = 64
+# A provider that cannot be asked is asked again, with growing pauses, so often; for the end of nodes, for ever.
+_MOST_FAILURES = 8
+_LONGEST_PAUSE = 30.0
 
 # After these the gang may be started again; preemption does not use up a retry.
 _RETRIED = frozenset({messages.FAILED, messages.LOST, messages.MISSING})
@@ -63,6 +66,7 @@ class Supervisor:
         self._journal = Journal(store, lease, record)
         self._cancelled = asyncio.Event()
         self._attempt: Attempt | None = None
+        self._spent = ""
         self._fresh: list[Instance] = []
         self._agent: tuple[Path, str] | None = None
         self._provisioner = Provisioner(
@@ -94,9 +98,11 @@ class Supervisor:
     # The main loop
 
     async def _live(self) -> None:
+        failures = 0
         while not self._record.final:
             try:
                 await self._advance()
+                failures = 0
             except LeaseLost:
                 raise
             except StoreError as error:
@@ -105,12 +111,26 @@ class Supervisor:
                 await asyncio.sleep(_STORE_PAUSE)
                 with suppress(StoreError):
                     self._journal.reload()
+            except (ProviderError, OSError) as error:
+                failures += 1
+                pause = min(_LONGEST_PAUSE, 0.2 * 2**failures)
+                await self._after_trouble(str(error) or type(error).__name__, failures, pause)
             except Exception as error:
                 _say(traceback.format_exc())
                 self._give_up(
                     f"the supervisor failed: {type(error).__name__}: {error} (a defect of flowlite; "
                     f"details: {self._paths.supervisor_log})"
                 )
+
+    async def _after_trouble(self, what: str, failures: int, pause: float) -> None:
+        """The provider cannot be asked: tries again, but not for ever, except to end what may still cost money."""
+        _say(f"trying again in {pause:.1f} s: {what}")
+        if self._record.outcome:
+            self._journal.note("warning", f"its nodes are not gone yet: {what}")
+        elif failures >= _MOST_FAILURES:
+            self._give_up(f"{self._provider.name}: {what}")
+            return
+        await asyncio.sleep(pause)
 
     async def _advance(self) -> None:
         """Takes the task one step on from the state it is in."""
@@ -152,37 +172,37 @@ class Supervisor:
             return
         try:
             self._agent = self._agent or _agent_zip(self._home)
-            roster, instances = await self._provisioner.complete(
+            gathered = await self._provisioner.complete(
                 self._record, self._agent[0], self._journal.waiting, self._cancelled.is_set
             )
         except LaunchRefused as error:
             self._conclude("failed", str(error))
             return
-        if self._cancelled.is_set() or roster is None:
+        if gathered is None:
             self._conclude("cancelled", "")
             return
-        self._fresh = instances
+        self._fresh = gathered.instances
         self._journal.step(
             Happening.LAUNCHED,
-            nodes=lifecycle.nodes(len(roster)),
+            nodes=lifecycle.nodes(len(gathered.roster)),
             attempt=self._record.attempt + 1,
-            roster=roster,
+            roster=gathered.roster,
+            instances=gathered.records,
+            settled=gathered.settled,
         )
 
     async def _finish(self) -> None:
         """Ends every instance, and calls the task final once the provider lists none."""
-        outcome = self._record.outcome
-        pause = 0.2
-        while problem := await self._provisioner.end_all():
-            self._journal.note("warning", f"its nodes are not gone yet: {problem}")
-            await asyncio.sleep(pause)
-            pause = min(30.0, pause * 2)
+        ended = await self._provisioner.end_all()
         now = time.time()
+        by_id = {i.id: i for i in self._store.instances(self._record.id)}
+        by_id |= {i.id: i for i in ended}
         self._journal.step(
-            lifecycle.GONE[outcome],
+            lifecycle.GONE[self._record.outcome],
             why=self._record.reason,
             finished_at=now,
-            cost=cost_of(self._store.instances(self._record.id), now),
+            cost=cost_of(by_id.values(), now),
+            instances=ended,
         )
 
     # One attempt
@@ -210,6 +230,7 @@ class Supervisor:
             await self._decide(attempt, end)
         finally:
             self._attempt = None
+            await attempt.close()
 
     async def _nodes(self) -> list[Node]:
         """The nodes of the attempt by rank: as just launched, or, after a take-over, as stored and listed."""
@@ -239,14 +260,16 @@ class Supervisor:
         elif self._cancelled.is_set() and end.outcome != messages.FAILED:
             self._conclude("cancelled", end.reason)
         elif end.outcome == messages.DEADLINE:
-            self._conclude("failed", self._deadline_reason(end.reason))
-        elif self._may_retry(end):
-            await self._retry(attempt, end)
-        else:
+            self._conclude("failed", self._spent or self._time_limit())
+        elif not self._may_retry(end):
             self._conclude("failed", end.reason)
+        elif (left := self._time_left()) is not None and left <= 0:
+            self._conclude("failed", f"{end.reason}; no time is left for another attempt")
+        else:
+            await self._retry(attempt, end)
 
     def _may_retry(self, end: End) -> bool:
-        if self._cancelled.is_set() or ((left := self._time_left()) is not None and left <= 0):
+        if self._cancelled.is_set():
             return False
         if end.outcome == messages.PREEMPTED:
             return True
@@ -278,18 +301,13 @@ class Supervisor:
             return most
         return most - (time.time() - began)
 
-    def _deadline_reason(self, reason: str) -> str:
-        most, hours = (
-            self._asked.plan.max_run_seconds,
-            self._record.config.get("max_run_time_hours"),
-        )
-        if most is None or "max_cost" in reason:
-            return reason
-        if hours is not None and hours * 3600 <= most:
-            return f"max_run_time_hours: stopped after {reasons.duration(most)}"
-        return (
-            f"max_cost: ${self._asked.plan.max_cost:.2f} are used up after {reasons.duration(most)}"
-        )
+    def _time_limit(self) -> str:
+        """Which cap the longest run came from."""
+        plan, hours = self._asked.plan, self._record.config.get("max_run_time_hours")
+        lasted = reasons.duration(plan.max_run_seconds or 0.0)
+        if plan.max_cost is None or (hours is not None and hours * 3600 == plan.max_run_seconds):
+            return f"max_run_time_hours: stopped after {lasted}"
+        return f"max_cost: ${plan.max_cost:.2f} are used up after {lasted}"
 
     async def _guard(self) -> None:
         """The second line of defence for time, and the first for money."""
@@ -302,11 +320,12 @@ class Supervisor:
             if self._record.started_at and left is not None:
                 late = -left - self._asked.grace - _DEADLINE_SLACK
                 if late > 0:
-                    self._attempt.stop("deadline", "its time is over")
+                    self._attempt.stop("deadline", self._time_limit())
             if cap is not None and self._asked.plan.price_per_hour:
                 spent = cost_of(self._store.instances(self._record.id), time.time())
                 if spent >= cap:
-                    self._attempt.stop("deadline", f"max_cost: ${cap:.2f} are used up")
+                    self._spent = f"max_cost: ${cap:.2f} are used up"
+                    self._attempt.stop("deadline", self._spent)
 
     # Watching the store
 

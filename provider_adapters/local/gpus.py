@@ -17,7 +17,7 @@ _TIMEOUT_SECONDS = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU: its index in PCI order, its id, the driver's name of it, its memory in GB of 10⁹ bytes."""
+    """One GPU: its index in PCI order, its id, its name to the driver, its memory in GB as makers count (2³⁰ bytes)."""
 
     index: int
     uuid: str
@@ -33,10 +33,12 @@ class Gpu:
         return max(found, key=len, default="")
 
     def fits(self, request: GpuRequest) -> bool:
-        """Whether it is what was asked for. A few percent of memory are kept by the driver."""
+        """Whether it is what was asked for. Some of the memory is kept by the driver, so the nearest size counts."""
         if self.kind != request.kind:
             return False
-        return request.memory_gb is None or abs(self.memory_gb / request.memory_gb - 1) < 0.15
+        sizes = KINDS[self.kind].memory_gb
+        nearest = min(sizes, key=lambda size: abs(size - self.memory_gb))
+        return request.memory_gb in (None, nearest)
 
 
 def discover() -> list[Gpu]:
@@ -67,7 +69,7 @@ def parse(text: str) -> list[Gpu]:
         if len(parts) != 4 or not parts[0].isdigit():
             continue
         mebibytes = float(parts[3]) if re.fullmatch(r"\d+(\.\d+)?", parts[3]) else 0.0
-        found.append(Gpu(int(parts[0]), parts[1], parts[2], mebibytes * 1024**2 / 1e9))
+        found.append(Gpu(int(parts[0]), parts[1], parts[2], mebibytes / 1024))
     return sorted(found, key=lambda gpu: gpu.index)
 
 

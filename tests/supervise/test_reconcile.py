@@ -1,0 +1,77 @@
+"""`flow gc`: what crashes leave is found, and nothing that lives is touched."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+from flowlite.supervise.reconcile import reconcile
+from provider_adapters.local import LocalProvider
+from tests.gangs import let_go, shell, submit, waiting
+from tests.helpers import eventually, process_alive
+
+
+def test_a_live_task_is_left_alone(flow_home: Path) -> None:
+    gang = submit(flow_home, waiting())
+    gang.wait("running")
+    found = reconcile(gang.store, flow_home)
+    assert found.to_json() == {"ended": [], "supervised": [], "removed": [], "problems": []}
+    let_go(flow_home)
+    gang.end()
+
+
+def test_a_task_without_supervisor_gets_one(flow_home: Path) -> None:
+    gang = submit(flow_home, waiting())
+    gang.wait("running")
+    gang.kill_supervisor()
+    assert reconcile(gang.store, flow_home, dry_run=True).supervised == [gang.id]
+    assert gang.supervisor() is None
+    assert reconcile(gang.store, flow_home).supervised == [gang.id]
+    let_go(flow_home)
+    gang.end()
+
+
+def test_processes_and_instances_of_no_live_task_are_ended(flow_home: Path) -> None:
+    gang = submit(flow_home, shell("true"))
+    gang.end()
+    # As a process that escaped from its node would be found.
+    marks = {"FLOW_TASK_ID": gang.id, "FLOW_HOME": str(flow_home)}
+    stray = subprocess.Popen(["sleep", "60"], env={**os.environ, **marks})
+    eventually(lambda: LocalProvider().list_instances(gang.id))
+    said = reconcile(gang.store, flow_home, dry_run=True)
+    assert [entry["task"] for entry in said.ended] == [gang.id]
+    assert "would be ended" in said.lines(dry_run=True)[0]
+    assert process_alive(stray.pid)
+    assert len(reconcile(gang.store, flow_home).ended) == 1
+    stray.wait(10)
+    assert reconcile(gang.store, flow_home).ended == []
+
+
+def test_an_instance_of_a_task_that_is_unknown_is_ended(flow_home: Path) -> None:
+    gang = submit(flow_home, waiting())
+    gang.wait("running")
+    gang.kill_supervisor()
+    agent = gang.agent(0)
+    shutil.rmtree(gang.paths.logs)
+    for name in ("state.db", "state.db-wal", "state.db-shm"):
+        (flow_home / name).unlink(missing_ok=True)
+    other = submit(flow_home, shell("true"))
+    other.end()
+    (found,) = reconcile(other.store, flow_home).ended
+    assert found["task"] == gang.id
+    eventually(lambda: not process_alive(agent))
+
+
+def test_only_old_drafts_are_removed(flow_home: Path) -> None:
+    gang = submit(flow_home, shell("true"))
+    gang.end()
+    for name, age in (("told", 7200), ("tnew", 5)):
+        directory = flow_home / "tasks" / name
+        directory.mkdir()
+        os.utime(directory, (time.time() - age,) * 2)
+    os.utime(gang.paths.directory, (1, 1))
+    assert reconcile(gang.store, flow_home).removed == [str(flow_home / "tasks" / "told")]
+    assert sorted(p.name for p in (flow_home / "tasks").iterdir()) == sorted(["tnew", gang.id])
