@@ -8,7 +8,7 @@ import os
 import sys
 import time
 
-from benchmarks import table
+from benchmarks import quiet_names, table
 
 NAMES = (
     "barrier",
@@ -32,6 +32,7 @@ def main() -> int:
     unknown = set(asked.names) - set(NAMES)
     if unknown or (asked.write and asked.names):
         parser.error(f"no benchmark {unknown}" if unknown else "--write wants the whole table")
+    quiet_names.start_again_if_slow()
     load = os.getloadavg()[0]
     rows: list[table.Row] = []
     for name in asked.names or NAMES:

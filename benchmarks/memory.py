@@ -51,11 +51,11 @@ def _is_supervisor(command: str) -> bool:
 
 
 def _is_warm(command: str) -> bool:
-    return "agent.pyz" in command and " warm " in command
+    return ".pyz warm " in command
 
 
 def _is_agent(command: str) -> bool:
-    return "agent.pyz" in command and not _is_warm(command)
+    return ".pyz agent " in command
 
 
 KINDS = {"supervisor": _is_supervisor, "agent": _is_agent, "warm process": _is_warm}

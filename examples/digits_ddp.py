@@ -1,7 +1,9 @@
 """Trains a classifier of handwritten digits with DistributedDataParallel: 4 nodes, 2 processes on each.
 
-python examples/digits_ddp.py        # 20 epochs; run it again and it goes on from its checkpoint
-python examples/digits_ddp.py 40     # up to epoch 40
+    python examples/digits_ddp.py       # 20 epochs; run it again and it goes on from its checkpoint
+    python examples/digits_ddp.py 40    # up to epoch 40
+
+On GPUs, with nccl: `flow run --gpu h100:2 examples/digits_ddp.py::train`
 """
 
 from __future__ import annotations

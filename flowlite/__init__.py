@@ -98,7 +98,14 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module(f"flowlite.{_ROOMS.get(name, 'errors')}"), name)
+    try:
+        value = getattr(import_module(f"flowlite.{_ROOMS.get(name, 'errors')}"), name)
+    except ModuleNotFoundError:
+        from flowlite.on_node import on_a_node, placeholder
+
+        if not on_a_node():
+            raise
+        value = placeholder(name)
     globals()[name] = value
     return value
 

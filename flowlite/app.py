@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, ca
 
 from flowlite import remote
 from flowlite.errors import SpecError
+from flowlite.on_node import on_a_node
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -141,6 +142,7 @@ class Function(Generic[P, R]):
             ConfigError: The call or an option is wrong; nothing was started.
             TaskFailed: A worker was killed or exited; a worker's exception is raised as its own type instead.
         """
+        remote.refuse_on_a_node()
         return remote.call(self.build_task_config(*args, **kwargs))
 
     @overload
@@ -157,6 +159,7 @@ class Function(Generic[P, R]):
         Raises:
             ConfigError: The call or an option is wrong; nothing was started.
         """
+        remote.refuse_on_a_node()
         return remote.start(self.build_task_config(*args, **kwargs))
 
     @overload
@@ -271,6 +274,7 @@ class Function(Generic[P, R]):
     def _sweep(
         self, calls: Iterable[Sequence[Any]], max_concurrent: int, return_exceptions: bool
     ) -> Iterator[Any]:
+        remote.refuse_on_a_node()
         if type(max_concurrent) is not int or max_concurrent < 1:
             raise SpecError(
                 f"max_concurrent: {max_concurrent!r} is not allowed; give a whole number of at least 1"
@@ -297,7 +301,7 @@ class Function(Generic[P, R]):
 
 
 def _check(what: str, options: Mapping[str, Any]) -> None:
-    if not remote.on_a_node():
+    if not on_a_node():
         _checked(what, options)
 
 

@@ -106,11 +106,12 @@ class Flow:
             submit(session, config, plan, tell)
         except KeyboardInterrupt:
             if made and announce is None:
-                made[0].cancel()
+                # Said first: a second Ctrl-C may hit what follows.
                 self._notify(
                     f"interrupted: task {made[0].name} ({made[0].id}) is being cancelled; "
                     f"`flow status {made[0].id}` shows its end"
                 )
+                made[0].cancel()
             raise
         return made[0]
 

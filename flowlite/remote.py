@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from flowlite.errors import ConfigError, FlowError
+from flowlite.on_node import on_a_node
 from flowlite.sweep import in_order
 
 if TYPE_CHECKING:
@@ -17,9 +18,14 @@ if TYPE_CHECKING:
     from flowlite.task import Task
 
 
-def on_a_node() -> bool:
-    """Whether this process belongs to a task: a worker, or the warm process that workers are forked from."""
-    return "FLOW_TASK_ID" in os.environ
+def refuse_on_a_node() -> None:
+    """Raises ConfigError in a worker: a module that starts a task when imported would start them without end."""
+    if on_a_node() and os.environ.get("FLOW_NESTED") != "1":
+        raise ConfigError(
+            f"called by a worker of task {os.environ['FLOW_TASK_ID']}: each rank would start a task of its own. "
+            "Call the function itself, or put .remote() under `if __name__ == '__main__':`. FLOW_NESTED=1 allows it "
+            "all the same"
+        )
 
 
 def start(config: TaskConfig) -> Task[Any]:
@@ -56,19 +62,9 @@ def call_many(
 
 
 def _flow(config: TaskConfig, notify: Callable[[str], None] | None = None) -> Flow:
-    _refuse_on_a_node()
     from flowlite.client import Flow
 
     return Flow(provider=config.provider, notify=notify)
-
-
-def _refuse_on_a_node() -> None:
-    if on_a_node() and os.environ.get("FLOW_NESTED") != "1":
-        raise ConfigError(
-            f"called by a worker of task {os.environ['FLOW_TASK_ID']}: each rank would start a task of its own. "
-            "Call the function itself, or put .remote() under `if __name__ == '__main__':`. FLOW_NESTED=1 allows it "
-            "all the same"
-        )
 
 
 def _show_logs(task: Task[Any]) -> None:

@@ -115,8 +115,9 @@ def _name_of(function: str) -> str:
     script = next((PurePath(word).stem for word in words if word.endswith(".py")), None)
     if script is None and "-m" in words[:-1]:
         script = words[words.index("-m") + 1].rpartition(".")[2]
-    if script is None:
-        script = PurePath(words[0]).name if len(words) > 1 else function.rpartition(".")[2]
+    if script is None and len(words) == 1 and "/" not in function:
+        script = function.rpartition(".")[2]
+    script = script or PurePath(words[0]).name
     plain = re.sub(r"[^A-Za-z0-9]+", "-", script).strip("-")[:63].strip("-")
     return plain or "task"
 

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from flowlite.errors import NotFound, TaskTimeout
 from flowlite.logs import LogLine, Logs, parse_since
-from flowlite.session import Session, open_session
 
 if TYPE_CHECKING:
-    from flowlite.connect.base import Completed, Connection
-    from flowlite.provider import NodeSettings
-    from flowlite.store import Event, InstanceRecord, TaskRecord
+    from contextlib import AbstractContextManager
+
+    from flowlite.access import NodeAccess
+    from flowlite.connect.base import Completed
+    from flowlite.session import Session
+    from flowlite.store import Event, TaskRecord
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -312,26 +313,18 @@ class Task(Generic[R_co]):
             NodeUnreachable: The node does not answer.
             TimeoutError: Not done after `timeout` seconds; the command was killed.
         """
-        with self.connect(node) as (connection, settings):
-            return connection.run(exec_argv(settings, command), timeout=timeout)
+        self._check_place(node, None)
+        from flowlite.access import access
 
-    @contextmanager
-    def connect(self, node: int = 0) -> Iterator[tuple[Connection, NodeSettings]]:
-        """A connection to a node, with how the agent runs there; for `exec` and `flow ssh`.
+        with access(self._session, self.record, node) as there:
+            return there.connection.run(there.argv(command), timeout=timeout)
 
-        Raises:
-            NotFound: There is no such node (yet).
-            NodeUnreachable: The node does not answer.
-        """
-        from flowlite.provider import Instance, Plan, get_provider
+    def reach(self, node: int = 0) -> AbstractContextManager[NodeAccess]:
+        """A connection to a node, and how to run commands there; for `flow ssh`. Raises as `exec` does."""
+        from flowlite.access import access
 
         self._check_place(node, None)
-        found = self._instance(node)
-        provider = get_provider(self.provider)
-        instance = Instance.from_json(found.data)
-        settings = provider.node_settings(Plan.from_json(self._latest.plan), instance)
-        with provider.connect(instance) as connection:
-            yield connection, settings
+        return access(self._session, self.record, node)
 
     # Inside
 
@@ -361,16 +354,6 @@ class Task(Generic[R_co]):
             attempt=record.attempt,
         ).unwrap()
 
-    def _instance(self, node: int) -> InstanceRecord:
-        held = [i for i in self._session.store.instances(self.id) if i.node_rank == node]
-        if not held:
-            raise NotFound(
-                f"node {node} of task {self.name} ({self.id}) is not there yet; the task is {self.status}"
-                f"{': ' + self.reason if self.reason else ''}"
-            )
-        # The last one is the one that replaced the others.
-        return held[-1]
-
     def _check_place(self, node: int | None, rank: int | None) -> None:
         from flowlite.failures import world_size
 
@@ -383,29 +366,6 @@ class Task(Generic[R_co]):
                 raise NotFound(
                     f"task {self.name} ({self.id}) has no {word} {number}: it has {there}"
                 )
-
-
-def find_task(text: str) -> Task[Any]:
-    """The task meant by an id, a name (the newest of that name) or a unique prefix. Raises NotFound."""
-    session = open_session()
-    return Task(session, session.store.find_task(text))
-
-
-def exec_argv(settings: NodeSettings, command: str | Sequence[str] | None) -> list[str]:
-    """What to run on a node so that `command` (None: a shell) sees the environment of the node's first worker."""
-    if command is None:
-        command = 'exec "${SHELL:-/bin/sh}" -i'
-    argv = ["sh", "-c", command] if isinstance(command, str) else list(command)
-    return [
-        settings.python,
-        "-I",
-        "-S",
-        f"{settings.home}/agent.pyz",
-        "exec",
-        settings.home,
-        "--",
-        *argv,
-    ]
 
 
 def _local(at: float) -> datetime:

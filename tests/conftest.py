@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers import kill_processes_of
+from tests.helpers import kill_processes_of_home
 
 pytest_plugins = ["tests.plugins.require", "tests.plugins.alone"]
 
@@ -29,7 +29,5 @@ def flow_home(monkeypatch: pytest.MonkeyPatch, clean_environment: None) -> Itera
     home = Path(tempfile.mkdtemp(prefix="flow-"))
     monkeypatch.setenv("FLOW_HOME", str(home))
     yield home
-    tasks = home / "tasks"
-    for directory in tasks.iterdir() if tasks.is_dir() else ():
-        kill_processes_of(directory.name)
+    kill_processes_of_home(home)
     shutil.rmtree(home, ignore_errors=True)

@@ -15,7 +15,13 @@ from flowlite.provider import Plan
 from flowlite.store import Store, TaskRecord
 from flowlite.supervise import start
 from flowlite.supervise.paths import TaskPaths
-from tests.helpers import SUPERVISOR, assert_no_process_left, eventually, process_alive, processes_of
+from tests.helpers import (
+    SUPERVISOR,
+    assert_no_process_left,
+    eventually,
+    process_alive,
+    processes_of,
+)
 
 PYTHON = sys.executable
 
@@ -52,7 +58,9 @@ class Gang:
         try:
             return eventually(reached, timeout=timeout)
         except AssertionError:
-            raise AssertionError(f"not {states or 'final'} in {timeout} s: {self.story()}") from None
+            raise AssertionError(
+                f"not {states or 'final'} in {timeout} s: {self.story()}"
+            ) from None
 
     def story(self) -> str:
         """All that is known, for the message of a failed test."""

@@ -56,15 +56,25 @@ def assert_no_process_left(task_id: str, *, timeout: float = 10.0) -> None:
 
 def kill_processes_of(task_id: str) -> None:
     """Cleans up after a failed test: SIGKILL to every process of the task, the supervisor first."""
-    for _ in range(3):
-        pids = processes_of(task_id)
+    _kill(lambda: processes_of(task_id))
+
+
+def kill_processes_of_home(home: Path) -> None:
+    """Cleans up after a test: SIGKILL to every process that was started for a FLOW_HOME, supervisors first."""
+    marker = f"FLOW_HOME={home}"
+    _kill(lambda: [pid for pid in _living() if marker in _environment(pid)])
+
+
+def _kill(find: Callable[[], list[int]]) -> None:
+    for _ in range(5):
+        pids = find()
         # A supervisor that lives would start again what is killed under it.
         for pid in sorted(pids, key=lambda pid: SUPERVISOR not in _command_line(pid)):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         if not pids:
             return
-        time.sleep(0.05)
+        time.sleep(0.02)
 
 
 def process_alive(pid: int) -> bool:

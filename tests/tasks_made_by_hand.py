@@ -5,12 +5,12 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from flowlite.node.outcome import write_exception, write_value
 from flowlite.session import Session, open_session
-from flowlite.store import InstanceRecord, Lease, TaskRecord
+from flowlite.store import InstanceRecord, Lease, Store, TaskRecord
+from flowlite.supervise import identity
 from flowlite.supervise.start import new_task_id
 from flowlite.task import Task
 
@@ -30,6 +30,8 @@ class HandMade:
         created_at: float | None = None,
     ) -> None:
         self.session: Session = open_session()
+        # A connection of its own, as a supervisor has: readers notice the writes of other connections only.
+        self.store = Store(self.session.home / "state.db")
         self.id = new_task_id()
         self.per_node = per_node
         self.paths = self.session.paths(self.id)
@@ -41,7 +43,7 @@ class HandMade:
             "processes_per_node": per_node,
             "price_per_hour": price,
         }
-        self.session.store.create_task(
+        self.store.create_task(
             TaskRecord(
                 id=self.id,
                 name=name,
@@ -53,9 +55,7 @@ class HandMade:
                 created_at=created_at or time.time(),
             )
         )
-        from flowlite.supervise import identity
-
-        lease = self.session.store.acquire_lease(self.id, identity.owner(), 600)
+        lease = self.store.acquire_lease(self.id, identity.owner(), 600)
         assert lease is not None
         self.lease: Lease = lease
         self.change("running", attempt=1, started_at=time.time())
@@ -67,7 +67,7 @@ class HandMade:
 
     def change(self, state: str, reason: str = "", **changes: Any) -> None:
         """A transition with its event."""
-        self.session.store.transition(
+        self.store.transition(
             self.lease, state, reason or state, {}, state=state, reason=reason, **changes
         )
 
@@ -80,7 +80,7 @@ class HandMade:
     ) -> None:
         """A node, launched some hours ago."""
         now = time.time()
-        self.session.store.put_instances(
+        self.store.put_instances(
             self.lease,
             [
                 InstanceRecord(
@@ -124,7 +124,7 @@ class HandMade:
         **body: Any,
     ) -> None:
         """The report of a worker that failed, as the supervisor notes it."""
-        self.session.store.add_event(
+        self.store.add_event(
             self.id,
             "first_failure" if first else "worker",
             f"rank {rank} failed",
@@ -146,8 +146,3 @@ class HandMade:
             self.paths.result(1, rank), error, node=rank // self.per_node, rank=rank
         )
         self.fails(rank, failure, first=first, code=1)
-
-
-def home_of(task: HandMade) -> Path:
-    """Its FLOW_HOME."""
-    return task.session.home

@@ -15,6 +15,7 @@ def distributed_training():
     dist.init_process_group(backend=backend())
 
     # Your training code here...
+    dist.barrier()
     return dist.get_world_size()
 
 

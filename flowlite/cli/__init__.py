@@ -33,7 +33,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        return _run(arguments)
+        from flowlite.cli import interrupts
+
+        with interrupts.remembered():
+            return _run(arguments)
     except KeyboardInterrupt:
         sys.stderr.write("\ninterrupted\n")
         return INTERRUPTED
@@ -44,7 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> int:
-    from flowlite.cli.output import Reparse, report
+    from flowlite.cli import interrupts
+    from flowlite.cli.output import Quit, Reparse, report
 
     while True:
         try:
@@ -56,6 +60,8 @@ def _run(arguments: list[str]) -> int:
         except (KeyboardInterrupt, BrokenPipeError):
             raise
         except Exception as error:
+            if interrupts.pressed() and not isinstance(error, Quit):
+                raise KeyboardInterrupt from error
             return report(error, json="--json" in arguments)
 
 
@@ -68,8 +74,12 @@ def _invoke(arguments: list[str]) -> int:
     if name == "run" and "--" in words:
         # The parser drops the first `--`; the second one then stands in place of a target.
         words.insert(words.index("--"), "--")
-    code = command(words, prog_name="flow", standalone_mode=False, obj={"arguments": arguments})
-    return code if isinstance(code, int) else 0
+    if "_FLOW_COMPLETE" in os.environ:
+        command(prog_name="flow")
+    # Not through `command(...)`, which ends Python by itself when nobody reads the output any more.
+    with command.make_context("flow", words, obj={"arguments": arguments}) as context:
+        command.invoke(context)
+    return 0
 
 
 def _application(name: str | None) -> Any:

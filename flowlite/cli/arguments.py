@@ -8,7 +8,7 @@ import math
 import types
 import typing
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
@@ -17,9 +17,23 @@ from flowlite.errors import ConfigError
 from flowlite.suggest import did_you_mean
 
 Convert = Callable[[str], Any]
-_LISTS = (list, Sequence, tuple, set, frozenset)
+_CONTAINERS: dict[Any, Callable[[list[Any]], Any]] = {
+    list: list,
+    tuple: tuple,
+    set: set,
+    frozenset: frozenset,
+    Sequence: list,
+    Iterable: list,
+    Collection: list,
+}
 _TRUE = frozenset({"true", "yes", "on", "1"})
 _FALSE = frozenset({"false", "no", "off", "0"})
+_IN_WORDS = {
+    "NUMBER": "a number",
+    "INTEGER": "a whole number",
+    "true|false": "true or false",
+    "": "true or false",
+}
 _MISSING = inspect.Parameter.empty
 
 
@@ -91,18 +105,22 @@ class Reading:
 def parameters_of(function: Callable[..., Any]) -> list[Parameter]:
     """The parameters of a function as options, in the order of the signature."""
     function = inspect.unwrap(function)
-    try:
-        hints = typing.get_type_hints(function)
-    except Exception:
-        # An annotation that names something that is imported for type checkers only.
-        hints = {}
     found = []
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
-        annotation = hints.get(parameter.name, parameter.annotation)
-        found.append(_parameter(parameter, annotation))
+        found.append(_parameter(parameter, _resolved(function, parameter)))
     return found
+
+
+def _resolved(function: Callable[..., Any], parameter: inspect.Parameter) -> Any:
+    """The annotation as a type. One by one: a name that only type checkers import must not spoil the others."""
+    alone = types.SimpleNamespace(__annotations__={"it": parameter.annotation})
+    names = getattr(function, "__globals__", {})
+    try:
+        return typing.get_type_hints(alone, names, {"empty": _MISSING})["it"]
+    except Exception:
+        return _MISSING
 
 
 def read_arguments(
@@ -158,29 +176,28 @@ def _parameter(parameter: inspect.Parameter, annotation: Any) -> Parameter:
     option = f"--{parameter.name.replace('_', '-')}"
     default = parameter.default
     if annotation is _MISSING:
-        annotation = str if default is None or default is _MISSING else type(default)
-        if annotation in (list, tuple, dict):
-            items = default if not isinstance(default, dict) else ()
-            annotation = (
-                annotation[type(items[0]), ...] if annotation is tuple and items else annotation
-            )
-            annotation = list[type(items[0])] if annotation is list and items else annotation  # type: ignore[misc]
+        annotation = _type_of(default)
     annotation, optional = _without_none(annotation)
     if annotation is bool:
         return Parameter(parameter.name, option, "", _to_bool, flag=True, default=default)
-    origin = get_origin(annotation) or annotation
-    if origin in (list, tuple, set, frozenset) or (
-        isinstance(origin, type) and issubclass(origin, Sequence) and origin is not str
-    ):
+    many = _CONTAINERS.get(get_origin(annotation) or annotation)
+    if many is not None:
         convert, wanted = _converter(_item_of(annotation))
-        many: Callable[[list[Any]], Any] = (
-            origin if origin in (list, tuple, set, frozenset) else list
-        )
         return Parameter(parameter.name, option, wanted, convert, many=many, default=default)
     convert, wanted = _converter(annotation)
     if optional and convert is not None and annotation is not str:
         convert = _or_none(convert)
     return Parameter(parameter.name, option, wanted, convert, default=default)
+
+
+def _type_of(default: Any) -> Any:
+    """What a parameter without an annotation takes, by its default."""
+    if default is None or default is _MISSING:
+        return str
+    if type(default) in (list, tuple, set, frozenset) and default:
+        item: Any = type(next(iter(default)))
+        return types.GenericAlias(type(default), (item,))
+    return type(default)
 
 
 def _without_none(annotation: Any) -> tuple[Any, bool]:
@@ -203,7 +220,7 @@ def _converter(annotation: Any) -> tuple[Convert | None, str]:
     if annotation in (str, Any, object):
         return str, "TEXT"
     if annotation is int:
-        return _to_int, "NUMBER"
+        return _to_int, "INTEGER"
     if annotation is float:
         return _to_float, "NUMBER"
     if annotation is bool:
@@ -323,9 +340,7 @@ def _value(parameter: Parameter, text: str, what: str) -> Any:
         return parameter.convert(text)
     except (ValueError, OverflowError) as error:
         hint = str(error) if str(error).startswith("; did you mean") else ""
-        wanted = {"NUMBER": "a number", "true|false": "true or false", "": "true or false"}.get(
-            parameter.wanted, f"one of {parameter.wanted.replace('|', ', ')}"
-        )
+        wanted = _IN_WORDS.get(parameter.wanted) or f"one of {parameter.wanted.replace('|', ', ')}"
         raise ConfigError(
             f"{what}: {parameter.option}: {text!r} is not allowed; give {wanted}{hint}"
         ) from None
@@ -349,6 +364,6 @@ def _unknown(
     others: Mapping[str, bool] | None,
     what: str,
 ) -> str:
-    hint = did_you_mean(option, [*mine, *(others or {})])
     known = dict.fromkeys(parameter.option for parameter, _ in mine.values())
+    hint = did_you_mean(option, [*known, *(others or {})])
     return f"{what} has no option {option}{hint or ('; it has ' + ', '.join(known) if known else '; it has none')}"

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import warnings
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from flowlite.cli import output
+from flowlite.cli import interrupts, output
 from flowlite.cli.logs import LiveLine, show
 from flowlite.errors import FlowError
+from flowlite.task import LONGEST_PAUSE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,7 +70,9 @@ def attend(config: TaskConfig, *, detach: bool, json: bool, show_logs: bool) -> 
         if detach:
             return _leave(task, json)
         return _stay(task, json=json, show_logs=show_logs and not json)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Exception) as error:
+        if isinstance(error, Exception) and not interrupts.pressed():
+            raise
         if not submitted:
             output.tell("\ninterrupted; nothing was submitted")
             return 130
@@ -88,9 +92,7 @@ def _leave(task: Task[Any], json: bool) -> int:
 def _stay(task: Task[Any], *, json: bool, show_logs: bool) -> int:
     output.tell(f"task {task.name} ({task.id}): {task.function}")
     try:
-        if show_logs:
-            _follow(task)
-        task.wait()
+        _follow(task, show_logs)
         return _end(task, json=json, logs_shown=show_logs)
     except BrokenPipeError:
         # Whoever read our output has gone; the task and its exit code still matter.
@@ -149,8 +151,13 @@ class _Progress:
         sys.stdout.flush()
 
 
-def _follow(task: Task[Any]) -> None:
+def _follow(task: Task[Any], show_logs: bool) -> None:
     progress = _Progress(task)
+    if not show_logs:
+        while not task.done:
+            progress.pause(None)
+            time.sleep(LONGEST_PAUSE)
+        return
     try:
         for block in task.logs(follow=True, on_pause=progress.pause).blocks():
             show(block, progress.live)

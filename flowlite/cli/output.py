@@ -203,6 +203,9 @@ def report(error: BaseException, *, json: bool = False, brief: bool = False) -> 
     """
     if isinstance(error, Quit):
         return error.code
+    if type(error).__name__ == "NoArgsIsHelpError":
+        tell(str(error.format_message()))  # type: ignore[attr-defined]
+        return 2
     asked = _own_exit(error)
     if asked is not None:
         return asked
@@ -266,7 +269,7 @@ def _is_usage(error: BaseException) -> bool:
 def _usage_message(error: Any) -> str:
     message = str(error.format_message()).strip()
     context = getattr(error, "ctx", None)
-    if type(error).__name__ == "NoArgsIsHelpError" or context is None:
+    if context is None:
         return message
     return f"{message}\nhelp: {context.command_path} --help"
 

@@ -15,7 +15,7 @@ from flowlite.errors import ConfigError
 
 if TYPE_CHECKING:
     from flowlite.app import Function
-    from flowlite.cli.arguments import Parameter
+    from flowlite.cli.arguments import Parameter, Reading
     from flowlite.spec import TaskConfig
 
 HELP = """Run a function, a command or a task file on a gang of nodes.
@@ -49,7 +49,7 @@ def run(
     ] = None,
     rest: Annotated[
         list[str] | None,
-        typer.Argument(help="Arguments of the function or command.", metavar="[ARGS]..."),
+        typer.Argument(help="Arguments of the function or command.", metavar="ARGS"),
     ] = None,
     num_instances: Annotated[
         int | None,
@@ -212,8 +212,7 @@ def _config(
     if "--" in rest:
         raise ConfigError(f"give either {target} or a command behind `--`, not both")
     if target.endswith((".yaml", ".yml")):
-        if rest:
-            raise output.Reparse(_reordered(context, target, rest, []))
+        _read_rest(context, target, rest, [], what=target)
         return _changed(TaskConfig.from_yaml(target), options)
     if not target.partition("::")[0].endswith(".py"):
         raise ConfigError(
@@ -226,26 +225,33 @@ def _config(
 def _function_config(
     context: typer.Context, target: str, rest: Sequence[str], options: Mapping[str, Any]
 ) -> TaskConfig:
-    from flowlite.cli.arguments import parameters_of, read_arguments
+    from flowlite.cli.arguments import parameters_of
     from flowlite.cli.target import load_function
 
     function = load_function(target)
     parameters = parameters_of(function)
     if {"--help", "-h"} & set(rest):
         _show_help(target, function, parameters)
-    found = read_arguments(parameters, rest, _own_options(), what=f"{function.__name__}()")
-    if found.foreign:
-        raise output.Reparse(_reordered(context, target, found.foreign, found.own))
+    found = _read_rest(context, target, rest, parameters, what=f"{function.__name__}()")
     return function.options(**options).build_task_config(**found.complete())
 
 
-def _reordered(
-    context: typer.Context, target: str, options: Sequence[str], rest: Sequence[str]
-) -> list[str]:
-    """The command line with options of ours that stood behind the target moved in front of it."""
-    words: list[str] = context.obj["arguments"]
-    before = words[: words.index(target)]
-    return [*before, *options, target, *rest]
+def _read_rest(
+    context: typer.Context,
+    target: str,
+    rest: Sequence[str],
+    parameters: Sequence[Parameter],
+    what: str,
+) -> Reading:
+    """What stands behind the target. Options of ours there are moved in front of it, and all is read again."""
+    from flowlite.cli.arguments import read_arguments
+
+    found = read_arguments(parameters, rest, _own_options(), what)
+    if found.foreign:
+        words: list[str] = context.obj["arguments"]
+        before = words[: len(words) - len(rest) - 1]
+        raise output.Reparse([*before, *found.foreign, target, *found.own])
+    return found
 
 
 def _own_options() -> dict[str, bool]:
@@ -253,8 +259,10 @@ def _own_options() -> dict[str, bool]:
     found = {}
     for hint in get_type_hints(run, include_extras=True).values():
         for option in getattr(hint, "__metadata__", ()):
-            for declaration in getattr(option, "param_decls", None) or ():
-                found[str(declaration)] = get_args(hint)[0] is not bool
+            # In `Annotated`, typer keeps the first name where a default would stand.
+            for declared in (option.default, *(getattr(option, "param_decls", None) or ())):
+                if str(declared).startswith("-"):
+                    found[str(declared)] = get_args(hint)[0] is not bool
     return found
 
 

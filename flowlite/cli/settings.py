@@ -27,13 +27,19 @@ Name = Annotated[
 
 def register(application: typer.Typer, command: str) -> None:
     """Adds `flow config` with its subcommands."""
-    group = typer.Typer(help="Show and change settings.", no_args_is_help=True)
+    group = typer.Typer(help="Show and change settings.", invoke_without_command=True)
+    group.callback()(_list_by_default)
     group.command("list")(list_settings)
     group.command("get")(get)
     group.command("set")(set_one)
     group.command("unset")(unset)
     group.command("path")(path)
     application.add_typer(group, name=command)
+
+
+def _list_by_default(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        list_settings()
 
 
 def list_settings(json: Json = False) -> None:

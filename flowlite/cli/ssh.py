@@ -40,10 +40,6 @@ def ssh(
     from flowlite.client import Flow
 
     found = Flow().get_task(task)
-    if found.done:
-        output.tell(
-            f"note: task {found.name} ({found.id}) has ended ({found.status}); this is what is left of it"
-        )
     if node == "all":
         if command is None:
             raise ConfigError(
@@ -56,19 +52,29 @@ def ssh(
 
 
 def _on_one(task: Task[Any], node: int, command: str | None) -> int:
-    from flowlite.task import exec_argv
-
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    with task.connect(node) as (connection, settings):
-        return _status(connection.stream(exec_argv(settings, command), terminal=terminal))
+    with task.reach(node) as there:
+        if there.gone:
+            _note(task)
+        return _status(there.connection.stream(there.argv(command), terminal=terminal))
 
 
 def _on_all(task: Task[Any], command: str) -> int:
     """Runs it everywhere at once; the status is that of the first node, by rank, on which it failed."""
     nodes = range(task.num_instances)
+    with task.reach(0) as leader:
+        if leader.gone:
+            _note(task)
     with ThreadPoolExecutor(min(_MOST_AT_ONCE, len(nodes))) as pool:
         statuses = list(pool.map(lambda node: _labelled(task, node, command), nodes))
     return next((status for status in statuses if status), 0)
+
+
+def _note(task: Task[Any]) -> None:
+    output.tell(
+        f"note: task {task.name} ({task.id}) has ended ({task.status}) and its nodes are given back; "
+        "this machine stands in for them"
+    )
 
 
 def _labelled(task: Task[Any], node: int, command: str) -> int:

@@ -246,7 +246,10 @@ def _show_events(events: list[Event]) -> None:
         e for before, e in pairwise([None, *events]) if e and (not before or e.text != before.text)
     ]
     rows = [
-        (time.strftime("%H:%M:%S", time.localtime(event.at)), output.printable(event.text))
+        (
+            time.strftime("%H:%M:%S", time.localtime(event.at)),
+            output.printable(event.text or event.kind),
+        )
         for event in shown[-EVENTS_SHOWN:]
     ]
     output.table(("time", "what"), rows)

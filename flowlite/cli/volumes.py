@@ -21,11 +21,17 @@ Name = Annotated[str, typer.Argument(help="Name of the volume.", metavar="NAME")
 
 def register(application: typer.Typer, command: str) -> None:
     """Adds `flow volumes` with its subcommands."""
-    group = typer.Typer(help="List, make and delete named volumes.", no_args_is_help=True)
+    group = typer.Typer(help="List, make and delete named volumes.", invoke_without_command=True)
+    group.callback()(_list_by_default)
     group.command("list")(list_volumes)
     group.command("create")(create)
     group.command("delete")(delete)
     application.add_typer(group, name=command)
+
+
+def _list_by_default(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        list_volumes()
 
 
 def list_volumes(provider: Provider = None, json: Json = False) -> None:

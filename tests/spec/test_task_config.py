@@ -177,7 +177,7 @@ def test_sizes_of_the_gang(options: dict[str, Any], workers: int, total: int, gp
 
 def test_is_frozen() -> None:
     with pytest.raises(Exception, match="frozen"):
-        TaskConfig().num_instances = 3  # type: ignore[misc]
+        TaskConfig().num_instances = 3
 
 
 def test_replace_checks_and_keeps_the_call() -> None:
@@ -232,7 +232,7 @@ def test_retries_by_position() -> None:
     with pytest.raises(SpecError, match="max_retries: is missing"):
         Retries()  # type: ignore[call-arg]
     with pytest.raises(SpecError, match="by name"):
-        Retries(1, 2)  # type: ignore[misc]
+        Retries(1, 2)  # type: ignore[call-arg]
 
 
 positive = st.floats(min_value=0.001, max_value=1e9)

@@ -1,0 +1,454 @@
+"""Commands that look at tasks: what they print, their JSON, their exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+import flowlite
+from tests.cli.conftest import Flow
+from tests.tasks_made_by_hand import HandMade
+
+
+@pytest.fixture(autouse=True)
+def no_supervisors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flowlite.supervise.start.start_supervisor", lambda home, task_id: 0)
+
+
+# flow status
+
+
+def test_status_without_tasks_says_what_to_do(flow: Flow) -> None:
+    ran = flow("status")
+    assert (ran.code, ran.err) == (0, "")
+    assert "flow run" in ran.out
+    assert flow("status", "--json").json == []
+
+
+def test_status_lists_tasks_newest_first(flow: Flow) -> None:
+    HandMade("old", created_at=time.time() - 100).end("failed", "first failure: node 0, rank 1: no")
+    HandMade("new", nodes=4)
+    ran = flow("status")
+    head, first, second = ran.out.splitlines()
+    assert head.split() == [
+        "NAME",
+        "ID",
+        "STATUS",
+        "NODES",
+        "GPU",
+        "CREATED",
+        "RUN",
+        "TIME",
+        "COST",
+        "REASON",
+    ]
+    assert first.split()[0] == "new"
+    assert "running" in first
+    assert second.split()[0] == "old"
+    assert second.endswith("first failure: node 0, rank 1: no")
+
+
+def test_status_as_json_has_one_stable_shape(flow: Flow) -> None:
+    made = HandMade("digits", price=2.0)
+    made.instance(0, price=2.0, hours=1, ended=True)
+    (task,) = flow("status", "--json").json
+    assert task == {
+        "id": made.id,
+        "name": "digits",
+        "status": "running",
+        "reason": "",
+        "function": "train.main",
+        "provider": "local",
+        "num_instances": 2,
+        "processes_per_node": 2,
+        "gpu": None,
+        "attempt": 1,
+        "created_at": task["created_at"],
+        "started_at": task["started_at"],
+        "finished_at": None,
+        "price_per_hour": 2.0,
+        "max_price_per_hour": None,
+        "max_cost": None,
+        "estimated_cost": pytest.approx(2.0, abs=0.001),
+    }
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", task["created_at"])
+
+
+def test_status_hides_old_finished_tasks_and_says_so(flow: Flow) -> None:
+    for number in range(23):
+        HandMade(f"t{number}", created_at=1000.0 + number).end()
+    HandMade("alive", created_at=1.0)
+    ran = flow("status")
+    assert len(ran.out.splitlines()) == 1 + 20 + 1
+    assert "alive" in ran.out
+    assert "3 older finished tasks are not shown" in ran.err
+    assert len(flow("status", "--all").out.splitlines()) == 1 + 24
+
+
+def test_status_of_one_task_tells_its_story(flow: Flow) -> None:
+    made = HandMade("digits", price=2.0, config={"max_price_per_hour": 3.0, "max_cost": 9})
+    made.instance(1)
+    made.change("stopping", "first failure: node 0, rank 0: exited with 3")
+    made.end("failed", "first failure: node 0, rank 0: exited with 3")
+    out = flow("status", "digits").out
+    assert f"digits ({made.id})" in out
+    assert "failed: first failure: node 0, rank 0: exited with 3" in out
+    assert "2 × this machine, 2 per node" in out
+    assert "$3.00 per instance and hour, $9.00 in all" in out
+    assert f"{made.id}-1" in out
+    # What happened twice in a row under the same words is told once.
+    assert out.count("first failure") == 2
+    shown = flow("status", "digits", "--json").json
+    assert [node["rank"] for node in shown["nodes"]] == [1]
+    assert [event["kind"] for event in shown["events"]] == ["running", "stopping", "failed"]
+
+
+def test_names_from_elsewhere_cannot_steer_the_terminal(flow: Flow) -> None:
+    made = HandMade()
+    made.end("failed", "first failure: \x1b[2J\x1b]0;title\x07 gone")
+    for words in (("status",), ("status", made.id)):
+        assert "\x1b" not in flow(*words).out
+        assert "\x07" not in flow(*words).out
+
+
+# flow logs
+
+
+def test_logs_print_labelled_lines(flow: Flow) -> None:
+    made = HandMade()
+    made.write(0, b"one\n\x1b[31mred\x1b[0m \x1b[2Jtwo\n", at=1e9)
+    made.write(3, b"three\n", at=1e9 + 1)
+    made.end()
+    ran = flow("logs", made.id)
+    assert [line.split("] ", 2)[2] for line in ran.out.splitlines()] == [
+        "one",
+        "\x1b[31mred\x1b[0m two",
+        "three",
+    ]
+    assert ran.out.splitlines()[2].startswith("[Node 1] [")
+    assert flow("logs", made.id, "-f").out == ran.out
+    assert flow("logs", made.id, "--tail", "1").out.endswith("three\n")
+    assert flow("logs", made.id, "--node", "0").out.count("\n") == 2
+    assert flow("logs", made.id, "--rank", "3").out.count("\n") == 1
+    assert flow("logs", made.id, "--since", "5m").out == ""
+
+
+def test_logs_as_json_are_one_object_a_line(flow: Flow) -> None:
+    made = HandMade()
+    made.write(2, "grün\n".encode(), at=1e9, stream="err")
+    (line,) = flow("logs", made.id, "--json").out.splitlines()
+    assert json.loads(line) == {
+        "time": "2001-09-09T01:46:40.000Z",
+        "node": 1,
+        "rank": 2,
+        "stream": "err",
+        "text": "grün",
+    }
+
+
+def test_logs_of_a_failed_task_end_with_the_first_failure(flow: Flow) -> None:
+    made = HandMade()
+    made.write(0, b"so far\n")
+    made.end("failed", "first failure: node 0, rank 0: ValueError: no")
+    assert flow("logs", made.id).out.splitlines()[-1] == (
+        "first failure: node 0, rank 0: ValueError: no"
+    )
+
+
+# flow result
+
+
+def test_result_prints_what_rank_0_returned(flow: Flow) -> None:
+    made = HandMade()
+    made.returns(0, {"accuracy": 0.97})
+    made.returns(1, "a text\nof two lines")
+    made.returns(2, None)
+    made.end()
+    assert flow("result", made.id).out == "{'accuracy': 0.97}\n"
+    assert flow("result", made.id, "--rank", "1").out == "a text\nof two lines\n"
+    assert flow("result", made.id, "--rank", "2").out == ""
+    data = flow("result", made.id, "--json").json
+    assert data["result"] == {"accuracy": 0.97}
+    assert data["result_text"] == "{'accuracy': 0.97}"
+    assert data["rank"] == 0
+    assert data["id"] == made.id
+
+
+def test_results_that_are_not_json_come_as_text(flow: Flow) -> None:
+    made = HandMade()
+    made.returns(0, {1, 2})
+    made.returns(1, float("nan"))
+    made.end()
+    data = flow("result", made.id, "--json").json
+    assert (data["result"], data["result_text"]) == (None, "{1, 2}")
+    assert flow("result", made.id, "--rank", "1", "--json").json["result_text"] == "nan"
+
+
+def test_result_of_a_failed_task_shows_the_failure_and_its_traceback(flow: Flow) -> None:
+    made = HandMade()
+    try:
+        raise ValueError("no such layer")
+    except ValueError as error:
+        made.raises(3, error, first=True)
+    made.end("failed", "first failure: node 1, rank 3: ValueError: no such layer")
+    ran = flow("result", made.id)
+    assert (ran.code, ran.out) == (1, "")
+    assert "error: ValueError: no such layer" in ran.err
+    assert "node 1, rank 3 of task digits" in ran.err
+    assert 'raise ValueError("no such layer")' in ran.err
+    assert "flowlite/task.py" not in ran.err
+    failed = flow("result", made.id, "--json")
+    assert failed.json["type"] == "ValueError"
+    assert failed.json["exit_code"] == 1
+
+
+def test_result_waits_no_longer_than_asked(flow: Flow) -> None:
+    made = HandMade()
+    ran = flow("result", made.id, "--timeout", "0.05")
+    assert ran.code == 1
+    assert "is still running" in ran.err
+
+
+# flow cancel
+
+
+def test_cancel_asks_for_the_end(flow: Flow) -> None:
+    made, other = HandMade("one"), HandMade("two")
+    ran = flow("cancel", "one")
+    assert ran.code == 0
+    assert f"one ({made.id}) is being cancelled" in ran.out
+    assert made.store.get_task(made.id).cancel_requested_at is not None
+    assert other.store.get_task(other.id).cancel_requested_at is None
+    other.end()
+    assert "two" in flow("cancel", "two").out
+    assert flow("cancel", "two", "--json").json[0]["cancel_requested"] is False
+
+
+def test_a_wrong_name_among_several_cancels_nothing(flow: Flow) -> None:
+    made = HandMade("one")
+    assert flow("cancel", "one", "nothing").code == 3
+    assert made.store.get_task(made.id).cancel_requested_at is None
+
+
+# flow cost
+
+
+def test_cost_adds_up(flow: Flow) -> None:
+    made = HandMade("paid", price=3.0)
+    made.instance(0, price=3.0, hours=2, ended=True)
+    made.instance(1, price=3.0, hours=1)
+    HandMade("free").end()
+    ran = flow("cost")
+    assert re.search(r"paid .*running +\$9\.00 +\$3\.00 +-", ran.out)
+    assert "in all: $9.00 for 2 tasks, $3.00 per hour now" in ran.out
+    assert "free" not in ran.out.splitlines()[1]
+    data = flow("cost", "paid", "--json").json
+    assert data["tasks"][0]["worst_case_cost"] is None
+    assert data["estimated_cost"] == pytest.approx(9.0, abs=0.01)
+    assert "free" in flow("cost", "free").out
+
+
+# flow volumes, config, providers, offers, gc
+
+
+def test_volumes_are_made_listed_and_deleted(flow: Flow, flow_home: Path) -> None:
+    assert "no volumes yet" in flow("volumes").out
+    assert flow("volumes", "create", "ckpt", "--size-gb", "5").code == 0
+    (volume,) = flow("volumes", "list", "--json").json
+    assert (volume["name"], volume["size_gb"]) == ("ckpt", 5.0)
+    assert "5 GB" in flow("volumes", "list").out
+    refused = flow("volumes", "delete", "ckpt")
+    assert refused.code == 2
+    assert "--yes" in refused.err
+    assert flow("volumes", "delete", "ckpt", "--yes").code == 0
+    assert flow("volumes", "delete", "ckpt", "--yes").code == 3
+    assert flow("volumes", "create", "Bad Name").code == 2
+
+
+def test_settings_are_shown_and_set(flow: Flow, flow_home: Path) -> None:
+    assert flow("config", "get", "provider").out == "local\n"
+    assert flow("config", "set", "max_cost", "12.5").code == 0
+    assert flow("config", "get", "max_cost").out == "12.5\n"
+    entry = next(e for e in flow("config", "list", "--json").json if e["name"] == "max_cost")
+    assert entry["origin"] == str(flow_home / "config.toml")
+    assert "max_cost" in flow("config").out
+    assert flow("config", "unset", "max_cost").code == 0
+    assert flow("config", "get", "max_cost").out == "-\n"
+    assert flow("config", "path").out == f"{flow_home / 'config.toml'}\n"
+    wrong = flow("config", "set", "max_kost", "1")
+    assert wrong.code == 2
+    assert "did you mean 'max_cost'" in wrong.err
+    assert flow("config", "set", "max_cost", "much").code == 2
+
+
+def test_providers_are_listed(flow: Flow) -> None:
+    (local,) = [row for row in flow("providers", "--json").json if row["name"] == "local"]
+    assert (local["default"], local["usable"]) == (True, True)
+    assert flow("providers").out.splitlines()[1].split()[:2] == ["local", "yes"]
+
+
+def test_offers_show_prices(flow: Flow) -> None:
+    (offer,) = flow("offers", "--json").json
+    assert offer["provider"] == "local"
+    assert "this machine" in flow("offers", "-N", "3").out
+    assert flow("offers", "--gpu", "h1000").code == 2
+
+
+def test_gc_forgets_old_tasks_only_when_asked(flow: Flow, flow_home: Path) -> None:
+    old = HandMade("old")
+    old.change("completed", finished_at=time.time() - 10 * 86400)
+    HandMade("new").end()
+    HandMade("alive", created_at=1.0)
+    assert flow("gc", "--json").json["forgotten"] == []
+    assert old.id in flow("gc", "--older-than", "7d", "--dry-run").out
+    assert old.paths.directory.exists()
+    assert flow("gc", "--older-than", "7d", "--json").json["forgotten"] == [old.id]
+    assert not old.paths.directory.exists()
+    assert {task["name"] for task in flow("status", "--json").json} == {"new", "alive"}
+    assert flow("gc", "--older-than", "soon").code == 2
+
+
+# Errors and help
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["status", "nothing"], 3, "no task 'nothing'"),
+        (["logs", "nothing"], 3, "no task 'nothing'"),
+        (["cancel", "nothing"], 3, "no task 'nothing'"),
+        (["result", "nothing"], 3, "no task 'nothing'"),
+        (["ssh", "nothing"], 3, "no task 'nothing'"),
+        (["cost", "nothing"], 3, "no task 'nothing'"),
+        (["statsu"], 2, "Did you mean 'status'"),
+        (["status", "--bad"], 2, "--bad"),
+        (["logs"], 2, "TASK"),
+        (["logs", "x", "--tail", "many"], 2, "--tail"),
+        (["volumes", "lst"], 2, "lst"),
+        ([], 2, "Commands"),
+    ],
+)
+def test_mistakes_end_with_their_exit_code_and_one_line(
+    flow: Flow, words: list[str], code: int, said: str
+) -> None:
+    ran = flow(*words)
+    assert ran.code == code
+    assert said in ran.err
+    assert "Traceback" not in ran.err
+    assert ran.out == ""
+
+
+def test_errors_are_json_too(flow: Flow) -> None:
+    ran = flow("status", "nothing", "--json")
+    assert ran.json == {
+        "type": "NotFound",
+        "message": "no task 'nothing'; `flow status` lists the tasks",
+        "exit_code": 3,
+        "notes": [],
+    }
+    assert ran.err.startswith("error: no task 'nothing'")
+
+
+def test_debugging_shows_the_traceback(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLOW_DEBUG", "1")
+    assert "Traceback" in flow("status", "nothing").err
+
+
+def test_a_defect_of_ours_says_so(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("oops")
+
+    monkeypatch.setattr("flowlite.store.Store.list_tasks", broken)
+    ran = flow("status")
+    assert ran.code == 1
+    assert "RuntimeError: oops" in ran.err
+    assert "FLOW_DEBUG=1" in ran.err
+    assert "Traceback" not in ran.err
+
+
+def test_a_home_that_cannot_be_used_is_one_line(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("FLOW_HOME", str(tmp_path / "file"))
+    for words in (["status"], ["run", "--", "true"]):
+        ran = flow(*words)
+        assert ran.code == 2
+        assert ran.err.splitlines()[-1].startswith("error: FLOW_HOME")
+
+
+@pytest.mark.parametrize(
+    "words", [["--help"], ["run", "--help"], ["volumes", "-h"], ["logs", "-h"]]
+)
+def test_help_is_there(flow: Flow, words: list[str]) -> None:
+    ran = flow(*words)
+    assert (ran.code, ran.err) == (0, "")
+    assert "Usage: flow" in ran.out
+
+
+def test_every_command_is_in_the_help(flow: Flow) -> None:
+    from flowlite.cli import COMMANDS
+
+    out = flow("--help").out
+    for command in COMMANDS:
+        assert f"  {command} " in out
+
+
+def test_version(flow: Flow) -> None:
+    assert flow("--version").out.startswith("flowlite ")
+
+
+# Completion
+
+
+def complete(flow: Flow, monkeypatch: pytest.MonkeyPatch, *words: str) -> list[str]:
+    monkeypatch.setenv("_FLOW_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "flow " + " ".join(words))
+    monkeypatch.setenv("COMP_CWORD", str(len(words)))
+    import contextlib
+    import io
+
+    said = io.StringIO()
+    from flowlite.cli import main
+
+    with contextlib.redirect_stdout(said), pytest.raises(SystemExit):
+        main([])
+    return said.getvalue().split()
+
+
+def test_task_names_and_ids_complete(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = HandMade("digits")
+    HandMade("dogs")
+    assert complete(flow, monkeypatch, "status", "di") == ["digits"]
+    assert complete(flow, monkeypatch, "logs", made.id[:6]) == [made.id]
+    assert set(complete(flow, monkeypatch, "cancel", "d")) == {"digits", "dogs"}
+
+
+def test_commands_options_and_settings_complete(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert complete(flow, monkeypatch, "stat") == ["status"]
+    assert "--provider" in complete(flow, monkeypatch, "run", "--pro")
+    assert complete(flow, monkeypatch, "config", "get", "max_c") == ["max_cost"]
+
+
+def test_completion_makes_no_home(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("FLOW_HOME", str(tmp_path / "new"))
+    assert complete(flow, monkeypatch, "status", "d") == []
+    assert not os.path.exists(tmp_path / "new")
+
+
+def test_the_command_is_announced() -> None:
+    import tomllib
+
+    project = Path(flowlite.__file__).parent.parent / "pyproject.toml"
+    if project.exists():
+        scripts = tomllib.loads(project.read_text())["project"]["scripts"]
+        assert scripts == {"flow": "flowlite.cli:main"}

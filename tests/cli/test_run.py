@@ -1,0 +1,283 @@
+"""`flow run`: from words to a configuration, without running anything (`--dry-run`, and what is refused before)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Flow, Ran
+
+TRAIN = '''
+from flowlite import FlowApp
+
+app = FlowApp()
+
+
+@app.function(gpu="h100:2", num_instances=4, volumes={"/data": "shared"}, environment={"A": "1"})
+def train(lr: float = 1e-4, name: str = "", resume: bool = False) -> dict[str, float]:
+    """Trains a model."""
+    return {"lr": lr}
+
+
+def plain(x: int) -> int:
+    return x
+'''
+
+TWO = TRAIN + "\n\n@app.function\ndef evaluate() -> None: ...\n"
+
+
+@pytest.fixture(autouse=True)
+def modules_of_the_test() -> Iterator[None]:
+    """Files that one test imports must not be known to the next."""
+    modules, path = set(sys.modules), list(sys.path)
+    yield
+    for name in set(sys.modules) - modules:
+        del sys.modules[name]
+    sys.path[:] = path
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "one.py").write_text(TRAIN)
+    (tmp_path / "two.py").write_text(TWO)
+    (tmp_path / "task.yaml").write_text(
+        "command: [python, eval.py]\nnum_instances: 3\nenvironment: {A: '1', B: '2'}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def planned(flow: Flow, *words: str) -> dict[str, Any]:
+    ran = flow("run", "--dry-run", "--json", *words)
+    assert ran.code == 0, ran.err
+    config: dict[str, Any] = ran.json["config"]
+    return config
+
+
+def refused(flow: Flow, *words: str) -> Ran:
+    ran = flow("run", "--dry-run", *words)
+    assert ran.code in (2, 3)
+    assert ran.err.startswith("error: ")
+    assert "Traceback" not in ran.err
+    return ran
+
+
+# Commands
+
+
+def test_a_command_is_taken_word_by_word(flow: Flow) -> None:
+    config = planned(
+        flow, "-N", "2", "--processes-per-node", "4", "--", "python", "-m", "a.b", "-N", "--", "x y"
+    )
+    assert config["command"] == ["python", "-m", "a.b", "-N", "--", "x y"]
+    assert (config["num_instances"], config["processes_per_node"]) == (2, 4)
+
+
+def test_every_option_reaches_the_configuration(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MINE", "my value")
+    config = planned(
+        flow,
+        *("--gpu", "h100:8", "--manual", "--name", "n", "--retries", "2", "--priority", "high"),
+        *("--volume", "/ckpt=ckpt", "--volume", "/other=other-volume"),
+        *("--env", "K=V=W", "-e", "MINE", "--secret", "TOKEN", "--workdir", "/tmp"),
+        *("--max-price-per-hour", "3.5", "--max-run-time-hours", "2", "--max-cost", "100"),
+        *("--region", "here", "--image", "img"),
+        *("--", "true"),
+    )
+    assert config["gpu"] == "h100:8"
+    assert config["distributed_mode"] == "manual"
+    assert config["retries"]["max_retries"] == 2
+    assert config["priority"] == "high"
+    assert {path: volume["name"] for path, volume in config["volumes"].items()} == {
+        "/ckpt": "ckpt",
+        "/other": "other-volume",
+    }
+    assert config["environment"] == {"K": "V=W", "MINE": "my value"}
+    assert config["secrets"] == ["TOKEN"]
+    assert (config["max_price_per_hour"], config["max_run_time_hours"], config["max_cost"]) == (
+        3.5,
+        2.0,
+        100.0,
+    )
+    assert (config["region"], config["image"], config["workdir"]) == ("here", "img", "/tmp")
+
+
+def test_processes_per_node_may_be_auto(flow: Flow) -> None:
+    assert (
+        planned(flow, "--processes-per-node", "auto", "--", "true")["processes_per_node"] == "auto"
+    )
+
+
+def test_a_dry_run_writes_nothing(flow: Flow, flow_home: Path) -> None:
+    ran = flow("run", "--dry-run", "-N", "2", "--", "true")
+    assert "2 × this machine" in ran.out
+    assert "dry run: nothing was submitted" in ran.err
+    assert not (flow_home / "tasks").exists()
+    assert not (flow_home / "state.db").exists()
+
+
+def test_a_dry_run_tells_what_the_provider_notes(flow: Flow) -> None:
+    ran = flow("run", "--dry-run", "--gpu", "b200:8", "-N", "2", "--", "true")
+    assert "8 per node, 16 in all" in ran.out
+    assert "note: rehearsal on CPU" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "nothing to run"),
+        (["--"], "followed by no command"),
+        (["train"], "flow run -- train"),
+        (["nothing.py"], "no file"),
+        (["nothing.yaml"], "nothing.yaml"),
+        (["-N", "0", "--", "true"], "num_instances"),
+        (["-N", "two", "--", "true"], "--num-instances"),
+        (["--processes-per-node", "some", "--", "true"], "processes_per_node"),
+        (["--gpu", "h1000:8", "--", "true"], "h100"),
+        (["--volume", "/data", "--", "true"], "--volume: '/data' is not allowed; write PATH=NAME"),
+        (["--env", "NOT_SET_HERE", "--", "true"], "NOT_SET_HERE is not set here"),
+        (["--max-cost", "-1", "--", "true"], "max_cost"),
+        (["--priority", "hihg", "--", "true"], "did you mean"),
+        (["--numinstances", "2", "--", "true"], "--num-instances"),
+    ],
+)
+def test_mistakes_are_named(flow: Flow, folder: Path, words: list[str], said: str) -> None:
+    assert said in refused(flow, *words).err
+
+
+def test_an_unknown_provider_is_not_found(flow: Flow) -> None:
+    ran = refused(flow, "--provider", "locl", "--", "true")
+    assert ran.code == 3
+    assert "did you mean 'local'" in ran.err
+
+
+def test_a_cap_ends_with_4(flow: Flow, flow_home: Path) -> None:
+    (flow_home / "config.toml").write_text("[providers.local]\nprice_per_hour = 5.0\n")
+    ran = flow("run", "--max-price-per-hour", "4", "--", "true")
+    assert ran.code == 4
+    assert "$5.00" in ran.err
+    assert not (flow_home / "tasks").exists()
+
+
+# Functions
+
+
+def test_the_only_function_of_a_file_needs_no_name(flow: Flow, folder: Path) -> None:
+    config = planned(flow, "one.py", "--lr", "5e-5")
+    assert (config["name"], config["num_instances"], config["gpu"]) == ("train", 4, "h100:2")
+    ran = flow("run", "--dry-run", "one.py::train", "--lr", "5e-5", "--resume")
+    assert "train(lr=5e-05, resume=True)" in ran.out
+
+
+def test_of_several_functions_one_must_be_named(flow: Flow, folder: Path) -> None:
+    assert "two.py::train, two.py::evaluate" in refused(flow, "two.py").err
+    assert planned(flow, "two.py::evaluate")["name"] == "evaluate"
+    wrong = refused(flow, "two.py::evalaute")
+    assert wrong.code == 3
+    assert "did you mean 'evaluate'" in wrong.err
+
+
+def test_a_function_without_decorator_runs_if_it_is_named(flow: Flow, folder: Path) -> None:
+    assert planned(flow, "one.py::plain", "--x", "3")["name"] == "plain"
+    assert "plain(): missing: --x INTEGER" in refused(flow, "one.py::plain").err
+
+
+def test_options_of_the_run_stand_before_or_behind_the_function(flow: Flow, folder: Path) -> None:
+    for words in (
+        ["-N", "2", "--env", "B=2", "one.py", "--lr", "1"],
+        ["one.py", "-N", "2", "--lr", "1", "--env", "B=2"],
+        ["--env", "B=2", "one.py", "--lr", "1", "-N2"],
+    ):
+        config = planned(flow, *words)
+        assert config["num_instances"] == 2
+        assert config["environment"] == {"A": "1", "B": "2"}
+        assert list(config["volumes"]) == ["/data"]
+
+
+def test_behind_the_function_its_own_parameters_come_first(flow: Flow, folder: Path) -> None:
+    assert planned(flow, "one.py", "--name", "mine")["name"] == "train"
+    assert planned(flow, "--name", "task-name", "one.py", "--name", "mine")["name"] == "task-name"
+
+
+def test_the_help_of_a_function_shows_its_arguments(flow: Flow, folder: Path) -> None:
+    ran = flow("run", "one.py", "--help")
+    assert ran.code == 0
+    assert "Trains a model." in ran.out
+    assert "--lr NUMBER           default: 0.0001" in ran.out
+    assert "--resume/--no-resume" in ran.out
+
+
+def test_wrong_arguments_name_function_and_parameter(flow: Flow, folder: Path) -> None:
+    assert (
+        "train(): --lr: 'fast' is not allowed; give a number"
+        in refused(flow, "one.py", "--lr", "fast").err
+    )
+    assert (
+        "train() has no option --lrr; did you mean '--lr'?"
+        in refused(flow, "one.py", "--lrr", "1").err
+    )
+
+
+def test_a_file_that_fails_shows_the_users_own_traceback(flow: Flow, folder: Path) -> None:
+    (folder / "broken.py").write_text("def f():\n    return 1 / 0\n\nf()\n")
+    ran = flow("run", "broken.py")
+    assert ran.code == 2
+    assert "broken.py cannot be imported: ZeroDivisionError: division by zero" in ran.err
+    assert 'broken.py", line 4' in ran.err
+    assert "importlib" not in ran.err
+    assert "target.py" not in ran.err
+    (folder / "syntax.py").write_text("def f(:\n")
+    assert "syntax.py" in flow("run", "syntax.py").err
+    (folder / "leaves.py").write_text("import sys\nsys.exit(3)\n")
+    assert "if __name__ == '__main__':" in flow("run", "leaves.py").err
+
+
+def test_a_file_with_the_name_of_a_module_is_refused(flow: Flow, folder: Path) -> None:
+    (folder / "json.py").write_text(TRAIN)
+    assert "rename the file" in refused(flow, "json.py").err
+
+
+def test_a_file_without_functions_says_how_to_run_it(flow: Flow, folder: Path) -> None:
+    (folder / "script.py").write_text("print('hi')\n")
+    assert "flow run -- python script.py" in refused(flow, "script.py").err
+
+
+def test_a_module_of_a_package_has_its_full_name(flow: Flow, folder: Path) -> None:
+    package = folder / "pack" / "inner"
+    package.mkdir(parents=True)
+    (folder / "pack" / "__init__.py").write_text("")
+    (package / "__init__.py").write_text("")
+    (package / "mod.py").write_text("from . import other\n" + TRAIN)
+    (package / "other.py").write_text("")
+    assert planned(flow, "pack/inner/mod.py")["name"] == "train"
+    assert "pack.inner.mod" in sys.modules
+
+
+def test_a_function_and_a_command_do_not_mix(flow: Flow, folder: Path) -> None:
+    assert "not both" in refused(flow, "one.py", "--", "ls").err
+
+
+# Task files
+
+
+def test_a_task_file_with_options_over_it(flow: Flow, folder: Path) -> None:
+    config = planned(flow, "-N", "5", "--env", "B=3", "task.yaml")
+    assert config["num_instances"] == 5
+    assert config["environment"] == {"A": "1", "B": "3"}
+    assert planned(flow, "task.yaml", "-N", "7")["num_instances"] == 7
+
+
+def test_a_wrong_task_file_names_the_line(flow: Flow, folder: Path) -> None:
+    (folder / "wrong.yaml").write_text("command: [x]\nnum_instnaces: 3\n")
+    assert "wrong.yaml:2: num_instnaces" in refused(flow, "wrong.yaml").err
+
+
+def test_a_task_file_takes_no_arguments(flow: Flow, folder: Path) -> None:
+    assert "task.yaml has no option --lr" in refused(flow, "task.yaml", "--lr", "1").err
+    assert "'word' is one argument too many" in refused(flow, "task.yaml", "word").err

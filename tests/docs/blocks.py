@@ -1,0 +1,229 @@
+"""Code blocks of a page: found, and run in order as a reader would, in one directory and one interpreter.
+
+    ```python           runs in the page's interpreter, whose `__main__` they share; with a first line `# NAME.py` the
+                        block is that file instead, and only written
+    ```yaml, ```toml    are files too, named by their first line
+    ```bash             runs, and must succeed
+    ```console          commands after "$ ", and the output they must have
+    ```text             right after a Python block: what it must have printed
+
+A comment `<!-- not run: reason -->` before a block leaves it out; `<!-- exit 1 -->` before a console block says how its
+last command ends. In outputs, "..." stands for anything, and what differs from run to run (ids, times, dates, amounts
+of seconds and bytes) matches its like. Lines of several ranks may come in any order.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+NOT_RUN = re.compile(r"<!-- not run: (.+?) -->\s*\Z")
+EXIT = re.compile(r"<!-- exit (\d+) -->\s*\Z")
+FILE = re.compile(r"# ([\w./-]+\.(?:py|yaml|toml|txt))$")
+DRIVER = """
+import sys, traceback
+scope = sys.modules["__main__"].__dict__
+names = dict(scope)
+while True:
+    header = sys.stdin.readline().split(" ", 2)
+    if len(header) < 3:
+        break
+    code = sys.stdin.read(int(header[0]))
+    try:
+        exec(compile("\\n" * int(header[1]) + code, header[2].strip(), "exec"), scope)
+        end = "done"
+    except BaseException:
+        traceback.print_exc()
+        end = "failed"
+    sys.stdout.flush()
+    sys.stderr.flush()
+    print(f"\\n<<<{end}>>>", flush=True)
+"""
+# What differs from run to run, and the word that stands for it when outputs are compared.
+CHANGING = [
+    (re.compile(r"\bt[0-9a-z]{10}\b"), "TASK"),
+    (re.compile(r"\b\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"), "DATE"),
+    (re.compile(r"\b\d\d:\d\d:\d\d\b"), "CLOCK"),
+    (re.compile(r"\b\d+(\.\d+)? ?(ms|s|m\d\ds)( ago)?(?!\w)"), "SECONDS"),
+    (re.compile(r"\b\d+(\.\d+)? ?[kMG]?B\b"), "BYTES"),
+    (re.compile(r"\b(loss|accuracy) [01]\.\d+"), r"\1 NUMBER"),
+    (re.compile(r"0\.\d{6,}"), "NUMBER"),
+    (re.compile(r"/tmp/[\w./-]+"), "PATH"),
+    (re.compile(r"-[0-9a-f]{4}-(?=\d{3})"), "-HASH-"),
+    (re.compile(r"[ \t]+"), " "),
+]
+
+
+@dataclass(frozen=True)
+class Block:
+    """One fenced block of a page."""
+
+    page: Path
+    line: int
+    language: str
+    text: str
+    not_run: str = ""
+    code: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.page.name}:{self.line}"
+
+
+def blocks_of(page: Path) -> list[Block]:
+    """The blocks of a page, in order."""
+    text = page.read_text()
+    found = []
+    for match in FENCE.finditer(text):
+        before = text[: match.start()]
+        skipped, code = NOT_RUN.search(before), EXIT.search(before)
+        found.append(
+            Block(
+                page,
+                before.count("\n") + 1,
+                match[1],
+                match[2],
+                skipped[1] if skipped else "",
+                int(code[1]) if code else 0,
+            )
+        )
+    return found
+
+
+class Reader:
+    """Somebody who works through a page."""
+
+    def __init__(self, directory: Path, environment: dict[str, str]) -> None:
+        self._directory = directory
+        self._environment = environment
+        self._printed: str | None = None
+        driver = directory / ".driver"
+        driver.write_text(DRIVER)
+        self._python = subprocess.Popen(
+            [sys.executable, "-u", str(driver)],
+            cwd=directory,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def close(self) -> None:
+        """Ends the interpreter."""
+        assert self._python.stdin is not None
+        assert self._python.stdout is not None
+        self._python.stdin.close()
+        self._python.wait(30)
+        self._python.stdout.close()
+
+    def follow(self, block: Block) -> None:
+        """Does what the block says. Raises AssertionError if that comes out otherwise than shown."""
+        first = block.text.partition("\n")[0]
+        named = FILE.fullmatch(first)
+        if block.not_run:
+            self._printed = None
+        elif named and block.language in {"python", "yaml", "toml", "text"}:
+            path = self._directory / named[1]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(block.text)
+        elif block.language == "python":
+            self._printed = self._run_python(block)
+        elif block.language == "bash":
+            self._run_shell(block, block.text)
+        elif block.language == "console":
+            self._run_console(block)
+        elif block.language == "text":
+            if self._printed is not None:
+                compare(block, block.text, self._printed)
+                self._printed = None
+        else:
+            raise AssertionError(f"{block}: nothing is known of blocks of {block.language!r}")
+
+    def _run_python(self, block: Block) -> str:
+        assert self._python.stdin is not None
+        assert self._python.stdout is not None
+        self._python.stdin.write(f"{len(block.text)} {block.line} {block}\n{block.text}")
+        self._python.stdin.flush()
+        lines = []
+        for line in self._python.stdout:
+            if line == "<<<done>>>\n":
+                return "".join(lines).removesuffix("\n")
+            if line == "<<<failed>>>\n":
+                break
+            lines.append(line)
+        raise AssertionError(f"{block}: {''.join(lines)}")
+
+    def _run_console(self, block: Block) -> None:
+        parts = re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]
+        for number, part in enumerate(parts, 1):
+            command, _, expected = part.partition("\n")
+            while command.endswith("\\"):
+                more, _, expected = expected.partition("\n")
+                command = f"{command}\n{more}"
+            last = number == len(parts)
+            output = self._run_shell(block, command, block.code if last else 0)
+            compare(block, expected, output)
+
+    def _run_shell(self, block: Block, script: str, code: int = 0) -> str:
+        done = subprocess.run(
+            ["bash", "-e", "-c", script],
+            cwd=self._directory,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=110,
+            check=False,
+        )
+        assert done.returncode == code, (
+            f"{block}: {script!r} ended with {done.returncode}\n{done.stdout}"
+        )
+        return done.stdout
+
+
+def compare(block: Block, expected: str, output: str) -> None:
+    """Raises AssertionError unless the output is as shown."""
+    wanted, got = settled(expected), settled(output)
+    several = any(line.startswith("[Node") for line in wanted)
+    if several:
+        wanted, got = sorted(wanted), sorted(got)
+    pattern = "\n".join(re.escape(line).replace(r"\.\.\.", ".*") for line in wanted)
+    pattern = re.sub(r"(^|\n)\.\*(?=\n|$)", r"\1(?:.*(?:\\n|$))*?", pattern)
+    pattern = pattern.replace("(?:.*(?:\\n|$))*?\n", "(?:.*\\n)*?")
+    matched = re.fullmatch(pattern, "\n".join(got))
+    if several and "..." in wanted:
+        shown = [line for line in wanted if line != "..."]
+        matched = re.match("", "") if set(shown) <= set(got) else None
+    assert matched, f"{block}: shown\n{chr(10).join(wanted)}\n\ncame\n{chr(10).join(got)}"
+
+
+def settled(text: str) -> list[str]:
+    """Lines with what changes taken out, and without empty lines at the end."""
+    for pattern, word in CHANGING:
+        text = pattern.sub(word, text)
+    return [line.rstrip() for line in text.strip().splitlines()]
+
+
+def environment_of(home: Path, tools: Path) -> dict[str, str]:
+    """What a reader's shell has: `flow` and `python` of this environment, and a fresh FLOW_HOME."""
+    for name, module in (("flow", "-m flowlite.cli"), ("python", "")):
+        tool = tools / name
+        tool.write_text(f'#!/bin/sh\nexec "{sys.executable}" {module} "$@"\n')
+        tool.chmod(0o755)
+    return {
+        **os.environ,
+        "FLOW_HOME": str(home),
+        "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}",
+        "COLUMNS": "100",
+        "LC_ALL": "C.UTF-8",
+        # `make train` takes the environment that the tests run in.
+        "MAKEFLAGS": "e",
+        "PY": sys.executable,
+        "ENV_READY": "",
+    }
