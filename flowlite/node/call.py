@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from . import outcome, pickling, process_groups
+from . import outcome, pickling
 from .envelope import Envelope, EnvelopeError, open_envelope
 
 
@@ -98,7 +98,6 @@ def run_call(
     kind = "load"
     try:
         ready = load_call(call, home)
-        process_groups.hold()
         kind = "exception"
         value = ready.run()
         kind = "result"

@@ -163,10 +163,8 @@ class MemberLink:
                 self._trouble = str(error) or type(error).__name__
                 connection.abort()
             else:
-                joined = time.monotonic()
                 await connection.closed
-                if time.monotonic() - joined > RETRY_MOST:
-                    delay = RETRY_FIRST
+                delay = RETRY_FIRST
             await asyncio.sleep(delay * random.uniform(0.5, 1.0))
             delay = min(RETRY_MOST, delay * 2)
 

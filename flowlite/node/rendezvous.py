@@ -30,6 +30,9 @@ RELEASE_WAIT = 2.0
 """Seconds after release until agents that have not hung up are left alone."""
 
 
+_STRANGERS_NAMED = 4
+
+
 class Rendezvous:
     """One gang of one epoch, seen by its leader."""
 
@@ -47,6 +50,7 @@ class Rendezvous:
         self._first: dict[str, Any] | None = None
         self._order: dict[str, Any] | None = None
         self._go: dict[str, Any] | None = None
+        self._turned_away: dict[str, int] = {}
         self._holding_master = False
         self._release_asked = False
         self._released: float | None = None
@@ -115,11 +119,10 @@ class Rendezvous:
         self._stop(m.STOP_OUTCOMES.get(kind, m.ERROR), reason, now)
         return self._outbox.take()
 
-    def refused(self, instance: str, why: str) -> None:
-        """Somebody who says to be this instance could not prove it; worth telling if the node stays missing."""
-        seat = self._seats.of_instance(instance)
-        if seat is not None:
-            seat.turned_away = why
+    def turned_away(self, address: str) -> None:
+        """Somebody there could not prove the secret; worth telling if nodes stay missing."""
+        if address in self._turned_away or len(self._turned_away) < _STRANGERS_NAMED:
+            self._turned_away[address] = self._turned_away.get(address, 0) + 1
 
     def tick(self, now: Moment) -> list[Action]:
         """Let time pass. Call it a few times per beat."""
@@ -187,7 +190,6 @@ class Rendezvous:
         """Why another agent may not take a seat that was taken; "" if it may."""
         name = self._seats.name(seat)
         if seat.connection is not None:
-            seat.turned_away = f"a second agent from {peer.address} claimed its id"
             text = (
                 f"two agents claim to be {name}: one at {seat.address}, another at {peer.address}; the second was "
                 "refused. Make sure that every node has an id of its own and is started once"
@@ -374,6 +376,9 @@ class Rendezvous:
             f"{len(seats)} of {len(self._seats)} nodes {what} within {waited:.0f} s: {known}. "
             "Look at agent.log of these nodes, and whether they reach the leader at "
             f"{self._settings.leader_address}"
+        ) + "".join(
+            f". {count} connections from {address} could not prove the task's secret"
+            for address, count in self._turned_away.items()
         )
 
     def _suspect(self, seat: Seat, why: str, now: Moment) -> None:

@@ -20,7 +20,6 @@ class Seat:
         heard: When the node last said anything (leader's steady clock).
         parted: When its connection broke.
         first: When it first joined.
-        turned_away: Why an agent that claimed this seat was refused last.
     """
 
     rank: int
@@ -37,7 +36,6 @@ class Seat:
     stopped: bool = False
     lost: bool = False
     suspect: bool = False
-    turned_away: str = ""
 
     @property
     def joined(self) -> bool:
@@ -52,7 +50,7 @@ class Seat:
     def describe(self, began: float, now: float) -> str:
         """What is known of the node, for people."""
         if not self.joined:
-            return self.turned_away or "never heard of"
+            return "never heard of"
         host = f" (host {self.facts['hostname']})" if self.facts.get("hostname") else ""
         text = f"joined from {self.address}{host} after {self.first - began:.1f} s"
         if self.connection is None and self.parted is not None:

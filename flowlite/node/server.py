@@ -212,10 +212,8 @@ class RendezvousServer:
             log.warning(
                 "connection %d from %s turned away: %s", self.turned_away, connection.address, error
             )
-        hello = connection.session.hello
-        if hello is not None and not connection.session.authenticated and self._machine is not None:
-            why = f"an agent at {connection.address} could not prove the task's secret"
-            self._machine.refused(hello.peer, why)
+        if not connection.session.authenticated and self._machine is not None:
+            self._machine.turned_away(connection.address)
         connection.abort()
 
     def _lost(self, connection: _Peer) -> None:

@@ -45,6 +45,10 @@ class LinkRefused(Exception):
     """The leader does not accept this supervisor: it is of another epoch."""
 
 
+class _CannotKeep(Exception):
+    """`on_chunk` raised; the argument is what."""
+
+
 class SupervisorLink:
     """Follows one epoch of one gang; reconnects by itself and resumes events by number, streams by offset.
 
@@ -189,10 +193,11 @@ class SupervisorLink:
                 asyncio.IncompleteReadError,
             ) as error:
                 self.trouble = str(error) or type(error).__name__
+            except _CannotKeep as error:
+                self._fail(error.args[0])
+                return
             except Exception as error:
-                # Refused, or what came cannot be kept (a full disk): whoever listens must know.
-                self._incoming.put_nowait(error)
-                self._hang_up()
+                self._fail(error)
                 return
             if self.attached:
                 delay = RETRY_FIRST
@@ -203,6 +208,11 @@ class SupervisorLink:
                 await asyncio.sleep(delay)
                 delay = min(RETRY_MOST, delay * 2)
         self._incoming.put_nowait(None)
+
+    def _fail(self, error: Exception) -> None:
+        """Refused, or what came cannot be kept (a full disk): whoever listens must know."""
+        self._incoming.put_nowait(error)
+        self._hang_up()
 
     async def _attend(self) -> None:
         """Dial, attach, and take in what comes until the connection ends."""
@@ -311,7 +321,10 @@ class SupervisorLink:
             raise MessageError(
                 f"a chunk of {name} begins at {offset}, expected {offsets.get(name, 0)}"
             )
-        self._on_chunk(rank, chunk["node"], stream, offset, chunk["time"], blob)
+        try:
+            self._on_chunk(rank, chunk["node"], stream, offset, chunk["time"], blob)
+        except Exception as error:
+            raise _CannotKeep(error) from error
         offsets[name] = self._kept[name] = offset + len(blob)
         self._kept_bytes += len(blob)
         if self._kept_bytes >= ACKNOWLEDGE_BYTES:

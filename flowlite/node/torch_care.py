@@ -4,6 +4,9 @@ A process group that is destroyed right after a collective of objects is destruc
 lets go of a tensor. The destructor holds Python's lock and waits for the thread; the thread waits for the lock
 (torch 2.13, gloo: half of such runs on four ranks never ended). Groups that a function destroys are therefore kept
 until the process ends, which in a worker is without any teardown. `destroy_process_group` still shuts them down.
+
+A worker leaves in milliseconds, and rank 0 holds the store of the whole gang: one that leaves while others still
+connect takes their connection with it. Workers that leave with a process group therefore leave together.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import functools
 import importlib.util
 import os
 import sys
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +26,13 @@ if TYPE_CHECKING:
     from typing import Any
 
 _DISTRIBUTED = "torch.distributed"
+_LEAVING = "flowlite/leaving"
+LEAVE_SECONDS = 30.0
+"""How long a rank that still has its process group waits for the others before it leaves."""
+HOST_LEAVES_SECONDS = 600.0
+"""The same for rank 0, whose store the others may still need."""
 _kept: list[Any] = []
+_last_gang: tuple[Any, int, int] | None = None
 
 
 def settle() -> None:
@@ -42,6 +52,35 @@ def _set_threads() -> None:
         torch.set_num_threads(int(threads))
 
 
+def leave_together() -> None:
+    """Wait until every rank of the gang's process group has come to its end, too, if that may matter to others.
+
+    A rank that failed never comes; then the gang is stopped, and this worker with it.
+    """
+    inner = sys.modules.get(f"{_DISTRIBUTED}.distributed_c10d")
+    if inner is None:
+        return
+    # Another torch may keep its store elsewhere; and a store whose host has left says so by an error.
+    with contextlib.suppress(Exception):
+        connected = inner.is_initialized()
+        gang = _gang(inner) if connected else _last_gang
+        if gang is None:
+            return
+        store, rank, ranks = gang
+        here = store.add(_LEAVING, 1)
+        seconds = HOST_LEAVES_SECONDS if rank == 0 else LEAVE_SECONDS if connected else 0.0
+        last = time.monotonic() + seconds
+        pause = 0.001
+        while here < ranks and time.monotonic() < last:
+            time.sleep(pause)
+            pause = min(2 * pause, 0.1)
+            here = store.add(_LEAVING, 0)
+
+
+def _gang(inner: ModuleType) -> tuple[Any, int, int]:
+    return inner._get_default_store(), inner.get_rank(), inner.get_world_size()
+
+
 def keep_process_groups(distributed: ModuleType) -> None:
     """Make `destroy_process_group` leave the destructors of groups to the end of the process."""
     inner = sys.modules.get(f"{_DISTRIBUTED}.distributed_c10d")
@@ -51,9 +90,11 @@ def keep_process_groups(distributed: ModuleType) -> None:
 
     @functools.wraps(destroy)
     def destroy_process_group(*arguments: Any, **options: Any) -> Any:
+        global _last_gang
         # Another torch may keep its groups elsewhere, and may not need this.
-        with contextlib.suppress(AttributeError):
+        with contextlib.suppress(AttributeError, ValueError, RuntimeError):
             _kept.extend(inner._world.pg_map)
+            _last_gang = _gang(inner)
         return destroy(*arguments, **options)
 
     for module in (distributed, inner):

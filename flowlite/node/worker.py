@@ -151,8 +151,12 @@ def _run_function(order: Mapping[str, Any], forked: bool) -> int:
             order["call"], order["result"], node=order["node"], rank=order["rank"]
         )
     except SystemExit as error:
-        return _exit_code(order, error)
+        code = _exit_code(order, error)
+        if code == 0:
+            torch_care.leave_together()
+        return code
     if failure is None:
+        torch_care.leave_together()
         return 0
     _note_failure(order, failure)
     _show_traceback(order, failure)

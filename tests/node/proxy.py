@@ -17,6 +17,8 @@ class Proxy:
         self._writers: set[asyncio.StreamWriter] = set()
         self.address = ("127.0.0.1", 0)
         self.refusing = False
+        self.stalled = False
+        """Nothing comes back from the target."""
         self.breaks = 0
         self.budget: tuple[int, int] | None = None
         """Bytes after which a connection breaks: drawn anew for each from this range; None: never."""
@@ -49,18 +51,24 @@ class Proxy:
             return
         self._writers |= {writer, back}
         left = [self._random.randint(*self.budget)] if self.budget else None
-        await asyncio.gather(self._pass(reader, back, left), self._pass(there, writer, left))
+        await asyncio.gather(self._pass(reader, back, left, True), self._pass(there, writer, left, False))
         for each in (writer, back):
             each.transport.abort()
         self._writers -= {writer, back}
 
     async def _pass(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, left: list[int] | None
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        left: list[int] | None,
+        up: bool,
     ) -> None:
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
             while data := await reader.read(65536):
                 if left is not None:
                     data, left[0] = data[: left[0]], left[0] - len(data)
+                while self.stalled and not up:
+                    await asyncio.sleep(0.02)
                 writer.write(data)
                 await writer.drain()
                 if left is not None and left[0] <= 0:

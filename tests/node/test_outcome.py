@@ -234,7 +234,7 @@ class Custom:
 @pytest.mark.parametrize(
     "value",
     [None, {"a": [1, 2.5, b"x"]}, (1,), OrderedDict(a=1), Custom(3), {1: Custom(4)}, ValueError],
-    ids=repr,
+    ids=lambda value: type(value).__name__,
 )
 def test_values_come_back(value: Any, tmp_path: Path) -> None:
     outcome.write_value(tmp_path / "r", value)

@@ -195,7 +195,7 @@ Point = collections.namedtuple("Point", "x y")
         datetime.datetime(2020, 1, 1, tzinfo=datetime.timezone(datetime.timedelta(0), "X")),
         ValueError(),
     ],
-    ids=repr,
+    ids=lambda value: type(value).__name__,
 )
 @pytest.mark.parametrize("place", ["{}", "[]", "()", "bare"])
 def test_what_is_not_exactly_plain_is_refused(value: Any, place: str) -> None:
