@@ -86,6 +86,10 @@ def without_colours(text: str) -> str:
     return _COLOUR.sub("", text)
 
 
+def _shows(raw: bytes) -> bool:
+    return bool(without_colours(clean(raw.decode("utf-8", "replace"))))
+
+
 def _keep_colour(match: re.Match[str]) -> str:
     return match["colour"] or ""
 
@@ -238,15 +242,9 @@ class StreamReader:
         self.grown_at = time.monotonic()
         if len(self.pending) < self._shorten_at:
             return
-        # Keep the last complete state that shows something: what follows may turn out to show nothing.
+        # Keep the last state that shows something: what comes behind it may turn out to show nothing.
         states = bytes(self.pending).split(b"\r")
-        kept = len(states) - 1
-        for number in range(len(states) - 2, 0, -1):
-            kept = number
-            if _COLOUR.sub("", clean(states[number].decode("utf-8", "replace"))):
-                break
-        else:
-            kept = 0
+        kept = next((n for n in range(len(states) - 1, 0, -1) if _shows(states[n])), 0)
         dropped = sum(map(len, states[:kept])) + kept
         del self.pending[:dropped]
         self._skipped += dropped

@@ -274,13 +274,14 @@ class Store:
             )
             return done.rowcount == 1
 
-    def cancel_requested(self, task_id: str) -> bool:
-        """Whether somebody has asked for the end of the task."""
+    def cancel_requested(self, lease: Lease) -> bool:
+        """Whether somebody has asked for the end of the leased task. Raises LeaseLost."""
         with self._read() as db:
+            _check_lease(db, lease)
             row = db.execute(
-                "SELECT cancel_requested_at FROM tasks WHERE id = ?", (task_id,)
+                "SELECT cancel_requested_at FROM tasks WHERE id = ?", (lease.task_id,)
             ).fetchone()
-        return row is not None and row[0] is not None
+        return row[0] is not None
 
     def delete_task(self, task_id: str) -> bool:
         """Forgets a final task and all that hangs on it. Returns False, and forgets nothing, if it is not final."""

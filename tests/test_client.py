@@ -128,7 +128,7 @@ def test_a_decorated_function_is_bundled_where_the_task_lies(paid: Path) -> None
         return lr
 
     flow, _ = quiet()
-    task = flow.run(train)  # type: ignore[arg-type]
+    task = flow.run(train)
     call = task.record.call
     assert call["kind"] == "function"
     assert Path(call["bundle"]).parent == paid / "tasks" / task.id / "bundle"
@@ -229,7 +229,7 @@ def test_a_call_that_cannot_travel_leaves_nothing_behind(paid: Path) -> None:
 
     flow, _ = quiet()
     with pytest.raises(BundleError, match="lock"):
-        flow.run(locked)  # type: ignore[arg-type]
+        flow.run(locked)
     assert tasks_on_disk(paid) == []
 
 

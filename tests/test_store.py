@@ -138,13 +138,17 @@ def _fields(record: InstanceRecord) -> dict[str, object]:
 
 def test_cancel_is_asked_for_once_and_not_of_a_final_task(store: Store) -> None:
     store.create_task(task())
-    assert not store.cancel_requested("t1")
+    lease = leased(store)
+    assert not store.cancel_requested(lease)
     assert store.request_cancel("t1", now=5.0)
     assert store.request_cancel("t1", now=6.0)
     assert store.get_task("t1").cancel_requested_at == 5.0
-    assert store.cancel_requested("t1")
+    assert store.cancel_requested(lease)
     store.create_task(task("t2", state="completed"))
     assert not store.request_cancel("t2")
+    leased(store, owner="me")
+    with pytest.raises(LeaseLost):
+        store.cancel_requested(lease)
 
 
 def test_a_task_is_found_by_id_name_or_prefix(store: Store) -> None:

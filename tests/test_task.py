@@ -125,10 +125,12 @@ def test_waiting_looks_after_the_supervisor(monkeypatch: pytest.MonkeyPatch) -> 
     made = HandMade()
     asked: list[str | None] = []
     monkeypatch.setattr("flowlite.task.ENSURE_EVERY", 0.05)
-    monkeypatch.setattr(
-        "flowlite.supervise.start.ensure_supervisors",
-        lambda store, home, *, only=None: asked.append(only) or [],
-    )
+
+    def ensure(store: object, home: object, *, only: str | None = None) -> list[str]:
+        asked.append(only)
+        return []
+
+    monkeypatch.setattr("flowlite.supervise.start.ensure_supervisors", ensure)
     with pytest.raises(TaskTimeout):
         made.task.wait(timeout=0.3)
     assert len(asked) >= 2

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -22,6 +22,8 @@ from flowlite.provider import Instance, NodeSettings, Provider
 # Prints the state and start of a process as /proc has them, or fails if it is gone. $1 is its id.
 _LOOK = 'kill -0 "$1" 2>/dev/null || exit 3; cat "/proc/$1/stat" 2>/dev/null || exit 0'
 _COMMAND_SECONDS = 30.0
+# A node that cannot be reached is given up after so many probes in a row.
+UNREACHABLE_PROBES = 10
 
 
 class Life(StrEnum):
@@ -100,9 +102,9 @@ class Node:
         to.put(secret, f"{self.directory}/secret")
         to.put(config.to_json().encode(), f"{self.directory}/agent.json")
 
-    def put_leader(self, leader: dict[str, Any]) -> None:
+    def put_leader(self, leader: Mapping[str, Any]) -> None:
         """Tells the node where its leader listens."""
-        self.connection.put(json.dumps(leader).encode(), f"{self.directory}/leader.json")
+        self.connection.put(json.dumps(dict(leader)).encode(), f"{self.directory}/leader.json")
 
     # Looking
 

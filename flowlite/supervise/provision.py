@@ -7,13 +7,13 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from flowlite.errors import CapacityUnavailable, ProviderError
 from flowlite.node import roster as ranks
 from flowlite.provider import Instance, LaunchIntent, Provider
 from flowlite.store import InstanceRecord, Lease, Store, TaskRecord
 from flowlite.supervise.asked import Asked
+from flowlite.supervise.crew import Crew
 
 # A launch whose outcome is not known is asked for again, by the same token, so often.
 _UNKNOWN_TRIES = 5
@@ -44,14 +44,14 @@ class Provisioner:
         lease: Lease,
         provider: Provider,
         asked: Asked,
-        thread: Callable[..., Awaitable[Any]],
+        crew: Crew,
         sleep: Callable[[float], Awaitable[None]],
     ) -> None:
         self._store = store
         self._lease = lease
         self._provider = provider
         self._asked = asked
-        self._thread = thread
+        self._crew = crew
         self._sleep = sleep
 
     def listed(self) -> list[Instance]:
@@ -90,7 +90,7 @@ class Provisioner:
             tokens.append(intent.token)
         if surplus := launched[count:]:
             # An intent of before, left open by a supervisor that was killed, may have been for more.
-            await self._thread(self._provider.terminate, surplus)
+            await self._crew.run(self._provider.terminate, surplus)
         roster = _fill(record.roster, vacant, [instance.id for instance in launched[:count]])
         by_id = {**kept, **{instance.id: instance for instance in launched}}
         instances = [by_id[name] for name in roster]
@@ -115,10 +115,10 @@ class Provisioner:
         if not stored and not self._store.intents(self._lease.task_id):
             return []
         known = {i.id: Instance.from_json(i.data) for i in stored if i.ended_at is None}
-        known |= {instance.id: instance for instance in await self._thread(self.listed)}
+        known |= {instance.id: instance for instance in await self._crew.run(self.listed)}
         if known:
-            await self._thread(self._provider.terminate, list(known.values()))
-            if left := await self._thread(self.listed):
+            await self._crew.run(self._provider.terminate, list(known.values()))
+            if left := await self._crew.run(self.listed):
                 raise ProviderError(f"{', '.join(i.id for i in left[:5])} still exist")
         return _ended(stored)
 
@@ -126,13 +126,13 @@ class Provisioner:
 
     async def _usable(self, roster: Iterable[str]) -> dict[str, Instance]:
         """Those of the roster that exist and were not set aside. What was set aside is ended first."""
-        listed = {instance.id: instance for instance in await self._thread(self.listed)}
+        listed = {instance.id: instance for instance in await self._crew.run(self.listed)}
         stored = self._store.instances(self._lease.task_id)
         lost = {record.id for record in stored if record.state == _LOST}
         if ending := [listed[name] for name in lost if name in listed]:
             # Its workers may live on; the next attempt must not meet them.
-            await self._thread(self._provider.terminate, ending)
-            listed = {instance.id: instance for instance in await self._thread(self.listed)}
+            await self._crew.run(self._provider.terminate, ending)
+            listed = {instance.id: instance for instance in await self._crew.run(self.listed)}
             if left := sorted(lost & set(listed)):
                 raise ProviderError(f"{', '.join(left)}, to be replaced, still exist")
         gone = _ended([r for r in stored if r.id in lost or r.id not in listed])
@@ -148,7 +148,7 @@ class Provisioner:
         tries = 0
         while True:
             try:
-                found: list[Instance] = await self._thread(self._provider.launch, intent)
+                found: list[Instance] = await self._crew.run(self._provider.launch, intent)
                 return found
             except CapacityUnavailable as error:
                 tell_waiting(str(error))

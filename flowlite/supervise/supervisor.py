@@ -11,11 +11,8 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
 
 from flowlite.bundle.agent_zip import build_agent_zip
 from flowlite.errors import FlowError, LeaseLost, ProviderError, StoreError
@@ -25,14 +22,14 @@ from flowlite.store import Lease, Store, TaskRecord
 from flowlite.supervise import identity, lifecycle, reasons
 from flowlite.supervise.asked import Asked
 from flowlite.supervise.cost import cost_of
-from flowlite.supervise.gang import Attempt, End
+from flowlite.supervise.crew import Crew
+from flowlite.supervise.ends import End
+from flowlite.supervise.gang import Attempt
 from flowlite.supervise.journal import Journal
 from flowlite.supervise.lifecycle import Happening, State
 from flowlite.supervise.nodes import Node
 from flowlite.supervise.paths import TaskPaths
 from flowlite.supervise.provision import LaunchRefused, Provisioner
-
-Value = TypeVar("Value")
 
 LEASE_SECONDS = 30.0
 _RENEW_EVERY = 10.0
@@ -41,7 +38,6 @@ _GUARD_EVERY = 0.5
 # The agents end their workers at the deadline themselves; the supervisor only where they did not.
 _DEADLINE_SLACK = 15.0
 _STORE_PAUSE = 2.0
-_THREADS = 64
 # A provider that cannot be asked is asked again, with growing pauses, so often; for the end of nodes, for ever.
 _MOST_FAILURES = 8
 _LONGEST_PAUSE = 30.0
@@ -62,15 +58,16 @@ class Supervisor:
         self._provider = provider
         self._paths = TaskPaths(home, record.id)
         self._asked = Asked.of(record)
-        self._pool = ThreadPoolExecutor(max_workers=_THREADS)
+        self._crew = Crew()
         self._journal = Journal(store, lease, record)
         self._cancelled = asyncio.Event()
         self._attempt: Attempt | None = None
         self._spent = ""
+        self._led_until = time.time() + LEASE_SECONDS
         self._fresh: list[Instance] = []
         self._agent: tuple[Path, str] | None = None
         self._provisioner = Provisioner(
-            store, lease, provider, self._asked, self._thread, self._sleep
+            store, lease, provider, self._asked, self._crew, self._sleep
         )
 
     @property
@@ -83,7 +80,7 @@ class Supervisor:
             self._cancelled.set()
         watches = [
             asyncio.create_task(watch)
-            for watch in (self._keep_lease(), self._watch_cancel(), self._guard())
+            for watch in (self._keep_lease(), self._watch_store(), self._guard())
         ]
         life = asyncio.create_task(self._live())
         try:
@@ -218,8 +215,9 @@ class Supervisor:
             nodes=await self._nodes(),
             max_run_seconds=self._time_left(),
             agent=self._agent,
-            pool=self._pool,
+            crew=self._crew,
             on_event=self._journal.gang_event,
+            before_writing=self._make_sure_to_lead,
         )
         self._attempt = attempt
         if self._cancelled.is_set():
@@ -238,7 +236,7 @@ class Supervisor:
         listed = found
         if not all(name in found for name in self._record.roster):
             stored = self._store.instances(self._record.id)
-            listed = {i.id: i for i in await self._thread(self._provisioner.listed)}
+            listed = {i.id: i for i in await self._crew.run(self._provisioner.listed)}
             found = {i.id: Instance.from_json(i.data) for i in stored} | listed
         self._fresh = []
         return [
@@ -332,35 +330,48 @@ class Supervisor:
     async def _keep_lease(self) -> None:
         while True:
             await asyncio.sleep(_RENEW_EVERY)
+            self._renew()
+
+    def _renew(self) -> None:
+        try:
+            self._store.renew_lease(self._lease, LEASE_SECONDS)
+            self._led_until = time.time() + LEASE_SECONDS
+        except LeaseLost:
+            raise
+        except StoreError as error:
+            _say(f"the lease cannot be renewed: {error}")
+
+    def _make_sure_to_lead(self) -> None:
+        """Before anything is written outside the store, which checks by itself: a process may have slept for hours."""
+        if time.time() > self._led_until:
+            self._renew()
+
+    async def _watch_store(self) -> None:
+        """Learns of a cancellation, and of another supervisor."""
+        version = -1
+        while True:
             try:
-                self._store.renew_lease(self._lease, LEASE_SECONDS)
+                latest = self._store.version()
+                if latest != version and self._store.cancel_requested(self._lease):
+                    self._cancel()
+                version = latest
             except LeaseLost:
                 raise
             except StoreError as error:
-                _say(f"the lease cannot be renewed: {error}")
-
-    async def _watch_cancel(self) -> None:
-        version = -1
-        while not self._cancelled.is_set():
-            with suppress(StoreError):
-                latest = self._store.version()
-                if latest != version and self._store.cancel_requested(self._record.id):
-                    self._cancelled.set()
-                version = latest
+                _say(f"the store cannot be read: {error}")
             # Hundreds may wait for capacity on one machine; they need not look so often.
             waiting = self._record.state == State.PROVISIONING
             await asyncio.sleep(_LOOK_EVERY * (4 if waiting else 1))
+
+    def _cancel(self) -> None:
+        self._cancelled.set()
         if self._attempt is not None:
             self._attempt.stop("cancel", "cancelled")
-        await asyncio.Event().wait()
 
     async def _sleep(self, seconds: float) -> None:
         """Sleeps, but not on when somebody cancels."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._cancelled.wait(), seconds)
-
-    def _thread(self, function: Callable[..., Value], *arguments: Any) -> Awaitable[Value]:
-        return asyncio.get_running_loop().run_in_executor(self._pool, function, *arguments)
 
 
 def _agent_zip(home: Path) -> tuple[Path, str]:

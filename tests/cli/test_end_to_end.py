@@ -98,6 +98,12 @@ def the_task() -> Task[Any]:
     return task
 
 
+def submitted() -> Task[Any]:
+    """The only task, as soon as there is one."""
+    tasks = eventually(lambda: Flow().list_tasks(), timeout=30)
+    return tasks[0]
+
+
 # Running
 
 
@@ -223,7 +229,7 @@ def test_a_detached_task_is_reached_by_every_command(folder: Path) -> None:
 
 def test_cancel_ends_a_task_and_run_says_so(folder: Path) -> None:
     running = start("run", "-N", "2", "--name", "long", "--", "sh", "-c", "echo on; exec sleep 600")
-    task = eventually(lambda: next(iter(Flow().list_tasks()), None), timeout=30)
+    task = submitted()
     eventually(lambda: str(task.logs()).count("on") == 2, timeout=30)
     assert flow("cancel", "long", "--wait").stdout == f"long ({task.id}): cancelled\n"
     _, err = running.communicate(timeout=30)
@@ -243,7 +249,7 @@ def interrupted(process: subprocess.Popen[str]) -> tuple[int, str]:
 
 def test_ctrl_c_cancels_the_task_and_says_so(folder: Path) -> None:
     running = start("run", "-N", "2", "--name", "long", "--", "sh", "-c", "echo on; exec sleep 600")
-    task = eventually(lambda: next(iter(Flow().list_tasks()), None), timeout=30)
+    task = submitted()
     eventually(lambda: str(task.logs()).count("on") == 2, timeout=30)
     code, err = interrupted(running)
     assert code == 130
@@ -253,7 +259,13 @@ def test_ctrl_c_cancels_the_task_and_says_so(folder: Path) -> None:
     assert_no_process_left(task.id)
 
 
-@pytest.mark.parametrize("after", [0.05, 0.15, 0.25, 0.35, 0.45, 0.6, 0.8])
+def moments() -> list[Any]:
+    """From the start of Python to well after the submission; a few of them are enough for the quick tests."""
+    slow = [pytest.param(n / 20, marks=pytest.mark.slow) for n in range(1, 25)]
+    return [0.2, 0.4, 0.6, *slow]
+
+
+@pytest.mark.parametrize("after", moments())
 def test_ctrl_c_at_any_moment_leaves_no_unknown_task(folder: Path, after: float) -> None:
     running = start("run", "-N", "2", "--name", "early", "--", "sh", "-c", "exec sleep 600")
     time.sleep(after)
@@ -277,9 +289,11 @@ def test_ctrl_c_at_any_moment_leaves_no_unknown_task(folder: Path, after: float)
 
 
 def test_a_second_ctrl_c_leaves_at_once(folder: Path) -> None:
-    stubborn = "trap '' TERM; echo on; while :; do sleep 0.1; done"
-    running = start("run", "--name", "stubborn", "--", "sh", "-c", stubborn)
-    task = eventually(lambda: next(iter(Flow().list_tasks()), None), timeout=30)
+    (folder / "stubborn.yaml").write_text(
+        "command: trap '' TERM; echo on; while :; do sleep 0.1; done\ngrace_seconds: 3\n"
+    )
+    running = start("run", "--name", "stubborn", "stubborn.yaml", cwd=folder)
+    task = submitted()
     eventually(lambda: "on" in str(task.logs()), timeout=30)
     running.send_signal(signal.SIGINT)
     eventually(lambda: task.record.cancel_requested_at, timeout=10)
@@ -292,7 +306,7 @@ def test_a_second_ctrl_c_leaves_at_once(folder: Path) -> None:
 
 def test_a_killed_client_changes_nothing(folder: Path) -> None:
     running = start("run", "-N", "2", "--name", "alone", "--", "sh", "-c", "sleep 1; echo over")
-    task = eventually(lambda: next(iter(Flow().list_tasks()), None), timeout=30)
+    task = submitted()
     running.kill()
     running.communicate()
     assert task.wait(60).status == "completed"
@@ -436,6 +450,36 @@ def test_tables_are_drawn_on_a_terminal(terminals: Any) -> None:
     terminal = terminals("status")
     assert terminal.end() == 0
     assert "\x1b[31mfailed" in terminal.seen
+
+
+# The first thing a user does
+
+
+@pytest.mark.slow
+def test_the_digits_example_and_every_command_after_it(flow_home: Path) -> None:
+    example = str(ROOT / "examples" / "digits_ddp.py")
+    ran = subprocess.run(
+        [PYTHON, example, "5"], env=environment(), capture_output=True, text=True, check=True
+    )
+    assert re.search(r"^\[Node 3\] \[\d\d:\d\d:\d\d\] rank 7 of 8", ran.stdout, re.MULTILINE)
+    again = flow("run", example, "--epochs", "20", "--json", timeout=110)
+    result = json.loads(again.stdout)["data"]["result"]
+    assert result["accuracy"] > 0.95
+    assert result["ranks"] == list(range(8))
+
+    assert "completed" in flow("status").stdout
+    followed = flow("logs", "digits", "-f").stdout
+    assert sorted(set(re.findall(r"rank (\d) of 8", followed))) == list("01234567")
+    assert "5 epochs done before" in followed
+    assert set(
+        re.findall(r"^\[Node (\d)\]", flow("logs", "digits", "--node", "1").stdout, re.MULTILINE)
+    ) == {"1"}
+    on_node = flow("ssh", "digits", "--node", "1", "--command", "echo node $FLOW_NODE_RANK")
+    assert (on_node.returncode, on_node.stdout) == (0, "node 1\n")
+    assert "'accuracy': 0.9" in flow("result", "digits").stdout
+    assert "$0.00" in flow("cost", "digits").stdout
+    for task in Flow().list_tasks():
+        assert_no_process_left(task.id)
 
 
 # How fast, how small

@@ -1,0 +1,186 @@
+"""Agents brought up on every node of an attempt, once: those that have run are left alone, whatever became of them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flowlite.errors import NodeUnreachable, ProviderError
+from flowlite.node.config import AgentConfig
+from flowlite.supervise.asked import Asked
+from flowlite.supervise.crew import Crew
+from flowlite.supervise.nodes import UNREACHABLE_PROBES, Life, Node, start_agents
+from flowlite.supervise.paths import TaskPaths, local_call
+
+# A started agent that has not even said that it runs after this time will not come. A busy machine takes seconds.
+_START_SECONDS = 30.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.003, 0.2
+_PROBE_EVERY = 1.0
+
+
+class NotUp(Exception):
+    """The gang cannot be brought up. `replace` are the instances it is due to; the text is for people."""
+
+    def __init__(self, text: str, replace: tuple[str, ...] = (), *, in_time: bool = True) -> None:
+        super().__init__(text)
+        self.replace = replace
+        self.in_time = in_time
+
+
+class LeaderHasLeft(Exception):
+    """The leader's agent has ended already; its report says how."""
+
+
+@dataclass(frozen=True, slots=True)
+class BringUp:
+    """What it takes to bring up one attempt."""
+
+    asked: Asked
+    paths: TaskPaths
+    task_id: str
+    name: str
+    attempt: int
+    nodes: list[Node]
+    max_run_seconds: float | None
+    agent: tuple[Path, str]
+    crew: Crew
+
+    async def start(self) -> None:
+        """Equips every node and starts its agent. Raises NotUp."""
+        self._check(self.nodes, await self.crew.each(self.nodes, self._equip))
+        machines: dict[str, list[Node]] = {}
+        for node in self.nodes:
+            if not node.has_run:
+                machines.setdefault(node.settings.warm_socket or node.instance.id, []).append(node)
+        groups = list(machines.values())
+        self._check([group[0] for group in groups], await self.crew.each(groups, _start))
+
+    async def find_leader(self, given_up: asyncio.Event) -> dict[str, Any] | None:
+        """Where the leader listens; None if it was given up before that was known.
+
+        Raises:
+            NotUp: It does not come up.
+            LeaderHasLeft: It has come, and gone.
+        """
+        leader, began = self.nodes[0], time.monotonic()
+        pause, probe_at, unreachable = _FIRST_PAUSE, began + _PROBE_EVERY, 0
+        while not given_up.is_set():
+            try:
+                if leader.report_seen is not None:
+                    raise LeaderHasLeft
+                found = await self.crew.run(leader.read_json, "leader.json")
+                if found is not None:
+                    return found
+                unreachable = 0
+                if time.monotonic() > probe_at:
+                    probe_at = time.monotonic() + _PROBE_EVERY
+                    await self.crew.run(self._look_after_leader, time.monotonic() - began)
+            except NodeUnreachable as error:
+                unreachable += 1
+                if unreachable >= UNREACHABLE_PROBES:
+                    why = f"{leader.name} cannot be reached: {error}"
+                    raise NotUp(why, (leader.instance.id,)) from error
+                pause = _PROBE_EVERY
+            with suppress(TimeoutError):
+                await asyncio.wait_for(given_up.wait(), pause)
+            pause = min(_LONGEST_PAUSE, pause * 1.2)
+        return None
+
+    async def tell_leader(self, leader: Mapping[str, Any]) -> None:
+        """Tells the other nodes where the leader listens. One that cannot be told is missed, and named, by the leader."""
+        others = [node for node in self.nodes[1:] if node.report_seen is None]
+
+        def tell(node: Node) -> None:
+            with suppress(ProviderError, OSError):
+                node.put_leader(leader)
+
+        await self.crew.each(others, tell)
+
+    def _equip(self, node: Node) -> str:
+        """Puts what the agent of one node needs, unless it has run already. "" or what went wrong."""
+        try:
+            node.report_seen = node.report()
+            node.has_run = node.started()
+            if node.has_run:
+                return ""
+            if not node.listed:
+                return "the provider does not list it any more"
+            node.equip(
+                self._config(node),
+                local_call(self.asked.call),
+                self.agent,
+                self.paths.secret.read_bytes(),
+                self.paths.secrets.read_bytes(),
+            )
+        except (ProviderError, OSError) as error:
+            return str(error) or type(error).__name__
+        return ""
+
+    def _config(self, node: Node) -> AgentConfig:
+        asked, settings = self.asked, node.settings
+        gpus = {"count": asked.plan.gpus_per_node, "kind": asked.plan.gpu}
+        return AgentConfig(
+            task=self.task_id,
+            name=self.name,
+            epoch=self.attempt,
+            instance=node.instance.id,
+            roster=[each.instance.id for each in self.nodes],
+            processes_per_node=asked.processes_per_node,
+            mode=asked.mode,
+            call=node_call(asked.call),
+            environment=asked.environment,
+            workdir=settings.workdir,
+            python=settings.python,
+            gpus=gpus if asked.plan.gpus_per_node else None,
+            visible_gpus=settings.visible_gpus,
+            volumes=[dict(volume) for volume in settings.volumes],
+            stop_signal=asked.stop_signal,
+            grace=asked.grace,
+            join_timeout=asked.join_timeout,
+            max_run_seconds=self.max_run_seconds,
+            warm_socket=settings.warm_socket,
+            bind=settings.bind,
+            leader_address=self.nodes[0].instance.address,
+            ports_dir=settings.ports_dir,
+        )
+
+    def _check(self, nodes: list[Node], problems: list[str]) -> None:
+        failed = {node: problem for node, problem in zip(nodes, problems, strict=True) if problem}
+        if failed:
+            told = "; ".join(f"{node.name}: {problem}" for node, problem in failed.items())
+            ids = tuple(node.instance.id for node in failed)
+            raise NotUp(f"the agent could not be started: {told}", ids)
+
+    def _look_after_leader(self, waited: float) -> None:
+        leader = self.nodes[0]
+        finding = leader.probe()
+        leader.report_seen = leader.report()
+        late = waited > _START_SECONDS
+        if leader.report_seen is None and (
+            finding.life in (Life.DEAD, Life.GONE) or (finding.life is Life.ABSENT and late)
+        ):
+            raise NotUp(f"{leader.name}: {finding.why}")
+        if waited > self.asked.join_timeout:
+            why = f"did not say within {self.asked.join_timeout:.0f} s where it listens"
+            raise NotUp(f"{leader.name}, the leader, {why}", in_time=False)
+
+
+def _start(nodes: list[Node]) -> str:
+    try:
+        start_agents(nodes)
+    except (ProviderError, OSError) as error:
+        return str(error) or type(error).__name__
+    return ""
+
+
+def node_call(call: Mapping[str, Any]) -> dict[str, Any]:
+    """A call with the paths it has on a node, relative to the node's directory."""
+    if call.get("kind") != "function":
+        return dict(call)
+    source = [{**each, "zip": f"source-{each['sha256']}.zip"} for each in call.get("source", ())]
+    return {**call, "bundle": "call.bin", "source": source}

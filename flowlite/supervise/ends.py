@@ -1,0 +1,90 @@
+"""How an attempt ended: as its leader said, or, where it cannot be asked any more, as the reports on disk tell."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from flowlite.node import messages
+from flowlite.supervise import reasons
+from flowlite.supervise.nodes import Node
+
+
+@dataclass(slots=True)
+class End:
+    """How an attempt ended.
+
+    Attributes:
+        outcome: One of `messages.OUTCOMES`.
+        reason: One line for people.
+        workers: The last report of each rank that is known to have ended.
+        replace: Instances that must not be used again.
+    """
+
+    outcome: str
+    reason: str
+    workers: dict[int, dict[str, Any]] = field(default_factory=dict)
+    replace: tuple[str, ...] = ()
+
+
+def end_by_leader(event: dict[str, Any], workers: dict[int, dict[str, Any]]) -> End:
+    """The end as the leader's event "ended" tells it."""
+    outcome, reason = str(event["outcome"]), str(event["reason"])
+    first = event.get("first_failure")
+    if outcome == messages.FAILED and first:
+        reason = reasons.first_failure(first)
+    return End(outcome, reason, workers)
+
+
+def end_by_reports(
+    nodes: Sequence[Node],
+    workers: dict[int, dict[str, Any]],
+    world_size: int,
+    stop: End | None,
+    tell: Callable[[dict[str, Any]], None],
+) -> End:
+    """The end as the agents' reports tell it; its outcome is LOST where they do not.
+
+    Args:
+        nodes: With the reports that were found on them.
+        workers: What is known of workers that have ended; completed from the reports.
+        world_size: Workers of the whole gang.
+        stop: How a gang ends that was told to stop; None if it was not.
+        tell: Called with every failure, as the leader's events would have.
+    """
+    for node in nodes:
+        for body in (node.report_seen or {}).get("workers", ()):
+            workers.setdefault(int(body["rank"]), {"node": node.rank, **body})
+    leader = nodes[0].report_seen or {}
+    outcome, reason = leader.get("outcome"), str(leader.get("reason") or "")
+    bad = [body for body in workers.values() if reasons.failed_by_itself(body)]
+    if outcome == messages.FAILED or (outcome is None and bad and stop is None):
+        return _failed(bad, workers, reason, tell)
+    if outcome in messages.OUTCOMES:
+        return End(str(outcome), reason, workers)
+    if stop is not None:
+        return stop
+    if len(workers) == world_size and not bad:
+        return End(messages.DONE, "", workers)
+    return End(messages.LOST, "", workers)
+
+
+def _failed(
+    bad: list[dict[str, Any]],
+    workers: dict[int, dict[str, Any]],
+    reason: str,
+    tell: Callable[[dict[str, Any]], None],
+) -> End:
+    # The leader names the rank that failed first; without it, clocks of several machines have to do.
+    named = re.search(r"rank (\d+)", reason)
+    first = workers.get(int(named[1])) if named else None
+    if first is None:
+        first = min(bad, key=lambda body: float(body.get("ended") or 0), default=None)
+    for body in bad:
+        tell({**body, "kind": "worker"})
+    if first is None:
+        return End(messages.FAILED, reason, workers)
+    tell({**first, "kind": "first_failure"})
+    return End(messages.FAILED, reasons.first_failure(first), workers)

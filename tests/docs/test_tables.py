@@ -1,0 +1,44 @@
+"""Tables of the pages that are made from the code: they hold what the code holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from flowlite.node import environment
+from flowlite.spec.options import TaskOptions
+from flowlite.supervise import lifecycle
+
+DOCS = Path(__file__).resolve().parent.parent.parent / "docs"
+
+
+def environment_rows() -> list[str]:
+    """The table of a worker's variables."""
+    rows = []
+    for row in environment.TABLE:
+        only = f" ({row.modes[0]} mode only)" if len(row.modes) == 1 else ""
+        rows.append(f"| `{row.name}` | {row.meaning}{only} |")
+    return rows
+
+
+def lifecycle_rows() -> list[str]:
+    """The table of a task's life."""
+    return [
+        f"| {state.value} | {happening.value} | {following.value} |"
+        for (state, happening), (following, _) in lifecycle.TABLE.items()
+    ]
+
+
+def test_the_environment_of_a_worker() -> None:
+    page = (DOCS / "multi-node.md").read_text()
+    assert "\n".join(environment_rows()) in page
+
+
+def test_the_life_of_a_task() -> None:
+    page = (DOCS / "architecture.md").read_text()
+    assert "\n".join(lifecycle_rows()) in page
+
+
+def test_every_option_is_explained() -> None:
+    table = (DOCS / "decorator.md").read_text().partition("## Options")[2]
+    missing = [name for name in TaskOptions.__annotations__ if f"`{name}`" not in table]
+    assert not missing

@@ -1,0 +1,238 @@
+"""Getting a task under way: drafts, one supervisor per task, and a new one where the old one is gone or hangs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from flowlite.errors import StoreError
+from flowlite.provider import Plan
+from flowlite.store import LeaseHolder, Store
+from flowlite.supervise import identity, start
+from flowlite.supervise.asked import Asked, Retries
+from flowlite.supervise.cost import cost_of, rate_of
+from flowlite.supervise.reasons import duration, first_failure, how_it_ended
+from tests.gangs import let_go, shell, submit, waiting
+from tests.helpers import eventually, process_alive
+from tests.test_store import task
+
+
+def test_a_draft_that_is_not_submitted_leaves_nothing(flow_home: Path) -> None:
+    with start.draft_task(flow_home) as draft:
+        assert draft.paths.bundle.stat().st_mode & 0o777 == 0o700
+        (draft.paths.bundle / "call.bin").write_bytes(b"x")
+    assert list((flow_home / "tasks").iterdir()) == []
+
+
+def test_what_the_store_refuses_leaves_nothing(
+    flow_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(flow_home / "state.db")
+
+    def refuse(*_: object) -> None:
+        raise StoreError("database or disk is full")
+
+    monkeypatch.setattr(store, "create_task", refuse)
+    monkeypatch.setattr(start, "start_supervisor", lambda *_: pytest.fail("was started"))
+    plan = Plan("local", "this machine", 1, 1)
+    with pytest.raises(StoreError, match="full"), start.draft_task(flow_home) as draft:
+        start.submit(
+            store, draft, name="x", function="x", config={}, plan=plan, call={"kind": "command"}
+        )
+    assert list((flow_home / "tasks").iterdir()) == []
+
+
+def test_ids_are_short_and_differ() -> None:
+    ids = {start.new_task_id() for _ in range(1000)}
+    assert len(ids) == 1000
+    assert {len(task_id) for task_id in ids} == {11}
+
+
+def test_several_supervisors_of_one_task_do_no_harm(flow_home: Path) -> None:
+    gang = submit(flow_home, waiting(), nodes=2)
+    others = [start.start_supervisor(flow_home, gang.id) for _ in range(3)]
+    gang.wait("running")
+    eventually(lambda: sum(process_alive(pid) for pid in others) <= 1)
+    let_go(flow_home)
+    record = gang.end()
+    assert record.attempt == 1
+    assert len(gang.store.intents(gang.id)) == 1
+
+
+def test_a_supervisor_that_lives_is_left_alone(flow_home: Path) -> None:
+    gang = submit(flow_home, waiting())
+    # Also in the moment before it has its lease.
+    assert start.ensure_supervisors(gang.store, flow_home) == []
+    gang.wait("running")
+    assert start.ensure_supervisors(gang.store, flow_home) == []
+    let_go(flow_home)
+    gang.end()
+
+
+def test_a_supervisor_that_hangs_is_replaced_when_its_lease_has_lapsed(flow_home: Path) -> None:
+    gang = submit(flow_home, waiting())
+    gang.wait("running")
+    hung = gang.supervisor()
+    assert hung is not None
+    os.kill(hung, signal.SIGSTOP)
+    try:
+        assert start.ensure_supervisors(gang.store, flow_home) == []
+        lease = _lapse(gang.store, gang.id)
+        assert start.ensure_supervisors(gang.store, flow_home) == [gang.id]
+        eventually(lambda: gang.record.lease_token > lease, what="a new supervisor")
+    finally:
+        os.kill(hung, signal.SIGCONT)
+    eventually(lambda: not process_alive(hung), timeout=20, what="the old one to notice and leave")
+    let_go(flow_home)
+    gang.end()
+
+
+def _lapse(store: Store, task_id: str) -> int:
+    """Lets the lease of a task expire."""
+    record = store.get_task(task_id)
+    with store._write() as db:
+        db.execute("UPDATE tasks SET lease_expires = 1 WHERE id = ?", (task_id,))
+    return record.lease_token
+
+
+def test_a_task_without_its_directory_is_passed_over(flow_home: Path) -> None:
+    store = Store(flow_home / "state.db")
+    store.create_task(task("tgone", created_at=time.time() - 100))
+    assert start.ensure_supervisors(store, flow_home) == []
+
+
+def test_variables_of_an_outer_task_are_not_passed_on(
+    flow_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLOW_TASK_ID", "outer")
+    monkeypatch.setenv("FLOW_NODE_RANK", "7")
+    monkeypatch.setenv("USERS_OWN", "kept")
+    gang = submit(
+        flow_home, shell('echo "$FLOW_TASK_ID $FLOW_NODE_RANK $USERS_OWN ${PYTHONPATH-none}"')
+    )
+    gang.end()
+    assert gang.output(0) == f"{gang.id} 0 kept none\n"
+
+
+# Identity
+
+
+def test_a_process_is_known_again_and_a_reused_number_is_not() -> None:
+    me = identity.of_process(os.getpid())
+    assert me.alive
+    assert not identity.Process(me.pid, "1").alive
+    assert not identity.Process(me.pid, "").alive
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    it = identity.of_process(child.pid)
+    assert it.alive
+    child.kill()
+    # Dead, though nobody has waited for it yet.
+    eventually(lambda: not it.alive)
+    child.communicate()
+
+
+def test_an_owner_is_dead_only_if_that_can_be_known() -> None:
+    child = subprocess.Popen(["true"])
+    gone = identity.Process(child.pid, "12345")
+    child.wait()
+    assert not identity.provably_dead(identity.owner())
+    assert identity.provably_dead(identity.owner(gone))
+    place, _, rest = identity.owner(gone).partition("|")
+    host, boot, namespace = place.split("/")
+    assert not identity.provably_dead(f"other/{boot}/{namespace}|{rest}")
+    assert not identity.provably_dead(f"{host}/{boot}/pid:[1]|{rest}")
+    assert identity.provably_dead(f"{host}/an-older-boot/{namespace}|{rest}")
+    for nonsense in ("", "me", "a|b|c", f"{host}|1|2"):
+        assert not identity.provably_dead(nonsense)
+
+
+def test_lease_holders_are_cheap_to_list(flow_home: Path) -> None:
+    store = Store(flow_home / "state.db")
+    store.create_task(task("t1"))
+    assert store.unfinished_leases() == [LeaseHolder("t1", None, 0.0, 1.0)]
+
+
+# What was asked, in numbers and words
+
+
+def test_pauses_between_attempts() -> None:
+    retries = Retries(9, delay=2.0, backoff=3.0, max_delay=50.0)
+    assert [retries.delay_before(n) for n in range(1, 6)] == [2.0, 6.0, 18.0, 50.0, 50.0]
+    assert retries.delay_before(10_000) == 50.0
+    assert Retries(3).delay_before(2) == 0.0
+
+
+def test_a_configuration_as_the_supervisor_reads_it() -> None:
+    plan = Plan("local", "this machine", 2, 1).to_json()
+    config = {
+        "distributed_mode": "manual",
+        "gpu": "h100:8",
+        "retries": {"max_retries": 3, "delay": 1.0},
+        "grace_seconds": 2.5,
+        "environment": {"A": "b"},
+    }
+    asked = Asked.of(task("t1", plan=plan, config=config))
+    assert (asked.workers_per_node, asked.processes_per_node) == (1, 8)
+    assert asked.retries == Retries(3, 1.0)
+    assert (asked.grace, asked.environment, asked.nodes) == (2.5, {"A": "b"}, 2)
+    assert Asked.of(task("t1", plan=plan, config={})).retries == Retries(0)
+
+
+def test_money() -> None:
+    from flowlite.store import InstanceRecord
+
+    running = InstanceRecord("a", "t", "p", "running", 2.0, 1000.0, {})
+    ended = InstanceRecord("b", "t", "p", "ended", 4.0, 1000.0, {}, ended_at=2800.0)
+    assert cost_of([running, ended], 1000.0 + 3600) == pytest.approx(2.0 + 2.0)
+    assert cost_of([running], 500.0) == 0.0
+    assert rate_of([running, ended]) == 2.0
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (
+            {
+                "code": 1,
+                "failure": {"kind": "exception", "type": "ValueError", "message": "no\nmore"},
+            },
+            "ValueError: no",
+        ),
+        (
+            {
+                "code": 1,
+                "failure": {"kind": "exception", "type": "KeyboardInterrupt", "message": ""},
+            },
+            "KeyboardInterrupt",
+        ),
+        (
+            {"code": None, "signal": 9, "failure": {"kind": "signal"}},
+            "killed by SIGKILL (out of memory?)",
+        ),
+        ({"code": None, "signal": 11, "failure": None}, "killed by SIGSEGV"),
+        ({"code": None, "signal": 99, "failure": None}, "killed by signal 99"),
+        ({"code": 42, "failure": {"kind": "exit", "message": ""}}, "exited with 42"),
+        ({"code": 42, "failure": None}, "exited with 42"),
+    ],
+)
+def test_ends_in_words(body: dict[str, object], text: str) -> None:
+    assert how_it_ended(body) == text
+    assert (
+        first_failure({"node": 2, "rank": 17, **body}) == f"first failure: node 2, rank 17: {text}"
+    )
+
+
+def test_durations_in_words() -> None:
+    assert [duration(s) for s in (0.5, 36, 600, 7200, 43200)] == [
+        "0.5 s",
+        "36 s",
+        "10 min",
+        "2.0 h",
+        "12.0 h",
+    ]
