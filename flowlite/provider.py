@@ -209,7 +209,10 @@ class Provider(ABC):
 
     @abstractmethod
     def list_instances(self, task_id: str | None = None) -> list[Instance]:
-        """What exists and bears our tag: of one task, or of all. An ended instance may be listed as "ended" or not."""
+        """What exists and bears the tag of this FLOW_HOME: of one task, or of all.
+
+        An ended instance may be listed as "ended" or not at all. `flow gc` ends what is listed and has no live task.
+        """
 
     @abstractmethod
     def terminate(self, instances: Sequence[Instance]) -> None:

@@ -15,11 +15,32 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from flowlite.errors import LeaseLost, NotFound, StoreError
+from flowlite.records import (
+    FINAL_STATES,
+    Event,
+    InstanceRecord,
+    Intent,
+    Lease,
+    LeaseHolder,
+    TaskRecord,
+)
+
+__all__ = [
+    "FINAL_STATES",
+    "MIGRATIONS",
+    "SCHEMA_VERSION",
+    "Event",
+    "InstanceRecord",
+    "Intent",
+    "Lease",
+    "LeaseHolder",
+    "Store",
+    "TaskRecord",
+]
 
 BUSY_TIMEOUT_SECONDS = 30.0
 
@@ -58,109 +79,6 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     ),
 )
 SCHEMA_VERSION = len(MIGRATIONS)
-
-FINAL_STATES = frozenset({"completed", "failed", "cancelled"})
-
-
-@dataclass(frozen=True, slots=True)
-class TaskRecord:
-    """One row of `tasks`. Times are Unix times; `cost` is US dollars as last added up.
-
-    Attributes:
-        function: Name of the function, or the command line.
-        outcome: "" until the gang has ended, then "done", "failed" or "cancelled".
-        call: What the workers run, as in the agent's configuration, with paths on this machine.
-        attempt: Number of the current attempt, from 1; 0 before the first.
-        roster: Instance ids by node rank.
-        lease_token: Rises with every change of supervisor.
-    """
-
-    id: str
-    name: str
-    function: str
-    provider: str
-    config: dict[str, Any]
-    plan: dict[str, Any]
-    call: dict[str, Any]
-    created_at: float
-    state: str = "pending"
-    reason: str = ""
-    outcome: str = ""
-    attempt: int = 0
-    retries_used: int = 0
-    roster: list[str] = field(default_factory=list)
-    started_at: float | None = None
-    finished_at: float | None = None
-    cancel_requested_at: float | None = None
-    cost: float = 0.0
-    lease_owner: str | None = None
-    lease_token: int = 0
-    lease_expires: float = 0.0
-
-    @property
-    def final(self) -> bool:
-        """Nothing will change any more."""
-        return self.state in FINAL_STATES
-
-
-@dataclass(frozen=True, slots=True)
-class InstanceRecord:
-    """One row of `instances`. `data` is the provider's `Instance` as JSON."""
-
-    id: str
-    task_id: str
-    provider: str
-    state: str
-    price_per_hour: float
-    launched_at: float
-    data: dict[str, Any]
-    node_rank: int | None = None
-    ended_at: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Intent:
-    """One row of `intents`: something that may cost money, written down before it is done."""
-
-    token: str
-    task_id: str
-    kind: str
-    data: dict[str, Any]
-    state: str
-    created_at: float
-    settled_at: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One row of `events`."""
-
-    seq: int
-    task_id: str
-    at: float
-    kind: str
-    text: str
-    data: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Lease:
-    """The right to write to one task. `token` is the fencing token."""
-
-    task_id: str
-    owner: str
-    token: int
-
-
-@dataclass(frozen=True, slots=True)
-class LeaseHolder:
-    """Who looks after an unfinished task: `owner` is None if nobody does; times are Unix times."""
-
-    task_id: str
-    owner: str | None
-    expires: float
-    created_at: float
-
 
 _Row = TypeVar("_Row")
 

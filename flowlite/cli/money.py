@@ -59,8 +59,9 @@ def cost(
             ],
         )
     if task is None:
+        tasks_counted = "1 task" if len(rows) == 1 else f"{len(rows)} tasks"
         output.say(
-            f"in all: {output.money(total)} for {len(rows)} tasks, {output.money(rate)} per hour now"
+            f"in all: {output.money(total)} for {tasks_counted}, {output.money(rate)} per hour now"
         )
 
 

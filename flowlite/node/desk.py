@@ -43,6 +43,11 @@ class SupervisorDesk:
 
     def attach(self, connection: int, after: int, phase: str) -> None:
         """A supervisor takes over: it learns the phase, and the events after the number it names."""
+        if after > len(self._journal):
+            reason = f"you know of event {after}, this leader of {len(self._journal)} only: it is not the one you knew"
+            self._outbox.tell({"type": "refuse", "reason": reason}, connection)
+            self._outbox.add(Close(connection))
+            return
         if self.connection is not None and self.connection != connection:
             self._outbox.add(Close(self.connection))
         self.connection = connection

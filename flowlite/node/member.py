@@ -15,6 +15,7 @@ from typing import Any
 
 from . import messages as m
 from .messages import GangSettings, Message, MessageError
+from .pulse import Pulse
 from .streams import StreamSender
 
 RELEASED = "released"
@@ -88,8 +89,7 @@ class Member:
         self._incarnation = incarnation
         self._rank = settings.rank_of(instance)
         self._heard = now
-        self._ticked = now
-        self._beat = now
+        self._pulse = Pulse(settings, now)
         self._hung_up = now
         self._ever_welcome = False
         self._on_line = False
@@ -117,7 +117,6 @@ class Member:
                 "facts": dict(facts),
             }
         )
-        self._beat = now
         return self._take()
 
     def disconnected(self, now: float) -> list[MemberAction]:
@@ -215,7 +214,7 @@ class Member:
     def unprepared(self, error: str) -> list[MemberAction]:
         """`Prepare` or `Start` failed; the text names what was found and what to do."""
         if not self._stop_ordered:
-            self._report("unready", {"type": "unready", "error": error})
+            self._report("unready", {"type": "unready", "error": m.shorten(error)})
         return self._take()
 
     def started(self) -> list[MemberAction]:
@@ -227,7 +226,7 @@ class Member:
         """A worker has ended; once per rank counts."""
         name = f"worker {body['rank']}"
         if name not in self._told:
-            self._report(name, {**body, "type": "worker"})
+            self._report(name, {**m.shorten_body(body), "type": "worker"})
             self._out.append(Follow())
         return self._take()
 
@@ -241,27 +240,25 @@ class Member:
 
     def halt(self, kind: str, reason: str) -> list[MemberAction]:
         """This node wants the gang to stop."""
-        self._report("halt", {"type": "halt", "kind": kind, "reason": reason})
+        self._report("halt", {"type": "halt", "kind": kind, "reason": m.shorten(reason)})
         return self._take()
 
     # Time.
 
     def tick(self, now: float) -> list[MemberAction]:
         """Let time pass. Call it a few times per beat."""
-        starved = now - self._ticked > max(2 * self._settings.pulse, 2.0)
-        self._ticked = now
+        pause = self._pulse.pause(now)
         if self.left is not None or self._leave_after_stop is not None:
             return self._take()
-        if self._on_line and now - self._beat >= self._settings.pulse:
-            self._beat = now
+        if self._on_line and self._pulse.due(now):
             self._tell({"type": "beat"})
         silence = now - self._heard
         if now - max(self._heard, self._hung_up) >= self._settings.lost_after:
             # The leader may be well and only this connection dead: try another.
             self._hung_up = now
             self._out.append(HangUp())
-        # After a pause of our own, first hear what the leader has been saying meanwhile.
-        if not starved:
+        if not pause:
+            # After one, first hear what the leader has been saying meanwhile.
             self._fence(silence)
         return self._take()
 

@@ -30,7 +30,7 @@ The body of a worker that ended: rank, local_rank, node, code (int | None), sign
 
 from __future__ import annotations
 
-import base64
+import binascii
 import json
 import zlib
 from collections.abc import Mapping, Sequence
@@ -234,6 +234,36 @@ def describe_failure(body: Mapping[str, Any]) -> str:
     return f"{where}: exited with {body.get('code')}"
 
 
+TEXT_LIMIT = 16 * 1024
+"""Most characters of a text that people wrote or programs made (an exception's message may hold a whole array)."""
+
+_TAIL_LINES, _TAIL_LIMIT = 20, 8 * 1024
+
+
+def shorten(text: Any, limit: int = TEXT_LIMIT) -> str:
+    """A text that fits into a message, with its beginning and its end."""
+    whole = str(text)
+    if len(whole) <= limit:
+        return whole
+    half = limit // 2
+    return f"{whole[:half]} [… {len(whole) - 2 * half} characters …] {whole[-half:]}"
+
+
+def shorten_body(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The body of a worker that ended, so that no message or last line is too long to be sent."""
+    short = dict(body)
+    if isinstance(failure := body.get("failure"), Mapping):
+        short["failure"] = {
+            name: shorten(value) if isinstance(value, str) else value
+            for name, value in failure.items()
+        }
+    if isinstance(tail := body.get("tail"), (list, tuple)):
+        short["tail"] = [
+            shorten(line, _TAIL_LIMIT // _TAIL_LINES * 2) for line in tail[-_TAIL_LINES:]
+        ]
+    return short
+
+
 _PLAIN_ADDRESSES = 64
 
 
@@ -241,7 +271,9 @@ def pack_addresses(addresses: Sequence[str]) -> dict[str, Any]:
     """Fields of `go` that carry all addresses; packed for large gangs, where every node gets every address."""
     if len(addresses) <= _PLAIN_ADDRESSES:
         return {"addresses": list(addresses)}
-    return {"packed": base64.b64encode(zlib.compress(json.dumps(addresses).encode(), 1)).decode()}
+    return {
+        "packed": binascii.b2a_base64(zlib.compress(json.dumps(addresses).encode(), 1)).decode()
+    }
 
 
 def unpack_addresses(message: Mapping[str, Any]) -> list[str]:
@@ -249,7 +281,7 @@ def unpack_addresses(message: Mapping[str, Any]) -> list[str]:
     try:
         if "packed" in message:
             inflate = zlib.decompressobj()
-            text = inflate.decompress(base64.b64decode(message["packed"]), 64 * 1024 * 1024)
+            text = inflate.decompress(binascii.a2b_base64(message["packed"]), 64 * 1024 * 1024)
             addresses = json.loads(text)
         else:
             addresses = message["addresses"]

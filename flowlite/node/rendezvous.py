@@ -12,23 +12,18 @@ itself repeats everything it has to report; both sides ignore what they know alr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from . import messages as m
-from .actions import Action, Close, CloseMaster, Finish, Moment, Outbox, Peer, ProveMaster
+from .actions import Action, Close, CloseMaster, Moment, Outbox, Peer, ProveMaster
+from .admission import Refusal, admit
 from .agreement import disagreements, warnings
 from .desk import SupervisorDesk
+from .farewell import Farewell
 from .messages import GangSettings, Message, MessageError
-from .roster import node_of
+from .pulse import Pulse
 from .seats import Seat, Seats
-
-RECONNECT_GRACE = 0.5
-"""Seconds a node whose connection broke has to come back before it is suspected."""
-
-RELEASE_WAIT = 2.0
-"""Seconds after release until agents that have not hung up are left alone."""
-
+from .tally import Tally
 
 _STRANGERS_NAMED = 4
 
@@ -44,16 +39,14 @@ class Rendezvous:
         self._token = volume_token
         self._began = now.steady
         self._since = now.steady
-        self._ticked = now.steady
-        self._beat = now.steady
-        self._exits: dict[int, Mapping[str, Any]] = {}
+        self._pulse = Pulse(settings, now.steady)
+        self._tally = Tally(settings)
         self._first: dict[str, Any] | None = None
+        self._farewell = Farewell(settings, self._outbox, self._seats, self._desk)
         self._order: dict[str, Any] | None = None
         self._go: dict[str, Any] | None = None
         self._turned_away: dict[str, int] = {}
         self._holding_master = False
-        self._release_asked = False
-        self._released: float | None = None
         self.phase = m.GATHERING
         self.outcome: str | None = None
         self.reason = ""
@@ -93,7 +86,7 @@ class Rendezvous:
         seat = self._seats.of_connection(connection)
         if seat is not None:
             self._seats.part(seat, now.steady)
-            self._finish_if_alone(now)
+            self._farewell.finish_if_alone()
         elif connection == self._desk.connection:
             self._desk.leave()
         return self._outbox.take()
@@ -126,21 +119,17 @@ class Rendezvous:
 
     def tick(self, now: Moment) -> list[Action]:
         """Let time pass. Call it a few times per beat."""
-        gap = now.steady - self._ticked
-        self._ticked = now.steady
-        if gap > max(2 * self._settings.pulse, 2.0):
-            # The leader itself was suspended or starved: nobody else's silence is proved by that.
-            for seat in self._seats:
-                seat.heard += gap
-            self._desk.heard += gap
-        if now.steady - self._beat >= self._settings.pulse:
-            self._beat = now.steady
+        pause = self._pulse.pause(now.steady)
+        if pause:
+            self._seats.excuse(pause)
+            self._desk.heard += pause
+        if self._pulse.due(now.steady):
             self._tell_all({"type": "beat"})
             self._desk.tell({"type": "beat"})
         if now.steady - self._desk.heard > self._settings.lost_after:
             self._desk.turn_out()
         if self.phase == m.ENDED:
-            self._linger(now)
+            self._farewell.tick(now.steady)
         else:
             self._watch(now)
             self._time_out(now)
@@ -149,18 +138,12 @@ class Rendezvous:
     # Members.
 
     def _join(self, connection: int, peer: Peer, message: Message, now: Moment) -> None:
-        seat = self._seats.of_instance(message["instance"])
-        if seat is None or peer.name != message["instance"]:
-            self._refuse(connection, f"{message['instance']} is not in the roster of this gang")
+        seat = admit(self._seats, self.phase, peer, message)
+        if isinstance(seat, Refusal):
+            self._turn_down(connection, seat, now)
             return
         incarnation = message["incarnation"]
-        again = seat.joined and seat.incarnation == incarnation
-        if seat.joined and not again and (reason := self._seat_taken(seat, peer, now)):
-            self._refuse(connection, reason)
-            return
-        if self.phase == m.ENDED and not again:
-            self._refuse(connection, f"the gang has ended ({self.outcome}: {self.reason})")
-            return
+        again = seat.incarnation == incarnation
         if seat.connection is not None and seat.connection != connection:
             self._outbox.add(Close(seat.connection))
             self._seats.part(seat, now.steady)
@@ -171,38 +154,21 @@ class Rendezvous:
         welcome = {"type": "welcome", "rank": seat.rank, "roster": self._settings.digest}
         self._outbox.tell(welcome, connection)
         if not again:
-            self._desk.record(
-                "joined",
-                now,
-                instance=seat.instance,
-                rank=seat.rank,
-                address=peer.address,
-                facts=seat.facts,
-            )
+            self._desk.record("joined", now, **seat.who, address=seat.address, facts=seat.facts)
             for text in warnings(self._settings, seat.rank, seat.facts, now.unix):
-                self._desk.record("warning", now, text=text, instance=seat.instance, rank=seat.rank)
+                self._desk.record("warning", now, text=text, **seat.who)
         self._catch_up(seat)
         if self.phase == m.GATHERING and self._seats.joined == len(self._seats):
             self._all_joined(now)
         self._go_if_ready(now)
 
-    def _seat_taken(self, seat: Seat, peer: Peer, now: Moment) -> str:
-        """Why another agent may not take a seat that was taken; "" if it may."""
-        name = self._seats.name(seat)
-        if seat.connection is not None:
-            text = (
-                f"two agents claim to be {name}: one at {seat.address}, another at {peer.address}; the second was "
-                "refused. Make sure that every node has an id of its own and is started once"
-            )
-            if self.phase != m.ENDED:
-                self._desk.record("warning", now, text=text, instance=seat.instance, rank=seat.rank)
-            return text
-        if self.phase in (m.GATHERING, m.PREPARING):
-            return ""
-        self._suspect(
-            seat, "another agent of it asks to join, so the one that had started is gone", now
-        )
-        return f"{name} had started workers under an earlier agent; it can come back in the next epoch only"
+    def _turn_down(self, connection: int, refusal: Refusal, now: Moment) -> None:
+        ended = f" ({self.outcome}: {self.reason})" if self.phase == m.ENDED else ""
+        self._refuse(connection, f"{refusal.reason}{ended}")
+        if refusal.seat is not None and refusal.warning:
+            self._desk.record("warning", now, text=refusal.reason, **refusal.seat.who)
+        if refusal.seat is not None and refusal.doubt:
+            self._suspect(refusal.seat, refusal.doubt, now)
 
     def _catch_up(self, seat: Seat) -> None:
         """Tell a member that just joined what holds for it now."""
@@ -218,15 +184,13 @@ class Rendezvous:
                 self._outbox.tell(self._stop_order(), seat.connection)
             self._outbox.tell(self._ended_message(), seat.connection)
         self._desk.order_streams(seat.rank, seat.connection)
-        if self._released is not None:
+        if self._farewell.given:
             self._outbox.tell({"type": "release"}, seat.connection)
 
     def _from_member(self, seat: Seat, kind: str, message: Message, now: Moment) -> None:
         if kind == "ready" and self.phase == m.PREPARING and not seat.ready:
             self._seats.mark_ready(seat)
-            self._desk.record(
-                "ready", now, instance=seat.instance, rank=seat.rank, facts=message["facts"]
-            )
+            self._desk.record("ready", now, **seat.who, facts=message["facts"])
             self._go_if_ready(now)
         elif kind == "unready":
             outcome = m.ERROR if self._go else m.CHECKS
@@ -234,7 +198,7 @@ class Rendezvous:
         elif kind == "started" and not seat.started:
             seat.started = True
             if self.phase != m.ENDED:
-                self._desk.record("started", now, instance=seat.instance, rank=seat.rank)
+                self._desk.record("started", now, **seat.who)
         elif kind == "worker":
             self._worker(seat, message, now)
         elif kind == "halt":
@@ -243,28 +207,22 @@ class Rendezvous:
         elif kind == "stopped" and self.phase in (m.STOPPING, m.ENDED) and not seat.stopped:
             seat.stopped = True
             if self.phase == m.STOPPING:
-                self._desk.record("stopped", now, instance=seat.instance, rank=seat.rank)
+                self._desk.record("stopped", now, **seat.who)
             self._end_if_settled(now)
 
     def _worker(self, seat: Seat, message: Message, now: Moment) -> None:
         """A worker has ended."""
-        rank = message["rank"]
-        if not 0 <= rank < self._settings.world_size or self._node(rank) != seat.rank:
-            raise MessageError(f"{self._seats.name(seat)} reports rank {rank}, which is not on it")
-        if rank in self._exits or self._go is None or self.phase == m.ENDED:
+        if self._go is None or self.phase == m.ENDED:
             return
-        body = {
-            name: value for name, value in message.items() if name not in ("type", "task", "epoch")
-        }
-        body["node"] = seat.rank
-        self._exits[rank] = body
+        body = self._tally.add(seat.rank, message)
+        if body is None:
+            return
         self._desk.record("worker", now, **body)
-        if self.phase == m.RUNNING and m.failed(body):
+        if self.phase == m.RUNNING and self._tally.first is not None:
             self._first = body
-            reason = f"first failure: {m.describe_failure(body)}"
-            self._desk.record("first_failure", now, **{**body, "reason": reason})
-            self._stop(m.FAILED, reason, now)
-        elif self.phase == m.RUNNING and len(self._exits) == self._settings.world_size:
+            self._desk.record("first_failure", now, **{**body, "reason": self._tally.reason})
+            self._stop(m.FAILED, self._tally.reason, now)
+        elif self.phase == m.RUNNING and self._tally.complete:
             self._end(m.DONE, "every worker ended well", now)
 
     # The way of the gang.
@@ -286,7 +244,7 @@ class Rendezvous:
             return
         self._close_master()
         self.phase = m.RUNNING
-        addresses = [self._address(seat) for seat in self._seats]
+        addresses = self._seats.addresses()
         self._go = {
             "type": "go",
             "roster": self._settings.digest,
@@ -295,11 +253,6 @@ class Rendezvous:
         }
         self._desk.record("go", now, addresses=addresses, **self._order)
         self._tell_all(self._go)
-
-    def _address(self, seat: Seat) -> str:
-        """What the other nodes reach a node by: as the leader sees it, but never a loopback the leader alone sees."""
-        leader = self._settings.leader_address
-        return leader if seat.rank == 0 or seat.address.startswith("127.") else seat.address
 
     def _stop(self, outcome: str, reason: str, now: Moment) -> None:
         """Begin to stop the gang, unless it is being stopped already: the first reason counts."""
@@ -333,28 +286,16 @@ class Rendezvous:
             unstopped=[s.instance for s in self._seats if s.joined and not s.stopped and not done],
         )
         self._tell_all(self._ended_message())
-        if self._release_asked:
-            self._release(now)
+        self._farewell.begin(now.steady)
 
     # Time.
 
     def _watch(self, now: Moment) -> None:
-        for seat in self._seats:
-            if seat.settled:
-                continue
-            silence = now.steady - seat.heard
-            if silence >= self._settings.lost_after:
-                self._suspect(seat, f"no sign of life for {silence:.0f} s", now)
-            elif seat.parted is not None and now.steady - seat.parted >= RECONNECT_GRACE:
-                self._suspect(
-                    seat, "its connection to the leader broke, and it has not come back", now
-                )
-            if silence >= self._settings.fence_after and self.phase in (m.PREPARING, m.RUNNING):
-                self._lose(
-                    seat,
-                    f"silent for {silence:.0f} s, so that it has stopped its workers itself",
-                    now,
-                )
+        for seat, why in self._seats.doubtful(now.steady):
+            self._suspect(seat, why, now)
+        if self.phase in (m.PREPARING, m.RUNNING):
+            for seat, why in self._seats.given_up(now.steady):
+                self._lose(seat, why, now)
 
     def _time_out(self, now: Moment) -> None:
         waited = now.steady - self._since
@@ -372,25 +313,27 @@ class Rendezvous:
 
     def _missing(self, what: str, seats: list[Seat], waited: float, now: Moment) -> str:
         known = self._seats.list_with(seats, self._began, now.steady)
+        place = self._settings.leader_address
         return (
             f"{len(seats)} of {len(self._seats)} nodes {what} within {waited:.0f} s: {known}. "
-            "Look at agent.log of these nodes, and whether they reach the leader at "
-            f"{self._settings.leader_address}"
-        ) + "".join(
-            f". {count} connections from {address} could not prove the task's secret"
-            for address, count in self._turned_away.items()
+            f"Look at agent.log of these nodes, and whether they reach the leader at {place}"
+            f"{''.join(f'. {text}' for text in self._strangers())}"
         )
+
+    def _strangers(self) -> list[str]:
+        found = self._turned_away.items()
+        return [f"{n} connections from {ip} could not prove the task's secret" for ip, n in found]
 
     def _suspect(self, seat: Seat, why: str, now: Moment) -> None:
         if not seat.suspect and self.phase != m.ENDED:
             seat.suspect = True
-            self._desk.record("suspect", now, instance=seat.instance, rank=seat.rank, why=why)
+            self._desk.record("suspect", now, **seat.who, why=why)
 
     def _lose(self, seat: Seat, why: str, now: Moment) -> None:
         if seat.lost or self.phase == m.ENDED:
             return
         seat.lost = True
-        self._desk.record("lost", now, instance=seat.instance, rank=seat.rank, why=why)
+        self._desk.record("lost", now, **seat.who, why=why)
         self._stop(m.LOST, f"{self._seats.name(seat)} is lost: {why}", now)
         self._end_if_settled(now)
 
@@ -399,7 +342,7 @@ class Rendezvous:
         if seat.suspect:
             seat.suspect = False
             if self.phase != m.ENDED:
-                self._desk.record("back", now, instance=seat.instance, rank=seat.rank)
+                self._desk.record("back", now, **seat.who)
 
     # The supervisor, and the end.
 
@@ -424,44 +367,23 @@ class Rendezvous:
             if accused is not None and accused.suspect:
                 self._lose(accused, message["why"], now)
         elif kind == "release":
-            self._release_asked = True
-            if self.phase == m.ENDED and self._released is None:
-                self._release(now)
-
-    def _linger(self, now: Moment) -> None:
-        """After the end: wait to be collected; a supervisor on the line is still collecting."""
-        if self._released is None:
-            if now.steady - max(self._since, self._desk.heard) >= self._settings.linger:
-                self._release(now)
-        elif now.steady - self._released >= RELEASE_WAIT:
-            self._outbox.add(Finish())
-
-    def _release(self, now: Moment) -> None:
-        self._released = now.steady
-        self._tell_all({"type": "release"})
-        self._desk.tell({"type": "release"})
-        self._finish_if_alone(now)
-
-    def _finish_if_alone(self, now: Moment) -> None:
-        if self._released is not None and not self._seats.connected:
-            self._outbox.add(Finish())
+            self._farewell.asked = True
+            if self.phase == m.ENDED:
+                self._farewell.give(now.steady)
 
     # Small things.
 
     def _other_epoch(self, connection: int, peer: Peer, message: Message, now: Moment) -> None:
         epoch, ours = message["epoch"], self._settings.epoch
-        self._refuse(connection, f"this gang is of epoch {ours}, not {epoch}", epoch=ours)
+        self._refuse(connection, f"this gang is of epoch {ours}, not {epoch}")
         if epoch > ours:
             self._stop(
                 m.ERROR, f"superseded: {peer.role} {peer.name} is of epoch {epoch} already", now
             )
 
-    def _refuse(self, connection: int, reason: str, epoch: int | None = None) -> None:
+    def _refuse(self, connection: int, reason: str) -> None:
         self._outbox.tell({"type": "refuse", "reason": reason}, connection)
         self._outbox.add(Close(connection))
-
-    def _node(self, rank: int) -> int:
-        return node_of(rank, self._settings.processes_per_node)
 
     def _prepare_order(self) -> Message:
         return {"type": "prepare", **(self._order or {}), "volume_token": self._token}

@@ -8,6 +8,9 @@ from typing import Any
 
 from .messages import GangSettings
 
+RECONNECT_GRACE = 0.5
+"""Seconds a node whose connection broke has to come back before it is suspected."""
+
 _NAMED = 10
 
 
@@ -41,6 +44,11 @@ class Seat:
     def joined(self) -> bool:
         """Whether a node has ever sat here in this epoch."""
         return bool(self.incarnation)
+
+    @property
+    def who(self) -> dict[str, Any]:
+        """How events name the node."""
+        return {"instance": self.instance, "rank": self.rank}
 
     @property
     def settled(self) -> bool:
@@ -119,6 +127,37 @@ class Seats:
         """The node has prepared."""
         self.ready += not seat.ready
         seat.ready = True
+
+    def addresses(self) -> list[str]:
+        """What the nodes reach each other by: as the leader sees them, but never a loopback that it alone sees."""
+        leader = self._settings.leader_address
+        return [
+            leader if seat.rank == 0 or seat.address.startswith(("127.", "::1")) else seat.address
+            for seat in self._by_rank
+        ]
+
+    def excuse(self, pause: float) -> None:
+        """The leader did not listen for so long: that silence is nobody's."""
+        for seat in self._by_rank:
+            seat.heard += pause
+
+    def doubtful(self, now: float) -> Iterator[tuple[Seat, str]]:
+        """Nodes that may be gone, each with what speaks for it."""
+        for seat in self._by_rank:
+            silence = now - seat.heard
+            if seat.settled or seat.suspect:
+                continue
+            if silence >= self._settings.lost_after:
+                yield seat, f"no sign of life for {silence:.0f} s"
+            elif seat.parted is not None and now - seat.parted >= RECONNECT_GRACE:
+                yield seat, "its connection to the leader broke, and it has not come back"
+
+    def given_up(self, now: float) -> Iterator[tuple[Seat, str]]:
+        """Nodes silent for so long that they have stopped their workers themselves."""
+        for seat in self._by_rank:
+            silence = now - seat.heard
+            if not seat.settled and silence >= self._settings.fence_after:
+                yield seat, f"silent for {silence:.0f} s, so that it has stopped its workers itself"
 
     def name(self, seat: Seat) -> str:
         """How the node is called in messages to people."""

@@ -15,7 +15,6 @@ import os
 import socket
 import time
 from collections import deque
-from functools import partial
 from typing import Protocol
 
 from .actions import Action, Close, CloseMaster, Finish, Moment, Peer, ProveMaster, Send
@@ -161,15 +160,17 @@ class RendezvousServer:
                 log.warning("cannot accept a connection: %s", error)
                 self._accept(False)
                 return
-            connection = _Peer(self, address[0])
-            self._opening[connection] = time.monotonic()
-            connecting = asyncio.get_running_loop().connect_accepted_socket(
-                partial(_itself, connection), accepted
-            )
-            task: asyncio.Task[object] = asyncio.ensure_future(connecting)
-            self._tasks.add(task)
-            task.add_done_callback(self._connected)
+            self._take_in(accepted, address[0])
         self._accept(False)
+
+    def _take_in(self, accepted: socket.socket, address: str) -> None:
+        connection = _Peer(self, address)
+        self._opening[connection] = time.monotonic()
+        loop = asyncio.get_running_loop()
+        connecting = loop.connect_accepted_socket(lambda: connection, accepted)
+        task: asyncio.Task[object] = asyncio.ensure_future(connecting)
+        self._tasks.add(task)
+        task.add_done_callback(self._connected)
 
     def _connected(self, task: asyncio.Task[object]) -> None:
         self._tasks.discard(task)
@@ -312,7 +313,3 @@ class _Peer(Connection):
     def on_closed(self, error: Exception | None) -> None:
         self._chunks.clear()
         self._server._lost(self)
-
-
-def _itself(peer: _Peer) -> _Peer:
-    return peer

@@ -36,7 +36,7 @@ class LeaderHasLeft(Exception):
     """The leader's agent has ended already; its report says how."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, repr=False)
 class BringUp:
     """What it takes to bring up one attempt."""
 
@@ -92,7 +92,7 @@ class BringUp:
         return None
 
     async def tell_leader(self, leader: Mapping[str, Any]) -> None:
-        """Tells the other nodes where the leader listens. One that cannot be told is missed, and named, by the leader."""
+        """Tells the other nodes where the leader listens. One that cannot be told is missed and named by the leader."""
         others = [node for node in self.nodes[1:] if node.report_seen is None]
 
         def tell(node: Node) -> None:

@@ -24,7 +24,7 @@ _FETCH_SECONDS = 5.0
 _OUR_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, repr=False)
 class Harvest:
     """Brings home what one attempt left. `workers` are the reports of the workers that are known to have ended."""
 

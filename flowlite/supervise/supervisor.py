@@ -27,6 +27,7 @@ from flowlite.supervise.ends import End
 from flowlite.supervise.gang import Attempt
 from flowlite.supervise.journal import Journal
 from flowlite.supervise.lifecycle import Happening, State
+from flowlite.supervise.limits import Limits
 from flowlite.supervise.nodes import Node
 from flowlite.supervise.paths import TaskPaths
 from flowlite.supervise.provision import LaunchRefused, Provisioner
@@ -58,6 +59,7 @@ class Supervisor:
         self._provider = provider
         self._paths = TaskPaths(home, record.id)
         self._asked = Asked.of(record)
+        self._limits = Limits(self._asked.plan, record.config)
         self._crew = Crew()
         self._journal = Journal(store, lease, record)
         self._cancelled = asyncio.Event()
@@ -123,7 +125,8 @@ class Supervisor:
         """The provider cannot be asked: tries again, but not for ever, except to end what may still cost money."""
         _say(f"trying again in {pause:.1f} s: {what}")
         if self._record.outcome:
-            self._journal.note("warning", f"its nodes are not gone yet: {what}")
+            with suppress(StoreError):
+                self._journal.note("warning", f"its nodes are not gone yet: {what}")
         elif failures >= _MOST_FAILURES:
             self._give_up(f"{self._provider.name}: {what}")
             return
@@ -213,7 +216,7 @@ class Supervisor:
             name=self._record.name,
             attempt=self._record.attempt,
             nodes=await self._nodes(),
-            max_run_seconds=self._time_left(),
+            max_run_seconds=self._limits.time_left(self._record),
             agent=self._agent,
             crew=self._crew,
             on_event=self._journal.gang_event,
@@ -258,10 +261,10 @@ class Supervisor:
         elif self._cancelled.is_set() and end.outcome != messages.FAILED:
             self._conclude("cancelled", end.reason)
         elif end.outcome == messages.DEADLINE:
-            self._conclude("failed", self._spent or self._time_limit())
+            self._conclude("failed", self._spent or self._limits.time_is_over())
         elif not self._may_retry(end):
             self._conclude("failed", end.reason)
-        elif (left := self._time_left()) is not None and left <= 0:
+        elif (left := self._limits.time_left(self._record)) is not None and left <= 0:
             self._conclude("failed", f"{end.reason}; no time is left for another attempt")
         else:
             await self._retry(attempt, end)
@@ -292,38 +295,27 @@ class Supervisor:
 
     # Limits
 
-    def _time_left(self) -> float | None:
-        """Seconds the gang may still run, counted from the first time its workers started."""
-        most, began = self._asked.plan.max_run_seconds, self._record.started_at
-        if most is None or began is None:
-            return most
-        return most - (time.time() - began)
-
-    def _time_limit(self) -> str:
-        """Which cap the longest run came from."""
-        plan, hours = self._asked.plan, self._record.config.get("max_run_time_hours")
-        lasted = reasons.duration(plan.max_run_seconds or 0.0)
-        if plan.max_cost is None or (hours is not None and hours * 3600 == plan.max_run_seconds):
-            return f"max_run_time_hours: stopped after {lasted}"
-        return f"max_cost: ${plan.max_cost:.2f} are used up after {lasted}"
-
     async def _guard(self) -> None:
         """The second line of defence for time, and the first for money."""
         while True:
             await asyncio.sleep(_GUARD_EVERY)
-            self._journal.tell_progress()
-            if self._attempt is None:
-                continue
-            left, cap = self._time_left(), self._asked.plan.max_cost
-            if self._record.started_at and left is not None:
-                late = -left - self._asked.grace - _DEADLINE_SLACK
-                if late > 0:
-                    self._attempt.stop("deadline", self._time_limit())
-            if cap is not None and self._asked.plan.price_per_hour:
-                spent = cost_of(self._store.instances(self._record.id), time.time())
-                if spent >= cap:
-                    self._spent = f"max_cost: ${cap:.2f} are used up"
-                    self._attempt.stop("deadline", self._spent)
+            try:
+                self._journal.tell_progress()
+                if self._attempt is not None:
+                    self._check_limits(self._attempt)
+            except LeaseLost:
+                raise
+            except StoreError as error:
+                _say(f"the limits cannot be checked: {error}")
+
+    def _check_limits(self, attempt: Attempt) -> None:
+        left, slack = self._limits.time_left(self._record), self._asked.grace + _DEADLINE_SLACK
+        if self._record.started_at is not None and left is not None and left < -slack:
+            attempt.stop("deadline", self._limits.time_is_over())
+        if self._asked.plan.max_cost is not None and self._asked.plan.price_per_hour:
+            self._spent = self._limits.spent(self._store.instances(self._record.id))
+            if self._spent:
+                attempt.stop("deadline", self._spent)
 
     # Watching the store
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -83,18 +84,25 @@ def test_nothing_is_submitted_to_a_full_disk(small_disk: Path) -> None:
 
 
 def test_a_disk_that_fills_up_while_a_gang_runs_loses_nothing(small_disk: Path) -> None:
-    """The workers write elsewhere (as on remote nodes); what comes home waits until there is room again."""
-    go = small_disk / "go"
-    gang = submit(
-        small_disk, shell(f'while [ ! -e {go} ]; do sleep 0.02; done; echo "after $RANK"'), nodes=2
-    )
+    """What cannot be written down or kept meanwhile waits until there is room again."""
+    go, elsewhere = small_disk / "go", tempfile.mkdtemp(prefix="flow-elsewhere-")
+    text = f"""
+        echo ready; while [ ! -e {elsewhere}/go ]; do sleep 0.02; done; echo full
+        while [ ! -e {go} ]; do sleep 0.02; done; echo "after $RANK"
+    """
+    gang = submit(small_disk, shell(text), nodes=2)
     gang.wait("running")
+    eventually(lambda: [p.read_text() for p in gang.paths.logs.glob("*.out")] == ["ready\n"] * 2)
     ballast = fill(small_disk)
+    Path(elsewhere, "go").touch()
     time.sleep(0.5)
     ballast.unlink()
     go.touch()
     gang.end()
-    assert [gang.output(rank) for rank in range(2)] == ["after 0\n", "after 1\n"]
+    shutil.rmtree(elsewhere)
+    for rank in range(2):
+        # The shell itself could not write while its disk was full; what it did write is here.
+        assert gang.output(rank).replace("full\n", "") == f"ready\nafter {rank}\n"
 
 
 @pytest.fixture
@@ -155,7 +163,7 @@ for number in range(int(sys.argv[2])):
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("many", [24, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("many", [16, pytest.param(200, marks=pytest.mark.slow)])
 def test_two_processes_submit_many_tasks_at_once(flow_home: Path, many: int) -> None:
     both = [
         subprocess.Popen(

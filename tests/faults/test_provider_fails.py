@@ -57,21 +57,6 @@ def test_a_node_that_is_lost_is_replaced_and_the_new_one_takes_its_rank(
     assert gang.output(node, attempt=2).endswith(f"rank {node}\n")
 
 
-def test_a_single_failed_probe_ends_nothing(flow_home: Path) -> None:
-    gang = submit(flow_home, waiting(), nodes=2)
-    gang.wait("running")
-    # The leader misses the member, and the first look at it fails; then it answers again.
-    agent = gang.agent(1)
-    note = flow_home / f"unreachable-{gang.record.roster[1]}"
-    note.touch()
-    os.kill(agent, signal.SIGSTOP)
-    os.kill(agent, signal.SIGCONT)
-    note.unlink()
-    let_go(flow_home)
-    gang.end()
-    assert gang.record.attempt == 1
-
-
 def test_a_launch_whose_outcome_is_not_known_is_asked_for_again_by_its_token(
     flow_home: Path,
 ) -> None:

@@ -574,33 +574,23 @@ class Supervisor:
         self._retries -= 1
         if self._world.chance(0.3):
             # The leader first: once it is gone, no beat keeps a cut-off member alive, and the fence will do it.
-            leader = self._agents.get(self._roster[0])
-            self._kill_then(leader, lambda: self._wait_for_fences(outcome))
+            self._end_all([self._roster[0]], self._wait_for_fences)
         else:
-            self._make_sure(unstopped)
+            self._end_all(unstopped, self._renew)
 
-    def _kill_then(self, agent: Agent | None, then: Callable[[], None]) -> None:
-        """Kill one agent through the provider, which always works in the end; go on once it is confirmed."""
-        if agent is None or agent.over:
+    def _end_all(self, instances: list[str], then: Callable[[], None]) -> None:
+        """End whatever runs on these nodes, through connection or provider; go on once that is confirmed."""
+        left = [a for a in self._world.agents if a.instance in instances and not a.over]
+        for agent in left:
+            agent.kill()
+        if left:
+            self._world.at(0.5, lambda: self._end_all(instances, then))
+        else:
             then()
-            return
-        agent.kill()
-        self._world.at(1.0, lambda: self._kill_then(agent, then))
 
-    def _wait_for_fences(self, outcome: str) -> None:
+    def _wait_for_fences(self) -> None:
         wait = (TIMES["fence_after"] + TIMES["grace"] + 2.0) / SLOWEST_CLOCK + 30.0
         self._world.at(wait, self._renew)
-
-    def _make_sure(self, instances: list[str]) -> None:
-        waiting = [
-            i for i in instances if (agent := self._agents.get(i)) is not None and not agent.over
-        ]
-        for instance in waiting:
-            self._agents[instance].kill()
-        if waiting:
-            self._world.at(0.5, lambda: self._make_sure(instances))
-        else:
-            self._renew()
 
     def _renew(self) -> None:
         """The next epoch; one node may have been replaced, and its successor has its rank."""

@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 import struct
+import time
 from collections import Counter
 from collections.abc import Callable
 
@@ -161,16 +162,20 @@ def test_idle_connections_do_not_keep_a_gang_out(
     opening: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More of them than may be open at a time; whoever says nothing true is shown out, and the members get in."""
-    monkeypatch.setattr(server, "OPENING_PATIENCE", 0.2)
-    monkeypatch.setattr(server, "OPENING_TIME", 0.6)
+    monkeypatch.setattr(server, "OPENING_PATIENCE", 0.5)
+    monkeypatch.setattr(server, "OPENING_TIME", 1.5)
 
     async def scenario() -> None:
         async with make(join_timeout=30.0) as gang:
             held = [await asyncio.open_connection(*gang.leader) for _ in range(OPENING_CROWD + 20)]
             for _, writer in held:
                 writer.write(opening)
-            await asyncio.sleep(0.05)
-            assert len(gang.server._opening) == OPENING_CROWD
+            deadline = time.monotonic() + 5
+            while (
+                crowd := len(gang.server._opening)
+            ) < OPENING_CROWD and time.monotonic() < deadline:
+                await asyncio.sleep(0.005)
+            assert crowd == OPENING_CROWD
             gang.attach()
             gang.join()
             ended = await gang.until("ended", within=OPENING_TIME + 5)

@@ -21,6 +21,7 @@ from flowlite.node.member import (
     Tell,
 )
 from flowlite.node.messages import GangSettings, MessageError
+from flowlite.node.wire import encode
 
 SETTINGS = GangSettings(
     "t", 2, ("i-a", "i-b"), 2, lost_after=20.0, fence_after=60.0, join_timeout=300.0
@@ -254,6 +255,36 @@ def test_a_release_during_a_stop_waits_for_the_workers() -> None:
     assert not node.only(Leave)
     node.act(node.machine.stopped())
     assert node.only(Leave)[0].how == RELEASED
+
+
+def test_texts_too_long_to_send_are_shortened() -> None:
+    node = Node()
+    node.run()
+    failure = {
+        "kind": "exception",
+        "type": "ValueError",
+        "message": "a" + "x" * 5_000_000 + "z",
+        "traceback": None,
+    }
+    node.act(
+        node.machine.worker_ended({**worker(2, 1), "failure": failure, "tail": ["y" * 10**6] * 50})
+    )
+    node.act(node.machine.halt("error", "r" * 10**6))
+    bodies = [action.message for action in node.only(Tell)[-2:]]
+    assert all(len(encode(body)) < 64 * 1024 for body in bodies)
+    message = bodies[0]["failure"]["message"]
+    assert (message[0], message[-1]) == ("a", "z")
+    assert len(bodies[0]["tail"]) == 20
+    assert bodies[0]["failure"]["type"] == "ValueError"
+
+
+def test_a_node_that_is_starved_all_the_time_fences_itself_all_the_same() -> None:
+    node = Node()
+    node.run()
+    for _ in range(30):
+        node.now += 3.0
+        node.act(node.machine.tick(node.now))
+    assert node.only(Stop)
 
 
 def test_a_failure_to_prepare_is_told_and_a_halt_too() -> None:

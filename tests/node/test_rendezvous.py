@@ -560,6 +560,13 @@ def test_a_supervisor_resumes_by_number_and_a_new_one_takes_over() -> None:
         leader.say(SUPERVISOR + 10, "stop", kind="cancel", reason="I am not the one any more")
 
 
+def test_a_supervisor_that_knows_more_than_the_leader_is_refused() -> None:
+    leader = Leader()
+    leader.attach(after=1)
+    assert leader.heard(SUPERVISOR) == ["refuse"]
+    assert leader.closed == [SUPERVISOR]
+
+
 def test_a_silent_supervisor_is_hung_up_on() -> None:
     leader = Leader(lost_after=20.0)
     leader.attach()

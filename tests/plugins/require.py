@@ -1,7 +1,8 @@
 """What a run may leave out, and how it says so.
 
 With FLOW_TEST_REQUIRE=all a skipped test is a failed one: the CI machine has every component, so a skip there means
-that something was not tested. Tests marked `gpu` are left out where there is no GPU, and the end of the run counts them.
+that something was not tested. Tests marked `gpu` are left out where there is no GPU, and the end of the run names
+them.
 """
 
 from __future__ import annotations

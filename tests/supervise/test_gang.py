@@ -1,0 +1,199 @@
+"""Following a gang: a node is lost only when a second source says so again and again."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowlite.node import messages
+from flowlite.provider import Instance, NodeSettings, Plan
+from flowlite.supervise import gang
+from flowlite.supervise.asked import Asked
+from flowlite.supervise.bringup import node_call
+from flowlite.supervise.crew import Crew
+from flowlite.supervise.ends import End, end_by_leader, end_by_reports
+from flowlite.supervise.gang import Attempt
+from flowlite.supervise.nodes import Finding, Life, Node
+from flowlite.supervise.paths import TaskPaths
+from tests.test_store import task
+
+U, A, D, G = Life.UNREACHABLE, Life.ALIVE, Life.DEAD, Life.GONE
+
+
+class FakeNode(Node):
+    """A node whose probes were made up beforehand; the last one goes on for ever."""
+
+    def __init__(self, name: str, rank: int, lives: list[Life]) -> None:
+        settings = NodeSettings(home="/nowhere", python="python")
+        super().__init__(None, Instance(name, "t1"), settings, rank, 1)  # type: ignore[arg-type]
+        self.lives = lives
+        self.probes = 0
+
+    def probe(self) -> Finding:
+        self.probes += 1
+        return Finding(self.lives[min(self.probes, len(self.lives)) - 1], "as made up")
+
+
+class FakeLink:
+    """Notes what is said to the leader."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[str, str]] = []
+
+    async def lost(self, instance: str, why: str) -> None:
+        self.said.append((instance, why))
+
+
+def attempt(home: Path, nodes: list[FakeNode]) -> Attempt:
+    (home / "tasks").mkdir(exist_ok=True)
+    paths = TaskPaths(home, "t1")
+    paths.make()
+    plan = Plan("local", "this machine", len(nodes), 1).to_json()
+    return Attempt(
+        asked=Asked.of(task("t1", plan=plan)),
+        paths=paths,
+        task_id="t1",
+        name="digits",
+        attempt=1,
+        nodes=list(nodes),
+        max_run_seconds=None,
+        agent=(Path("/agent.pyz"), ""),
+        crew=Crew(),
+        on_event=lambda event: None,
+        before_writing=lambda: None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("lives", "lost", "replaced"),
+    [
+        ([U] * 9 + [A] + [U] * 9 + [A], False, False),
+        ([A], False, False),
+        ([U] * 10, True, True),
+        ([U, A, D], True, False),
+        ([G], True, True),
+    ],
+    ids=["now and then", "alive", "out of reach", "agent dead", "machine gone"],
+)
+def test_a_suspected_node_is_lost_only_if_the_second_source_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lives: list[Life], lost: bool, replaced: bool
+) -> None:
+    monkeypatch.setattr(gang, "_PROBE_EVERY", 0.0)
+    nodes = [FakeNode("a", 0, [A]), FakeNode("b", 1, lives)]
+    link = FakeLink()
+
+    async def run() -> Attempt:
+        made = attempt(tmp_path, nodes)
+        event = {"kind": "suspect", "instance": "b", "rank": 1, "why": "silent", "seq": 1}
+        made._handle(link, event)  # type: ignore[arg-type]
+        for _ in range(2000):
+            await asyncio.sleep(0)
+            if link.said or nodes[1].probes > len(lives) + 5:
+                break
+            await asyncio.sleep(0.001)
+        await made.close()
+        return made
+
+    made = asyncio.run(run())
+    assert nodes[1].probes >= len(lives)
+    assert link.said == ([("b", "silent; as made up")] if lost else [])
+    assert list(made._replace) == (["b"] if replaced else [])
+
+
+def test_a_node_that_is_back_is_not_probed_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gang, "_PROBE_EVERY", 0.005)
+    node = FakeNode("b", 0, [U])
+    link = FakeLink()
+
+    async def run() -> None:
+        made = attempt(tmp_path, [node])
+        for kind in ("suspect", "back"):
+            made._handle(link, {"kind": kind, "instance": "b", "why": ""})  # type: ignore[arg-type]
+        await asyncio.sleep(0.1)
+        await made.close()
+
+    asyncio.run(run())
+    assert link.said == []
+    assert node.probes <= 1
+
+
+# How it ended
+
+
+def body(rank: int, node: int, **changes: Any) -> dict[str, Any]:
+    return {"rank": rank, "node": node, "code": 0, "signal": None, "failure": None, **changes}
+
+
+def reported(*reports: dict[str, Any] | None) -> list[Node]:
+    nodes: list[Node] = []
+    for rank, report in enumerate(reports):
+        node = FakeNode(f"n{rank}", rank, [A])
+        node.report_seen = report
+        nodes.append(node)
+    return nodes
+
+
+def end_of(nodes: list[Node], stop: End | None = None) -> tuple[End, list[str]]:
+    told: list[str] = []
+    end = end_by_reports(nodes, {}, len(nodes), stop, lambda event: told.append(event["kind"]))
+    return end, told
+
+
+def test_the_leader_says_how_it_ended() -> None:
+    event = {"outcome": "lost", "reason": "node 1 is lost", "first_failure": None}
+    assert end_by_leader(event, {}).reason == "node 1 is lost"
+    failed = body(3, 1, code=42)
+    event = {"outcome": "failed", "reason": "something", "first_failure": failed}
+    assert end_by_leader(event, {}).reason == "first failure: node 1, rank 3: exited with 42"
+
+
+def test_the_report_of_the_leader_counts() -> None:
+    done = {"outcome": "done", "reason": "", "workers": [body(0, 0)]}
+    end, told = end_of(reported(done, None))
+    assert (end.outcome, told) == ("done", [])
+    bad = {
+        "outcome": "failed",
+        "reason": "first failure: node 1, rank 1: x",
+        "workers": [body(0, 0, code=1)],
+    }
+    member = {"outcome": "failed", "reason": "", "workers": [body(1, 1, code=9, ended=99.0)]}
+    end, told = end_of(reported(bad, member))
+    assert end.reason == "first failure: node 1, rank 1: exited with 9"
+    assert told == ["worker", "worker", "first_failure"]
+
+
+def test_without_the_leader_the_other_reports_count() -> None:
+    well = [{"outcome": "fenced", "reason": "", "workers": [body(r, r)]} for r in range(2)]
+    nodes = reported(None, well[1])
+    assert end_of(nodes)[0].outcome == messages.LOST
+    stopped = {"outcome": "preempted", "workers": [body(1, 1, signal=15, code=None, stopped=True)]}
+    assert end_of(reported(None, stopped))[0].outcome == messages.LOST
+    bad = {"outcome": "fenced", "workers": [body(1, 1, code=3)]}
+    assert end_of(reported(None, bad))[0].reason == "first failure: node 1, rank 1: exited with 3"
+
+
+def test_a_gang_that_was_told_to_stop_has_stopped() -> None:
+    stop = End("stopped", "cancelled")
+    bad = {"outcome": "fenced", "workers": [body(1, 1, code=3)]}
+    assert end_of(reported(None, bad), stop)[0].outcome == "stopped"
+
+
+def test_paths_of_a_call_on_its_node() -> None:
+    call = {
+        "kind": "function",
+        "bundle": "/home/call.bin",
+        "sha256": "ab",
+        "source": [{"zip": "/home/source-cd.zip", "sha256": "cd"}],
+        "imports": ["torch"],
+    }
+    assert node_call(call) == {
+        **call,
+        "bundle": "call.bin",
+        "source": [{"zip": "source-cd.zip", "sha256": "cd"}],
+    }
+    assert node_call({"kind": "command", "argv": ["x"]}) == {"kind": "command", "argv": ["x"]}

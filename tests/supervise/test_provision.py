@@ -1,0 +1,230 @@
+"""Nodes are asked for only after the intent is durable, by the same token until it is settled, all or none."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from flowlite.connect.base import Connection
+from flowlite.errors import CapacityUnavailable, ProviderError
+from flowlite.provider import Instance, LaunchIntent, NodeSettings, Plan, Provider
+from flowlite.spec import TaskConfig
+from flowlite.store import Lease, Store
+from flowlite.supervise.asked import Asked
+from flowlite.supervise.crew import Crew
+from flowlite.supervise.provision import Gathered, LaunchRefused, Provisioner
+from tests.test_store import task
+
+
+class Cloud(Provider):
+    """Instances in memory. `trouble` are errors for the next launches; with `after`, once they were made."""
+
+    name = "cloud"
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.made: dict[str, list[Instance]] = {}
+        self.gone: set[str] = set()
+        self.calls: list[str] = []
+        self.trouble: list[Exception] = []
+        self.after = False
+        self.stubborn = False
+
+    def plan(self, config: TaskConfig) -> Plan:
+        raise NotImplementedError
+
+    def launch(self, intent: LaunchIntent) -> list[Instance]:
+        # Seen from another connection: what is not durable is not there.
+        store = Store(self.path)
+        assert [i.token for i in store.intents("t1") if i.state == "open"][-1] == intent.token
+        store.close()
+        self.calls.append(intent.token)
+        if self.trouble and not self.after:
+            raise self.trouble.pop(0)
+        ids = [f"{intent.token}-{n}" for n in range(intent.count)]
+        made = [Instance(name, "t1", price_per_hour=2.0, launched_at=50.0) for name in ids]
+        self.made.setdefault(intent.token, made)
+        if self.trouble:
+            raise self.trouble.pop(0)
+        return self.made[intent.token]
+
+    def list_instances(self, task_id: str | None = None) -> list[Instance]:
+        return [i for made in self.made.values() for i in made if i.id not in self.gone]
+
+    def terminate(self, instances: Sequence[Instance]) -> None:
+        if not self.stubborn:
+            self.gone |= {instance.id for instance in instances}
+
+    def connect(self, instance: Instance) -> Connection:
+        raise NotImplementedError
+
+    def node_settings(self, plan: Plan, instance: Instance) -> NodeSettings:
+        raise NotImplementedError
+
+
+class Scene:
+    """One leased task of three nodes, and its provisioner."""
+
+    def __init__(self, home: Path) -> None:
+        self.store = Store(home / "state.db")
+        self.store.create_task(task("t1", plan=Plan("cloud", "big", 3, 1).to_json()))
+        self.cloud = Cloud(home / "state.db")
+        self.told: list[str] = []
+        self.naps: list[float] = []
+        self.lease: Lease
+        self.take_over()
+
+    def take_over(self) -> None:
+        """Another supervisor goes on."""
+        lease = self.store.acquire_lease("t1", "me", 60)
+        assert lease is not None
+        self.lease = lease
+
+    async def nap(self, seconds: float) -> None:
+        self.naps.append(seconds)
+
+    def with_provisioner(self, do: Callable[[Provisioner], object]) -> object:
+        async def run() -> object:
+            asked = Asked.of(self.store.get_task("t1"))
+            provisioner = Provisioner(self.store, self.lease, self.cloud, asked, Crew(), self.nap)
+            return await do(provisioner)  # type: ignore[misc]
+
+        return asyncio.run(run())
+
+    def complete(self, given_up: Callable[[], bool] = lambda: False) -> Gathered | None:
+        record = self.store.get_task("t1")
+        found = self.with_provisioner(
+            lambda p: p.complete(record, Path("/agent.pyz"), self.told.append, given_up)
+        )
+        assert found is None or isinstance(found, Gathered)
+        return found
+
+    def write_down(self, gathered: Gathered) -> None:
+        """As the supervisor does with what it got."""
+        self.store.transition(
+            self.lease,
+            "starting",
+            "",
+            roster=gathered.roster,
+            instances=gathered.records,
+            settled=gathered.settled,
+        )
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp_path)
+
+
+def test_all_nodes_in_the_order_of_their_ids(scene: Scene) -> None:
+    gathered = scene.complete()
+    assert gathered is not None
+    assert gathered.roster == sorted(i.id for i in scene.cloud.list_instances())
+    assert [(r.node_rank, r.price_per_hour, r.launched_at) for r in gathered.records] == [
+        (rank, 2.0, 50.0) for rank in range(3)
+    ]
+    assert gathered.settled == {"t1-launch-1": "done"}
+
+
+def test_a_supervisor_that_takes_over_before_it_was_written_down_asks_by_the_same_token(
+    scene: Scene,
+) -> None:
+    first = scene.complete()
+    scene.take_over()
+    again = scene.complete()
+    assert first is not None
+    assert again is not None
+    assert again.roster == first.roster
+    assert scene.cloud.calls == ["t1-launch-1"] * 2
+    assert len(scene.cloud.list_instances()) == 3
+
+
+def test_capacity_is_waited_for_and_the_reason_is_told(scene: Scene) -> None:
+    scene.cloud.trouble = [CapacityUnavailable("no h100 left", 7.0)] * 2
+    assert scene.complete() is not None
+    assert scene.told == ["no h100 left"] * 2
+    assert scene.naps == [7.0, 7.0]
+    assert scene.cloud.calls == ["t1-launch-1"] * 3
+
+
+def test_who_gives_up_waiting_gets_nothing(scene: Scene) -> None:
+    scene.cloud.trouble = [CapacityUnavailable("none", 1.0)] * 9
+    assert scene.complete(given_up=lambda: len(scene.told) == 3) is None
+    assert scene.cloud.list_instances() == []
+
+
+def test_an_outcome_that_is_not_known_is_asked_for_again_with_longer_pauses(scene: Scene) -> None:
+    scene.cloud.trouble, scene.cloud.after = [TimeoutError("read timed out")] * 2, True
+    gathered = scene.complete()
+    assert gathered is not None
+    assert len(scene.cloud.list_instances()) == 3
+    assert scene.naps == [2.0, 4.0]
+
+
+def test_a_refusal_is_final_and_noted(scene: Scene) -> None:
+    scene.cloud.trouble = [ProviderError("quota of 0 for p5.48xlarge")]
+    with pytest.raises(LaunchRefused, match="cloud refused the launch: quota of 0"):
+        scene.complete()
+    assert [intent.state for intent in scene.store.intents("t1")] == ["refused"]
+
+
+def test_a_replacement_takes_the_rank_of_the_one_that_is_gone(scene: Scene) -> None:
+    first = scene.complete()
+    assert first is not None
+    scene.write_down(first)
+    scene.cloud.gone.add(first.roster[1])
+    scene.with_provisioner(_set_aside(first.roster[0]))
+    again = scene.complete()
+    assert again is not None
+    assert again.roster == ["t1-launch-2-0", "t1-launch-2-1", first.roster[2]]
+    assert {i.id for i in scene.cloud.list_instances()} == set(again.roster)
+    stored = {i.id: i.state for i in scene.store.instances("t1")}
+    assert (stored[first.roster[0]], stored[first.roster[1]]) == ("lost", "ended")
+    scene.write_down(again)
+    live = {r.node_rank: r.id for r in scene.store.instances("t1") if r.ended_at is None}
+    assert [live[rank] for rank in range(3)] == again.roster
+
+
+def _set_aside(name: str) -> Callable[[Provisioner], object]:
+    async def do(provisioner: Provisioner) -> None:
+        provisioner.set_aside({name})
+
+    return do
+
+
+def test_a_node_that_cannot_be_ended_holds_up_the_next_attempt(scene: Scene) -> None:
+    first = scene.complete()
+    assert first is not None
+    scene.write_down(first)
+    scene.with_provisioner(_set_aside(first.roster[0]))
+    scene.cloud.stubborn = True
+    with pytest.raises(ProviderError, match=f"{first.roster[0]}, to be replaced, still exist"):
+        scene.complete()
+    assert scene.cloud.calls == ["t1-launch-1"]
+
+
+def test_the_end_is_the_end_of_every_instance_known_or_listed(scene: Scene) -> None:
+    first = scene.complete()
+    assert first is not None
+    scene.write_down(first)
+    stray = Instance("forgotten", "t1")
+    scene.cloud.made["other"] = [stray]
+    scene.cloud.stubborn = True
+    with pytest.raises(ProviderError, match="still exist"):
+        scene.with_provisioner(lambda p: p.end_all())
+    scene.cloud.stubborn = False
+    ended = scene.with_provisioner(lambda p: p.end_all())
+    assert isinstance(ended, list)
+    assert {record.id for record in ended} == set(first.roster)
+    assert scene.cloud.list_instances() == []
+
+
+def test_a_task_that_never_asked_for_a_node_is_ended_without_asking(scene: Scene) -> None:
+    def fail(task_id: str | None = None) -> list[Instance]:
+        raise AssertionError("was asked")
+
+    scene.cloud.list_instances = fail  # type: ignore[method-assign]
+    assert scene.with_provisioner(lambda p: p.end_all()) == []
