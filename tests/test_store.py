@@ -6,13 +6,17 @@ import os
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from flowlite.database import MIGRATIONS, SCHEMA_VERSION
 from flowlite.errors import LeaseLost, NotFound, StoreError
-from flowlite.store import MIGRATIONS, SCHEMA_VERSION, InstanceRecord, Lease, Store, TaskRecord
+from flowlite.store import InstanceRecord, Lease, Store, TaskRecord
 from tests.helpers import eventually
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -238,14 +242,27 @@ def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         Store(tmp_path / "nowhere" / "state.db")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write to read-only directories")
-def test_a_read_only_home_is_refused(tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
+@contextmanager
+def as_ordinary_user() -> Iterator[None]:
+    """Root may write to read-only directories; somebody else may not."""
+    before = os.geteuid()
+    if before == 0:
+        os.seteuid(65534)
     try:
-        with pytest.raises(StoreError, match="writable"):
-            Store(tmp_path / "state.db")
+        yield
     finally:
-        tmp_path.chmod(0o700)
+        os.seteuid(before)
+
+
+def test_a_read_only_home_is_refused() -> None:
+    home = Path(tempfile.mkdtemp())
+    try:
+        home.chmod(0o555)
+        with as_ordinary_user(), pytest.raises(StoreError, match="unable to open.*writable"):
+            Store(home / "state.db")
+        assert list(home.iterdir()) == []
+    finally:
+        home.rmdir()
 
 
 def test_a_failed_transaction_leaves_nothing(store: Store) -> None:

@@ -158,7 +158,8 @@ class MemberLink:
         while True:
             connection = _LeaderConnection(self)
             try:
-                await asyncio.wait_for(connection.open(self._leader), OPENING_TIME)
+                async with asyncio.timeout(OPENING_TIME):
+                    await connection.open(self._leader)
             except (OSError, TimeoutError, WireError) as error:
                 self._trouble = str(error) or type(error).__name__
                 connection.abort()

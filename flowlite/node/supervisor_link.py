@@ -13,7 +13,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from .messages import STREAMS, TO_SUPERVISOR, Message, MessageError, check
@@ -96,7 +98,8 @@ class SupervisorLink:
         self._silence = silence
         self._beat = beat
         self._name = name
-        self._incoming: asyncio.Queue[dict[str, Any] | Exception | None] = asyncio.Queue()
+        self._incoming: deque[dict[str, Any] | Exception | None] = deque()
+        self._news = asyncio.Event()
         self._received_seq = after
         self._orders: dict[str, Message] = {}
         self._session: ClientSession | None = None
@@ -113,7 +116,7 @@ class SupervisorLink:
         self.attached = False
         self.trouble = ""
 
-    async def events(self) -> AsyncIterator[dict[str, Any]]:
+    async def events(self) -> AsyncGenerator[dict[str, Any], None]:
         """Events in order, each once; ends after `release` or `close`.
 
         Chunks are delivered as they come, also between two events, from the first call on until `close`.
@@ -126,22 +129,24 @@ class SupervisorLink:
         self._heard = max(self._heard, time.monotonic() - self._silence / 2)
         while True:
             patience = self._heard + self._silence - time.monotonic()
-            if self._incoming.empty() and patience <= 0:
+            if not self._incoming and patience <= 0:
                 self._heard = time.monotonic()
-                raise LinkDown(
-                    f"no word from the leader for {self._silence:.0f} s"
-                    + (f" (last: {self.trouble})" if self.trouble else "")
-                )
-            try:
-                item = await asyncio.wait_for(self._incoming.get(), max(patience, 0.001))
-            except TimeoutError:
+                trouble = f" (last: {self.trouble})" if self.trouble else ""
+                raise LinkDown(f"no word from the leader for {self._silence:.0f} s{trouble}")
+            if not self._incoming:
+                self._news.clear()
+                # Waits for news, not for an item: whoever is cancelled here must not take one along. (And not with
+                # `wait_for`, which until Python 3.12 may swallow the cancellation.)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(patience):
+                        await self._news.wait()
                 continue
+            item = self._incoming[0]
             if item is None:
-                self._incoming.put_nowait(None)
                 return
             if isinstance(item, Exception):
-                self._incoming.put_nowait(item)
                 raise item
+            self._incoming.popleft()
             self.last_seq = item["seq"]
             yield item
 
@@ -163,10 +168,15 @@ class SupervisorLink:
         """Everything is collected: let all agents go. Returns when the leader has hung up (or after 5 s)."""
         self.start()
         self._order("release", {"type": "release"})
-        try:
-            await asyncio.wait_for(self._over.wait(), RELEASE_TIME)
-        except TimeoutError:
-            log.warning("the leader did not confirm the release within %.0f s", RELEASE_TIME)
+        assert self._running is not None
+        # Ends with the task, too: one that has failed will not bring the leader's answer.
+        over = asyncio.create_task(self._over.wait())
+        await asyncio.wait(
+            {over, self._running}, timeout=RELEASE_TIME, return_when=asyncio.FIRST_COMPLETED
+        )
+        over.cancel()
+        if not self._over.is_set():
+            log.warning("the leader did not confirm the release")
         await self.close()
 
     async def close(self) -> None:
@@ -176,7 +186,7 @@ class SupervisorLink:
             running.cancel()
             await asyncio.wait([running])
         self._hang_up()
-        self._incoming.put_nowait(None)
+        self._put(None)
 
     # The connection.
 
@@ -207,11 +217,11 @@ class SupervisorLink:
             if not self._over.is_set():
                 await asyncio.sleep(delay)
                 delay = min(RETRY_MOST, delay * 2)
-        self._incoming.put_nowait(None)
+        self._put(None)
 
     def _fail(self, error: Exception) -> None:
         """Refused, or what came cannot be kept (a full disk): whoever listens must know."""
-        self._incoming.put_nowait(error)
+        self._put(error)
         self._hang_up()
 
     async def _attend(self) -> None:
@@ -284,6 +294,11 @@ class SupervisorLink:
 
     # What comes.
 
+    def _put(self, item: dict[str, Any] | Exception | None) -> None:
+        """An event, or why there will be no more of them (None: all is said)."""
+        self._incoming.append(item)
+        self._news.set()
+
     def _take(self, frame: Frame, offsets: dict[str, int]) -> None:
         kind = check(frame.message, TO_SUPERVISOR, self._task)
         self._heard = time.monotonic()
@@ -312,7 +327,7 @@ class SupervisorLink:
             self._orders.pop("stop", None)
         if kind in ("lost", "back"):
             self._orders.pop(f"lost {event['instance']}", None)
-        self._incoming.put_nowait(event)
+        self._put(event)
 
     def _take_chunk(self, chunk: Message, blob: bytes, offsets: dict[str, int]) -> None:
         rank, stream, offset = chunk["rank"], chunk["stream"], chunk["offset"]

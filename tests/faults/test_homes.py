@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from flowlite.database import SCHEMA_VERSION
 from flowlite.errors import StoreError
-from flowlite.store import SCHEMA_VERSION, Store
+from flowlite.store import Store
 from flowlite.supervise.start import draft_task
 from tests.gangs import Gang, shell, submit
 from tests.helpers import (

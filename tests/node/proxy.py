@@ -51,7 +51,9 @@ class Proxy:
             return
         self._writers |= {writer, back}
         left = [self._random.randint(*self.budget)] if self.budget else None
-        await asyncio.gather(self._pass(reader, back, left, True), self._pass(there, writer, left, False))
+        await asyncio.gather(
+            self._pass(reader, back, left, True), self._pass(there, writer, left, False)
+        )
         for each in (writer, back):
             each.transport.abort()
         self._writers -= {writer, back}

@@ -34,7 +34,7 @@ from flowlite.node.messages import GangSettings, Message, MessageError
 from flowlite.node.rendezvous import Rendezvous
 from flowlite.node.roster import assign_ranks, replace
 
-TIMES = {
+TIMES: dict[str, Any] = {
     "beat": 0.5,
     "lost_after": 4.0,
     "fence_after": 10.0,

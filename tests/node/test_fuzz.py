@@ -187,7 +187,7 @@ def test_idle_connections_do_not_keep_a_gang_out(
 
 
 def test_a_friend_that_sends_nonsense_is_shown_out_and_the_gang_lives() -> None:
-    nonsense = [
+    nonsense: list[dict[str, object]] = [
         {"type": "nonsense"},
         {**JOIN, "facts": None},
         {**JOIN, "task": "another"},

@@ -26,13 +26,13 @@ from flowlite.node.wire import encode
 SETTINGS = GangSettings(
     "t", 2, ("i-a", "i-b"), 2, lost_after=20.0, fence_after=60.0, join_timeout=300.0
 )
-GO = {
+GO: dict[str, Any] = {
     "roster": SETTINGS.digest,
     "addresses": ["10.0.0.1", "10.0.0.2"],
     "master_addr": "10.0.0.1",
     "master_port": 1,
 }
-PREPARE = {"master_addr": "10.0.0.1", "master_port": 1, "volume_token": "x"}
+PREPARE: dict[str, Any] = {"master_addr": "10.0.0.1", "master_port": 1, "volume_token": "x"}
 
 
 class Node:
@@ -47,8 +47,8 @@ class Node:
         self.done += actions
         return actions
 
-    def hear(self, kind: str, /, epoch: int = 2, **fields: Any) -> list[Any]:
-        message = {"type": kind, "task": "t", "epoch": epoch, **fields}
+    def hear(self, kind: str, /, **fields: Any) -> list[Any]:
+        message = {"type": kind, "task": "t", "epoch": 2, **fields}
         return self.act(self.machine.receive(message, self.now))
 
     def connect(self) -> list[Any]:

@@ -368,6 +368,29 @@ def test_a_supervisor_that_was_killed_gets_the_whole_story_again_or_goes_on(tmp_
     run(scenario())
 
 
+def test_whoever_stops_listening_takes_no_event_along() -> None:
+    async def scenario() -> None:
+        async with make(nodes=4) as gang:
+            link = gang.attach()
+            link.start()
+            gang.join()
+            seen: list[int] = []
+
+            async def listen() -> None:
+                async for event in link.events():
+                    seen.append(event["seq"])
+                    await asyncio.sleep(0)
+
+            while gang.server.phase != m.ENDED or not seen or seen[-1] < link._received_seq:
+                listener = asyncio.create_task(listen())
+                await asyncio.sleep(0.0003)
+                listener.cancel()
+                await asyncio.wait([listener])
+            assert seen == list(range(1, len(seen) + 1))
+
+    run(scenario())
+
+
 def test_what_cannot_be_kept_is_told_to_whoever_listens(tmp_path: Path) -> None:
     async def work(node: FakeNode, rank: int) -> Mapping[str, Any]:
         node.append(rank, "out", b"line\n")
@@ -450,7 +473,7 @@ def test_logs_are_seen_soon_and_the_last_ones_at_once(tmp_path: Path) -> None:
             await asyncio.sleep(0.3)
             gang.nodes[0].append(0, "out", b"a line\n")
             began = time.perf_counter()
-            await until(lambda: gang.streams.get("0.out") == b"a line\n")
+            await until(lambda: gang.streams.get("0.out", bytearray()) == bytearray(b"a line\n"))
             assert time.perf_counter() - began < 0.5
             goes_on.set()
             await gang.until("ended")

@@ -1,4 +1,4 @@
-"""What a worker does for torch: groups outlive `destroy_process_group`, and rank 0 leaves last (why: see the module)."""
+"""What a worker does for torch: groups outlive `destroy_process_group`, rank 0 leaves last (why: see the module)."""
 
 from __future__ import annotations
 

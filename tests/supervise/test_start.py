@@ -96,7 +96,7 @@ def test_a_supervisor_that_hangs_is_replaced_when_its_lease_has_lapsed(flow_home
 def _lapse(store: Store, task_id: str) -> int:
     """Lets the lease of a task expire."""
     record = store.get_task(task_id)
-    with store._write() as db:
+    with store._database.write() as db:
         db.execute("UPDATE tasks SET lease_expires = 1 WHERE id = ?", (task_id,))
     return record.lease_token
 

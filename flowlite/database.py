@@ -1,0 +1,161 @@
+"""One SQLite file: opened, migrated, read and written, with errors that say what to do.
+
+Every write is one short `BEGIN IMMEDIATE` transaction (a deferred one that reads first gets SQLITE_BUSY without
+waiting), durable before it returns (`synchronous=FULL`), in WAL mode so that readers never wait.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from flowlite.errors import StoreError
+
+BUSY_TIMEOUT_SECONDS = 30.0
+
+# Each entry brings a database from version i to i + 1, in one transaction. Never change an entry that was released.
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    (
+        """CREATE TABLE tasks (
+            id TEXT PRIMARY KEY, name TEXT NOT NULL, function TEXT NOT NULL, provider TEXT NOT NULL,
+            state TEXT NOT NULL, reason TEXT NOT NULL DEFAULT '', outcome TEXT NOT NULL DEFAULT '',
+            config TEXT NOT NULL, plan TEXT NOT NULL, call TEXT NOT NULL,
+            attempt INTEGER NOT NULL DEFAULT 0, retries_used INTEGER NOT NULL DEFAULT 0,
+            roster TEXT NOT NULL DEFAULT '[]',
+            created_at REAL NOT NULL, started_at REAL, finished_at REAL,
+            cancel_requested_at REAL, cost REAL NOT NULL DEFAULT 0,
+            lease_owner TEXT, lease_token INTEGER NOT NULL DEFAULT 0, lease_expires REAL NOT NULL DEFAULT 0
+        )""",
+        "CREATE INDEX tasks_by_name ON tasks (name, created_at)",
+        "CREATE INDEX tasks_by_state ON tasks (state)",
+        """CREATE TABLE instances (
+            id TEXT NOT NULL, task_id TEXT NOT NULL REFERENCES tasks (id), provider TEXT NOT NULL,
+            node_rank INTEGER, state TEXT NOT NULL, price_per_hour REAL NOT NULL,
+            launched_at REAL NOT NULL, ended_at REAL, data TEXT NOT NULL,
+            PRIMARY KEY (provider, id)
+        )""",
+        "CREATE INDEX instances_by_task ON instances (task_id)",
+        """CREATE TABLE intents (
+            token TEXT PRIMARY KEY, task_id TEXT NOT NULL REFERENCES tasks (id), kind TEXT NOT NULL,
+            data TEXT NOT NULL, state TEXT NOT NULL, created_at REAL NOT NULL, settled_at REAL
+        )""",
+        "CREATE INDEX intents_by_task ON intents (task_id)",
+        """CREATE TABLE events (
+            seq INTEGER PRIMARY KEY AUTOINCREMENT, task_id TEXT NOT NULL REFERENCES tasks (id),
+            at REAL NOT NULL, kind TEXT NOT NULL, text TEXT NOT NULL, data TEXT NOT NULL
+        )""",
+        "CREATE INDEX events_by_task ON events (task_id, seq)",
+    ),
+)
+SCHEMA_VERSION = len(MIGRATIONS)
+
+
+class Database:
+    """The file. Safe to use from several threads and processes."""
+
+    def __init__(self, path: Path) -> None:
+        """Opens the database, making or migrating it.
+
+        Raises:
+            StoreError: It cannot be opened or written, or belongs to a newer flowlite.
+        """
+        self.path = path
+        self._lock = threading.RLock()
+        try:
+            self._db = sqlite3.connect(
+                path, timeout=BUSY_TIMEOUT_SECONDS, isolation_level=None, check_same_thread=False
+            )
+            self._db.row_factory = sqlite3.Row
+            _secure(path)
+            self._prepare()
+        except sqlite3.Error as error:
+            raise self._explain(error) from error
+
+    def close(self) -> None:
+        """Closes the database. Safe to call twice."""
+        with self._lock:
+            self._db.close()
+
+    def version(self) -> int:
+        """A number that changes when another connection has written; cheap enough to poll."""
+        with self.read() as db:
+            return int(db.execute("PRAGMA data_version").fetchone()[0])
+
+    def _prepare(self) -> None:
+        mode = self._db.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+        if mode != "wal":
+            raise StoreError(
+                f"{self.path}: SQLite cannot use a write-ahead log here (journal mode {mode!r}), as on network "
+                "file systems; set FLOW_HOME to a directory on a local disk"
+            )
+        self._db.execute("PRAGMA synchronous = FULL")
+        self._db.execute("PRAGMA foreign_keys = ON")
+        found = self._db.execute("PRAGMA user_version").fetchone()[0]
+        if found > SCHEMA_VERSION:
+            raise StoreError(
+                f"{self.path} was written by a newer flowlite (schema {found}, this one knows {SCHEMA_VERSION}); "
+                "upgrade flowlite, or set FLOW_HOME to another directory"
+            )
+        if found < SCHEMA_VERSION:
+            self._migrate()
+
+    def _migrate(self) -> None:
+        with self.write() as db:
+            # Read again under the write lock: another process may have migrated meanwhile.
+            found = db.execute("PRAGMA user_version").fetchone()[0]
+            for statements in MIGRATIONS[found:]:
+                for statement in statements:
+                    db.execute(statement)
+            db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+    @contextmanager
+    def read(self) -> Iterator[sqlite3.Connection]:
+        """The connection, for reading."""
+        with self._lock:
+            try:
+                yield self._db
+            except sqlite3.Error as error:
+                raise self._explain(error) from error
+
+    @contextmanager
+    def write(self) -> Iterator[sqlite3.Connection]:
+        """The connection inside one transaction: committed at the end, rolled back on any exception."""
+        with self._lock:
+            try:
+                self._db.execute("BEGIN IMMEDIATE")
+                try:
+                    yield self._db
+                    self._db.execute("COMMIT")
+                except BaseException:
+                    if self._db.in_transaction:
+                        self._db.execute("ROLLBACK")
+                    raise
+            except sqlite3.Error as error:
+                raise self._explain(error) from error
+
+    def _explain(self, error: sqlite3.Error) -> StoreError:
+        text = str(error)
+        if "full" in text:
+            fix = "the disk is full; free some space and try again, nothing was half-written"
+        elif "readonly" in text or "unable to open" in text:
+            fix = (
+                "it cannot be written; make the directory writable or set FLOW_HOME to another one"
+            )
+        elif "locked" in text:
+            fix = f"another process held it for over {BUSY_TIMEOUT_SECONDS:.0f} s; try again"
+        elif "not a database" in text or "malformed" in text:
+            fix = (
+                "it is damaged; move it away (`flow gc` finds what is still running) and try again"
+            )
+        else:
+            fix = "set FLOW_HOME to another directory to start afresh"
+        return StoreError(f"{self.path}: {text}: {fix}")
+
+
+def _secure(path: Path) -> None:
+    if path.stat().st_mode & 0o077:
+        os.chmod(path, 0o600)
