@@ -258,7 +258,7 @@ def test_a_read_only_home_is_refused() -> None:
     home = Path(tempfile.mkdtemp())
     try:
         home.chmod(0o555)
-        with as_ordinary_user(), pytest.raises(StoreError, match="unable to open.*writable"):
+        with as_ordinary_user(), pytest.raises(StoreError, match=r"unable to open.*writable"):
             Store(home / "state.db")
         assert list(home.iterdir()) == []
     finally:

@@ -7,7 +7,6 @@ import importlib
 import subprocess
 import sys
 import threading
-import time
 import types
 import warnings
 from collections.abc import Callable
@@ -533,30 +532,6 @@ def test_threads_can_build_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     for thread in threads:
         thread.join()
     assert results == {number: number * 2 for number in range(8)}
-
-
-@pytest.mark.slow
-@pytest.mark.alone
-def test_a_gigabyte_takes_no_more_than_twice_as_long_as_pickle(tmp_path: Path) -> None:
-    import pickle
-
-    np = pytest.importorskip("numpy")
-    array = np.random.default_rng(0).standard_normal(125_000_000)
-    best_ours, best_pickle = float("inf"), float("inf")
-    for _ in range(3):
-        start = time.perf_counter()
-        with open(tmp_path / "p", "wb") as file:
-            pickle.dump(array, file, 5)
-        with open(tmp_path / "p", "rb") as file:
-            assert pickle.load(file)[5] == array[5]
-        best_pickle = min(best_pickle, time.perf_counter() - start)
-        (tmp_path / "p").unlink()
-        start = time.perf_counter()
-        bundle = build_bundle(takes, (array,), {}, directory=tmp_path)
-        assert node_call.load_call(bundle.call_config(str(tmp_path))).args[0][5] == array[5]
-        best_ours = min(best_ours, time.perf_counter() - start)
-        bundle.path.unlink()
-    assert best_ours <= 2 * best_pickle
 
 
 _MEASURED = """

@@ -15,6 +15,7 @@ import heapq
 import json
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from flowlite.node import member as node_side
@@ -91,15 +92,14 @@ class World:
         if not alive:
             return
         agent = self.random.choice(alive)
-        what = self.random.choice(
-            [
-                agent.kill,
-                agent.break_connections,
-                agent.pause,
-                lambda: self._cut(agent),
-                lambda: self._claim(agent),
-            ]
-        )
+        misfortunes: list[Callable[[], None]] = [
+            agent.kill,
+            agent.break_connections,
+            agent.pause,
+            partial(self._cut, agent),
+            partial(self._claim, agent),
+        ]
+        what = self.random.choice(misfortunes)
         what()
 
     def _cut(self, agent: Agent) -> None:
@@ -186,7 +186,7 @@ class Wire:
         """Break; each side notices in its own time, and sometimes one side does not at all."""
         for up in (True, False):
             if self._world.chance(0.9):
-                self._world.at(self._world.some(0.0, 1.0), lambda up=up: self.close(up=up))
+                self._world.at(self._world.some(0.0, 1.0), partial(self.close, up=up))
 
     def close(self, *, up: bool) -> None:
         """One end is closed: `up` is the client's. The other end notices a little later."""
@@ -353,7 +353,7 @@ class Agent:
                 "code": 1 if fails else 0,
                 "failure": None,
             }
-            self._soon(0.5, 30.0, lambda body=body: self._exit(body))
+            self._soon(0.5, 30.0, partial(self._exit, body))
 
     def _exit(self, body: dict[str, Any]) -> list[MemberAction]:
         if self._stopping:
@@ -487,9 +487,7 @@ class Supervisor:
         settings = GangSettings("t", self._epoch, tuple(self._roster), self._processes, **TIMES)
         for instance in self._roster:
             if not self._world.chance(self._world.trouble / 10):
-                self._world.at(
-                    self._world.some(0.0, 5.0), lambda i=instance, s=settings: self._boot(i, s)
-                )
+                self._world.at(self._world.some(0.0, 5.0), partial(self._boot, instance, settings))
 
     def _boot(self, instance: str, settings: GangSettings) -> None:
         if settings.epoch == self._epoch and not self._moving_on and self.outcome is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 import time
 from collections.abc import Coroutine, Mapping
 from pathlib import Path
@@ -12,9 +13,19 @@ from typing import Any
 import pytest
 
 from flowlite.node import messages as m
+from flowlite.node.connection import Connection
 from flowlite.node.link import Fenced, PrepareError, Refused
 from flowlite.node.supervisor_link import LinkDown, LinkRefused
-from tests.node.gang import FakeMaster, FakeNode, Gang, make, runs_until_stopped, settings
+from flowlite.node.wire import ClientSession, Frame, Hello, ServerSession, encode
+from tests.node.gang import (
+    SECRET,
+    FakeMaster,
+    FakeNode,
+    Gang,
+    make,
+    runs_until_stopped,
+    settings,
+)
 from tests.node.proxy import Proxy
 
 
@@ -541,3 +552,43 @@ def test_a_gang_of_a_thousand_nodes_starts() -> None:
             await gang.supervisor.release()  # type: ignore[union-attr]
 
     run(scenario(), within=90)
+
+
+def test_a_flood_beyond_the_socket_waits_its_turn_and_arrives_whole() -> None:
+    """More than the kernel takes at once, from a writer that never waits, to a reader that begins late."""
+
+    class Reader(Connection):
+        def __init__(self) -> None:
+            super().__init__(ServerSession(SECRET, "task-1"))
+            self.got: list[int] = []
+            self.rooms = 0
+            self.ended = False
+
+        def on_frame(self, frame: Frame) -> None:
+            assert frame.blob == bytes([frame.message["n"] % 256]) * len(frame.blob)
+            self.got.append(frame.message["n"])
+
+        def on_closed(self, error: Exception | None) -> None:
+            self.ended = True
+
+    class Writer(Connection):
+        def on_room(self) -> None:
+            self.rooms = getattr(self, "rooms", 0) + 1
+
+    async def scenario() -> None:
+        here, there = socket.socketpair()
+        reader = Reader()
+        writer = Writer(ClientSession(SECRET, Hello("task-1", "member", "i", 1)))
+        writer.begin(here)
+        reader.begin(there)
+        await until(lambda: writer.session.authenticated and reader.session.authenticated)
+        asyncio.get_running_loop().remove_reader(there)
+        for n in range(200):
+            writer.send(encode({"n": n}), bytes([n % 256]) * (n * 300))
+        assert writer.full
+        writer.close()
+        asyncio.get_running_loop().add_reader(there, reader._readable)
+        await until(lambda: reader.ended)
+        assert reader.got == list(range(200))
+
+    run(scenario())

@@ -196,16 +196,6 @@ def test_inherited_descriptors_and_signals_are_as_for_any_command(tmp_path: Path
     assert lines[2] == "set()"
 
 
-def test_an_exit_is_reported_without_delay(tmp_path: Path) -> None:
-    node = Node(tmp_path)
-
-    async def start(node: Node) -> None:
-        node.start("echo up; read x < /dev/null; exec sleep 0.2")
-
-    report = run(node, start)[0]
-    assert node.times[0] - (time.monotonic() - time.time()) - report["ended"] < 0.05
-
-
 class TestStop:
     def test_who_obeys_is_gone_at_once(self, tmp_path: Path) -> None:
         node = Node(tmp_path, grace=20)
