@@ -25,10 +25,14 @@ class Peer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send one message to each of these connections (those that still are)."""
+    """Send one message to each of these connections (those that still are).
+
+    One that is not urgent may wait for the next that is; a beat comes along soon.
+    """
 
     connections: tuple[int, ...]
     message: Message
+    urgent: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +71,10 @@ class Outbox:
         """One more thing to do."""
         self._actions.append(action)
 
-    def tell(self, message: Message, *connections: int) -> None:
+    def tell(self, message: Message, *connections: int, urgent: bool = True) -> None:
         """Send a message to each of these."""
         if connections:
-            self._actions.append(Send(connections, {**message, **self._stamp}))
+            self._actions.append(Send(connections, {**message, **self._stamp}, urgent))
 
     def take(self) -> list[Action]:
         """What was collected; it is the caller's now."""

@@ -1,36 +1,46 @@
-"""One authenticated connection on an asyncio transport; what leader and member have in common.
+"""One authenticated connection over a socket; what leader and member have in common.
 
-Small messages written in one turn of the loop leave together: at the joining of a thousand nodes system calls are what
-costs. A message with bytes beside it leaves at once.
+It stands on `add_reader` and `add_writer` of the loop rather than on asyncio's transports: at the joining of a thousand
+nodes those cost as much as the protocol itself, and they copy what the kernel does not take at once. Small messages
+written in one turn of the loop leave together; a message with bytes beside it leaves at once.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
+from collections import deque
+from contextlib import suppress
 
 from .wire import Frame, Session, WireError
 
 HIGH_WATER = 512 * 1024
-"""Bytes not yet taken by the kernel above which a connection counts as full."""
+LOW_WATER = 128 * 1024
+"""Bytes not yet taken by the kernel above which a connection counts as full, and below which it does no more."""
+
+_READ_LITTLE, _READ_MUCH = 8 * 1024, 256 * 1024
 
 
-class Connection(asyncio.Protocol):
+class Connection:
     """Feeds a session. Subclasses say what to do when something happens: the methods that begin with `on_`.
 
     Attributes:
         full: Whether the other side (or the network) is slower than we write.
-        closing: Whether it is over; nothing more comes in, nothing more goes out.
+        closing: Whether it is over; nothing more comes in, nothing more goes out but what was sent before.
     """
 
     def __init__(self, session: Session) -> None:
         self.session = session
         self.full = False
         self.closing = False
-        self._transport: asyncio.Transport | None = None
+        self._loop = asyncio.get_running_loop()
+        self._socket: socket.socket | None = None
         self._pending: list[bytes] = []
         self._flushing: asyncio.Handle | None = None
         self._proved = False
+        self._read_size = _READ_LITTLE
+        self._backlog: deque[memoryview] = deque()
+        self._backlog_size = 0
 
     def on_opened(self) -> None:
         """Both sides have proved the secret."""
@@ -45,63 +55,92 @@ class Connection(asyncio.Protocol):
         """The connection is not full any more."""
 
     def on_closed(self, error: Exception | None) -> None:
-        """The connection is gone."""
+        """The connection is gone. Called once, if it was ever begun, and never from within another call of ours."""
 
-    def send(self, header: bytes, blob: bytes = b"") -> None:
-        """Send a message; `header` is encoded."""
-        if self.closing or self._transport is None:
+    def begin(self, connected: socket.socket) -> None:
+        """Take over a connected socket."""
+        connected.setblocking(False)
+        with suppress(OSError):
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket = connected
+        self._loop.add_reader(connected, self._readable)
+        self._answer()
+
+    def send(self, header: bytes, blob: bytes = b"", *, urgent: bool = True) -> None:
+        """Send a message; `header` is encoded. What is not urgent leaves with the next message that is."""
+        if self.closing or self._socket is None:
             return
         self._pending.append(self.session.seal(header, blob))
         if blob:
             self.flush()
-        elif self._flushing is None:
-            self._flushing = asyncio.get_running_loop().call_soon(self.flush)
+        elif urgent and self._flushing is None:
+            self._flushing = self._loop.call_soon(self.flush)
 
     def flush(self) -> None:
-        """Hand everything to the transport now."""
+        """Hand everything to the kernel, as far as it takes it."""
         if self._flushing is not None:
             self._flushing.cancel()
             self._flushing = None
-        if self._pending and self._transport is not None:
+        if self._pending and self._socket is not None:
             pending, self._pending = self._pending, []
-            self._transport.write(b"".join(pending))
+            self._write(pending[0] if len(pending) == 1 else b"".join(pending))
 
     def close(self) -> None:
         """End the connection after what was sent."""
-        if not self.closing:
-            self.flush()
-            self.closing = True
-            if self._transport is not None:
-                self._transport.close()
+        if self.closing:
+            return
+        self.flush()
+        self.closing = True
+        if self._socket is not None:
+            self._loop.remove_reader(self._socket)
+            if not self._backlog:
+                self._end(None)
 
-    def abort(self) -> None:
+    def abort(self, error: Exception | None = None) -> None:
         """End the connection at once."""
         self.closing = True
-        if self._transport is not None:
-            self._transport.abort()
+        self._pending.clear()
+        self._backlog.clear()
+        self._end(error)
 
-    # What the transport calls.
+    def _end(self, error: Exception | None) -> None:
+        ended, self._socket = self._socket, None
+        if self._flushing is not None:
+            self._flushing.cancel()
+            self._flushing = None
+        if ended is not None:
+            self._loop.remove_reader(ended)
+            self._loop.remove_writer(ended)
+            ended.close()
+            self._loop.call_soon(self.on_closed, error)
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        if self.closing:
-            transport.abort()
+    def _readable(self) -> None:
+        assert self._socket is not None
+        try:
+            data = self._socket.recv(self._read_size)
+        except (BlockingIOError, InterruptedError):
             return
-        transport.set_write_buffer_limits(high=HIGH_WATER)
-        # asyncio does it for the sockets it dials itself, not for accepted ones.
-        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._answer()
-        self.flush()
-
-    def data_received(self, data: bytes) -> None:
-        if self.closing:
+        except OSError as error:
+            self.abort(error)
             return
+        if not data:
+            self.abort()
+            return
+        # Room for much costs time to get, so it is asked for only while much comes.
+        self._read_size = _READ_MUCH if len(data) >= _READ_LITTLE else _READ_LITTLE
+        try:
+            self._receive(data)
+        except Exception as error:
+            # Nobody foresaw it, so nobody knows what of it was done: start over with a new connection.
+            self.abort(error)
+            raise
+
+    def _receive(self, data: bytes) -> None:
         try:
             frames = self.session.receive(data)
         except WireError as error:
             self.on_nonsense(error)
-            self.abort()
+            self.abort(error)
             return
         self._answer()
         if self.session.authenticated and not self._proved:
@@ -111,23 +150,54 @@ class Connection(asyncio.Protocol):
             if self.closing:
                 return
             self.on_frame(frame)
-        self.flush()
+        if self._flushing is not None:
+            self.flush()
 
     def _answer(self) -> None:
         """What the opening wants sent."""
         if self.session.outgoing:
             self._pending.append(self.session.outgoing)
             self.session.outgoing = b""
+            if self._flushing is None:
+                self._flushing = self._loop.call_soon(self.flush)
 
-    def pause_writing(self) -> None:
-        self.full = True
+    def _write(self, data: bytes) -> None:
+        assert self._socket is not None
+        taken = 0
+        if not self._backlog:
+            try:
+                taken = self._socket.send(data)
+            except (BlockingIOError, InterruptedError):
+                pass
+            except OSError as error:
+                self.abort(error)
+                return
+            if taken == len(data):
+                return
+            self._loop.add_writer(self._socket, self._writable)
+        self._backlog.append(memoryview(data)[taken:])
+        self._backlog_size += len(data) - taken
+        self.full = self._backlog_size > HIGH_WATER
 
-    def resume_writing(self) -> None:
-        self.full = False
-        self.on_room()
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self.closing = True
-        if self._flushing is not None:
-            self._flushing.cancel()
-        self.on_closed(error)
+    def _writable(self) -> None:
+        assert self._socket is not None
+        try:
+            while self._backlog:
+                taken = self._socket.send(self._backlog[0])
+                self._backlog_size -= taken
+                if taken < len(self._backlog[0]):
+                    self._backlog[0] = self._backlog[0][taken:]
+                    break
+                self._backlog.popleft()
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self.abort(error)
+            return
+        if not self._backlog:
+            self._loop.remove_writer(self._socket)
+            if self.closing:
+                self._end(None)
+        if self.full and self._backlog_size <= LOW_WATER and not self.closing:
+            self.full = False
+            self.on_room()

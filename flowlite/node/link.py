@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 import time
 from collections.abc import Coroutine, Mapping
 from pathlib import Path
@@ -318,7 +319,15 @@ class _LeaderConnection(Connection):
 
     async def open(self, leader: tuple[str, int]) -> None:
         """Dial, and prove the secret to each other."""
-        await asyncio.get_running_loop().create_connection(lambda: self, *leader)
+        family = socket.AF_INET6 if ":" in leader[0] else socket.AF_INET
+        dialed = socket.socket(family, socket.SOCK_STREAM)
+        dialed.setblocking(False)
+        try:
+            await asyncio.get_running_loop().sock_connect(dialed, leader)
+        except BaseException:
+            dialed.close()
+            raise
+        self.begin(dialed)
         await self._opened
 
     def on_opened(self) -> None:

@@ -152,7 +152,8 @@ class Rendezvous:
         seat.address = peer.address
         self._hear(seat, now)
         welcome = {"type": "welcome", "rank": seat.rank, "roster": self._settings.digest}
-        self._outbox.tell(welcome, connection)
+        # While others are missing, nothing hangs on it.
+        self._outbox.tell(welcome, connection, urgent=self.phase != m.GATHERING)
         if not again:
             self._desk.record("joined", now, **seat.who, address=seat.address, facts=seat.facts)
             for text in warnings(self._settings, seat.rank, seat.facts, now.unix):

@@ -73,7 +73,6 @@ class RendezvousServer:
         self._number = 0
         self._finished = asyncio.Event()
         self._ticker: asyncio.TimerHandle | None = None
-        self._tasks: set[asyncio.Task[object]] = set()
         self.port = port
         self.turned_away = 0
 
@@ -160,22 +159,10 @@ class RendezvousServer:
                 log.warning("cannot accept a connection: %s", error)
                 self._accept(False)
                 return
-            self._take_in(accepted, address[0])
+            connection = _Peer(self, address[0])
+            self._opening[connection] = time.monotonic()
+            connection.begin(accepted)
         self._accept(False)
-
-    def _take_in(self, accepted: socket.socket, address: str) -> None:
-        connection = _Peer(self, address)
-        self._opening[connection] = time.monotonic()
-        loop = asyncio.get_running_loop()
-        connecting = loop.connect_accepted_socket(lambda: connection, accepted)
-        task: asyncio.Task[object] = asyncio.ensure_future(connecting)
-        self._tasks.add(task)
-        task.add_done_callback(self._connected)
-
-    def _connected(self, task: asyncio.Task[object]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled():
-            task.exception()
 
     def _authenticated(self, connection: _Peer) -> None:
         self._opening.pop(connection, None)
@@ -250,8 +237,8 @@ class RendezvousServer:
         waiting = deque(actions)
         while waiting:
             match waiting.popleft():
-                case Send(connections, message):
-                    self._send(connections, message)
+                case Send(connections, message, urgent):
+                    self._send(connections, message, urgent)
                 case Close(number):
                     if (connection := self._connections.get(number)) is not None:
                         connection.close()
@@ -262,12 +249,12 @@ class RendezvousServer:
                 case Finish():
                     self._finished.set()
 
-    def _send(self, connections: tuple[int, ...], message: Message) -> None:
+    def _send(self, connections: tuple[int, ...], message: Message, urgent: bool) -> None:
         header = encode(message)
         for number in connections:
             connection = self._connections.get(number)
             if connection is not None:
-                connection.send(header)
+                connection.send(header, urgent=urgent)
 
     def _prove_master(self) -> list[Action]:
         assert self._machine is not None

@@ -109,12 +109,14 @@ class _Opener:
 
     def __init__(self) -> None:
         self._buffer = bytearray()
+        self._key = b""
         self._mac: hmac.HMAC | None = None
         self._next = 0
 
     def use(self, key: bytes) -> None:
         """From here on frames must be signed with `key`, numbered from 0."""
-        self._mac = hmac.new(key, digestmod="sha256")
+        self._key = key
+        self._mac = None
         self._next = 0
 
     def feed(self, data: bytes) -> None:
@@ -143,11 +145,9 @@ class _Opener:
         lengths = self._lengths(opening)
         if lengths is None:
             return None
-        assert self._mac is not None
         header_end = _LENGTHS.size + lengths[0]
         end = header_end + lengths[1]
-        mac = self._mac.copy()
-        mac.update(_SEQUENCE.pack(self._next))
+        mac = self._numbered_mac()
         with memoryview(self._buffer) as view:
             mac.update(view[:end])
             genuine = hmac.compare_digest(mac.digest(), view[end : end + _TAG])
@@ -159,10 +159,16 @@ class _Opener:
         self._next += 1
         return header, blob
 
+    def _numbered_mac(self) -> hmac.HMAC:
+        if self._mac is None:
+            self._mac = hmac.new(self._key, digestmod="sha256")
+        mac = self._mac.copy()
+        mac.update(_SEQUENCE.pack(self._next))
+        return mac
 
-def _derive(secret: bytes, label: str, *parts: bytes) -> bytes:
-    hashes = b"".join(hashlib.sha256(part).digest() for part in parts)
-    return hmac.digest(secret, f"flowlite wire {VERSION} {label}\0".encode() + hashes, "sha256")
+
+def _derive(secret: bytes, label: bytes, transcript: bytes = b"") -> bytes:
+    return hmac.digest(secret, b"flowlite wire 1 %b\0%b" % (label, transcript), "sha256")
 
 
 class Session:
@@ -208,9 +214,10 @@ class Session:
 
     def _keys(self, hello: bytes, challenge: bytes) -> tuple[bytes, bytes]:
         """(client's, server's) session key."""
+        transcript = hashlib.sha256(hello).digest() + hashlib.sha256(challenge).digest()
         return (
-            _derive(self._secret, "client", hello, challenge),
-            _derive(self._secret, "server", hello, challenge),
+            _derive(self._secret, b"client", transcript),
+            _derive(self._secret, b"server", transcript),
         )
 
 
@@ -221,7 +228,7 @@ class ClientSession(Session):
         super().__init__(secret)
         nonce = os.urandom(_NONCE).hex()
         self._hello = encode({"flowlite": VERSION, **hello._asdict(), "nonce": nonce})
-        self.outgoing = _Sealer(_derive(secret, "hello")).seal(self._hello)
+        self.outgoing = _Sealer(_derive(secret, b"hello")).seal(self._hello)
 
     def _open(self) -> bool:
         challenge = self._opener.peek()
@@ -249,7 +256,7 @@ class ServerSession(Session):
         super().__init__(secret)
         self._task = task
         self.hello: Hello | None = None
-        self._opener.use(_derive(secret, "hello"))
+        self._opener.use(_derive(secret, b"hello"))
 
     def _open(self) -> bool:
         if self.hello is None:
