@@ -251,7 +251,8 @@ class Agent:
         address, port = str(order["master_addr"]), int(order["master_port"])
         try:
             opening = asyncio.open_connection(address, port)
-            _, writer = await asyncio.wait_for(opening, PORT_SECONDS)
+            async with asyncio.timeout(PORT_SECONDS):
+                _, writer = await opening
         except ConnectionResetError:
             return  # it answered, and had seen enough probes
         except (OSError, TimeoutError) as error:

@@ -146,7 +146,8 @@ class Workers:
         if self._orders and self._follower is not None and not self._follower.done():
             order = self._ask("stopped", do="stop", signal=self._stop_signal, grace=grace)
             try:
-                await asyncio.wait_for(order, grace + KEEPER_SECONDS)
+                async with asyncio.timeout(grace + KEEPER_SECONDS):
+                    await order
             except WorkersLost:
                 pass
             except TimeoutError:

@@ -87,7 +87,8 @@ class BringUp:
                     raise NotUp(why, (leader.instance.id,)) from error
                 pause = _PROBE_EVERY
             with suppress(TimeoutError):
-                await asyncio.wait_for(given_up.wait(), pause)
+                async with asyncio.timeout(pause):
+                    await given_up.wait()
             pause = min(_LONGEST_PAUSE, pause * 1.2)
         return None
 

@@ -305,7 +305,8 @@ class Attempt:
         while self._ended and self._harvest.behind:
             self._arrived.clear()
             try:
-                await asyncio.wait_for(self._arrived.wait(), _STREAM_SLACK)
+                async with asyncio.timeout(_STREAM_SLACK):
+                    await self._arrived.wait()
             except TimeoutError:
                 break
         await self._harvest.bring_in(

@@ -363,7 +363,8 @@ class Supervisor:
     async def _sleep(self, seconds: float) -> None:
         """Sleeps, but not on when somebody cancels."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._cancelled.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._cancelled.wait()
 
 
 def _agent_zip(home: Path) -> tuple[Path, str]:
