@@ -259,7 +259,11 @@ class Supervisor:
         if end.outcome == messages.DONE:
             self._conclude("done", "")
         elif self._cancelled.is_set() and end.outcome != messages.FAILED:
-            self._conclude("cancelled", end.reason)
+            started = self._record.started_at is not None
+            self._conclude(
+                "cancelled",
+                f"cancelled {'while running' if started else 'before the ranks started'}",
+            )
         elif end.outcome == messages.DEADLINE:
             self._conclude("failed", self._spent or self._limits.time_is_over())
         elif not self._may_retry(end):
@@ -287,7 +291,7 @@ class Supervisor:
         self._provisioner.set_aside({*end.replace, *unclear})
         await self._sleep(delay)
         if self._cancelled.is_set():
-            self._conclude("cancelled", "")
+            self._conclude("cancelled", "cancelled before the next attempt")
             return
         of = f" of {self._asked.retries.most + 1}" if counts else ""
         why = f"attempt {self._record.attempt + 1}{of} after {end.reason}"

@@ -115,6 +115,9 @@ def test_cancel(flow_home: Path, state: str) -> None:
     record = gang.end("cancelled", timeout=20)
     assert time.monotonic() - began < 8
     assert record.outcome == "cancelled"
+    assert record.reason.startswith("cancelled")
+    if state == "running":
+        assert record.reason == "cancelled while running"
 
 
 def test_cancel_while_waiting_for_a_place(flow_home: Path) -> None:
