@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from flowlite.app import FlowApp, Function
     from flowlite.client import Flow
     from flowlite.errors import (
+        ArgumentError,
         BundleError,
+        BundleWarning,
         CapacityUnavailable,
         CapExceeded,
         ConfigError,
@@ -48,7 +50,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "ArgumentError",
     "BundleError",
+    "BundleWarning",
     "CapExceeded",
     "CapacityUnavailable",
     "ConfigError",

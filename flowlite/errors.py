@@ -4,6 +4,8 @@
     ├── ConfigError (ValueError)        2      an option, a file or a setting is wrong; nothing was started
     │   ├── SpecError                   2      a value of the decorator, of TaskConfig or of a task file
     │   └── BundleError                 2      the function, an argument or a captured variable cannot travel
+    │       └── ArgumentError (TypeError)
+    │                                   2      the arguments do not fit the function's signature
     ├── NotFound (LookupError)          3      no task, volume or provider of that name
     ├── CapExceeded                     4      a price, time or cost cap forbids the launch
     ├── ProviderError                   5      the provider refused or failed
@@ -18,7 +20,7 @@
     └── TaskTimeout (TimeoutError)      1      waiting took longer than the caller allowed; the task goes on
 
 Each message says what happened, where, and what to do next. A worker's own exception is raised as its own type, with
-`RemoteTraceback` as its cause.
+`RemoteTraceback` as its cause. `BundleWarning` is the one warning.
 """
 
 from __future__ import annotations
@@ -44,6 +46,14 @@ class SpecError(ConfigError):
 
 class BundleError(ConfigError):
     """The function, an argument or a captured variable cannot be sent to a node."""
+
+
+class ArgumentError(BundleError, TypeError):
+    """The arguments do not fit the function's signature; a `TypeError` too, as a plain call would raise."""
+
+
+class BundleWarning(UserWarning):
+    """The call can travel, but not as lightly as it should; names the variable at fault."""
 
 
 class NotFound(FlowError, LookupError):

@@ -17,7 +17,9 @@ import flowlite
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("flowlite", "provider_adapters")
 PUBLIC_NAMES = [
+    "ArgumentError",
     "BundleError",
+    "BundleWarning",
     "CapExceeded",
     "CapacityUnavailable",
     "ConfigError",

@@ -35,29 +35,17 @@ from typing import Any
 from flowlite.bundle.captures import captures, explain
 from flowlite.bundle.imports import warm_imports
 from flowlite.bundle.project import Project
-from flowlite.bundle.signature import ArgumentError, bind, function_name, raw_function
+from flowlite.bundle.signature import bind, function_name, raw_function
 from flowlite.bundle.source import Source, reachable, snapshot
-from flowlite.errors import BundleError, StoreError
+from flowlite.errors import BundleError, BundleWarning, StoreError
 from flowlite.node import pickling
 from flowlite.node.envelope import write_envelope
 
-__all__ = [
-    "ArgumentError",
-    "Bundle",
-    "BundleWarning",
-    "Source",
-    "bind",
-    "build_bundle",
-    "read_bundle",
-]
+__all__ = ["Bundle", "Source", "bind", "build_bundle", "read_bundle"]
 
 LARGE_CAPTURE = 10 * 1000 * 1000
 _LONGEST_SOURCE = 1024 * 1024
 _registering = threading.RLock()
-
-
-class BundleWarning(UserWarning):
-    """The call can travel, but not as lightly or as exactly as it should; names the variable at fault."""
 
 
 @dataclass(frozen=True)

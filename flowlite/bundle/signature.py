@@ -6,16 +6,12 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from flowlite.errors import BundleError
+from flowlite.errors import ArgumentError
 from flowlite.node.pickling import unwrap
 from flowlite.suggest import did_you_mean
 
 _LONGEST = 300
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-
-
-class ArgumentError(BundleError, TypeError):
-    """The arguments do not fit the function's signature; a `TypeError` too, as a plain call would raise."""
 
 
 def raw_function(fn: Callable[..., Any]) -> Callable[..., Any]:

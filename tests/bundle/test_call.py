@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from flowlite.bundle.call import ArgumentError, Bundle, BundleWarning, build_bundle, read_bundle
-from flowlite.errors import BundleError, StoreError
+from flowlite.bundle.call import Bundle, build_bundle, read_bundle
+from flowlite.errors import ArgumentError, BundleError, BundleWarning, StoreError
 from flowlite.node import call as node_call
 from tests.bundle.conftest import Node, Project
 

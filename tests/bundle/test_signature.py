@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from flowlite.bundle.signature import ArgumentError, bind, function_name, raw_function
-from flowlite.errors import BundleError
+from flowlite.bundle.signature import bind, function_name, raw_function
+from flowlite.errors import ArgumentError, BundleError
 
 
 def train(data: str, lr: float = 1e-4, *, epochs: int = 1) -> dict[str, float]:
