@@ -32,7 +32,7 @@ def main() -> int:
     unknown = set(asked.names) - set(NAMES)
     if unknown or (asked.write and asked.names):
         parser.error(f"no benchmark {unknown}" if unknown else "--write wants the whole table")
-    quiet_names.start_again_if_slow()
+    quiet_names.start_again_without_name_server()
     load = os.getloadavg()[0]
     rows: list[table.Row] = []
     for name in asked.names or NAMES:

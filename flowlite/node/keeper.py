@@ -25,12 +25,12 @@ import signal
 import sys
 import time
 
-from . import processes, template, worker
+from . import names, processes, template, worker
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
 LEFTOVER_SECONDS = 5.0
@@ -134,6 +134,7 @@ class Keeper:
         elif what == "forget":
             forget_probe(request["paths"], request["token"])
         elif what == "start":
+            self._name_peers(request["orders"])
             for order in request["orders"]:
                 self._start(order)
         elif what == "stop":
@@ -174,6 +175,16 @@ class Keeper:
         self._send("started", rank=held.rank, pid=pid, time=held.started)
         if self._ending:
             self._stop_one(held, self._stop_signal, self._grace)
+
+    def _name_peers(self, orders: Sequence[Mapping[str, Any]]) -> None:
+        hosts = self._state["hosts"]
+        addresses = orders[0]["environment"].get("FLOW_NODE_IPS", "") if orders else ""
+        if hosts is None or not addresses:
+            return
+        try:
+            names.add_gang(hosts, addresses.split(","))
+        except OSError as error:
+            sys.stderr.write(f"flowlite: the names of the nodes cannot be noted: {error}\n")
 
     def _must_spawn(self, order: Mapping[str, Any]) -> bool:
         if "argv" in order:

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import Any
 
-_CLONE_NEWNS = 0x00020000
+CLONE_NEWNS = 0x00020000
 _CLONE_NEWUSER = 0x10000000
-_MS_BIND = 4096
-_MS_REC = 16384
-_MS_SLAVE = 1 << 19
+MS_BIND = 4096
+MS_REC = 16384
+MS_SLAVE = 1 << 19
 _MS_NOSUID_NODEV = 2 | 4
 _MNT_DETACH = 2
 _SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
@@ -103,7 +103,7 @@ def _link_at(path: str, source: str) -> None:
             raise
 
 
-class _Libc:
+class Libc:
     """The few system calls that Python 3.11 does not have."""
 
     def __init__(self) -> None:
@@ -137,15 +137,15 @@ def _enter_private_namespace() -> OSError | bool:
     """True if this process now has mounts of its own; else the error; False where there is no such thing."""
     if sys.platform != "linux":
         return False
-    libc = _Libc()
+    libc = Libc()
     uid, gid = os.geteuid(), os.getegid()
     try:
         try:
             if uid != 0:
                 raise PermissionError
-            libc.call("unshare", _CLONE_NEWNS)
+            libc.call("unshare", CLONE_NEWNS)
         except PermissionError:
-            libc.call("unshare", _CLONE_NEWUSER | _CLONE_NEWNS)
+            libc.call("unshare", _CLONE_NEWUSER | CLONE_NEWNS)
             for name, text in (
                 ("setgroups", "deny"),
                 ("uid_map", f"{uid} {uid} 1"),
@@ -153,7 +153,7 @@ def _enter_private_namespace() -> OSError | bool:
             ):
                 with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
                     file.write(text)
-        libc.mount(None, "/", None, _MS_REC | _MS_SLAVE)
+        libc.mount(None, "/", None, MS_REC | MS_SLAVE)
     except OSError as error:
         return error
     return True
@@ -164,7 +164,7 @@ def _bind_at(path: str, source: str) -> None:
         if os.path.lexists(path):
             raise MountError(f"{path} is there and is not a directory")
         _make_room(path)
-    _Libc().mount(os.path.realpath(source), path, None, _MS_BIND | _MS_REC)
+    Libc().mount(os.path.realpath(source), path, None, MS_BIND | MS_REC)
 
 
 def _make_room(path: str) -> None:
@@ -178,7 +178,7 @@ def _make_room(path: str) -> None:
         return
     below = os.open(existing, os.O_PATH | os.O_DIRECTORY)
     try:
-        _Libc().mount("tmpfs", existing, "tmpfs", _MS_NOSUID_NODEV, _tmpfs_options(existing))
+        Libc().mount("tmpfs", existing, "tmpfs", _MS_NOSUID_NODEV, _tmpfs_options(existing))
         _mirror(f"/proc/self/fd/{below}", existing)
     finally:
         os.close(below)
@@ -186,7 +186,7 @@ def _make_room(path: str) -> None:
 
 
 def _new_root(path: str) -> None:
-    libc = _Libc()
+    libc = Libc()
     number = _SYS_PIVOT_ROOT.get(os.uname().machine)
     if number is None:
         raise MountError(f"pivot_root is not known on {os.uname().machine}")
@@ -220,7 +220,7 @@ def _tmpfs_options(like: str) -> str:
 
 def _mirror(source: str, target: str) -> None:
     """Make every entry of a directory appear in another one, which is on an empty tmpfs."""
-    libc = _Libc()
+    libc = Libc()
     for name in os.listdir(source):
         entry, image = os.path.join(source, name), os.path.join(target, name)
         if os.path.islink(entry):
@@ -231,7 +231,7 @@ def _mirror(source: str, target: str) -> None:
                 os.mkdir(image)
             else:
                 os.close(os.open(image, os.O_WRONLY | os.O_CREAT, 0o600))
-            libc.mount(entry, image, None, _MS_BIND | _MS_REC)
+            libc.mount(entry, image, None, MS_BIND | MS_REC)
         except OSError as error:
             sys.stderr.write(f"flowlite: workers will not see {entry}: {error}\n")
 
@@ -253,10 +253,10 @@ def enter(pid: int) -> bool:
     """
     if sys.platform != "linux":
         return False
-    libc = _Libc()
+    libc = Libc()
     kinds = [
         (name, flag)
-        for name, flag in (("user", _CLONE_NEWUSER), ("mnt", _CLONE_NEWNS))
+        for name, flag in (("user", _CLONE_NEWUSER), ("mnt", CLONE_NEWNS))
         if os.readlink(f"/proc/{pid}/ns/{name}") != os.readlink(f"/proc/self/ns/{name}")
     ]
     opened = [(os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY), flag) for name, flag in kinds]

@@ -16,7 +16,7 @@ import struct
 import sys
 import time
 
-from . import processes
+from . import names, processes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -136,12 +136,17 @@ class Template:
         if not self._ending and select.select([self._listener], [], [], 0)[0]:
             os.close(lock)
             return False
-        for each in (path, f"{path}.json"):
+        for each in (path, f"{path}.json", hosts_of(path)):
             try:
                 os.unlink(each)
             except OSError:
                 continue
         return True
+
+
+def hosts_of(socket_path: str) -> str:
+    """Where the hosts file of a template's workers lies."""
+    return f"{socket_path}.hosts"
 
 
 def watch_signals(wake_writer: int, numbers: Iterable[int]) -> None:
@@ -161,6 +166,7 @@ def prepare(spec: Mapping[str, Any]) -> dict[str, Any]:
         "python": spec["python"],
         "volumes": [],
         "volumes_error": None,
+        "hosts": None,
     }
     if spec["volumes"]:
         from . import mounts
@@ -169,6 +175,8 @@ def prepare(spec: Mapping[str, Any]) -> dict[str, Any]:
             state["volumes"] = mounts.show(spec["volumes"], spec["keep_visible"])
         except OSError as error:
             state["volumes_error"] = str(error)
+    hosts = hosts_of(spec["socket"])
+    state["hosts"] = hosts if names.own_hosts(hosts) else None
     gc.disable()
     state["failed_imports"] = _import_all(spec)
     state["hazard"] = fork_hazard()
