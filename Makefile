@@ -7,8 +7,9 @@ ENV_READY := $(VENV)/.ready
 BENCH_READY := $(VENV)/.bench-ready
 TEST_PROCESSES ?= 2
 
-# Which wheels of torch: on a Linux machine without an NVIDIA GPU the ones without CUDA, a tenth of the size.
-TORCH_PAGE := https://download.pytorch.org/whl/cpu/torch/
+# More options for pip, such as: make env PIP_FLAGS="--find-links https://download.pytorch.org/whl/cpu/torch/"
+# which takes torch without CUDA, a tenth of the size, on a Linux machine without a GPU.
+PIP_FLAGS ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help env train test test-quick check format bench bench-docs clean
@@ -61,22 +62,11 @@ $(ENV_READY): pyproject.toml
 		exit 1; \
 	fi; \
 	echo "Making $(VENV) with $$($$found --version) (once; this takes a minute or two)"; \
-	links=; \
-	if [ "$$(uname -s)" = Linux ] && ! command -v nvidia-smi >/dev/null && \
-		$$found -c 'import urllib.request as u; u.urlopen("$(TORCH_PAGE)", timeout=5)' 2>/dev/null; then \
-		links="--find-links $(TORCH_PAGE)"; \
-	fi; \
-	if command -v uv >/dev/null; then \
-		[ -x $(PY) ] || uv venv --quiet --python "$$($$found -c 'import sys; print(sys.executable)')" $(VENV); \
-		uv pip install --quiet --python $(PY) $$links -e '.[dev]'; \
-	else \
-		[ -x $(VENV)/bin/pip ] || $$found -m venv $(VENV) || { \
-			echo "$$found has no venv module; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }; \
-		$(PY) -m pip install --quiet $$links -e '.[dev]'; \
-	fi; \
+	[ -x $(VENV)/bin/pip ] || $$found -m venv $(VENV) || { \
+		echo "$$found has no venv module; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }; \
+	$(PY) -m pip install --quiet $(PIP_FLAGS) -e '.[dev]'; \
 	touch $@
 
 $(BENCH_READY): $(ENV_READY)
-	@if command -v uv >/dev/null; then uv pip install --quiet --python $(PY) -e '.[dev,bench]'; \
-	else $(PY) -m pip install --quiet -e '.[dev,bench]'; fi
+	@$(PY) -m pip install --quiet $(PIP_FLAGS) -e '.[dev,bench]'
 	@touch $@
