@@ -40,7 +40,9 @@ def main() -> int:
         taken = importlib.import_module(f"benchmarks.{name}").measure(asked.rounds)
         print(f"\n{name} ({time.monotonic() - started:.0f} s)")
         table.show(taken)
+        sys.stdout.flush()
         rows += taken
+    quiet_names.tidy()
     if asked.write:
         table.write(rows, asked.rounds, load)
     return int(any(row.reached is False for row in rows))

@@ -22,7 +22,7 @@ def measure(rounds: int) -> list[Row]:
                     "flowlite": partial(_measured, home, way, "array_flowlite.py"),
                     "pickle": partial(_measured, home, way, "array_pickle.py"),
                 },
-                max(1, rounds // 2),
+                max(3, rounds // 2),
             )
         ours, peer = medians["flowlite"], medians["pickle"]
         rows += [

@@ -149,7 +149,9 @@ def build_bundle(
     with _writing(directory):
         sources = snapshot(project, needed, directory)
         path = directory / "call.bin"
-        written = write_envelope(path, header, [pickled.stream, *([b] for b in pickled.buffers)])
+        written = write_envelope(
+            path, header, [pickled.stream, *([b] for b in pickled.buffers)], sealed=False
+        )
         bundle = Bundle(
             path=path,
             sha256=written.sha256,

@@ -1,7 +1,9 @@
-"""The file that calls and results travel in: a JSON header, aligned parts, and a hash over all of it.
+"""The file that calls and results travel in: a JSON header and aligned parts, guarded by a hash.
 
-    magic (8 bytes) | header length (4, little endian) | header, JSON | padding | part | padding | part ...
-    | SHA-256 of all before (32)
+    magic (8 bytes) | header length (4, little endian) | header, JSON | padding | part | padding | part ... | seal (32)
+
+A call is known by the SHA-256 of its whole file, which reaches the node another way; it has no seal. A result carries
+its seal: the SHA-256 over the SHA-256 of each 16 MiB before it, so that all cores of the reader can check it.
 
 Every part begins at a multiple of 64 bytes, so that arrays can be used where they lie in the mapped file.
 The header says where the parts are ("parts": [[offset, size], ...], offsets counted from the first multiple
@@ -12,20 +14,24 @@ on another core, and appears under its name only when whole.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import mmap
 import os
 import struct
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-MAGIC = b"FLOWv1\r\n"
+ADDRESSED = b"FLOWc1\r\n"
+SEALED = b"FLOWr1\r\n"
 ALIGNMENT = 64
 _PRELUDE = struct.Struct("<8sI")
-_DIGEST = 32
+_SEAL = 32
+_BLOCK = 16 * 1024 * 1024
+_MOST_THREADS = 8
 _MAX_HEADER = 64 * 1024 * 1024
 # Below this, starting a thread costs more than hashing.
 _THREAD_FROM = 1024 * 1024
@@ -44,7 +50,7 @@ class EnvelopeError(Exception):
 
 @dataclass(frozen=True)
 class Written:
-    """An envelope on disk; `sha256` is that of the whole file."""
+    """An envelope on disk; `sha256` is that of the whole file, or "" for a sealed one."""
 
     sha256: str
     size: int
@@ -59,19 +65,25 @@ class Envelope:
 
 
 def write_envelope(
-    path: str | os.PathLike[str], header: dict[str, Any], parts: Sequence[Sequence[Piece]]
+    path: str | os.PathLike[str],
+    header: dict[str, Any],
+    parts: Sequence[Sequence[Piece]],
+    *,
+    sealed: bool,
 ) -> Written:
     """Write the file atomically; each part is given in pieces, which are not copied. Raises OSError."""
-    pieces = list(_pieces(header, parts))
-    size = sum(len(piece) for piece in pieces) + _DIGEST
-    with _atomically(path) as descriptor:
-        whole = _Hashing(pieces, threaded=size >= _THREAD_FROM)
+    pieces = list(_pieces(SEALED if sealed else ADDRESSED, header, parts))
+    size = sum(len(piece) for piece in pieces)
+    hash_them = functools.partial(_seal_over if sealed else _hash_of, pieces)
+    with (
+        _atomically(path) as descriptor,
+        _hashing(hash_them, threaded=size >= _THREAD_FROM) as result,
+    ):
         _write_all(descriptor, pieces)
-        body = whole.result()
-        digest = body.digest()
-        _write_all(descriptor, [digest])
-        body.update(digest)
-    return Written(body.hexdigest(), size)
+        digest = result()
+        if sealed:
+            _write_all(descriptor, [digest])
+    return Written("", size + len(digest)) if sealed else Written(digest.hex(), size)
 
 
 def open_envelope(path: str | os.PathLike[str], *, sha256: str | None = None) -> Envelope:
@@ -79,15 +91,15 @@ def open_envelope(path: str | os.PathLike[str], *, sha256: str | None = None) ->
 
     Args:
         path: The file. It stays mapped for as long as a part is in use.
-        sha256: What the whole file must hash to. Without it, the hash inside the file is checked, which tells damage
+        sha256: What the whole file must hash to. Without it, the seal inside the file is checked, which tells damage
             but not exchange.
     """
     data, status = _map(path)
     if sha256 is None:
-        _verify_trailer(data, path)
-    else:
-        _verify_whole(data, status, path, sha256)
-    return _parse(data, path)
+        _verify_seal(data, path)
+        return _parse(data[:-_SEAL], path, SEALED)
+    _verify_whole(data, status, path, sha256)
+    return _parse(data, path, ADDRESSED)
 
 
 def _map(path: str | os.PathLike[str]) -> tuple[memoryview, os.stat_result]:
@@ -122,27 +134,39 @@ def _verify_whole(
     _verified[identity] = sha256
 
 
-def _verify_trailer(data: memoryview, path: str | os.PathLike[str]) -> None:
+def _verify_seal(data: memoryview, path: str | os.PathLike[str]) -> None:
     """Check the hash that the file itself carries."""
-    if len(data) < _PRELUDE.size + _DIGEST:
+    if len(data) < _PRELUDE.size + _SEAL:
         raise EnvelopeError(f"{os.fspath(path)} is cut off: {len(data)} bytes")
-    if hashlib.sha256(data[:-_DIGEST]).digest() != bytes(data[-_DIGEST:]):
+    if _seal_of(data[:-_SEAL]) != bytes(data[-_SEAL:]):
         raise EnvelopeError(f"{os.fspath(path)} is cut off or damaged: its hash does not match")
 
 
-def _parse(data: memoryview, path: str | os.PathLike[str]) -> Envelope:
-    """Header and parts of data that has been verified."""
+def _seal_of(data: memoryview) -> bytes:
+    blocks = [data[at : at + _BLOCK] for at in range(0, len(data), _BLOCK)]
+    threads = min(_MOST_THREADS, os.cpu_count() or 1, len(blocks))
+    if threads < 2:
+        digests = [hashlib.sha256(block).digest() for block in blocks]
+    else:
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(threads) as pool:
+            digests = list(pool.map(lambda block: hashlib.sha256(block).digest(), blocks))
+    return hashlib.sha256(b"".join(digests)).digest()
+
+
+def _parse(data: memoryview, path: str | os.PathLike[str], expected: bytes) -> Envelope:
+    """Header and parts of data that has been verified; `expected` is how it begins."""
     try:
         magic, length = _PRELUDE.unpack_from(data)
-        if magic != MAGIC or length > _MAX_HEADER:
+        if magic != expected or length > _MAX_HEADER:
             raise ValueError("it does not begin as such a file does")
         start = _PRELUDE.size + length
         header = json.loads(bytes(data[_PRELUDE.size : start]))
         base = _aligned(start)
-        end = len(data) - _DIGEST
         parts = []
         for offset, size in header["parts"]:
-            if offset < 0 or size < 0 or base + offset + size > end:
+            if offset < 0 or size < 0 or base + offset + size > len(data):
                 raise ValueError("a part lies outside of the file")
             parts.append(data[base + offset : base + offset + size])
     except (ValueError, KeyError, TypeError, struct.error) as error:
@@ -151,8 +175,10 @@ def _parse(data: memoryview, path: str | os.PathLike[str]) -> Envelope:
     return Envelope(header, parts)
 
 
-def _pieces(header: dict[str, Any], parts: Sequence[Sequence[Piece]]) -> Iterator[Piece]:
-    """All bytes of the file but the hash at its end."""
+def _pieces(
+    magic: bytes, header: dict[str, Any], parts: Sequence[Sequence[Piece]]
+) -> Iterator[Piece]:
+    """All bytes of the file but the seal."""
     table = []
     offset = 0
     for part in parts:
@@ -162,7 +188,7 @@ def _pieces(header: dict[str, Any], parts: Sequence[Sequence[Piece]]) -> Iterato
     text = json.dumps({**header, "parts": table}, separators=(",", ":")).encode()
     if len(text) > _MAX_HEADER:
         raise EnvelopeError(f"the header is too large: {len(text)} bytes")
-    yield _PRELUDE.pack(MAGIC, len(text)) + text + _padding(_PRELUDE.size + len(text))
+    yield _PRELUDE.pack(magic, len(text)) + text + _padding(_PRELUDE.size + len(text))
     for part, (_, size) in zip(parts, table, strict=True):
         yield from part
         if padding := _padding(size):
@@ -177,26 +203,49 @@ def _padding(position: int) -> bytes:
     return bytes(_aligned(position) - position)
 
 
-class _Hashing:
-    """SHA-256 over pieces, in a thread of its own where that pays (hashlib lets go of the interpreter lock)."""
+def _hash_of(pieces: Iterable[Piece]) -> bytes:
+    whole = hashlib.sha256()
+    for piece in pieces:
+        whole.update(piece)
+    return whole.digest()
 
-    def __init__(self, pieces: Iterable[Piece], *, threaded: bool) -> None:
-        self._hash = hashlib.sha256()
-        self._pieces = pieces
-        self._thread = threading.Thread(target=self._run, daemon=True) if threaded else None
-        if self._thread is not None:
-            self._thread.start()
 
-    def _run(self) -> None:
-        for piece in self._pieces:
-            self._hash.update(piece)
+def _seal_over(pieces: Iterable[Piece]) -> bytes:
+    digests, block, room = [], hashlib.sha256(), _BLOCK
+    for piece in pieces:
+        view = memoryview(piece).cast("B")
+        while len(view):
+            block.update(view[:room])
+            view, room = view[room:], max(0, room - len(view))
+            if room == 0:
+                digests.append(block.digest())
+                block, room = hashlib.sha256(), _BLOCK
+    if room < _BLOCK:
+        digests.append(block.digest())
+    return hashlib.sha256(b"".join(digests)).digest()
 
-    def result(self) -> hashlib._Hash:
-        if self._thread is None:
-            self._run()
-        else:
-            self._thread.join()
-        return self._hash
+
+@contextlib.contextmanager
+def _hashing(function: Callable[[], bytes], *, threaded: bool) -> Iterator[Callable[[], bytes]]:
+    """A hash computed meanwhile, in a thread, where that pays (hashlib lets go of the interpreter lock)."""
+    if not threaded:
+        yield function
+        return
+    # A generator and no object that holds itself: where the garbage collector finds the pieces, views of views among
+    # them, instead of the last reference going, CPython 3.11 crashes (mbuf_clear).
+    digests: list[bytes] = []
+    thread = threading.Thread(target=lambda: digests.append(function()), daemon=True)
+    thread.start()
+
+    def result() -> bytes:
+        thread.join()
+        return digests[0]
+
+    try:
+        yield result
+    finally:
+        # What is hashed belongs to the caller, who may change it as soon as we return.
+        thread.join()
 
 
 @contextlib.contextmanager

@@ -65,7 +65,9 @@ def write_value(
     header: dict[str, Any] = {"format": 1, "python": PYTHON}
     try:
         structure, buffers = plain.encode(value)
-        write_envelope(path, {**header, "kind": "plain"}, [[structure], *([b] for b in buffers)])
+        write_envelope(
+            path, {**header, "kind": "plain"}, [[structure], *([b] for b in buffers)], sealed=True
+        )
         return
     except plain.NotPlain as error:
         if policy == "plain":
@@ -75,7 +77,7 @@ def write_value(
     except Exception as error:
         raise ResultError(_not_picklable(value, error, node, rank)) from error
     header |= {"kind": "pickle", "type": plain.type_name(value)}
-    write_envelope(path, header, [pickled.stream, *([b] for b in pickled.buffers)])
+    write_envelope(path, header, [pickled.stream, *([b] for b in pickled.buffers)], sealed=True)
 
 
 def write_exception(
@@ -101,10 +103,10 @@ def write_exception(
     }
     portable = exceptions.portable(error) if kind == "exception" else None
     if portable is None:
-        write_envelope(path, header, [])
+        write_envelope(path, header, [], sealed=True)
     else:
         form, stream = portable
-        write_envelope(path, {**header, "form": form}, [[stream]])
+        write_envelope(path, {**header, "form": form}, [[stream]], sealed=True)
     return {"kind": kind, "type": header["type"], "message": summary.message}
 
 

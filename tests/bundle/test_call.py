@@ -438,7 +438,7 @@ def test_a_disk_that_fills_up_leaves_nothing(
 
     project.write("ok.py", "def train(): return 1\n")
 
-    def full(*_: Any) -> None:
+    def full(*arguments: Any, **options: Any) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(module, "write_envelope", full)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
+import textwrap
 from pathlib import Path
 
+from flowlite import errors
 from flowlite.node import environment
 from flowlite.spec.options import TaskOptions
 from flowlite.supervise import lifecycle
@@ -26,6 +29,16 @@ def lifecycle_rows() -> list[str]:
         f"| {state.value} | {happening.value} | {following.value} |"
         for (state, happening), (following, _) in lifecycle.TABLE.items()
     ]
+
+
+def error_tree() -> str:
+    """The tree at the top of errors.py."""
+    text = inspect.getdoc(errors) or ""
+    return textwrap.dedent(text.split("\n\n")[1])
+
+
+def test_the_tree_of_errors() -> None:
+    assert error_tree() in (DOCS / "results-and-errors.md").read_text()
 
 
 def test_the_environment_of_a_worker() -> None:

@@ -19,16 +19,20 @@ from flowlite.node.envelope import ALIGNMENT, EnvelopeError, open_envelope, writ
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.lists(st.lists(st.binary(max_size=200), max_size=4), max_size=5), st.text(max_size=20))
+@given(
+    st.lists(st.lists(st.binary(max_size=200), max_size=4), max_size=5),
+    st.text(max_size=20),
+    st.booleans(),
+)
 def test_parts_come_back_aligned(
-    tmp_path_factory: pytest.TempPathFactory, parts: list[list[bytes]], name: str
+    tmp_path_factory: pytest.TempPathFactory, parts: list[list[bytes]], name: str, sealed: bool
 ) -> None:
     path = tmp_path_factory.mktemp("e") / "file"
-    written = write_envelope(path, {"name": name}, parts)
+    written = write_envelope(path, {"name": name}, parts, sealed=sealed)
     raw = path.read_bytes()
-    assert written.sha256 == hashlib.sha256(raw).hexdigest()
+    assert written.sha256 == ("" if sealed else hashlib.sha256(raw).hexdigest())
     assert written.size == len(raw)
-    found = open_envelope(path, sha256=written.sha256)
+    found = open_envelope(path, sha256=written.sha256 or None)
     assert found.header["name"] == name
     assert [bytes(part) for part in found.parts] == [b"".join(part) for part in parts]
     assert all(offset % ALIGNMENT == 0 for offset, _ in found.header["parts"])
@@ -38,33 +42,62 @@ def test_large_and_many_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(envelope, "_LARGEST_WRITE", 1 << 20)
     large = os.urandom(1 << 10) * (5 << 10)
     pieces = [large, *(bytes([i % 256]) * (i % 5) for i in range(3000))]
-    written = write_envelope(tmp_path / "f", {}, [pieces, [memoryview(large)]])
-    found = open_envelope(tmp_path / "f", sha256=written.sha256)
-    assert bytes(found.parts[0]) == b"".join(pieces)
-    assert found.parts[1] == large
+    for sealed in (False, True):
+        written = write_envelope(tmp_path / "f", {}, [pieces, [memoryview(large)]], sealed=sealed)
+        found = open_envelope(tmp_path / "f", sha256=written.sha256 or None)
+        assert bytes(found.parts[0]) == b"".join(pieces)
+        assert found.parts[1] == large
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.binary(max_size=40), max_size=6), st.integers(0, 400), st.integers(0, 7))
+def test_the_seal_is_over_all_blocks(
+    tmp_path_factory: pytest.TempPathFactory, pieces: list[bytes], place: int, bit: int
+) -> None:
+    path = tmp_path_factory.mktemp("e") / "file"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(envelope, "_BLOCK", 32)
+        write_envelope(path, {}, [pieces], sealed=True)
+        raw = bytearray(path.read_bytes())
+        body, seal = raw[:-32], raw[-32:]
+        blocks = [hashlib.sha256(body[at : at + 32]).digest() for at in range(0, len(body), 32)]
+        assert hashlib.sha256(b"".join(blocks)).digest() == seal
+        assert bytes(open_envelope(path).parts[0]) == b"".join(pieces)
+        raw[place % len(raw)] ^= 1 << bit
+        path.write_bytes(raw)
+        with pytest.raises(EnvelopeError, match="hash does not match"):
+            open_envelope(path)
+
+
+def test_a_result_is_not_taken_for_a_call_nor_a_call_for_a_result(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    write_envelope(path, {}, [[b"abc"]], sealed=True)
+    with pytest.raises(EnvelopeError, match="not a call or result"):
+        open_envelope(path, sha256=hashlib.sha256(path.read_bytes()).hexdigest())
+    write_envelope(path, {}, [[b"abc"]], sealed=False)
+    with pytest.raises(EnvelopeError, match="hash does not match"):
+        open_envelope(path)
 
 
 def test_parts_are_private_to_the_reader(tmp_path: Path) -> None:
-    written = write_envelope(tmp_path / "f", {}, [[b"abc"]])
-    found = open_envelope(tmp_path / "f")
+    written = write_envelope(tmp_path / "f", {}, [[b"abc"]], sealed=False)
+    found = open_envelope(tmp_path / "f", sha256=written.sha256)
     found.parts[0][0] = 0
     assert hashlib.sha256((tmp_path / "f").read_bytes()).hexdigest() == written.sha256
 
 
 def test_another_file_in_its_place_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "f"
-    written = write_envelope(path, {}, [[b"one"]])
+    written = write_envelope(path, {}, [[b"one"]], sealed=False)
     open_envelope(path, sha256=written.sha256)
-    write_envelope(path, {}, [[b"two"]])
+    write_envelope(path, {}, [[b"two"]], sealed=False)
     with pytest.raises(EnvelopeError, match="not the file that was sent"):
         open_envelope(path, sha256=written.sha256)
-    # It is whole, though, which is all that can be said without knowing what was sent.
-    assert open_envelope(path).parts == [b"two"]
 
 
 def test_a_change_in_place_is_noticed_after_it_was_verified(tmp_path: Path) -> None:
     path = tmp_path / "f"
-    written = write_envelope(path, {}, [[b"x" * 100]])
+    written = write_envelope(path, {}, [[b"x" * 100]], sealed=False)
     open_envelope(path, sha256=written.sha256)
     times = os.stat(path)
     with open(path, "r+b") as file:
@@ -76,7 +109,7 @@ def test_a_change_in_place_is_noticed_after_it_was_verified(tmp_path: Path) -> N
 
 
 def _sealed(path: Path, body: bytes) -> Path:
-    path.write_bytes(body + hashlib.sha256(body).digest())
+    path.write_bytes(body + hashlib.sha256(hashlib.sha256(body).digest()).digest())
     return path
 
 
@@ -85,13 +118,13 @@ def _sealed(path: Path, body: bytes) -> Path:
     [
         b"",
         b"x" * 100,
-        struct.pack("<8sI", envelope.MAGIC, 0xFFFFFFFF),
-        struct.pack("<8sI", envelope.MAGIC, 2) + b"{}",
-        struct.pack("<8sI", envelope.MAGIC, 4) + b"null",
-        struct.pack("<8sI", envelope.MAGIC, 19) + b'{"parts":[[0,1000]]}'[:19],
-        struct.pack("<8sI", envelope.MAGIC, 20) + b'{"parts":[[0,1000]]}',
-        struct.pack("<8sI", envelope.MAGIC, 18) + b'{"parts":[[-5,1]]}',
-        struct.pack("<8sI", envelope.MAGIC, 15) + b'{"parts":["a"]}',
+        struct.pack("<8sI", envelope.SEALED, 0xFFFFFFFF),
+        struct.pack("<8sI", envelope.SEALED, 2) + b"{}",
+        struct.pack("<8sI", envelope.SEALED, 4) + b"null",
+        struct.pack("<8sI", envelope.SEALED, 19) + b'{"parts":[[0,1000]]}'[:19],
+        struct.pack("<8sI", envelope.SEALED, 20) + b'{"parts":[[0,1000]]}',
+        struct.pack("<8sI", envelope.SEALED, 18) + b'{"parts":[[-5,1]]}',
+        struct.pack("<8sI", envelope.SEALED, 15) + b'{"parts":["a"]}',
     ],
 )
 def test_what_is_no_envelope_is_a_clean_error(body: bytes, tmp_path: Path) -> None:
@@ -107,7 +140,7 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
         import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
         try:
-            write_envelope({str(target)!r}, {{}}, [[bytes(3 << 20)]])
+            write_envelope({str(target)!r}, {{}}, [[bytes(3 << 20)]], sealed=True)
         except OSError as error:
             print("OSError", error.strerror)
     """)
