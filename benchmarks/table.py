@@ -72,14 +72,14 @@ def machine() -> str:
     )
 
 
-def write(rows: Sequence[Row], rounds: int, load: float) -> None:
+def write(rows: Sequence[Row], rounds: int, load_before: float) -> None:
     """Puts the table into docs/performance.md, in place of the one that was there."""
     table = [HEADINGS, ("---",) * len(HEADINGS), *(row.cells() for row in rows)]
     text = "\n".join(
         [
             BEGIN,
             f"Measured on {datetime.date.today().isoformat()}, {machine()}; medians of {rounds} interleaved rounds; "
-            f"load average at the start {load:.1f}.",
+            f"load average before {load_before:.1f}, after {os.getloadavg()[0]:.1f}.",
             "",
             *(f"| {' | '.join(line)} |" for line in table),
             END,
