@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,13 @@ import pytest
 from tests.helpers import kill_processes_of_home
 
 pytest_plugins = ["tests.plugins.require", "tests.plugins.alone"]
+
+# A run in the background of a shell inherits that SIGINT is ignored, and everything started here would inherit it, too.
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(
+            number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+        )
 
 
 @pytest.fixture(autouse=True)
