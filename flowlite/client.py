@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
@@ -67,18 +67,6 @@ class Flow:
             config = config.replace(mounts={**config.mounts, **mounts})
         task = self.submit(config)
         return task.wait() if wait else task
-
-    def submit_call(
-        self,
-        config: TaskConfig,
-        fn: Callable[..., R],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Task[R]:
-        """Submits a call of a function. Raises as `run` does."""
-        from flowlite.spec import BoundCall
-
-        return self.submit(config.with_call(BoundCall(fn, tuple(args), dict(kwargs or {}))))
 
     def submit(
         self, config: TaskConfig, *, announce: Callable[[Task[Any]], None] | None = None

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from flowlite.errors import RemoteError, ResultUnavailable, TaskCancelled, TaskFailed
+from flowlite.node import roster
 from flowlite.store import Event, TaskRecord
 from flowlite.supervise.paths import TaskPaths
 
@@ -97,7 +98,7 @@ def describe_end(body: Mapping[str, Any]) -> str:
 
 def worker_node(record: TaskRecord, rank: int) -> int:
     """The node of a rank."""
-    return rank // workers_per_node(record)
+    return roster.node_of(rank, workers_per_node(record))
 
 
 def workers_per_node(record: TaskRecord) -> int:

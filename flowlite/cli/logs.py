@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as json_module
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,7 +13,6 @@ from flowlite.cli.names import complete_task
 
 if TYPE_CHECKING:
     from flowlite.logs import LogLine
-    from flowlite.task import Task
 
 
 def register(application: typer.Typer, command: str) -> None:
@@ -62,13 +61,6 @@ def logs(
         show(block, live)
     if live:
         live.clear()
-
-
-def follow_task(task: Task[Any], live: LiveLine | None) -> None:
-    """Prints everything a task says until it has ended."""
-    logs = task.logs(follow=True, on_pause=live.show if live else _flush)
-    for block in logs.blocks():
-        show(block, live)
 
 
 def show(block: str, live: LiveLine | None = None) -> None:

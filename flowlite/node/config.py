@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from .roster import global_rank
+
 
 class ConfigFault(ValueError):
     """`agent.json` is not what this agent understands."""
@@ -93,7 +95,7 @@ class AgentConfig:
     @property
     def ranks(self) -> range:
         """The global ranks of this node's workers."""
-        first = self.node_rank * self.workers_per_node
+        first = global_rank(self.node_rank, self.workers_per_node, 0)
         return range(first, first + self.workers_per_node)
 
     def to_json(self) -> str:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from .roster import global_rank
+
 FIXED = "fixed"
 """Nobody overrides it: processes would disagree about who they are."""
 GIVEN = "given"
@@ -42,7 +44,7 @@ class Seat(NamedTuple):
 
     @property
     def rank(self) -> int:
-        return self.node_rank * self.processes_per_node + self.local_rank
+        return global_rank(self.node_rank, self.processes_per_node, self.local_rank)
 
     @property
     def world_size(self) -> int:

@@ -65,11 +65,6 @@ def node_of(rank: int, processes_per_node: int) -> int:
     return rank // processes_per_node
 
 
-def local_rank_of(rank: int, processes_per_node: int) -> int:
-    """The place of a worker among those of its node."""
-    return rank % processes_per_node
-
-
 def digest(roster: Sequence[str]) -> str:
     """A short fingerprint, by which leader and members make sure that they mean the same gang."""
     return hashlib.sha256("\0".join(roster).encode()).hexdigest()[:32]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flowlite.errors import ProviderError
+from flowlite.node.roster import global_rank
 from flowlite.supervise.collect import LOGS, Collector, add_all
 from flowlite.supervise.crew import Crew
 from flowlite.supervise.nodes import Node
@@ -66,7 +67,7 @@ class Harvest:
             await asyncio.sleep(KEEP_EVERY)
 
     def _fetch(self, node: Node, clean: bool) -> Exception | None:
-        first = node.rank * self.workers_per_node
+        first = global_rank(node.rank, self.workers_per_node, 0)
         try:
             for rank in range(first, first + self.workers_per_node):
                 body = self.workers.get(rank)

