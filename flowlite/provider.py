@@ -145,6 +145,9 @@ class NodeSettings(_Json):
         warm_socket: Path of the warm process's socket when several nodes share one; None for one per node.
         ports_dir: Directory of port locks when several leaders share a machine.
         volumes: For each file volume `{"name", "path", "source", "interface"}`.
+        cache: Directory on the node where files lie by their hash, shared by all tasks; None where nothing is shared.
+        python_spec: The Python environment the node makes for the workers; None takes `python` as it is.
+        container: The image the workers run in, and with what it is started; None for none.
     """
 
     home: str
@@ -156,6 +159,9 @@ class NodeSettings(_Json):
     warm_socket: str | None = None
     ports_dir: str | None = None
     volumes: tuple[dict[str, Any], ...] = ()
+    cache: str | None = None
+    python_spec: dict[str, Any] | None = None
+    container: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

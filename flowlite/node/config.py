@@ -35,6 +35,15 @@ class AgentConfig:
         {"kind": "command", "argv": [...]}
 
     Relative paths in it are relative to the node's directory.
+
+    Attributes:
+        cache: Directory of what tasks of this node share, by content hash; None where nothing is shared.
+        python_spec: The Python environment to be made for the workers (see pythons.py); None takes `python` as it is.
+        container: The image the workers run in (see container.py).
+        mounts: Buckets to show, read-only: {"path", "url", "endpoint"}; how to read them is in `storage.json`.
+        checkpoint: What to copy away while workers run (see checkpoints.py).
+        tls: The rendezvous is encrypted (see tls.py); the files lie in the attempt's directory.
+        warm_seconds: How long imports are kept for the next task.
     """
 
     task: str
@@ -63,6 +72,13 @@ class AgentConfig:
     bind: str = "127.0.0.1"
     leader_address: str = "127.0.0.1"
     ports_dir: str | None = None
+    cache: str | None = None
+    python_spec: dict[str, Any] | None = None
+    container: dict[str, Any] | None = None
+    mounts: list[dict[str, Any]] = field(default_factory=list)
+    checkpoint: dict[str, Any] | None = None
+    tls: bool = False
+    warm_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         if self.instance not in self.roster:
@@ -166,6 +182,11 @@ class AttemptPaths:
     @property
     def secrets(self) -> Path:
         return self.home / "secrets.json"
+
+    @property
+    def storage(self) -> Path:
+        """What opens the buckets of the task: endpoints and credentials."""
+        return self.home / "storage.json"
 
     def stream(self, rank: int, stream: str) -> Path:
         """The file of one stream of one rank: "out", "err" or "result"."""

@@ -50,6 +50,9 @@ class Asked:
     grace: float
     join_timeout: float
     retries: Retries
+    mounts: tuple[dict[str, Any], ...] = ()
+    checkpoint: dict[str, Any] | None = None
+    warm_seconds: float = 0.0
 
     @property
     def nodes(self) -> int:
@@ -73,6 +76,9 @@ class Asked:
             grace=float(config.get("grace_seconds", 10.0)),
             join_timeout=float(config.get("join_timeout_seconds", 300.0)),
             retries=_retries(config.get("retries")),
+            mounts=_mounts(config.get("mounts")),
+            checkpoint=config.get("checkpoint"),
+            warm_seconds=float(config.get("keep_warm") or 0.0),
         )
 
 
@@ -83,6 +89,15 @@ def _gpus_asked(config: Mapping[str, Any]) -> int:
     from flowlite.spec.gpu import GpuRequest
 
     return GpuRequest.parse(str(gpu)).count
+
+
+def _mounts(value: object) -> tuple[dict[str, Any], ...]:
+    if not isinstance(value, Mapping):
+        return ()
+    return tuple(
+        {"path": path, **({"url": what} if isinstance(what, str) else dict(what))}
+        for path, what in value.items()
+    )
 
 
 def _retries(value: object) -> Retries:

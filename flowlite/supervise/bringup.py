@@ -117,6 +117,7 @@ class BringUp:
                 self.agent,
                 self.paths.secret.read_bytes(),
                 self.paths.secrets.read_bytes(),
+                self.paths.storage.read_bytes(),
             )
         except (ProviderError, OSError) as error:
             return str(error) or type(error).__name__
@@ -148,6 +149,12 @@ class BringUp:
             bind=settings.bind,
             leader_address=self.nodes[0].instance.address,
             ports_dir=settings.ports_dir,
+            cache=settings.cache,
+            python_spec=settings.python_spec,
+            container=settings.container,
+            mounts=[dict(mount) for mount in asked.mounts],
+            checkpoint=asked.checkpoint,
+            warm_seconds=asked.warm_seconds,
         )
 
     def _check(self, nodes: list[Node], problems: list[str]) -> None:

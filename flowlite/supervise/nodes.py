@@ -92,6 +92,7 @@ class Node:
         agent: tuple[Path, str],
         secret: bytes,
         secrets: bytes,
+        storage: bytes,
     ) -> None:
         """Puts everything the agent needs. What is there already, by its hash, is left alone."""
         to = self.connection
@@ -99,6 +100,7 @@ class Node:
         for source, name, sha256 in files:
             to.put_cached(source, f"{self.settings.home}/{name}", sha256)
         to.put(secrets, f"{self.settings.home}/secrets.json")
+        to.put(storage, f"{self.settings.home}/storage.json")
         to.put(secret, f"{self.directory}/secret")
         to.put(config.to_json().encode(), f"{self.directory}/agent.json")
 

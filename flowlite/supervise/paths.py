@@ -46,6 +46,11 @@ class TaskPaths:
         return self.directory / "secrets.json"
 
     @property
+    def storage(self) -> Path:
+        """What opens the buckets of the task on its nodes, a JSON object: endpoints and credentials."""
+        return self.directory / "storage.json"
+
+    @property
     def supervisor_log(self) -> Path:
         """What the supervisor said."""
         return self.directory / "supervisor.log"

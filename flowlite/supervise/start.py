@@ -83,6 +83,7 @@ def submit(
     plan: Plan,
     call: Mapping[str, Any],
     secrets: Mapping[str, str] | None = None,
+    storage: Mapping[str, Any] | None = None,
     supervise: bool = True,
 ) -> TaskRecord:
     """Records a task, durably, and starts its supervisor. From here on the task does not need its client any more.
@@ -96,6 +97,7 @@ def submit(
         plan: What to launch.
         call: What workers run, as `AgentConfig.call`, with paths on this machine.
         secrets: Secret variables of the workers.
+        storage: What opens the buckets of the task on its nodes.
         supervise: False leaves the task to the next `ensure_supervisors`.
 
     Raises:
@@ -117,6 +119,7 @@ def submit(
         write_private(paths.plan, json.dumps(record.plan, indent=1).encode())
         write_private(paths.secret, random_secrets.token_hex(32).encode())
         write_private(paths.secrets, json.dumps(dict(secrets or {})).encode())
+        write_private(paths.storage, json.dumps(dict(storage or {})).encode())
     store.create_task(record)
     draft.submitted = True
     if supervise:
