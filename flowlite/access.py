@@ -29,11 +29,15 @@ class NodeAccess:
     Attributes:
         connection: The way to the machine.
         gone: The node was given back; commands run where it was, which is this machine, without what was on it.
+        home: The task's directory on the node.
+        program: Words that run the node's own program there; none where it is gone.
     """
 
     connection: Connection
     gone: bool
     prefix: tuple[str, ...]
+    home: str = ""
+    program: tuple[str, ...] = ()
 
     def argv(self, command: str | Sequence[str] | None) -> list[str]:
         """What to run through the connection. A text goes through the shell; None is an interactive shell."""
@@ -62,9 +66,10 @@ def access(session: Session, record: TaskRecord, node: int) -> Iterator[NodeAcce
         yield NodeAccess(LocalConnection(), True, _in_its_place(session, record, node, settings))
         return
     agent = f"{settings.home}/agent.pyz"
-    prefix = (settings.python, "-I", "-S", agent, "exec", settings.home, "--")
+    program = (settings.python, "-I", "-S", agent)
+    prefix = (*program, "exec", settings.home, "--")
     with provider.connect(instance) as connection:
-        yield NodeAccess(connection, False, prefix)
+        yield NodeAccess(connection, False, prefix, settings.home, program)
 
 
 def _instance(session: Session, record: TaskRecord, node: int) -> InstanceRecord:

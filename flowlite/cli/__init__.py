@@ -15,6 +15,8 @@ COMMANDS = {
     "result": "tasks",
     "cancel": "tasks",
     "ssh": "ssh",
+    "top": "top",
+    "doctor": "doctor",
     "cost": "money",
     "offers": "money",
     "volumes": "volumes",

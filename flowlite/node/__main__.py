@@ -7,6 +7,10 @@ Subcommands:
     warm SPEC.json [FD]      be the warm process (started by agents and by the local provider)
     worker ORDER.json PID    be a worker in a fresh interpreter (started by the keeper)
     exec NODE_HOME -- ARGV   run a command in the node's environment (used by `flow ssh`)
+    look NODE_HOME           say where each worker is, and how the node is (used by `flow doctor`)
+    stats NODE_HOME          say what the node is doing, as counters (used by `flow top`)
+    links serve|measure ...  measure the way to another node (used by `flow doctor`)
+    lease WHAT [NAME]        take, release, keep or show the host (used by the SSH provider)
     version                  say which Python this is
 
 What is imported depends on the subcommand: what is not imported takes no time and no memory.
@@ -39,6 +43,22 @@ def main(arguments: list[str] | None = None) -> int:
         from . import exec as enter
 
         return enter.main(rest)
+    if what == "look" and rest:
+        from . import stacks
+
+        return stacks.main(rest)
+    if what == "stats" and rest:
+        from . import stats
+
+        return stats.main(rest)
+    if what == "links" and rest:
+        from . import links
+
+        return links.main(rest)
+    if what == "lease" and rest:
+        from . import lease
+
+        return lease.main(rest)
     if what == "version":
         sys.stdout.write(f"{sys.version}\n")
         return 0

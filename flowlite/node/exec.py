@@ -44,18 +44,25 @@ def main(arguments: list[str]) -> int:
 
 def latest_entry(home: str) -> dict[str, Any]:
     """What the agent of the latest attempt wrote: {"environment", "workdir", "keeper"}; {} if nothing."""
-    try:
-        attempts = sorted(
-            (int(name[1:]) for name in os.listdir(home) if name[:1] == "a" and name[1:].isdigit()),
-            reverse=True,
-        )
-    except OSError:
-        return {}
-    for attempt in attempts:
+    for directory in _attempts(home):
         try:
-            with open(os.path.join(home, f"a{attempt}", "env.json"), encoding="utf-8") as file:
+            with open(os.path.join(directory, "env.json"), encoding="utf-8") as file:
                 found = json.load(file)
         except (OSError, ValueError):
             continue
         return found if isinstance(found, dict) else {}
     return {}
+
+
+def latest_attempt(home: str) -> str | None:
+    """The directory of the latest attempt on this node, None before the first."""
+    return next(iter(_attempts(home)), None)
+
+
+def _attempts(home: str) -> list[str]:
+    """Directories of all attempts, the latest first."""
+    try:
+        names = [name for name in os.listdir(home) if name[:1] == "a" and name[1:].isdigit()]
+    except OSError:
+        return []
+    return [os.path.join(home, name) for name in sorted(names, key=lambda n: -int(n[1:]))]

@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 
-from . import processes
+from . import processes, stacks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -96,6 +96,7 @@ def _settle(order: Mapping[str, Any], parent: int, forked: bool) -> None:
         redirect(order)
         os.environ.clear()
         os.environ.update(order["environment"])
+    stacks.note_worker(order)
 
 
 def redirect(order: Mapping[str, Any]) -> None:
@@ -142,6 +143,7 @@ def _run_function(order: Mapping[str, Any], forked: bool) -> int:
 
     _open_standard_streams()
     faulthandler.enable(2, all_threads=True)
+    stacks.answer_for_stacks(order)
     _fresh_main(order)
     if forked:
         _reseed()

@@ -1,0 +1,115 @@
+"""What a node says of itself: counters, GPUs, disks; and what `flow top` makes of two of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flowlite.cli.top import between
+from flowlite.node import links, stats
+
+GPUS = "0, NVIDIA H100 80GB HBM3, 97, 71234, 81559\n1, NVIDIA H100 80GB HBM3, [N/A], [N/A], 81559\n"
+
+
+def test_gpus_are_read_and_what_is_not_said_is_none() -> None:
+    first, second = stats.parse_gpus(GPUS)
+
+    assert (first["utilisation"], first["memory_used"]) == (97, 71234 * 2**20)
+    assert (second["utilisation"], second["memory_used"]) == (None, None)
+    assert [gpu["index"] for gpu in stats.parse_gpus(GPUS, "1")] == [1]
+    assert stats.parse_gpus("No devices were found\n") == []
+
+
+def test_a_disk_is_named_once() -> None:
+    found = stats.disks(["/", "/", "/nowhere"])
+
+    assert len(found) == 1
+    assert 0 <= found[0]["free"] <= found[0]["total"]
+
+
+def test_the_processes_of_a_worker_are_added_up(tmp_path: Path) -> None:
+    code = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'print(1, flush=True); input()'])"
+    worker = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        assert worker.stdout is not None
+        worker.stdout.readline()
+        note = {"rank": 1, "signal": None, **stats.processes.identity(worker.pid)}
+        (tmp_path / "r1.pid").write_text(json.dumps(note))
+        (found,) = stats.workers_of(str(tmp_path))
+    finally:
+        worker.communicate(b"\n")
+
+    alone = stats._usage(os.getpid())[1]
+    assert found["rank"] == 1
+    assert found["cpu_seconds"] > 0
+    assert found["rss"] > 8_000_000
+    assert alone > 0
+
+
+SAMPLE = {
+    "monotonic": 100.0,
+    "cores": 4,
+    "cpu": {"busy": 10.0, "total": 100.0},
+    "memory": {"used": 1, "total": 2},
+    "network": {"received": 1000, "sent": 0},
+    "gpus": [],
+    "workers": [{"rank": 0, "pid": 7, "cpu_seconds": 5.0, "rss": 10}],
+}
+
+
+def test_rates_come_from_two_samples() -> None:
+    later = {
+        **SAMPLE,
+        "monotonic": 102.0,
+        "cpu": {"busy": 14.0, "total": 108.0},
+        "network": {"received": 5000, "sent": 20},
+        "workers": [
+            {"rank": 0, "pid": 7, "cpu_seconds": 8.0, "rss": 30},
+            {"rank": 1, "pid": 9, "cpu_seconds": 50.0, "rss": 5},
+        ],
+    }
+    found = between(SAMPLE, later)
+
+    # A process that was not there before has no rate yet.
+    assert found["cpu_percent"] == 150.0
+    assert found["machine_cpu_percent"] == 50.0
+    assert (found["received_per_second"], found["sent_per_second"]) == (2000.0, 10.0)
+    assert (found["memory"], found["ranks"]) == (35, [0, 1])
+
+
+def test_a_node_that_does_not_answer_says_so() -> None:
+    assert between(SAMPLE, {"error": "no route"}) == {"error": "no route"}
+
+
+class TestLinks:
+    token = bytes(range(32))
+
+    def serve(self, token: bytes, seconds: float = 20.0) -> int:
+        """Starts a server as `flow doctor` does; gives its port. It ends by itself."""
+        root = str(Path(__file__).parent.parent.parent)
+        done = subprocess.run(
+            [sys.executable, "-m", "flowlite.node", "links", "serve", "127.0.0.1", str(seconds)],
+            input=token,
+            capture_output=True,
+            cwd=root,
+            timeout=30,
+            check=True,
+        )
+        return int(json.loads(done.stdout)["port"])
+
+    def test_a_way_is_measured(self) -> None:
+        found = links.measure("127.0.0.1", self.serve(self.token, 3.0), self.token)
+
+        assert 0 < found["round_trip"] < 5
+        assert found["bytes_per_second"] > 1e5
+
+    def test_nobody_without_the_token_is_answered(self) -> None:
+        with pytest.raises(OSError, match=r"hung up|reset"):
+            links.measure("127.0.0.1", self.serve(self.token, 3.0), bytes(32))
