@@ -6,13 +6,14 @@ PY := $(VENV)/bin/python
 ENV_READY := $(VENV)/.ready
 BENCH_READY := $(VENV)/.bench-ready
 TEST_PROCESSES ?= 2
+N ?= 4
 
 # More options for pip, such as: make env PIP_FLAGS="--find-links https://download.pytorch.org/whl/cpu/torch/"
 # which takes torch without CUDA, a tenth of the size, on a Linux machine without a GPU.
 PIP_FLAGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help env train test test-quick check format bench bench-docs clean
+.PHONY: help env train test test-quick check format hosts hosts-shell hosts-down bench bench-docs clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -38,6 +39,15 @@ check: $(ENV_READY) ## format, lint, types and the floors of the house
 format: $(ENV_READY) ## rewrite the code as `make check` wants it
 	$(PY) -m ruff format .
 	$(PY) -m ruff check --fix .
+
+hosts: $(ENV_READY) ## N test hosts with sshd on this machine, and a laptop beside them (as root): make hosts N=4
+	@$(PY) -m tests.hosts up $(N)
+
+hosts-shell: $(ENV_READY) ## a shell on that laptop, where `flow` is set up to reach the hosts
+	@$(PY) -m tests.hosts shell
+
+hosts-down: $(ENV_READY) ## take the hosts away, and all that runs on them
+	@$(PY) -m tests.hosts down
 
 bench: $(BENCH_READY) ## every figure of docs/performance.md, beside its peer
 	$(PY) -m benchmarks

@@ -13,7 +13,12 @@ import pytest
 
 from tests.helpers import kill_processes_of_home
 
-pytest_plugins = ["tests.plugins.require", "tests.plugins.alone"]
+pytest_plugins = [
+    "tests.plugins.require",
+    "tests.plugins.alone",
+    "tests.plugins.hosts",
+    "tests.plugins.s3",
+]
 
 # A run in the background of a shell inherits that SIGINT is ignored, and everything started here would inherit it, too.
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

@@ -1,0 +1,243 @@
+"""Hosts to test against: `with Cluster(4) as hosts:`.
+
+Everything happens in a process of its own, the room (`room`); what is here asks it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self, overload
+
+from tests.hosts import cgroups, keys, network, sweep, system
+from tests.hosts.host import Host, Laptop
+from tests.hosts.root import PATH
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+TOOLS = ("sshd", "ssh-keygen", "ip", "nft", "ethtool", "tini", "nsenter")
+# Variables of the person or of the machine that a client under test must not see.
+_OURS_ONLY = ("AWS_", "PIP_", "FLOW_", "SSH_", "PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED")
+
+
+def why_not() -> str:
+    """The reason why hosts cannot be made here; "" if they can."""
+    if sys.platform != "linux":
+        return "test hosts need Linux"
+    if os.geteuid() != 0:
+        return "test hosts need root"
+    search = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+    missing = [tool for tool in TOOLS if shutil.which(tool, path=search) is None]
+    if missing:
+        return f"test hosts need {', '.join(missing)}"
+    if cgroups.base() is None:
+        return "test hosts need a writable cgroup2 hierarchy"
+    return ""
+
+
+class Cluster(Sequence[Host]):
+    """Hosts on a switch, and a laptop beside them. Up on entering, gone on leaving.
+
+    Args:
+        count: How many hosts.
+        keep: Directories of this machine that the hosts see, read-only: by default what the tests' Python consists of.
+        python: The interpreter that is `python3` on the hosts; one for all or, in a mapping by number, for each. The
+            tests' own by default; "" leaves it to the machine.
+        path: Directories that come first in PATH on the hosts.
+        sshd: Options of sshd_config on top of the usual ones.
+        disk: Size of each host's disk (tmpfs: it takes memory as it fills).
+        user: Who the client's configuration logs in as: "root" or "flow".
+        owned: Whether the hosts end with this process. If not, they stay until `close`.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        *,
+        keep: Sequence[str | Path] | None = None,
+        python: str | Mapping[int, str] | None = None,
+        path: Sequence[str] = (),
+        sshd: Mapping[str, str] | None = None,
+        disk: str = "4g",
+        user: str = "root",
+        owned: bool = True,
+    ) -> None:
+        if reason := why_not():
+            raise RuntimeError(reason)
+        if not 1 <= count <= 200:
+            raise ValueError(f"a cluster has 1 to 200 hosts, not {count}")
+        kept = (sys.prefix, sys.base_prefix, ROOT) if keep is None else keep
+        pythons = python if isinstance(python, Mapping) else {}
+        usual = python if isinstance(python, str) else sys.executable
+        entries = [
+            {
+                "name": f"node{i:02d}",
+                "address": network.address_of(i),
+                "port": f"port{i}",
+                "python": pythons.get(i, usual),
+                "path": list(path),
+                "sshd": dict(sshd or {}),
+            }
+            for i in range(count)
+        ]
+        with sweep.one_at_a_time():
+            sweep.sweep()
+            self.directory, lock = sweep.new_directory()
+        try:
+            self.settings: dict[str, Any] = {
+                "tag": self.directory.name,
+                "owner": os.getpid() if owned else 0,
+                "hosts": entries,
+                "keep": sorted({str(Path(k).resolve()) for k in kept}),
+                "disk": disk,
+                "user": user,
+            }
+            self._prepare()
+            self._start_room(lock)
+        except BaseException:
+            shutil.rmtree(self.directory, ignore_errors=True)
+            raise
+        finally:
+            os.close(lock)
+        self._connect()
+
+    @classmethod
+    def attach(cls, directory: Path) -> Self:
+        """A cluster that is up already, by its directory."""
+        self = cls.__new__(cls)
+        self.directory = directory
+        self.settings = json.loads((directory / "settings.json").read_text())
+        self._room = None
+        self._connect()
+        return self
+
+    def _prepare(self) -> None:
+        entries = self.settings["hosts"]
+        (self.directory / "shared").mkdir()
+        (self.directory / "shared").chmod(0o1777)
+        keys.make_key(self.key, "client")
+        for entry in entries:
+            (self.directory / entry["name"]).mkdir()
+            keys.make_key(self.directory / entry["name"] / keys.HOST_KEY, entry["name"])
+        publics = [
+            (e["name"], e["address"], self.directory / e["name"] / f"{keys.HOST_KEY}.pub")
+            for e in entries
+        ]
+        self.known_hosts.write_text(keys.known_hosts(publics))
+        named = [(e["name"], e["address"]) for e in entries]
+        config = keys.ssh_config(self.directory, named, self.settings["user"])
+        self.ssh_config.write_text(config)
+        (self.directory / "settings.json").write_text(json.dumps(self.settings))
+
+    def _start_room(self, lock: int) -> None:
+        self._room: subprocess.Popen[str] | None = subprocess.Popen(
+            [sys.executable, "-S", "-m", "tests.hosts.room", str(self.directory), str(lock)],
+            cwd=ROOT,
+            env={"PATH": PATH, "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": str(sweep.parent())},
+            pass_fds=[lock],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            text=True,
+        )
+        assert self._room.stdout is not None
+        report = self._room.stdout.readline()
+        self._room.stdout.close()
+        if report != '"up"\n':
+            self._room.wait(30)
+            reason = json.loads(report) if report else "their room ended"
+            raise RuntimeError(f"the hosts did not come up: {reason}")
+
+    def _connect(self) -> None:
+        self._asking = threading.Lock()
+        self._hosts = [Host(self, entry) for entry in self.settings["hosts"]]
+        self.laptop = Laptop(self)
+        self._channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._channel.connect(str(self.directory / "room.sock"))
+        self._replies = self._channel.makefile("r")
+
+    @property
+    def key(self) -> Path:
+        """The client's private key."""
+        return self.directory / "key"
+
+    @property
+    def known_hosts(self) -> Path:
+        """The keys of all hosts, for the client."""
+        return self.directory / "known_hosts"
+
+    @property
+    def ssh_config(self) -> Path:
+        """An OpenSSH configuration in which the hosts have their names."""
+        return self.directory / "ssh_config"
+
+    @property
+    def shared(self) -> Path:
+        """What all hosts see at /mnt/shared."""
+        return self.directory / "shared"
+
+    def client_environment(self) -> dict[str, str]:
+        """Variables for a client on the laptop: this process's, without what would lead it elsewhere."""
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(_OURS_ONLY)}
+        return {**kept, "FLOW_SSH_CONFIG": str(self.ssh_config)}
+
+    @contextmanager
+    def enter_laptop(self) -> Iterator[None]:
+        """This thread, and every thread and process it starts, is on the laptop meanwhile."""
+        fd = os.open(self.laptop.network, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            with system.inside_network(fd):
+                yield
+        finally:
+            os.close(fd)
+
+    def reset(self) -> None:
+        """All as on the first day: every host restarted on an empty disk, nothing running on the laptop."""
+        self.ask("reset")
+
+    def close(self) -> None:
+        """Takes everything away, with all that runs on the hosts and on the laptop. Again is no error."""
+        with contextlib.suppress(ConnectionError):
+            self.ask("down")
+        self._replies.close()
+        self._channel.close()
+        if self._room is not None:
+            self._room.wait(30)
+
+    def ask(self, what: str, **arguments: Any) -> Any:
+        """Has the room do something. Raises RuntimeError with its reason if it cannot."""
+        request = json.dumps({"do": what, **arguments}).encode() + b"\n"
+        line = ""
+        with self._asking, contextlib.suppress(OSError, ValueError):
+            self._channel.sendall(request)
+            line = self._replies.readline()
+        if not line:
+            raise ConnectionError("the hosts are gone")
+        reply = json.loads(line)
+        if "error" in reply:
+            raise RuntimeError(f"{what}: {reply['error']}\n{reply['trace']}")
+        return reply["value"]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        return len(self._hosts)
+
+    @overload
+    def __getitem__(self, index: int) -> Host: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Host]: ...
+    def __getitem__(self, index: int | slice) -> Host | Sequence[Host]:
+        return self._hosts[index]

@@ -1,0 +1,269 @@
+"""The process that everything of a cluster depends on: it lives in the switch's network namespace and starts the hosts.
+
+    python -m tests.hosts.room DIRECTORY LOCK
+
+Whatever it starts is killed by the kernel when it ends, and it ends when its owner does. So nothing is left over,
+however the owner came to its end. If this process itself is killed outright, the directory and the control groups stay,
+and the next cluster removes them (`sweep`). LOCK is the descriptor of the lock by which that one can tell.
+
+It takes requests on the socket DIRECTORY/room.sock, one JSON object per line, one after the other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from tests.hosts import cgroups, sweep, system
+from tests.hosts.machine import Machine
+from tests.hosts.network import LAPTOP, LAPTOP_ADDRESS, Switch
+from tests.hosts.root import Identity
+
+
+class Room:
+    """All that exists of one cluster."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.settings: dict[str, Any] = json.loads((directory / "settings.json").read_text())
+        self.tag: str = self.settings["tag"]
+        system.unshare(system.NEWNS | system.NEWNET)
+        system.mount("none", "/", flags=system.RECURSIVE | system.PRIVATE)
+        self.group = cgroups.make(self.tag)
+        self.switch = Switch(_fork)
+        self.machines = [self._machine(entry) for entry in self.settings["hosts"]]
+
+    def _machine(self, entry: dict[str, Any]) -> Machine:
+        home = self.directory / entry["name"]
+        identity = Identity(
+            name=entry["name"],
+            directory=home,
+            disk=home / "disk",
+            shared=self.directory / "shared",
+            keep=tuple(self.settings["keep"]),
+            python=entry["python"],
+            path=tuple(entry["path"]),
+            sshd=entry["sshd"],
+        )
+        return Machine(
+            identity,
+            address=entry["address"],
+            port=entry["port"],
+            group=cgroups.make(f"{self.tag}/{entry['name']}"),
+            disk_size=self.settings["disk"],
+            authorized_key=(self.directory / "key.pub").read_text(),
+        )
+
+    def up(self) -> None:
+        """Cables, disks, hosts."""
+        self.switch.plug([(LAPTOP, "laptop", LAPTOP_ADDRESS)], self.tag)
+        self.switch.plug([m.cable for m in self.machines], self.tag)
+        self.do_start([m.name for m in self.machines], fresh=True)
+
+    def down(self) -> None:
+        """Takes everything apart; what is on the laptop ends, too."""
+        sweep.end_all_in_network(self.switch.ports[LAPTOP].network, spare=self.settings["owner"])
+        for machine in self.machines:
+            machine.kill()
+            machine.unmount()
+            cgroups.remove(machine.group)
+        for name in list(self.switch.ports):
+            self.switch.unplug(name)
+        cgroups.remove(self.group)
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def answer(self, request: dict[str, Any]) -> object:
+        """Does what is asked for: `do_NAME` of this class, or of the host that is named."""
+        name, host = request.pop("do"), request.pop("host", None)
+        if host is None or hasattr(self, f"do_{name}"):
+            extra = {} if host is None else {"name": host}
+            return getattr(self, f"do_{name}")(**extra, **request)
+        return getattr(self._find(host), f"do_{name}")(**request)
+
+    def _find(self, name: str) -> Machine:
+        return next(m for m in self.machines if m.name == name)
+
+    def do_facts(self) -> dict[str, Any]:
+        """What a client needs to reach in."""
+        return {
+            "room": os.getpid(),
+            "laptop": self.switch.ports[LAPTOP].network,
+            "hosts": {m.name: m.pid for m in self.machines},
+            "groups": {m.name: str(m.group) for m in self.machines},
+        }
+
+    def do_start(self, names: list[str], fresh: bool = False) -> None:
+        """Starts hosts that do not run, on their old disk or an empty one, and waits for their sshd."""
+        chosen = [self._find(name) for name in names]
+        for machine in chosen:
+            if machine.name not in self.switch.ports:
+                self.switch.plug([machine.cable], self.tag)
+            if machine.pid is None:
+                machine.start(self.switch.ports[machine.name].network, fresh)
+        for machine in chosen:
+            machine.wait_until_up()
+
+    def do_kill(self, names: list[str]) -> None:
+        """Ends all processes of hosts. Their network stack stays, and says so to whoever is connected."""
+        for name in names:
+            self._find(name).kill()
+
+    def do_power_cut(self, names: list[str]) -> None:
+        """Ends hosts without a word to anybody."""
+        for name in names:
+            if name in self.switch.ports:
+                self.switch.partition(name, cut=True)
+            self._find(name).kill()
+            if name in self.switch.ports:
+                self.switch.unplug(name)
+
+    def do_partition(self, name: str, cut: bool) -> None:
+        """Lets all frames of a machine vanish."""
+        self.switch.partition(name, cut=cut)
+
+    def do_block(self, name: str, addresses: list[str]) -> None:
+        """Lets frames between a machine and some others vanish."""
+        self.switch.block(name, addresses)
+
+    def do_delay(self, name: str, ms: float, loss: float) -> None:
+        """Makes a machine's cable slow and lossy."""
+        self.switch.delay(name, ms, loss)
+
+    def do_silence(self, name: str) -> str:
+        """An address that swallows what this machine sends there."""
+        return self.switch.silence(name)
+
+    def do_reset(self) -> None:
+        """All as after `up`: hosts with empty disks, whole cables, nothing running on the laptop."""
+        sweep.end_all_in_network(self.switch.ports[LAPTOP].network, spare=self.settings["owner"])
+        names = [m.name for m in self.machines]
+        self.do_kill(names)
+        for name in self.switch.ports:
+            self.switch.delay(name, 0, 0)
+            self.switch.partition(name, cut=False)
+            self.switch.block(name, [])
+        for machine in self.machines:
+            machine.forget_changes()
+        shared = self.directory / "shared"
+        for entry in shared.iterdir():
+            shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+        self.do_start(names, fresh=True)
+
+
+def _fork(run: Callable[[], None]) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        system.die_with_parent()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        run()
+    finally:
+        os._exit(1)
+
+
+class Server:
+    """Requests from the owner, or from a person's commands."""
+
+    def __init__(self, room: Room) -> None:
+        self._room = room
+        owner: int = room.settings["owner"]
+        self._owner = os.pidfd_open(owner) if owner else None
+        self._ended = False
+        self._wake, wake = os.pipe()
+        os.set_blocking(wake, False)
+        signal.set_wakeup_fd(wake)
+        signal.signal(signal.SIGTERM, self._end)
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(str(room.directory / "room.sock"))
+        self._listener.listen(64)
+        self._buffers: dict[socket.socket, bytes] = {}
+
+    def _end(self, number: int, frame: FrameType | None) -> None:
+        self._ended = True
+
+    def serve(self) -> None:
+        """Until somebody asks for the end, or the owner is gone."""
+        while not self._ended:
+            sources: list[Any] = [self._wake, self._listener, *self._buffers]
+            if self._owner is not None:
+                sources.append(self._owner)
+            for source in select.select(sources, [], [])[0]:
+                if source is self._listener:
+                    self._buffers[self._listener.accept()[0]] = b""
+                elif source == self._owner:
+                    self._ended = True
+                elif isinstance(source, socket.socket):
+                    self._read(source)
+
+    def _read(self, client: socket.socket) -> None:
+        try:
+            came = client.recv(65536)
+        except OSError:
+            came = b""
+        if not came:
+            del self._buffers[client]
+            client.close()
+            return
+        *lines, self._buffers[client] = (self._buffers[client] + came).split(b"\n")
+        for line in lines:
+            reply = self._answer(json.loads(line))
+            try:
+                client.sendall(json.dumps(reply).encode() + b"\n")
+            except OSError:
+                return
+
+    def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        if request["do"] == "down":
+            self._room.down()
+            self._ended = True
+            return {"value": None}
+        try:
+            return {"value": self._room.answer(request)}
+        except Exception as error:
+            return {"error": f"{error}", "trace": traceback.format_exc()}
+
+
+def main() -> None:
+    """Brings the cluster up, says so on stdout, and serves it."""
+    directory = Path(sys.argv[1])
+    os.set_inheritable(int(sys.argv[2]), False)
+    room = None
+    try:
+        try:
+            room = Room(directory)
+            server = Server(room)
+            room.up()
+        except Exception:
+            _report(traceback.format_exc())
+            return
+        _report("up")
+        server.serve()
+    finally:
+        if room is not None and directory.exists():
+            room.down()
+
+
+def _report(text: str) -> None:
+    # The owner may have gone meanwhile, and then there is still much to clean.
+    with contextlib.suppress(OSError):
+        sys.stdout.write(json.dumps(text) + "\n")
+        sys.stdout.flush()
+    # Whoever waits for the end of the owner's output must not wait for us, too.
+    for number in (1, 2):
+        os.dup2(os.open(os.devnull, os.O_RDWR), number)
+
+
+if __name__ == "__main__":
+    main()

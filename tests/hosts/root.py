@@ -1,0 +1,178 @@
+"""The file system of one host: the machine's own, seen through an overlay, but for what makes a host somebody.
+
+What a host writes lies on a disk of its own (a tmpfs), which survives a power cut: `upper` and `work` belong to the
+overlay; `home`, `root`, `tmp` and `vartmp` are shown at their places.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.hosts import system
+
+USER, USER_ID = "flow", 1234
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "fuse", "net/tun")
+# Places on the disk, where they are shown, and their modes. Root's directory can be passed through, since the
+# interpreter may lie below it and other users need it, too.
+PLACES = (
+    ("home", "home", 0o755),
+    ("root", "root", 0o711),
+    ("tmp", "tmp", 0o1777),
+    ("vartmp", "var/tmp", 0o1777),
+)
+# Disks of the machine that are mounted below its root are shown, read-only. These kinds are disks.
+_DISKS = ("ext4", "ext3", "xfs", "btrfs", "overlay", "zfs", "f2fs", "virtiofs", "9p")
+_OWN = ("/proc", "/sys", "/dev", "/run", "/tmp", "/var/tmp", "/home", "/root", "/mnt", "/etc")
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who a host is and what it offers.
+
+    Attributes:
+        name: Its host name.
+        directory: Where its keys and logs lie on the machine.
+        disk: Where its disk is mounted.
+        shared: The directory that all hosts see at /mnt/shared.
+        keep: Directories of the machine to show, read-only, even where the host has its own above them.
+        python: What `python3` is on this host; "" for whatever the machine has.
+        path: Directories that come first in PATH.
+        tags: The cluster's tag, for what outlives a crash.
+    """
+
+    name: str
+    directory: Path
+    disk: Path
+    shared: Path
+    keep: tuple[str, ...] = ()
+    python: str = ""
+    path: tuple[str, ...] = ()
+    sshd: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def search_path(self) -> str:
+        """PATH on the host."""
+        return ":".join((*self.path, PATH))
+
+
+def write_disk(host: Identity, authorized_key: str) -> None:
+    """Puts onto an empty disk what a host is born with."""
+    etc = host.disk / "upper" / "etc"
+    etc.mkdir(parents=True)
+    (host.disk / "work").mkdir()
+    for place, _, mode in PLACES:
+        (host.disk / place).mkdir()
+        (host.disk / place).chmod(mode)
+    (etc / "hostname").write_text(f"{host.name}\n")
+    # As Debian and Ubuntu install it: the own name leads to a loopback address, and nobody else has a name.
+    (etc / "hosts").write_text(f"127.0.0.1 localhost\n127.0.1.1 {host.name}\n")
+    # Nobody listens there, so that every question is refused at once.
+    (etc / "resolv.conf").write_text("nameserver 127.0.0.1\n")
+    (etc / "machine-id").write_text(f"{os.urandom(16).hex()}\n")
+    (etc / "subuid").write_text(f"{USER}:100000:65536\n")
+    (etc / "subgid").write_text(f"{USER}:100000:65536\n")
+    _write_accounts(etc)
+    for name, home, owner in (("root", "root", 0), (USER, f"home/{USER}", USER_ID)):
+        ssh = host.disk / home / ".ssh"
+        ssh.mkdir(parents=True)
+        (ssh / "authorized_keys").write_text(authorized_key)
+        for path, mode in ((ssh / "authorized_keys", 0o600), (ssh, 0o700)):
+            path.chmod(mode)
+            os.chown(path, owner, owner)
+        if name != "root":
+            os.chown(ssh.parent, owner, owner)
+            ssh.parent.chmod(0o755)
+    if host.python:
+        _write_python(host.disk / "upper" / "usr" / "local" / "bin", host.python)
+
+
+def _write_accounts(etc: Path) -> None:
+    for file, entry in (
+        ("passwd", f"{USER}:x:{USER_ID}:{USER_ID}::/home/{USER}:/bin/bash"),
+        ("group", f"{USER}:x:{USER_ID}:"),
+        ("shadow", f"{USER}:*:19000:0:99999:7:::"),
+    ):
+        machine = Path("/etc") / file
+        lines = machine.read_text().splitlines() if machine.exists() else []
+        kept = [line for line in lines if not line.startswith((f"{USER}:", "root:"))]
+        root = next(
+            (line for line in lines if line.startswith("root:")), "root:*:19000:0:99999:7:::"
+        )
+        if file == "passwd":
+            root = "root:x:0:0:root:/root:/bin/bash"
+        if file == "shadow":
+            # A locked account ("!") is refused by sshd even with a key.
+            root = "root:*:19000:0:99999:7:::"
+        (etc / file).write_text("\n".join([root, *kept, entry]) + "\n")
+        (etc / file).chmod(0o640 if file == "shadow" else 0o644)
+
+
+def _write_python(directory: Path, python: str) -> None:
+    directory.mkdir(parents=True)
+    for name in ("python", "python3"):
+        # A script and not a link: reached by a link, an interpreter does not find its virtual environment.
+        (directory / name).write_text(f'#!/bin/sh\nexec {python} "$@"\n')
+        (directory / name).chmod(0o755)
+
+
+def enter(host: Identity) -> None:
+    """Makes the host's file system the root of this process, which has just got a mount namespace of its own."""
+    system.mount("none", "/", flags=system.RECURSIVE | system.PRIVATE)
+    root = host.directory / "root"
+    root.mkdir(exist_ok=True)
+    upper, work = host.disk / "upper", host.disk / "work"
+    layers = f"lowerdir=/,upperdir={upper},workdir={work},index=off,metacopy=off,redirect_dir=off"
+    system.mount("overlay", root, "overlay", data=layers)
+    shutil.rmtree(host.disk / "tmp")
+    (host.disk / "tmp").mkdir()
+    (host.disk / "tmp").chmod(0o1777)
+    for place, at, _ in PLACES:
+        system.bind(host.disk / place, root / at)
+    system.mount("tmpfs", root / "run", "tmpfs", data="mode=755")
+    for name in ("lock", "sshd"):
+        (root / "run" / name).mkdir()
+    _make_devices(root / "dev")
+    system.mount("proc", root / "proc", "proc")
+    system.mount("sysfs", root / "sys", "sysfs")
+    system.mount("cgroup2", root / "sys" / "fs" / "cgroup", "cgroup2")
+    (root / "mnt" / "shared").mkdir(parents=True, exist_ok=True)
+    system.bind(host.shared, root / "mnt" / "shared")
+    for kept in sorted({*_disks(), *host.keep}):
+        system.bind(kept, root / kept.lstrip("/"), read_only=True)
+    _place_host_keys(host, root / "run" / "sshd")
+    system.change_root(root)
+
+
+def _make_devices(dev: Path) -> None:
+    system.mount("tmpfs", dev, "tmpfs", data="mode=755")
+    for name in DEVICES:
+        if (Path("/dev") / name).exists():
+            system.bind(Path("/dev") / name, dev / name)
+    for name, target in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
+        (dev / name).symlink_to(f"/proc/self/fd{target}")
+    for name in ("pts", "shm", "mqueue"):
+        (dev / name).mkdir()
+    system.mount("devpts", dev / "pts", "devpts", data="newinstance,ptmxmode=0666,mode=0620")
+    (dev / "ptmx").symlink_to("pts/ptmx")
+    system.mount("tmpfs", dev / "shm", "tmpfs", data="mode=1777")
+
+
+def _disks() -> list[str]:
+    found = []
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        fields = line.split()
+        at, kind = fields[4], fields[fields.index("-") + 1]
+        if kind in _DISKS and at != "/" and not at.startswith(_OWN):
+            found.append(at)
+    return found
+
+
+def _place_host_keys(host: Identity, sshd: Path) -> None:
+    for file in host.directory.glob("ssh_host_*"):
+        shutil.copy(file, sshd / file.name)
+        (sshd / file.name).chmod(0o600)
+    shutil.copy(host.directory / "sshd_config", sshd / "sshd_config")

@@ -1,0 +1,119 @@
+"""Removing what clusters leave behind whose room was killed outright."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.hosts import cgroups
+
+PREFIX = "flowlite-hosts-"
+
+
+def parent() -> Path:
+    """Where the directories of clusters lie."""
+    return Path(tempfile.gettempdir())
+
+
+@contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """Held while a directory is made or removed, so that none is taken for dead before it lives."""
+    with open(parent() / "flowlite-hosts.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def new_directory() -> tuple[Path, int]:
+    """A cluster's directory and the lock that says it is in use; the descriptor goes to the room."""
+    directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent()))
+    lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    return directory, lock
+
+
+def sweep() -> list[Path]:
+    """Removes everything of clusters whose room is gone, and says which. To be called under `one_at_a_time`."""
+    swept = []
+    for directory in parent().glob(f"{PREFIX}*"):
+        # Others may make a directory of that name, too, and must not have things removed by it.
+        if not directory.is_dir() or not ours(directory) or _in_use(directory):
+            continue
+        _end_laptop_of(directory.name)
+        below = cgroups.base()
+        if below is not None:
+            cgroups.remove(below / directory.name)
+        shutil.rmtree(directory, ignore_errors=True)
+        swept.append(directory)
+    return swept
+
+
+def ours(path: Path) -> bool:
+    """Whether we made it."""
+    return path.lstat().st_uid == os.geteuid()
+
+
+def _in_use(directory: Path) -> bool:
+    try:
+        lock = os.open(directory / "lock", os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
+
+
+def end_all_in_network(network: int | str, spare: int = 0) -> None:
+    """SIGKILL to every process in a network namespace, given as a descriptor or its path, but one."""
+    wanted = os.fstat(network) if isinstance(network, int) else os.stat(network)
+    deadline = time.monotonic() + 10
+    while pids := [p for p in _processes_in(wanted.st_ino) if p not in (spare, os.getpid())]:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, 9)
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"processes {pids} do not end")
+        time.sleep(0.005)
+
+
+def _processes_in(inode: int) -> list[int]:
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            if os.stat(f"/proc/{name}/ns/net").st_ino == inode:
+                found.append(int(name))
+    return found
+
+
+def _end_laptop_of(tag: str) -> None:
+    """Ends what still runs on a dead cluster's laptop: the loopback interface there bears the cluster's tag."""
+    seen: set[int] = {os.stat("/proc/self/ns/net").st_ino}
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        network = f"/proc/{name}/ns/net"
+        with contextlib.suppress(OSError):
+            inode = os.stat(network).st_ino
+            if inode not in seen:
+                seen.add(inode)
+                if tag in _interfaces(network):
+                    end_all_in_network(network)
+
+
+def _interfaces(network: str) -> str:
+    done = subprocess.run(
+        ["nsenter", f"--net={network}", "ip", "link", "show", "lo"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout
