@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         CapExceeded,
         ConfigError,
         FlowError,
+        HostKeyError,
         NodeUnreachable,
         NotFound,
         ProviderError,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
         TaskTimeout,
     )
     from flowlite.logs import LogLine, Logs
+    from flowlite.spec.checkpoint import Checkpoint
     from flowlite.spec.gpu import GpuRequest
     from flowlite.spec.limits import Retries
     from flowlite.spec.secrets import Secret
@@ -55,12 +57,14 @@ __all__ = [
     "BundleWarning",
     "CapExceeded",
     "CapacityUnavailable",
+    "Checkpoint",
     "ConfigError",
     "Flow",
     "FlowApp",
     "FlowError",
     "Function",
     "GpuRequest",
+    "HostKeyError",
     "LogLine",
     "Logs",
     "NodeUnreachable",
@@ -83,6 +87,7 @@ __all__ = [
 ]
 
 _ROOMS = {
+    "Checkpoint": "spec.checkpoint",
     "Flow": "client",
     "FlowApp": "app",
     "Function": "app",

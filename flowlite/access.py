@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flowlite.errors import NotFound
+from flowlite.errors import NodeUnreachable, NotFound
 from flowlite.failures import workers_per_node
 
 if TYPE_CHECKING:
@@ -65,6 +65,11 @@ def access(session: Session, record: TaskRecord, node: int) -> Iterator[NodeAcce
 
         yield NodeAccess(LocalConnection(), True, _in_its_place(session, record, node, settings))
         return
+    if record.final and not Path(settings.home).is_relative_to(session.home):
+        raise NodeUnreachable(
+            f"task {record.name} ({record.id}) has ended ({record.state}) and node {node} was given back; its output "
+            f"and results are here: `flow logs {record.name}`, `flow result {record.name}`"
+        )
     agent = f"{settings.home}/agent.pyz"
     program = (settings.python, "-I", "-S", agent)
     prefix = (*program, "exec", settings.home, "--")

@@ -11,6 +11,7 @@
     ├── ProviderError                   5      the provider refused or failed
     │   ├── CapacityUnavailable         5      nothing free now; asking again later may work
     │   └── NodeUnreachable             5      a node does not answer
+    │       └── HostKeyError            5      a host's key is unknown, or not the one it had before
     ├── StoreError                      1      the state database cannot be used
     │   └── LeaseLost                   1      another supervisor has taken this task over
     ├── TaskFailed                      1      the gang failed; `.failures` says which ranks, and how
@@ -84,6 +85,24 @@ class CapacityUnavailable(ProviderError):
 
 class NodeUnreachable(ProviderError):
     """A node does not answer through its connection."""
+
+
+class HostKeyError(NodeUnreachable):
+    """A host's key is unknown or has changed. Nothing was sent to it.
+
+    Attributes:
+        host: The host's name.
+        fingerprint: Fingerprint of the key it showed.
+        changed: Whether another key was known before.
+    """
+
+    def __init__(
+        self, message: str, *, host: str = "", fingerprint: str = "", changed: bool = False
+    ) -> None:
+        super().__init__(message)
+        self.host = host
+        self.fingerprint = fingerprint
+        self.changed = changed
 
 
 class StoreError(FlowError):

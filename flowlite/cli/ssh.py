@@ -1,10 +1,14 @@
-"""`flow ssh`: a shell or a command on a node, in the environment of its first worker."""
+"""`flow ssh`: a shell or a command on a node, in the environment of its first worker; `flow ssh-config` for editors."""
 
 from __future__ import annotations
 
+import re
 import sys
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
@@ -15,12 +19,15 @@ from flowlite.errors import ConfigError, FlowError
 if TYPE_CHECKING:
     from flowlite.task import Task
 
-_MOST_AT_ONCE = 32
+_MOST_AT_ONCE = 64
+# A line that grows beyond this is shown in pieces.
+_LONGEST = 64 * 1024
+_ALIAS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,60}")
 
 
 def register(application: typer.Typer, command: str) -> None:
-    """Adds `flow ssh`."""
-    application.command(command)(ssh)
+    """Adds `flow ssh` or `flow ssh-config`."""
+    application.command(command)(ssh if command == "ssh" else ssh_config)
 
 
 def ssh(
@@ -78,26 +85,107 @@ def _note(task: Task[Any]) -> None:
 
 
 def _labelled(task: Task[Any], node: int, command: str) -> int:
-    import time
-
-    from flowlite.logs import LogLine
-    from flowlite.logstream import clean
-
+    lines = {"out": _Lines(node, sys.stdout), "err": _Lines(node, sys.stderr)}
     try:
-        done = task.exec(command, node)
+        with task.reach(node) as there:
+            code = there.connection.follow(
+                there.argv(command), lambda stream, block: lines[stream].take(block)
+            )
     except FlowError as error:
         output.tell(f"[Node {node}] {error}")
         return error.exit_code
-    for stream, data in ((sys.stdout, done.stdout), (sys.stderr, done.stderr)):
-        lines = data.decode("utf-8", "replace").splitlines()
+    finally:
+        for each in lines.values():
+            each.end()
+    return _status(code)
+
+
+class _Lines:
+    """What one node writes to one stream, shown line by line as it comes."""
+
+    _showing = threading.Lock()
+
+    def __init__(self, node: int, stream: TextIO) -> None:
+        self._node = node
+        self._stream = stream
+        self._rest = b""
+
+    def take(self, block: bytes) -> None:
+        """Shows the lines that a block of bytes completes."""
+        *whole, self._rest = (self._rest + block).split(b"\n")
+        if len(self._rest) > _LONGEST:
+            whole, self._rest = [*whole, self._rest], b""
+        self._show(whole)
+
+    def end(self) -> None:
+        """Shows a last line that was not ended."""
+        self._show([self._rest] if self._rest else [])
+        self._rest = b""
+
+    def _show(self, lines: list[bytes]) -> None:
+        from flowlite.logs import LogLine
+        from flowlite.logstream import clean
+
         at = time.time()
-        text = "".join(f"{LogLine(node, -1, '', at, clean(line))}\n" for line in lines)
-        # One write, so that the lines of two nodes are not mixed up.
-        stream.write(text)
-        stream.flush()
-    return _status(done.code)
+        texts = (clean(line.decode("utf-8", "replace")) for line in lines)
+        text = "".join(f"{LogLine(self._node, -1, '', at, line)}\n" for line in texts)
+        if text:
+            # One write at a time, so that the lines of two nodes are not mixed up.
+            with self._showing:
+                self._stream.write(text)
+                self._stream.flush()
 
 
 def _status(code: int) -> int:
     """An exit status as a shell gives it: 128 and the signal for a command that was killed."""
     return 128 - code if code < 0 else code
+
+
+def ssh_config(
+    task: Annotated[
+        str,
+        typer.Argument(
+            help="Id, name or unique prefix.", autocompletion=complete_task, metavar="TASK"
+        ),
+    ],
+    path: Annotated[
+        bool, typer.Option("--path", help="Print the path of the file only, for `ssh -F`.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Print OpenSSH configuration for the nodes of a task, for editors and other programs."""
+    from flowlite.client import Flow
+    from flowlite.config import home
+    from flowlite.connect.system_ssh import write
+    from flowlite.supervise.paths import TaskPaths
+
+    found = Flow().get_task(task)
+    name = found.name if _ALIAS.fullmatch(found.name) else found.id
+    aliases = [f"flow-{name}-{node}" for node in range(found.num_instances)]
+    directory = TaskPaths(home(), found.id).directory / "ssh"
+    entries = _entries(found, aliases, directory / "known_hosts")
+    text = "\n".join(text for text, _ in entries)
+    file = write(directory, text, "".join(dict.fromkeys(keys for _, keys in entries)))
+    if json:
+        output.print_json("ssh-config", {"path": str(file), "hosts": aliases, "config": text})
+    elif path:
+        output.say(str(file))
+    else:
+        output.say(f"# {file}: ssh -F {file} {aliases[0]}\n\n{text.rstrip()}")
+
+
+def _entries(task: Task[Any], aliases: list[str], known: Path) -> list[tuple[str, str]]:
+    """The entries of each node and the keys that go with them."""
+
+    def entry(node: int) -> tuple[str, str]:
+        with task.reach(node) as there:
+            found = there.connection.ssh_entry(aliases[node], known)
+        if found is None:
+            raise ConfigError(
+                f"task {task.name} ({task.id}): node {node} is on this machine, where nobody has to log in; "
+                f"`flow ssh {task.name} --node {node}` opens a shell"
+            )
+        return found
+
+    with ThreadPoolExecutor(min(_MOST_AT_ONCE, len(aliases))) as pool:
+        return list(pool.map(entry, range(len(aliases))))

@@ -7,7 +7,7 @@ Paths are absolute paths on the node. Every method may raise `NodeUnreachable`; 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -23,6 +23,25 @@ class Completed:
     code: int
     stdout: bytes
     stderr: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file to put on a node.
+
+    Attributes:
+        target: Its absolute path there.
+        content: Its bytes, or a file here.
+        mode: Its permissions.
+        sha256: Hash of the content, in hex; where it is there already, it is not sent again.
+        cache: Directory on the node in which the content lies under its hash; `target` is then a link to it.
+    """
+
+    target: str
+    content: bytes | Path
+    mode: int = 0o600
+    sha256: str | None = None
+    cache: str | None = None
 
 
 class Connection(ABC):
@@ -50,8 +69,47 @@ class Connection(ABC):
         """Writes a file whole or not at all (temporary name, then rename), making its directories (0700)."""
 
     @abstractmethod
-    def put_cached(self, source: Path, target: str, sha256: str, *, mode: int = 0o600) -> None:
-        """As `put`, but skipped where `target` already has that content."""
+    def put_cached(
+        self,
+        source: Path,
+        target: str,
+        sha256: str,
+        *,
+        mode: int = 0o600,
+        cache: str | None = None,
+    ) -> None:
+        """As `put`, but skipped where `target` already has that content.
+
+        With `cache`, a directory on the node, the content lies there under its hash and `target` is linked to it, so
+        that what one task has brought, another need not.
+        """
+
+    def put_many(self, files: Sequence[File]) -> None:
+        """Puts several files, in their order and in one go where the connection can; each whole or not at all."""
+        for file in files:
+            if file.sha256 is not None and isinstance(file.content, Path):
+                self.put_cached(
+                    file.content, file.target, file.sha256, mode=file.mode, cache=file.cache
+                )
+            else:
+                self.put(file.content, file.target, mode=file.mode)
+
+    def ssh_entry(self, alias: str, known_hosts: Path) -> tuple[str, str] | None:
+        """How OpenSSH reaches the node: `Host` entries under an alias, and the lines that belong into `known_hosts`.
+
+        None for a node to which nobody can log in.
+        """
+        return None
+
+    def follow(self, argv: Sequence[str], take: Callable[[str, bytes], None]) -> int:
+        """Runs a command, handing over its output as it comes: `take("out" or "err", bytes)`.
+
+        Returns its exit status, negative for a signal.
+        """
+        done = self.run(argv)
+        take("out", done.stdout)
+        take("err", done.stderr)
+        return done.code
 
     @abstractmethod
     def get(self, source: str, target: Path) -> None:

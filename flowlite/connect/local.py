@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import selectors
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -41,9 +42,7 @@ class LocalConnection(Connection):
         except subprocess.TimeoutExpired as error:
             raise TimeoutError(f"{argv[0]} did not end within {timeout} s") from error
         except OSError as error:
-            # What a shell says of a command that it cannot start.
-            code = 127 if isinstance(error, FileNotFoundError) else 126
-            return Completed(code, b"", f"{argv[0]}: {error.strerror}".encode())
+            return _refused(argv, error)
         return Completed(done.returncode, done.stdout, done.stderr)
 
     def start(self, argv: Sequence[str], *, log: str, environment: Mapping[str, str]) -> int:
@@ -77,9 +76,23 @@ class LocalConnection(Connection):
             if partial.stat().st_mode & 0o777 != mode:
                 partial.chmod(mode)
 
-    def put_cached(self, source: Path, target: str, sha256: str, *, mode: int = 0o600) -> None:
-        if not _has_content(Path(target), source, sha256):
-            self.put(source, target, mode=mode)
+    def put_cached(
+        self,
+        source: Path,
+        target: str,
+        sha256: str,
+        *,
+        mode: int = 0o600,
+        cache: str | None = None,
+    ) -> None:
+        if _has_content(Path(target), source, sha256):
+            return
+        if cache is not None:
+            kept = Path(cache) / sha256
+            if not _has_content(kept, source, sha256):
+                self.put(source, str(kept), mode=mode)
+            source = kept
+        self.put(source, target, mode=mode)
 
     def get(self, source: str, target: Path) -> None:
         with _Whole(target) as partial:
@@ -93,19 +106,35 @@ class LocalConnection(Connection):
             while block := file.read(_BLOCK):
                 yield block
 
+    def follow(self, argv: Sequence[str], take: Callable[[str, bytes], None]) -> int:
+        try:
+            child = subprocess.Popen(
+                list(argv),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+            )
+        except OSError as error:
+            refused = _refused(argv, error)
+            take("err", refused.stderr)
+            return refused.code
+        with child, selectors.DefaultSelector() as selector:
+            for pipe, stream in ((child.stdout, "out"), (child.stderr, "err")):
+                assert pipe is not None
+                selector.register(pipe, selectors.EVENT_READ, stream)
+            while selector.get_map():
+                for key, _ in selector.select():
+                    if block := os.read(key.fd, _BLOCK):
+                        take(key.data, block)
+                    else:
+                        selector.unregister(key.fileobj)
+            return child.wait()
+
     def stream(self, argv: Sequence[str], *, terminal: bool) -> int:
         if terminal and not (sys.stdin.isatty() and sys.stdout.isatty()):
             return _on_terminal(argv)
-        # Ctrl-C on our terminal reaches the command itself; it decides, we only wait.
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        try:
-            child = subprocess.Popen(list(argv), preexec_fn=_default_interrupt)
-            return _shell_code(child.wait())
-        except FileNotFoundError as error:
-            sys.stderr.write(f"{argv[0]}: {error.strerror}\n")
-            return 127
-        finally:
-            signal.signal(signal.SIGINT, before)
+        return stream_here(argv)
 
     async def open_tcp(
         self, address: str, port: int
@@ -125,10 +154,12 @@ class _Whole:
         return self._partial
 
     def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None:
-            os.replace(self._partial, self._target)
-        # Also after success: renaming one hard link onto another of the same file leaves both.
-        self._partial.unlink(missing_ok=True)
+        try:
+            if kind is None:
+                os.replace(self._partial, self._target)
+        finally:
+            # Also after success: renaming one hard link onto another of the same file leaves both.
+            self._partial.unlink(missing_ok=True)
 
 
 def _make_private(directory: Path) -> None:
@@ -160,6 +191,26 @@ def _has_content(target: Path, source: Path, sha256: str) -> bool:
             return hashlib.file_digest(file, "sha256").hexdigest() == sha256
     except FileNotFoundError:
         return False
+
+
+def stream_here(argv: Sequence[str]) -> int:
+    """Runs a command of this machine on our own stdin, stdout and stderr. Returns its exit status as a shell does."""
+    # Ctrl-C on our terminal reaches the command itself; it decides, we only wait.
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        child = subprocess.Popen(list(argv), preexec_fn=_default_interrupt)
+        return _shell_code(child.wait())
+    except FileNotFoundError as error:
+        sys.stderr.write(f"{argv[0]}: {error.strerror}\n")
+        return 127
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _refused(argv: Sequence[str], error: OSError) -> Completed:
+    """What a shell says of a command that it cannot start."""
+    code = 127 if isinstance(error, FileNotFoundError) else 126
+    return Completed(code, b"", f"{argv[0]}: {error.strerror}\n".encode(errors="surrogateescape"))
 
 
 def _on_terminal(argv: Sequence[str]) -> int:

@@ -1,0 +1,354 @@
+"""OpenSSH client configuration: what `~/.ssh/config` says about one host.
+
+`Host`, `Match` and `Include` as in ssh_config(5). Only what decides how a host is reached is kept; the rest of the
+file is somebody else's business.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import socket
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from glob import glob
+from pathlib import Path
+
+from flowlite.errors import ConfigError
+
+SYSTEM_FILE = "/etc/ssh/ssh_config"
+# How deep files may include each other, as in OpenSSH.
+_DEEPEST = 16
+_EXEC_SECONDS = 10.0
+
+# Keywords that are read, and whether each appearance adds a value.
+_KEYWORDS = {
+    "hostname": False,
+    "port": False,
+    "user": False,
+    "identityfile": True,
+    "certificatefile": True,
+    "identitiesonly": False,
+    "identityagent": False,
+    "proxyjump": False,
+    "proxycommand": False,
+    "hostkeyalias": False,
+    "userknownhostsfile": False,
+    "globalknownhostsfile": False,
+}
+# Their value is the rest of the line, not one word of it.
+_WHOLE_LINE = {"proxycommand"}
+_MANY_WORDS = {"userknownhostsfile", "globalknownhostsfile"}
+_NO_ARGUMENT = {"all", "canonical", "final"}
+_ARGUMENT = {"host", "originalhost", "user", "localuser", "exec"}
+_LINE = re.compile(r"([A-Za-z0-9]+)(?:\s*=\s*|\s+|$)(.*)", re.DOTALL)
+
+# What holds of one host: the words of each keyword, by its name in lower case.
+Options = dict[str, list[str]]
+
+
+@dataclass(slots=True)
+class _Reading:
+    """One pass over the files for one host."""
+
+    original: str
+    host: str
+    user: str | None
+    final: bool
+    options: Options = field(default_factory=dict)
+    wants_final: bool = False
+
+    def hostname(self) -> str:
+        """The host name as far as it is known by now."""
+        given = self.options.get("hostname")
+        return expand(given[0], {"h": self.host}) if given else self.host
+
+    def login(self) -> str:
+        """The user to log in as, as far as it is known by now."""
+        return self.user or next(iter(self.options.get("user", ())), local_user())
+
+
+def lookup(host: str, files: Sequence[Path], *, user: str | None = None) -> Options:
+    """What the files say about a host, the first value of each keyword counting.
+
+    Args:
+        host: The name as the user gave it.
+        files: Configuration files in their order; those that are not there are passed over.
+        user: The user to log in as, where somebody has said so; `Match user` looks at it.
+
+    Raises:
+        ConfigError: A file cannot be read or understood; says which, and the line.
+    """
+    first = _pass(_Reading(host, host, user, False), files)
+    if not first.wants_final:
+        return first.options
+    # As OpenSSH does: once more with the name found, which does not change any more, keeping what is known.
+    name = first.hostname()
+    first.options["hostname"] = [name.replace("%", "%%")]
+    again = _Reading(host, name, user, True, first.options)
+    return _pass(again, files).options
+
+
+def default_files(config_file: str | Path | None) -> list[Path]:
+    """The files OpenSSH would read: the one given, or the user's and then the system's."""
+    if config_file:
+        return [Path(config_file).expanduser()]
+    return [Path("~/.ssh/config").expanduser(), Path(SYSTEM_FILE)]
+
+
+def _pass(reading: _Reading, files: Sequence[Path]) -> _Reading:
+    for path in files:
+        _read(path, reading, True, 0)
+    return reading
+
+
+def _read(path: Path, reading: _Reading, active: bool, depth: int) -> None:
+    """Reads one file. `active` says whether the block it is included from applies."""
+    outer = active
+    for number, line in _lines(path):
+        keyword, rest = _split(line, path, number)
+        words = _words(rest, path, number)
+        if keyword not in _WHOLE_LINE and not words:
+            if keyword in _KEYWORDS or keyword in ("host", "match", "include"):
+                raise _wrong(path, number, f"{keyword} has no value")
+            continue
+        if keyword == "host":
+            active = outer and _any_pattern(words, reading.host)
+        elif keyword == "match":
+            active = _matches(words, reading, path, number) and outer
+        elif keyword == "include":
+            if depth >= _DEEPEST:
+                raise _wrong(path, number, "too many files include each other")
+            for included in _included(words, path):
+                _read(included, reading, active, depth + 1)
+        elif active and keyword in _KEYWORDS:
+            _note(reading.options, keyword, [rest] if keyword in _WHOLE_LINE else words)
+
+
+def _note(options: Options, keyword: str, words: list[str]) -> None:
+    if _KEYWORDS[keyword]:
+        held = options.setdefault(keyword, [])
+        if words[0] not in held:
+            held.append(words[0])
+        return
+    # Whichever comes first rules the other out; only a ProxyJump of "none" does not.
+    if keyword == "proxyjump" and "proxycommand" in options:
+        return
+    if keyword == "proxycommand" and options.get("proxyjump", ["none"])[0].lower() != "none":
+        return
+    options.setdefault(keyword, words if keyword in _MANY_WORDS else words[:1])
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    try:
+        text = path.read_text(encoding="utf-8", errors="surrogateescape")
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    for number, line in enumerate(text.split("\n"), 1):
+        line = line.strip(" \t\r\f")
+        if line and not line.startswith("#"):
+            yield number, line
+
+
+def _split(line: str, path: Path, number: int) -> tuple[str, str]:
+    found = _LINE.fullmatch(line)
+    if found is None:
+        raise _wrong(path, number, f"not a keyword and its value: {line!r}")
+    return found[1].lower(), found[2]
+
+
+def _words(rest: str, path: Path, number: int) -> list[str]:
+    """Words of a line: quotes keep spaces, a `#` that begins a word ends the line."""
+    words: list[str] = []
+    position = 0
+    while position < len(rest):
+        if rest[position] in " \t":
+            position += 1
+            continue
+        if rest[position] == "#":
+            break
+        word, position = _word(rest, position)
+        if word is None:
+            raise _wrong(path, number, "a quote is not closed")
+        words.append(word)
+    return words
+
+
+def _word(text: str, position: int) -> tuple[str | None, int]:
+    """One word from `position` on and where it ends; None if a quote is open at the end."""
+    word: list[str] = []
+    quote = ""
+    while position < len(text):
+        letter = text[position]
+        following = text[position + 1 : position + 2]
+        if letter == "\\" and following and following in "'\"\\":
+            word.append(following)
+            position += 1
+        elif letter == "\\" and following == " " and not quote:
+            word.append(" ")
+            position += 1
+        elif quote:
+            if letter == quote:
+                quote = ""
+            else:
+                word.append(letter)
+        elif letter in "\"'":
+            quote = letter
+        elif letter in " \t":
+            break
+        else:
+            word.append(letter)
+        position += 1
+    return (None if quote else "".join(word)), position
+
+
+def _wrong(path: Path, number: int, what: str) -> ConfigError:
+    return ConfigError(f"{path}, line {number}: {what}")
+
+
+def _included(words: Sequence[str], path: Path) -> Iterator[Path]:
+    """Files of an Include line. Relative names lie beside the user's or the system's configuration."""
+    system = str(path).startswith("/etc/ssh/")
+    base = Path("/etc/ssh") if system else Path("~/.ssh").expanduser()
+    for word in words:
+        named = str(base / Path(word).expanduser())
+        for found in sorted(glob(named)):
+            yield Path(found)
+
+
+# Patterns
+
+
+@cache
+def _pattern(text: str) -> re.Pattern[str]:
+    parts = (".*" if c == "*" else "." if c == "?" else re.escape(c) for c in text)
+    return re.compile("".join(parts), re.DOTALL)
+
+
+def matches_pattern(text: str, pattern: str) -> bool:
+    """Whether a text fits a pattern, in which `*` stands for anything and `?` for one character."""
+    return _pattern(pattern).fullmatch(text) is not None
+
+
+def _any_pattern(patterns: Sequence[str], text: str) -> bool:
+    """Whether one of them fits and none that is negated does."""
+    found = False
+    for pattern in patterns:
+        if pattern.startswith("!"):
+            if matches_pattern(text, pattern[1:]):
+                return False
+        elif matches_pattern(text, pattern):
+            found = True
+    return found
+
+
+def _matches(words: Sequence[str], reading: _Reading, path: Path, number: int) -> bool:
+    """Whether all criteria of a Match line hold. What comes after the first that does not hold is not run."""
+    tests: dict[str, Callable[[str], bool]] = {
+        "host": lambda text: _any_pattern(text.lower().split(","), reading.hostname().lower()),
+        "originalhost": lambda text: _any_pattern(
+            text.lower().split(","), reading.original.lower()
+        ),
+        "user": lambda text: _any_pattern(text.split(","), reading.login()),
+        "localuser": lambda text: _any_pattern(text.split(","), local_user()),
+        "exec": lambda text: _succeeds(text, reading),
+    }
+    holds = True
+    rest = _criteria(words)
+    while rest:
+        word = rest.pop(0)
+        negated, name = word.startswith("!"), word.removeprefix("!").lower()
+        if name in _NO_ARGUMENT:
+            # OpenSSH makes the second pass for `final` only; without canonical names there is no other.
+            reading.wants_final |= name == "final"
+            found = name == "all" or reading.final
+        elif name in _ARGUMENT and rest:
+            argument = rest.pop(0)
+            found = holds and tests[name](argument)
+        elif name in _ARGUMENT:
+            raise _wrong(path, number, f"Match {name} has no value")
+        else:
+            raise _wrong(
+                path,
+                number,
+                f"Match {name} is not known here; use Host, or move it to another file",
+            )
+        holds &= found != negated
+    return holds
+
+
+def _criteria(words: Sequence[str]) -> list[str]:
+    """Names and values apart: `host=a` is `host a`."""
+    found: list[str] = []
+    for word in words:
+        name, equals, value = word.partition("=")
+        if equals and name.removeprefix("!").lower() in _ARGUMENT:
+            found += [name, value] if value else [name]
+        else:
+            found.append(word)
+    return found
+
+
+def _succeeds(command: str, reading: _Reading) -> bool:
+    port = next(iter(reading.options.get("port", ())), "22")
+    expanded = expand(command, tokens(reading.original, reading.hostname(), reading.login(), port))
+    try:
+        done = subprocess.run(
+            [os.environ.get("SHELL") or "/bin/sh", "-c", expanded],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            timeout=_EXEC_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
+
+
+# Tokens
+
+
+def local_user() -> str:
+    """The user of this process, by its id as OpenSSH does."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return os.environ.get("USER") or str(os.getuid())
+
+
+def tokens(original: str, hostname: str, user: str, port: str) -> dict[str, str]:
+    """What the letters after a percent sign stand for."""
+    local = socket.gethostname()
+    return {
+        "d": str(Path("~").expanduser()),
+        "h": hostname,
+        "i": str(os.getuid()),
+        "l": local,
+        "L": local.partition(".")[0],
+        "n": original,
+        "k": original,
+        "p": port,
+        "r": user,
+        "u": local_user(),
+    }
+
+
+def expand(text: str, values: dict[str, str]) -> str:
+    """Replaces `%h` and its like. A letter that stands for nothing stays."""
+
+    def replace(found: re.Match[str]) -> str:
+        letter = found[1]
+        return "%" if letter == "%" else values.get(letter, found[0])
+
+    return re.sub("%(.)", replace, text)
+
+
+def expand_path(text: str, values: dict[str, str]) -> str:
+    """A path with its tokens, variables (`${HOME}`) and `~` replaced."""
+    named = re.sub(r"\$\{(\w+)\}", lambda found: os.environ.get(found[1], ""), text)
+    return os.path.expanduser(expand(named, values))

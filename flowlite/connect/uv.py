@@ -1,0 +1,202 @@
+"""`uv` brought along: the program for a node's platform, from this machine or from the package index.
+
+It is kept under FLOW_HOME/cache/uv, by platform. What comes from the index is checked by pip (or uv) against the
+hash that the index gives, and the program inside against the wheel's own record.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from flowlite.errors import ProviderError
+from flowlite.node import uv
+
+_FETCH_SECONDS = 300.0
+# What pip calls the platforms; the programs for musl are linked statically, and run with glibc, too.
+_PIP_PLATFORMS = {
+    "linux-x86_64": "musllinux_1_1_x86_64",
+    "linux-aarch64": "musllinux_1_1_aarch64",
+    "darwin-arm64": "macosx_11_0_arm64",
+    "darwin-x86_64": "macosx_10_12_x86_64",
+}
+_UV_PLATFORMS = {
+    "linux-x86_64": "x86_64-unknown-linux-musl",
+    "linux-aarch64": "aarch64-unknown-linux-musl",
+    "darwin-arm64": "aarch64-apple-darwin",
+    "darwin-x86_64": "x86_64-apple-darwin",
+}
+
+_fetching = threading.Lock()
+
+
+class Program(NamedTuple):
+    """uv for some platform."""
+
+    path: Path
+    sha256: str
+
+
+def programs_for(platform: str, home: Path) -> Iterator[Program]:
+    """Programs for a platform as `flowlite.node.uv.platform` calls it, the one that is here first.
+
+    Raises:
+        ProviderError: None is here, and none can be had; the text says why.
+    """
+    own = uv_here() if platform == uv.platform() else None
+    if own is not None:
+        yield _kept(home, platform, own)
+    name = "-".join(platform.split("-")[:2])
+    if name not in _PIP_PLATFORMS:
+        raise ProviderError(f"there is no uv for {platform}")
+    # Many nodes are equipped side by side, and the first of them fetches for all.
+    with _fetching:
+        yield _known(home, name) or _fetch(home, name)
+
+
+def uv_here() -> Path | None:
+    """The uv of this machine: of the package `uv`, else on the PATH."""
+    try:
+        from uv import find_uv_bin
+
+        return Path(find_uv_bin())
+    except (ImportError, FileNotFoundError):
+        found = uv.own()
+        return Path(found) if found else None
+
+
+def _directory(home: Path) -> Path:
+    return home / "cache" / "uv"
+
+
+def _known(home: Path, name: str) -> Program | None:
+    path = _directory(home) / name / "uv"
+    try:
+        sha256 = json.loads(path.with_name("uv.json").read_bytes())["sha256"]
+        found = _sha256(path)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return Program(path, found) if found == sha256 else None
+
+
+def _kept(home: Path, platform: str, own: Path) -> Program:
+    """The program of this machine with its hash, which takes long to compute and is noted therefore."""
+    facts = own.stat()
+    key = [str(own), facts.st_size, facts.st_mtime_ns]
+    note = _directory(home) / f"{platform}.json"
+    try:
+        known = json.loads(note.read_bytes())
+        if known["key"] == key:
+            return Program(own, str(known["sha256"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    sha256 = _sha256(own)
+    _write(note, json.dumps({"key": key, "sha256": sha256}).encode())
+    return Program(own, sha256)
+
+
+def _fetch(home: Path, name: str) -> Program:
+    directory = _directory(home)
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with tempfile.TemporaryDirectory(dir=directory, prefix=".fetch-") as place:
+        program = _with_pip(Path(place), name) or _with_uv(Path(place), name)
+        data = program.read_bytes()
+    sha256 = hashlib.sha256(data).hexdigest()
+    target = directory / name / "uv"
+    _write(target, data, mode=0o700)
+    _write(target.with_name("uv.json"), json.dumps({"sha256": sha256}).encode())
+    return Program(target, sha256)
+
+
+def _with_pip(place: Path, name: str) -> Path | None:
+    """Downloads the wheel with pip, as it is set up here; None where there is no pip."""
+    argv = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
+    argv += ["--no-deps", "--only-binary", ":all:", "--platform", _PIP_PLATFORMS[name]]
+    done = _run([*argv, "--dest", str(place), "uv"])
+    if b"No module named pip" in done.stderr:
+        return None
+    wheels = list(place.glob("uv-*.whl"))
+    if done.returncode != 0 or not wheels:
+        raise _unfetched(name, done)
+    return _unpack(wheels[0], place / "uv")
+
+
+def _with_uv(place: Path, name: str) -> Path:
+    """Installs the package aside with the uv that is here."""
+    here = uv_here()
+    if here is None:
+        raise ProviderError(
+            f"uv for {name} cannot be fetched: neither pip nor uv is installed here. Install one of them "
+            f"(`{sys.executable} -m ensurepip`), or install uv on the node"
+        )
+    argv = [str(here), "pip", "install", "--quiet", "--no-deps", "--only-binary", ":all:"]
+    argv += ["--python-platform", _UV_PLATFORMS[name], "--target", str(place / "package"), "uv"]
+    done = _run(argv)
+    found = place / "package" / "bin" / "uv"
+    if done.returncode != 0 or not found.is_file():
+        raise _unfetched(name, done)
+    return found
+
+
+def _unpack(wheel: Path, target: Path) -> Path:
+    """The program in a wheel, if it is what the wheel's record says."""
+    with zipfile.ZipFile(wheel) as archive:
+        member = next((m for m in archive.namelist() if m.endswith(".data/scripts/uv")), None)
+        record = next((m for m in archive.namelist() if m.endswith(".dist-info/RECORD")), None)
+        if member is None or record is None:
+            raise ProviderError(f"{wheel.name} has no program in it")
+        data = archive.read(member)
+        digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
+        line = f"{member},sha256={digest},"
+        if not any(each.startswith(line) for each in archive.read(record).decode().splitlines()):
+            raise ProviderError(f"{wheel.name} is damaged: {member} is not what its record says")
+    target.write_bytes(data)
+    return target
+
+
+def _run(argv: list[str]) -> subprocess.CompletedProcess[bytes]:
+    try:
+        return subprocess.run(
+            argv,
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            timeout=_FETCH_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ProviderError(f"{argv[0]} did not fetch uv within {_FETCH_SECONDS:.0f} s") from error
+
+
+def _unfetched(name: str, done: subprocess.CompletedProcess[bytes]) -> ProviderError:
+    said = uv.without_credentials(done.stderr.decode(errors="replace")).strip().splitlines()
+    return ProviderError(
+        f"uv for {name} cannot be fetched from the package index of this machine: {' '.join(said[-2:])[:400]}"
+    )
+
+
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _write(path: Path, data: bytes, mode: int = 0o600) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+        os.chmod(temporary, mode)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,174 @@
+"""Connections to test hosts, with what only a machine of its own can suffer: power cuts, partitions, full disks."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from flowlite.connect import ssh_files, ssh_link, ssh_transport
+from flowlite.connect.base import File
+from flowlite.connect.ssh import SshConnection, connect_all, resolve_target
+from flowlite.errors import NodeUnreachable
+from tests.helpers import eventually
+
+if TYPE_CHECKING:
+    from tests.hosts import Cluster, Host
+
+BIG = os.urandom(1 << 16) * 80
+
+
+@pytest.fixture
+def on_laptop(hosts: Cluster) -> Iterator[Cluster]:
+    with hosts.enter_laptop():
+        yield hosts
+        ssh_link.close_idle()
+
+
+@pytest.fixture
+def reach(on_laptop: Cluster) -> Iterator[Callable[[Host], SshConnection]]:
+    made: list[SshConnection] = []
+
+    def connect(host: Host) -> SshConnection:
+        made.append(SshConnection(resolve_target(host.name, on_laptop.ssh_config)))
+        return made[-1]
+
+    yield connect
+    for connection in made:
+        connection.close()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What takes a minute in real life takes some seconds here."""
+    monkeypatch.setattr(ssh_transport, "PULSE_SECONDS", 0.5)
+    monkeypatch.setattr(ssh_transport, "CONNECT_SECONDS", 2.0)
+    monkeypatch.setattr(ssh_transport, "HANDSHAKE_SECONDS", 3.0)
+    monkeypatch.setattr(ssh_transport.Transport, "_active_check_timeout", 0.1)
+
+
+Reach = Callable[["Host"], SshConnection]
+
+
+def test_all_at_once(on_laptop: Cluster) -> None:
+    found = connect_all([resolve_target(host.name, on_laptop.ssh_config) for host in on_laptop])
+    names = []
+    for connection in found:
+        assert isinstance(connection, SshConnection)
+        names.append(connection.run(["hostname"]).stdout.decode().strip())
+        connection.close()
+    assert names == [host.name for host in on_laptop]
+
+
+def test_a_full_disk(reach: Reach, on_laptop: Cluster) -> None:
+    host = on_laptop[0]
+    connection = reach(host)
+    connection.put(b"before", "/root/file")
+    host.fill_disk(leave=300_000)
+    with pytest.raises(OSError, match=f"{host.name}.*No space left") as caught:
+        connection.put(BIG, "/root/file")
+    assert caught.value.errno == errno.ENOSPC
+    with pytest.raises(OSError, match="No space left"):
+        connection.put_many([File("/root/file", BIG), File("/root/other", b"other")])
+    assert b"".join(connection.read("/root/file")) == b"before"
+    assert connection.run(["sh", "-c", "ls -A /root | grep part"]).stdout == b""
+    host.free_disk()
+    connection.put(BIG, "/root/file")
+    assert b"".join(connection.read("/root/file")) == BIG
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("what", ["partition", "pause", "power_cut"])
+def test_a_host_that_goes_silent(reach: Reach, on_laptop: Cluster, what: str) -> None:
+    host = on_laptop[1]
+    connection = reach(host)
+    connection.run(["true"])
+
+    def strike() -> None:
+        eventually(lambda: (host.root / "tmp" / "begun").exists())
+        getattr(host, what)()
+
+    striking = threading.Thread(target=strike)
+    striking.start()
+    with pytest.raises(NodeUnreachable, match=f"host {host.name}"):
+        connection.run(["sh", "-c", "touch /tmp/begun; exec sleep 600"])
+    striking.join()
+    with pytest.raises(NodeUnreachable, match=f"host {host.name}"):
+        connection.run(["true"])
+    {"partition": host.heal, "pause": host.resume, "power_cut": host.start}[what]()
+    eventually(lambda: _answers(connection), timeout=60)
+
+
+def _answers(connection: SshConnection) -> bool:
+    try:
+        return connection.run(["true"]).code == 0
+    except NodeUnreachable:
+        return False
+
+
+@pytest.mark.usefixtures("impatient")
+def test_an_upload_to_a_host_that_freezes(reach: Reach, on_laptop: Cluster, tmp_path: Path) -> None:
+    # All buffers on the way fill up, and no pulse gets through.
+    host = on_laptop[2]
+    source = tmp_path / "source"
+    source.write_bytes(bytes(64_000_000))
+    connection = reach(host)
+    connection.run(["true"])
+    host.pause()
+    with pytest.raises(NodeUnreachable, match=f"host {host.name}"):
+        connection.put(source, "/root/file")
+    host.resume()
+    eventually(lambda: _answers(connection), timeout=60)
+    assert connection.run(["test", "-e", "/root/file"]).code == 1
+
+
+def test_a_host_that_lets_in_and_runs_nothing(
+    reach: Reach, on_laptop: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ssh_files, "_STALL_SECONDS", 1.0)
+    host = on_laptop[0]
+    host.hang_logins()
+    connection = reach(host)
+    with pytest.raises(TimeoutError, match=f"host {host.name}"):
+        connection.run(["true"], timeout=1)
+    with pytest.raises(NodeUnreachable, match=f"host {host.name}.*stood still"):
+        connection.put(b"x", "/root/file")
+    with pytest.raises(NodeUnreachable, match=f"host {host.name}.*stood still"):
+        list(connection.read("/etc/passwd"))
+    host.restart_sshd(sessions=True)
+    eventually(lambda: _answers(connection), timeout=30)
+
+
+def test_a_slow_and_lossy_way(reach: Reach, on_laptop: Cluster, tmp_path: Path) -> None:
+    host = on_laptop[3]
+    host.delay(50, loss_percent=2)
+    connection = reach(host)
+    content = BIG[:1_000_000]
+    files = [File(f"/root/new/{n}", content[n::3], 0o600) for n in range(3)]
+    connection.put_many(files)
+    for n in range(3):
+        got = b"".join(connection.read(f"/root/new/{n}", 1000))
+        assert hashlib.sha256(got).digest() == hashlib.sha256(content[n::3][1000:]).digest()
+
+
+def test_as_an_ordinary_user(on_laptop: Cluster) -> None:
+    written = {"host": on_laptop[0].name, "user": "flow"}
+    with SshConnection(resolve_target(written, on_laptop.ssh_config)) as connection:
+        connection.put(b"mine", "/home/flow/.flowlite-node/file")
+        assert connection.run(["id", "-un"]).stdout == b"flow\n"
+        assert (
+            connection.run(["stat", "-c", "%a %U", "/home/flow/.flowlite-node"]).stdout
+            == b"700 flow\n"
+        )
+        with pytest.raises(PermissionError):
+            connection.put(b"x", "/root/file")
+        with pytest.raises(PermissionError):
+            connection.put(b"x", "/etc/passwd")
+        with pytest.raises(PermissionError):
+            list(connection.read("/etc/shadow"))

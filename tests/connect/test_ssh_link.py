@@ -1,0 +1,393 @@
+"""One transport per host: shared, replaced when it breaks, given up when the host is silent, gone when not needed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from flowlite.connect import ssh_link, ssh_transport
+from flowlite.connect.ssh import SshConnection, connect_all, resolve_target
+from flowlite.connect.ssh_quoting import login_line
+from flowlite.errors import NodeUnreachable
+from tests.connect.sshd import Sshd, free_port, scratch
+from tests.helpers import eventually
+
+Servers = Callable[..., Sshd]
+Connect = Callable[..., SshConnection]
+
+
+def test_connections_share_a_transport(servers: Servers, config: Callable[..., Path]) -> None:
+    server = servers()
+    target = resolve_target("box", config(server.config_for()))
+    first, second = SshConnection(target), SshConnection(target)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda n: (first, second)[n % 2].run(["true"]), range(24)))
+    assert len(server.sessions()) == 1
+    first.close()
+    assert second.run(["true"]).code == 0
+    second.close()
+    # Kept for a while, for whoever comes next.
+    with SshConnection(target) as third:
+        third.run(["true"])
+    assert server.log.read_text().count("Accepted publickey") == 1
+    ssh_link.close_idle()
+    eventually(lambda: server.sessions() == [])
+
+
+def test_a_closed_connection_stays_closed(connection: SshConnection) -> None:
+    connection.run(["true"])
+    connection.close()
+    with pytest.raises(NodeUnreachable, match="was closed"):
+        connection.run(["true"])
+
+
+def test_a_transport_that_nobody_needs_goes(
+    servers: Servers, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ssh_transport, "PULSE_SECONDS", 0.05)
+    monkeypatch.setattr(ssh_transport, "IDLE_SECONDS", 0.1)
+    monkeypatch.setattr(ssh_transport.Transport, "_active_check_timeout", 0.05)
+    server = servers()
+    connection = connect(server)
+    connection.run(["true"])
+    # Held, it stays, however quiet it is: the pulse goes on.
+    answered = connection._link.transport().packetizer
+    eventually(
+        lambda: getattr(answered, "unanswered", 1) == 0 and time.monotonic() - answered.asked < 1
+    )  # type: ignore[attr-defined]
+    assert len(server.sessions()) == 1
+    connection.close()
+    eventually(lambda: server.sessions() == [])
+
+
+def test_it_connects_again_after_a_break(servers: Servers, connect: Connect) -> None:
+    server = servers()
+    connection = connect(server)
+    for _ in range(3):
+        assert connection.run(["echo", "here"]).stdout == b"here\n"
+        transport = connection._link.transport()
+        server.cut()
+        # Until then a command may be taken for one that had begun.
+        eventually(lambda: not transport.is_active())  # noqa: B023
+    server.stop()
+    with pytest.raises(NodeUnreachable, match=r"cannot connect to 127\.0\.0\.1"):
+        connection.run(["true"])
+    server.start()
+    assert connection.run(["echo", "again"]).stdout == b"again\n"
+
+
+def test_a_break_in_the_middle_of_a_command(
+    servers: Servers, connect: Connect, tmp_path: Path
+) -> None:
+    server = servers()
+    connection = connect(server)
+    note = tmp_path / "begun"
+
+    def cut() -> None:
+        eventually(note.exists)
+        server.cut()
+
+    cutting = threading.Thread(target=cut)
+    cutting.start()
+    with pytest.raises(NodeUnreachable, match=r"host box \(.*on the next use"):
+        connection.run(["sh", "-c", f"echo some; touch {note}; exec sleep 5"])
+    cutting.join()
+
+
+def test_a_silent_host_is_given_up(
+    servers: Servers, connect: Connect, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(ssh_transport, "PULSE_SECONDS", 0.3)
+    monkeypatch.setattr(ssh_transport.Transport, "_active_check_timeout", 0.05)
+    server = servers()
+    connection = connect(server)
+    connection.run(["true"])
+    (session,) = server.sessions()
+    note = tmp_path / "begun"
+
+    def stop() -> None:
+        eventually(note.exists)
+        os.kill(session, signal.SIGSTOP)
+
+    stopping = threading.Thread(target=stop)
+    stopping.start()
+    try:
+        with pytest.raises(NodeUnreachable, match=r"has not answered for \d+ s"):
+            connection.run(["sh", "-c", f"touch {note}; exec sleep 30"])
+    finally:
+        stopping.join()
+        os.kill(session, signal.SIGCONT)
+    assert connection.run(["true"]).code == 0
+
+
+def test_a_quiet_command_is_not_taken_for_a_silent_host(
+    servers: Servers, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ssh_transport, "PULSE_SECONDS", 0.1)
+    monkeypatch.setattr(ssh_transport.Transport, "_active_check_timeout", 0.02)
+    connection = connect(servers())
+    # Ten times as long as a silent host is waited for.
+    assert connection.run(["sleep", "3"]).code == 0
+
+
+def test_channels_wait_for_one_another(servers: Servers, connect: Connect) -> None:
+    # Fewer than we expect to be allowed, and refused rather than queued by sshd.
+    connection = connect(servers(MaxSessions="2"))
+
+    def one(number: int) -> bytes:
+        return connection.run(["sh", "-c", f"sleep 0.2; echo {number}"]).stdout
+
+    with ThreadPoolExecutor(9) as pool:
+        assert list(pool.map(one, range(9))) == [b"%d\n" % n for n in range(9)]
+
+
+def test_a_channel_waits_as_long_as_its_caller(
+    servers: Servers, connect: Connect, tmp_path: Path
+) -> None:
+    connection = connect(servers(MaxSessions="1"))
+    gate = tmp_path / "gate"
+    waits = f"until [ -e {gate} ]; do sleep 0.05; done"
+    with ThreadPoolExecutor(3) as pool:
+        first = pool.submit(connection.run, ["sh", "-c", waits])
+        eventually(lambda: connection._link._open == 1)
+        with pytest.raises(TimeoutError):
+            connection.run(["true"], timeout=0.5)
+        second = pool.submit(connection.run, ["true"])
+        gate.touch()
+        assert first.result(60).code == second.result(60).code == 0
+
+
+def test_a_host_that_opens_no_session(
+    servers: Servers, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ssh_link, "REFUSED_SECONDS", 0.5)
+    connection = connect(servers(MaxSessions="0"))
+    with pytest.raises(NodeUnreachable, match="MaxSessions"):
+        connection.run(["true"])
+
+
+def test_all_channels_hang_and_time_out(connection: SshConnection) -> None:
+    def one(_: int) -> bool:
+        try:
+            connection.run(["sleep", "60"], timeout=0.5)
+        except TimeoutError:
+            return True
+        return False
+
+    with ThreadPoolExecutor(20) as pool:
+        assert all(pool.map(one, range(20)))
+    assert connection.run(["true"], timeout=60).code == 0
+
+
+# Who does not answer
+
+
+def test_nobody_listens(config: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    port = free_port()
+    path = config(f"Host lab\n HostName 127.0.0.1\n Port {port}\n User ann\n")
+    pauses: list[float] = []
+    monkeypatch.setattr(ssh_link.time, "sleep", pauses.append)
+    with SshConnection(resolve_target("lab", path)) as connection:
+        for _ in range(9):
+            with pytest.raises(NodeUnreachable) as caught:
+                connection.run(["true"])
+    for part in ("host lab", f"ann@127.0.0.1:{port}", "refused", "firewall"):
+        assert part in str(caught.value)
+    # Later attempts wait longer, up to a limit.
+    assert len(pauses) == 8
+    assert all(pause <= ssh_link.LONGEST_PAUSE for pause in pauses)
+    assert pauses[-1] > 2 * pauses[0]
+
+
+def test_a_name_that_nobody_knows(config: Callable[..., Path]) -> None:
+    path = config("Host lab\n HostName no-such-host.invalid\n")
+    with (
+        SshConnection(resolve_target("lab", path)) as connection,
+        pytest.raises(NodeUnreachable, match=r"'no-such-host\.invalid' is not known"),
+    ):
+        connection.open()
+
+
+def test_something_else_listens(
+    config: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ssh_transport, "HANDSHAKE_SECONDS", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        port = mute.getsockname()[1]
+        path = config(f"Host lab\n HostName 127.0.0.1\n Port {port}\n")
+        with (
+            SshConnection(resolve_target("lab", path)) as connection,
+            pytest.raises(NodeUnreachable, match="does not speak SSH"),
+        ):
+            connection.open()
+
+
+def test_many_at_once(servers: Servers, config: Callable[..., Path]) -> None:
+    server = servers()
+    port = free_port()
+    path = config(
+        server.config_for("good"),
+        f"Host bad\n HostName 127.0.0.1\n Port {port}\n",
+    )
+    found = connect_all([resolve_target(name, path) for name in ("good", "bad", "good")])
+    good, bad, again = found
+    assert isinstance(bad, NodeUnreachable)
+    for each in (good, again):
+        assert isinstance(each, SshConnection)
+        assert each.run(["true"]).code == 0
+        each.close()
+    assert connect_all([]) == []
+
+
+# The way there
+
+
+def test_through_other_hosts(servers: Servers, config: Callable[..., Path]) -> None:
+    one, two, inner = servers(), servers(), servers()
+    path = config(
+        one.config_for("one"),
+        two.config_for("two", extra="  ProxyJump one\n"),
+        inner.config_for("inner", extra="  ProxyJump two\n"),
+    )
+    with SshConnection(resolve_target("inner", path)) as connection:
+        assert connection.run(["echo", "inside"]).stdout == b"inside\n"
+        for server in (one, two):
+            transport = connection._link.transport()
+            server.cut()
+            eventually(lambda: not transport.is_active())  # noqa: B023
+            assert connection.run(["echo", "again"]).stdout == b"again\n"
+        inner.stop()
+        with pytest.raises(NodeUnreachable, match=r"two cannot connect to 127\.0\.0\.1"):
+            connection.run(["true"])
+    ssh_link.close_idle()
+    eventually(lambda: one.sessions() == two.sessions() == [])
+
+
+def test_through_a_command(servers: Servers, config: Callable[..., Path]) -> None:
+    server = servers()
+    script = server.directory / "relay.py"
+    script.write_text(
+        "import os, socket, sys, threading\n"
+        "far = socket.create_connection((sys.argv[1], int(sys.argv[2])))\n"
+        "def up():\n"
+        "    while block := os.read(0, 65536):\n"
+        "        far.sendall(block)\n"
+        "    far.shutdown(socket.SHUT_WR)\n"
+        "threading.Thread(target=up, daemon=True).start()\n"
+        "while block := far.recv(65536):\n"
+        "    os.write(1, block)\n"
+    )
+    command = f"  ProxyCommand {sys.executable} {script} %h %p\n"
+    target = resolve_target("box", config(server.config_for(extra=command)))
+    with SshConnection(target) as connection:
+        assert connection.run(["echo", "through"]).stdout == b"through\n"
+    ssh_link.close_idle()
+    eventually(lambda: server.sessions() == [])
+
+
+# Login shells
+
+
+SHELLS = [
+    [path, *options]
+    for name, *options in (
+        ["sh"],
+        ["bash"],
+        ["dash"],
+        ["zsh", "-f"],
+        ["ksh"],
+        ["mksh"],
+        ["fish"],
+        ["tcsh", "-f"],
+        ["csh", "-f"],
+        ["busybox", "sh"],
+    )
+    if (path := shutil.which(name))
+]
+
+
+@pytest.mark.parametrize("shell", SHELLS, ids=lambda words: Path(words[0]).name)
+def test_any_login_shell(shell: list[str]) -> None:
+    script = (
+        b"for word in 'a b' \"it's\" '$HOME' '`id`' '!x' 'a\\b' '\xff\xc3' 'two\nlines' '%s'; do "
+        b"printf '<%s>' \"$word\"; done"
+    )
+    expected = b"<a b><it's><$HOME><`id`><!x><a\\b><\xff\xc3><two\nlines><%s>"
+    done = subprocess.run(
+        [*shell, "-c", login_line(script)], capture_output=True, check=False, timeout=30
+    )
+    assert (done.stdout, done.returncode) == (expected, 0), done.stderr
+
+
+def test_what_the_login_shell_says_is_no_output(servers: Servers, connect: Connect) -> None:
+    # As a ~/.bashrc that prints does, on both outputs; more than one block of it.
+    noise = "head -c 300000 /dev/zero | tr '\\0' n; echo noise >&2; eval \"$SSH_ORIGINAL_COMMAND\""
+    home = scratch()
+    script = home / "noisy"
+    script.write_text(f"#!/bin/sh\n{noise}\n")
+    script.chmod(0o700)
+    connection = connect(servers(ForceCommand=str(script)))
+    done = connection.run(["sh", "-c", "echo out; echo err >&2; exit 3"])
+    assert (done.code, done.stdout, done.stderr) == (3, b"out\n", b"err\n")
+    connection.put(b"content", str(home / "file"))
+    assert b"".join(connection.read(str(home / "file"))) == b"content"
+    shutil.rmtree(home)
+
+
+def test_a_login_shell_that_runs_nothing(servers: Servers, connect: Connect) -> None:
+    said = "printf 'This account\\033[2J is\\nnot available\\n'; exit 1"
+    connection = connect(servers(ForceCommand=said))
+    # In words that do nothing to the terminal of whoever reads them.
+    with pytest.raises(NodeUnreachable, match=r"it said: This account\?\[2J is not available"):
+        connection.run(["true"])
+
+
+def test_the_agent_is_not_there(connection: SshConnection) -> None:
+    assert connection.run(["printenv", "SSH_AUTH_SOCK"]).code == 1
+
+
+# What is left over
+
+
+def test_nothing_is_left(servers: Servers, connect: Connect) -> None:
+    server = servers()
+    connect(server).run(["true"])
+    ssh_link.close_idle()
+    threads, descriptors = set(threading.enumerate()), len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        connection = connect(server)
+        connection.run(["cat"], input=b"x" * 1_000_000)
+        connection.put(b"x" * 1_000_000, str(server.directory / "file"))
+        with pytest.raises(TimeoutError):
+            connection.run(["sleep", "9"], timeout=0.3)
+        transport = connection._link.transport()
+        server.cut()
+        eventually(lambda: not transport.is_active())  # noqa: B023
+        assert connection.run(["true"]).code == 0
+        connection.close()
+    ssh_link.close_idle()
+    eventually(lambda: set(threading.enumerate()) <= threads, what="all threads ended")
+    assert len(os.listdir("/proc/self/fd")) <= descriptors
+
+
+def test_a_forked_process_has_links_of_its_own(connection: SshConnection) -> None:
+    import gc
+
+    with connection._link.session():
+        child = os.fork()
+        if child == 0:
+            gc.collect()
+            os._exit(0 if not ssh_link._links else 1)
+        assert os.waitpid(child, 0)[1] == 0
+    assert connection.run(["true"]).code == 0
