@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import math
 import os
+import re
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -19,8 +20,11 @@ from flowlite.suggest import did_you_mean
 
 PROJECT_FILE = "flow.toml"
 HOME_FILE = "config.toml"
-# A table of the files that is handed to the adapter of that name as it stands.
+# A table of the files that is handed to the adapter of that name as it stands: `[providers.NAME]`, or `[NAME]`.
 PROVIDERS_TABLE = "providers"
+# Adapters that come with flowlite; those of others are looked for only when a table has an unknown name.
+_ADAPTERS = ("local", "ssh")
+_ENTRY_POINTS = "flowlite.providers"
 
 
 def _text(value: object) -> str:
@@ -57,6 +61,28 @@ def _whole(value: object) -> int:
     return number
 
 
+_DURATION = re.compile(
+    r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?", re.ASCII
+)
+LONGEST_WARM = 86400.0
+"""Seconds for which nodes may be kept warm: a day, so that what is forgotten does not cost money for ever."""
+
+
+def duration_seconds(value: object) -> float:
+    """Seconds from a number of them, or from a text as in "90s", "10m", "1h30m"; ValueError says what is allowed."""
+    seconds = -1.0
+    if isinstance(value, str):
+        match = _DURATION.fullmatch(value.strip().lower().replace(" ", ""))
+        if match is not None and any(match.groups()):
+            hours, minutes, rest = (float(part or 0.0) for part in match.groups())
+            seconds = 3600 * hours + 60 * minutes + rest
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        seconds = float(value)
+    if not 0 <= seconds <= LONGEST_WARM:
+        raise ValueError("a time of at most a day, as in '10m', '1h30m', or a number of seconds")
+    return seconds
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     """One thing that can be set.
@@ -88,6 +114,12 @@ SETTINGS: dict[str, Setting] = {
     ),
     "max_run_time_hours": Setting(_positive, None, "cap in hours from start", task_option=True),
     "max_cost": Setting(_positive, None, "cap in US dollars for a whole task", task_option=True),
+    "keep_warm": Setting(
+        duration_seconds,
+        None,
+        "how long nodes and imports are kept for the next task, as in 10m; 0 for not at all",
+        task_option=True,
+    ),
     "show_logs": Setting(
         _choice("auto", "always", "never"),
         "auto",
@@ -95,6 +127,11 @@ SETTINGS: dict[str, Setting] = {
     ),
     "local_tasks": Setting(
         _whole, None, "tasks that run on this machine at a time; others wait (8, or 2 per core)"
+    ),
+    "local_warm": Setting(
+        _whole,
+        3,
+        "environments kept warm on this machine at a time; the one unused for longest goes first",
     ),
 }
 
@@ -115,14 +152,19 @@ class Settings:
 
     entries: Mapping[str, Entry]
     providers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    origins: Mapping[tuple[str, ...], str] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[Entry]:
         return iter(self.entries.values())
 
     def __getitem__(self, name: str) -> Any:
+        return self.entry(name).value
+
+    def entry(self, name: str) -> Entry:
+        """A setting with where it was set. Raises ConfigError."""
         if name not in self.entries:
             raise ConfigError(f"no setting {name!r}{did_you_mean(name, SETTINGS)}")
-        return self.entries[name].value
+        return self.entries[name]
 
     @property
     def provider(self) -> str:
@@ -139,6 +181,11 @@ class Settings:
         """Tasks that the local provider runs at a time."""
         return int(self["local_tasks"] or max(8, 2 * (os.cpu_count() or 1)))
 
+    @property
+    def local_warm(self) -> int:
+        """Environments that are kept warm on this machine at a time."""
+        return int(self["local_warm"])
+
     def task_options(self) -> dict[str, Any]:
         """Defaults of task options that somebody has set; for `TaskConfig.with_defaults`."""
         return {
@@ -148,8 +195,22 @@ class Settings:
         }
 
     def provider_options(self, name: str) -> dict[str, Any]:
-        """The table `[providers.NAME]` of the files, the project's over the user's."""
+        """The table `[NAME]` (or `[providers.NAME]`) of the files, the project's over the user's."""
         return dict(self.providers.get(name, {}))
+
+    def origin_of(self, *keys: str) -> str:
+        """The file that a key of a provider's table came from, or any key below it."""
+        return next((file for path, file in self.origins.items() if path[: len(keys)] == keys), "")
+
+    def provider_entries(self) -> list[Entry]:
+        """The providers' tables, one entry for each value: `ssh.pools.lab.hosts`."""
+        found = []
+        for path, file in self.origins.items():
+            value: Any = self.providers
+            for key in path:
+                value = value[key]
+            found.append(Entry(".".join(path), value, file, f"option of the provider {path[0]}"))
+        return found
 
 
 def load_settings(
@@ -173,13 +234,17 @@ def load_settings(
         name: Entry(name, setting.default, "default", setting.help)
         for name, setting in SETTINGS.items()
     }
-    providers: dict[str, dict[str, Any]] = {}
+    providers: dict[str, Any] = {}
+    origins: dict[tuple[str, ...], str] = {}
     for path in (home(variables) / HOME_FILE, (directory or Path()) / PROJECT_FILE):
         for name, value in _read_file(path).items():
             if name == PROVIDERS_TABLE:
-                _merge_providers(providers, value, path)
-                continue
-            entries[name] = _entry(name, value, str(path))
+                _check_providers(value, path)
+                _merge(providers, value, str(path), (), origins)
+            elif isinstance(value, dict) and name not in SETTINGS and _is_adapter(name):
+                _merge(providers, {name: value}, str(path), (), origins)
+            else:
+                entries[name] = _entry(name, value, str(path))
     for name in SETTINGS:
         text = variables.get(f"FLOW_{name.upper()}")
         if text:
@@ -187,12 +252,17 @@ def load_settings(
     for name, value in (overrides or {}).items():
         if value is not None:
             entries[name] = _entry(name, value, "keyword")
-    return Settings(entries, providers)
+    return Settings(entries, providers, origins)
 
 
 def _entry(name: str, value: object, origin: str) -> Entry:
     setting = SETTINGS.get(name)
     if setting is None:
+        if isinstance(value, dict):
+            raise ConfigError(
+                f"{origin}: [{name}] is neither a provider nor a setting"
+                f"{did_you_mean(name, (*_ADAPTERS, PROVIDERS_TABLE))}"
+            )
         known = ", ".join(SETTINGS)
         raise ConfigError(
             f"{origin}: no setting {name!r}{did_you_mean(name, SETTINGS) or f'; known: {known}'}"
@@ -218,11 +288,41 @@ def _read_file(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: not TOML: {error}") from None
 
 
-def _merge_providers(found: dict[str, dict[str, Any]], value: object, path: Path) -> None:
+def _check_providers(value: object, path: Path) -> None:
     if not isinstance(value, dict) or not all(isinstance(table, dict) for table in value.values()):
         raise ConfigError(f"{path}: write the options of a provider under [providers.NAME]")
-    for name, table in value.items():
-        found[name] = {**found.get(name, {}), **table}
+
+
+def _is_adapter(name: str) -> bool:
+    if name in _ADAPTERS:
+        return True
+    import importlib.metadata
+
+    return any(each.name == name for each in importlib.metadata.entry_points(group=_ENTRY_POINTS))
+
+
+def _merge(
+    found: dict[str, Any],
+    table: Mapping[str, Any],
+    file: str,
+    above: tuple[str, ...],
+    origins: dict[tuple[str, ...], str],
+) -> None:
+    """Lays a file's tables over those of the file before it, and notes where each value is from."""
+    for name, value in table.items():
+        path = (*above, name)
+        if isinstance(value, dict):
+            inner = found.get(name)
+            found[name] = dict(inner) if isinstance(inner, dict) else {}
+            origins.pop(path, None)
+            _merge(found[name], value, file, path, origins)
+            if not value:
+                origins[path] = file
+        else:
+            for old in [each for each in origins if each[: len(path)] == path]:
+                del origins[old]
+            found[name] = value
+            origins[path] = file
 
 
 # The home
@@ -304,6 +404,9 @@ def set_value(name: str, text: str, path: Path | None = None) -> Entry:
         ConfigError: Unknown name, value not allowed, or the file cannot be written.
     """
     target = path or ensure_home() / HOME_FILE
+    table, _, key = name.rpartition(".")
+    if table and _is_adapter(table.partition(".")[0]):
+        raise ConfigError(f"options of a provider are written by hand: in {target}, {key} under [{table}]")
     entry = _entry(name, text, str(target))
     _rewrite(target, name, f"{name} = {_toml(entry.value)}")
     return entry

@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 ENTRY_POINT_GROUP = "flowlite.providers"
 
 # A source checkout that is not installed has no entry points; the adapters shipped beside this package are found here.
-SHIPPED = {"local": "provider_adapters.local:LocalProvider"}
+SHIPPED = {
+    "local": "provider_adapters.local:LocalProvider",
+    "ssh": "provider_adapters.ssh:SshProvider",
+}
 
 
 class _Json:
@@ -59,6 +62,7 @@ class Plan(_Json):
         price_per_hour: US dollars per instance and hour, 0 where nothing is charged.
         max_run_seconds: Longest run after GO, from the time and cost caps; None for no limit.
         max_cost: US dollars in all, or None.
+        warm_seconds: How long the nodes are kept after the run for the next task, and charged.
         notes: Sentences the user should read before launch (an option without effect here, a rehearsal on CPU).
         options: The adapter's own values, JSON only.
     """
@@ -73,6 +77,7 @@ class Plan(_Json):
     price_per_hour: float = 0.0
     max_run_seconds: float | None = None
     max_cost: float | None = None
+    warm_seconds: float = 0.0
     notes: tuple[str, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
 
@@ -83,7 +88,8 @@ class Plan(_Json):
             return 0.0
         bounds = [self.max_cost] if self.max_cost is not None else []
         if self.max_run_seconds is not None:
-            bounds.append(self.price_per_hour * self.num_instances * self.max_run_seconds / 3600)
+            seconds = self.max_run_seconds + self.warm_seconds
+            bounds.append(self.price_per_hour * self.num_instances * seconds / 3600)
         return min(bounds) if bounds else None
 
 
@@ -97,8 +103,8 @@ class LaunchIntent(_Json):
         count: Instances wanted, all or none.
         plan: The plan being launched, as JSON.
         preload: What an adapter may use to warm nodes up before any agent is there: {"agent": path of the agent's
-            zipapp on this machine, "call": what workers will run, "environment": the user's variables,
-            "processes_per_node"}. Losing it costs time only.
+            zipapp on this machine, "call": what workers will run, "environment": the user's variables, "secrets": names
+            of the secret ones, "processes_per_node", "warm_seconds"}. Losing it costs time only.
     """
 
     token: str
@@ -115,11 +121,13 @@ class Instance(_Json):
     Attributes:
         id: The provider's id; node ranks come from these ids sorted.
         task_id: Task it was launched for.
-        state: "starting", "running" or "ended".
+        state: "starting", "running", "ended", "warm" while it is kept without a task, or "unreachable" where the
+            provider cannot say whether it still runs.
         address: Where the other nodes of the gang reach it; "" until known.
         price_per_hour: US dollars.
         launched_at: Unix time from which it is charged, 0 if unknown.
         data: The adapter's own values, JSON only.
+        continues: Id of the warm instance that this one goes on from; "" if it is new.
     """
 
     id: str
@@ -129,6 +137,7 @@ class Instance(_Json):
     price_per_hour: float = 0.0
     launched_at: float = 0.0
     data: dict[str, Any] = field(default_factory=dict)
+    continues: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +147,7 @@ class NodeSettings(_Json):
     Attributes:
         home: Absolute path of the task's directory on the node.
         python: Interpreter for agent and workers.
-        bind: Address the leader's rendezvous listens on.
+        bind: The one address the leader's rendezvous listens on; "" for the instance's own `address`.
         workdir: Directory workers start in; None for the task's directory.
         environment: Variables for every process of the node.
         visible_gpus: GPU indices of this node when it shares a machine ("0,1"); None leaves the choice alone.
@@ -152,7 +161,7 @@ class NodeSettings(_Json):
 
     home: str
     python: str
-    bind: str = "0.0.0.0"
+    bind: str = ""
     workdir: str | None = None
     environment: dict[str, str] = field(default_factory=dict)
     visible_gpus: str | None = None
@@ -195,6 +204,10 @@ class Provider(ABC):
 
     name: str
 
+    listing_is_proof: bool = True
+    """Whether an instance that `list_instances` does not name any more is known to have ended. Where it is not, as with
+    hosts that may only be out of reach, a lost node is replaced once it has surely stopped its workers by itself."""
+
     @abstractmethod
     def plan(self, config: TaskConfig) -> Plan:
         """Turns what was asked for into what would be launched. Pure: no instance, no money, no side effect.
@@ -222,7 +235,34 @@ class Provider(ABC):
 
     @abstractmethod
     def terminate(self, instances: Sequence[Instance]) -> None:
-        """Asks for the end of these instances. Unknown and ended ones are no error. `list_instances` tells when."""
+        """Asks for the end of these instances. Unknown and ended ones are no error. `list_instances` tells when.
+
+        One whose state is "unreachable" is known not to answer: whoever could only ask the machine itself gives it up
+        at once, and is not to list it for its task again; whoever can end it without asking it does so.
+        """
+
+    def keep(self, instances: Sequence[Instance], seconds: float) -> list[Instance]:
+        """Keeps instances for the owner's next task, freed of all that the last one left, and so long at most.
+
+        They end by themselves after that time, whoever looks. `launch` takes them first, where they fit, and names
+        them in `Instance.continues`; `terminate` ends them at once; `list_instances` has them as "warm" until then.
+
+        Returns:
+            Those that are kept, in state "warm". The others are as they were, to be terminated.
+        """
+        return []
+
+    def still_warm(self, instances: Sequence[Instance]) -> list[Instance]:
+        """Those of some kept instances that are known to be there still, as far as that can be told at once."""
+        return list(instances)
+
+    def answers_beside(self, instances: Sequence[Instance]) -> str:
+        """Something other than these instances that answers from here just now, by name; "" if nothing does.
+
+        Asked when none of a task's nodes can be reached: if another host or the provider's own service answers, it is
+        the nodes that are gone, else our own network may be. Called often, in a thread; takes some seconds at most.
+        """
+        return ""
 
     @abstractmethod
     def connect(self, instance: Instance) -> Connection:

@@ -77,9 +77,9 @@ def _detach(root: str, keep: tuple[int, ...]) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     try:
         os.makedirs(root, mode=0o700, exist_ok=True)
-        log = os.open(
-            os.path.join(root, "holder.log"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600
-        )
+        # Hosts may share their home directories.
+        path = os.path.join(root, f"holder-{os.uname().nodename}.log")
+        log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     except OSError:
         log = null
     for target, source in ((0, null), (1, log), (2, log)):

@@ -8,9 +8,10 @@ loses it when it dies, however that happens; no file can be left over, and no cl
 
     take     {"lease", "token", "task", "name", "client", "label", "instance", "root", "home", "ttl", "data",
               "towards": [addresses], "make": [directories]}
-             -> {"ok": true, "lease": {...}, "address": …} or {"ok": false, "held": {...}}
+             -> {"ok": true, "lease": {...}, "address": …, "boot": …} or {"ok": false, "held": {...}}
     release  {"token"} or {"task", "client"}: ends everything of the task on this host, and removes its directory
-    keep     {"token", "seconds", "spare": [{"pid", "start"}], "data"}: ends the task, but keeps the host for its owner
+    keep     {"task", "client", "seconds", "data"}: ends the task, but keeps the host for its owner, and with it what
+             was imported there (kept.py)
     show     {} -> {"ok": true, "held": {...} or null}
 
 An owner is a user of the host together with a FLOW_HOME (`client`).
@@ -81,6 +82,7 @@ def take(request: Mapping[str, Any], name: str = NAME) -> dict[str, Any]:
     if answer is None:
         return {"ok": False, "held": {"state": "unclear"}, "error": "the lease cannot be made"}
     if answer["ok"]:
+        answer["boot"] = _boot_id()
         answer["address"] = _address(request.get("towards", ()))
         answer["problem"] = _make(request.get("make", ()))
     return answer
@@ -135,6 +137,14 @@ def user_name(uid: int) -> str:
         return f"uid {uid}"
 
 
+def _boot_id() -> str:
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
 def _silent(uid: int | None) -> dict[str, Any]:
     held: dict[str, Any] = {"state": "silent"}
     if uid is not None:
@@ -155,7 +165,7 @@ def _make(directories: Any) -> str:
     """Makes directories of shared volumes; "" or what is wrong."""
     for each in directories:
         try:
-            os.makedirs(str(each), mode=0o700, exist_ok=True)
+            os.makedirs(os.path.expanduser(str(each)), exist_ok=True)
         except OSError as error:
             return f"{each}: {error.strerror}"
     return ""
@@ -168,6 +178,17 @@ def _forget(request: Mapping[str, Any]) -> bool:
     return tidy.remove_home(root, home) if root and home else False
 
 
+def _templates() -> list[dict[str, Any]]:
+    """The processes of this user that wait with their imports for the next task."""
+    from . import kept, warm
+
+    try:
+        found = kept.all_of(warm.socket_directory())
+    except OSError:
+        return []
+    return [{"pid": each.pid, "start": each.start} for each in found]
+
+
 def main(arguments: list[str]) -> int:
     """`lease WHAT [NAME]`. 0 also where the answer is no."""
     what, name = arguments[0], arguments[1] if len(arguments) > 1 else NAME
@@ -177,7 +198,8 @@ def main(arguments: list[str]) -> int:
     elif what == "release":
         answer = release(request, name)
     elif what == "keep":
-        answer = ask({**request, "do": "keep"}, name) or {"ok": False, "held": None}
+        spared = {**request, "do": "keep", "spare": _templates()}
+        answer = ask(spared, name) or {"ok": False, "held": None}
     elif what == "show":
         answer = show(name)
     else:

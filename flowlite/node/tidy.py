@@ -2,8 +2,8 @@
 
 Below the node's root:
 
-    agents/ blobs/ envs/     kept for the next task, by content hash, until nobody has used them for a while
-    tasks/<instance>/        the home of one node of one task
+    blobs/ envs/         kept for the next task, by content hash, until nobody has used them for a while
+    tasks/<instance>/    the home of one node of one task
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import signal
 import stat
 import subprocess
 import time
+from pathlib import Path
 
 from . import lease, processes
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 KILL_SECONDS = 10.0
 UNUSED_SECONDS = 14 * 86400.0
-KEPT = ("agents", "blobs", "envs")
 
 
 # Processes
@@ -173,19 +173,23 @@ def by_age(root: str, unused: float = UNUSED_SECONDS) -> list[str]:
             with contextlib.suppress(OSError):
                 _remove(path, set(mounts_below(path)))
                 removed.append(path)
+    environments = Path(root, "envs")
+    if environments.is_dir():
+        # Not at the top: a holder has no need of what this brings along.
+        from . import pythons
+
+        removed += [str(environments / name) for name in pythons.clean(environments, unused)]
     return removed
 
 
 def _kept(root: str) -> Iterator[tuple[str, float]]:
-    """Path and last use of everything that is kept."""
-    for kind in KEPT:
-        for entry in _entries(os.path.join(root, kind)):
-            with contextlib.suppress(OSError):
-                status = entry.stat(follow_symlinks=False)
-                in_use = stat.S_ISREG(status.st_mode) and status.st_nlink > 1
-                if not in_use:
-                    # A link made or taken away changes the ctime of what it leads to.
-                    yield entry.path, max(status.st_mtime, status.st_ctime)
+    """Path and last use of files kept by their hash, and of what lapsed leases have left."""
+    for entry in _entries(os.path.join(root, "blobs")):
+        with contextlib.suppress(OSError):
+            status = entry.stat(follow_symlinks=False)
+            if status.st_nlink == 1:
+                # A link made or taken away changes the ctime of what it leads to.
+                yield entry.path, max(status.st_mtime, status.st_ctime)
     for entry in _entries(os.path.join(root, "tasks")):
         with contextlib.suppress(OSError):
             if entry.is_dir(follow_symlinks=False) and not agent_lives(entry.path):

@@ -1,0 +1,209 @@
+"""`flow hosts check`: what would go wrong with the hosts of a pool, before a task finds out."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flowlite.errors import ConfigError, HostKeyError, NodeUnreachable, ProviderError
+from provider_adapters.ssh import fitting, hosts
+from provider_adapters.ssh.hosts import Facts, Memory
+from provider_adapters.ssh.pools import Host, Pool
+
+_SKEW_SECONDS = 5.0
+_LEAST_FREE_GB = 2.0
+_SERVE_SECONDS = 40.0
+_RUN_SECONDS = 60.0
+_TROUBLE = (ProviderError, ConfigError, OSError)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that is wrong with a host. `serious` says whether tasks fail because of it."""
+
+    host: str
+    what: str
+    fix: str
+    serious: bool = True
+
+
+def check(pool: Pool, memory: Memory) -> tuple[dict[str, Facts], list[Problem]]:
+    """What every host that answers is, and what is wrong with the pool."""
+    answers = hosts.everywhere(pool.hosts, lambda host: _ask(host, memory), *_TROUBLE)
+    found: dict[str, Facts] = {}
+    problems: list[Problem] = []
+    for host, answer in zip(pool.hosts, answers, strict=True):
+        if isinstance(answer, Exception):
+            problems.append(_unreachable(host, answer))
+        else:
+            found[host.name] = answer
+            problems += _of_one(host, answer)
+    able = [host for host in pool.hosts if host.name in found and _python(host, found)]
+    if len(able) > 1:
+        problems += _between(able, found)
+        problems += _gpus_differ(able, found)
+    if pool.shared_dir and able:
+        problems += _shared(pool, able, found)
+    return found, problems
+
+
+def _ask(host: Host, memory: Memory) -> Facts:
+    with hosts.connect(host) as connection:
+        facts, _ = hosts.probe(host, connection)
+    memory.keep(host, facts)
+    return facts
+
+
+def _unreachable(host: Host, error: Exception) -> Problem:
+    if isinstance(error, HostKeyError):
+        return Problem(host.name, str(error).splitlines()[0], f"flow hosts trust {host.name}")
+    if isinstance(error, NodeUnreachable | OSError):
+        return Problem(
+            host.name, str(error), f"`ssh {host.name} true` must work without being asked anything"
+        )
+    return Problem(host.name, str(error), "see the message")
+
+
+def _of_one(host: Host, facts: Facts) -> list[Problem]:
+    found = []
+    wrong = fitting.python_problem(host, facts)
+    if wrong:
+        found.append(Problem(host.name, wrong, "install Python 3.11 or newer, or set `python`"))
+    here = f"{sys.version_info.major}.{sys.version_info.minor}"
+    chosen = fitting.choose_python(host, facts, here)
+    if chosen is not None and not chosen[1].startswith(f"{here}."):
+        found.append(
+            Problem(
+                host.name,
+                f"it has no Python {here}, which functions from here need (found {chosen[1]})",
+                f"install Python {here} there; else it is fetched when a task needs it",
+                serious=False,
+            )
+        )
+    if abs(facts.clock_ahead) > _SKEW_SECONDS:
+        way = "ahead of" if facts.clock_ahead > 0 else "behind"
+        found.append(
+            Problem(
+                host.name,
+                f"its clock is {abs(facts.clock_ahead):.0f} s {way} this machine's",
+                "set it by NTP; only the times in logs depend on it",
+                serious=False,
+            )
+        )
+    free = facts.disk.get("free_gb", _LEAST_FREE_GB)
+    if free < _LEAST_FREE_GB:
+        found.append(
+            Problem(
+                host.name,
+                f"{free:.1f} GB are free where {facts.root} is",
+                "make room, or set `node_dir` to a larger disk",
+                serious=free < 0.5,
+            )
+        )
+    return found
+
+
+def _gpus_differ(able: Sequence[Host], found: Mapping[str, Facts]) -> list[Problem]:
+    has = {host.name: fitting.gpus_in_words(host, found[host.name]) for host in able}
+    if len(set(has.values())) < 2:
+        return []
+    told = "; ".join(f"{name}: {gpus}" for name, gpus in has.items())
+    return [
+        Problem(
+            able[0].pool, f"its hosts differ: {told}", "make a pool of each kind", serious=False
+        )
+    ]
+
+
+# Between hosts
+
+
+def _between(able: Sequence[Host], found: Mapping[str, Facts]) -> list[Problem]:
+    """Whether each host can open a TCP connection to every other, on a port that nobody has opened for it."""
+    ports = hosts.everywhere(
+        able, lambda host: int(_run(host, found, "serve", str(_SERVE_SECONDS))), *_TROUBLE
+    )
+    listening = [
+        [host.name, host.private_ip or found[host.name].address, port]
+        for host, port in zip(able, ports, strict=True)
+        if not isinstance(port, Exception)
+    ]
+
+    def reach(host: Host) -> dict[str, str]:
+        others = [each for each in listening if each[0] != host.name]
+        return dict(json.loads(_run(host, found, "reach", json.dumps(others))))
+
+    problems = []
+    addresses = {str(name): f"{address}:{port}" for name, address, port in listening}
+    for host, failed in zip(able, hosts.everywhere(able, reach, *_TROUBLE), strict=True):
+        if isinstance(failed, Exception):
+            problems.append(Problem(host.name, str(failed), "see the message"))
+            continue
+        for other, why in failed.items():
+            problems.append(
+                Problem(
+                    host.name,
+                    f"it does not reach {other} at {addresses[other]}: {why}",
+                    f"allow TCP between the hosts on all ports; if that is not {other}'s address "
+                    "towards the others, set its `private_ip`",
+                )
+            )
+    return problems
+
+
+def _shared(pool: Pool, able: Sequence[Host], found: Mapping[str, Facts]) -> list[Problem]:
+    """Whether `shared_dir` is one place: what the first host writes there, all must read."""
+    text = secrets.token_hex(8)
+    path = f"{pool.shared_dir}/.flowlite-check-{text}"
+    first, *others = able
+    try:
+        _run(first, found, "write", path, text)
+    except _TROUBLE as error:
+        return [Problem(first.name, str(error), f"make {pool.shared_dir} writable for you there")]
+    answers = hosts.everywhere(others, lambda host: _run(host, found, "read", path), *_TROUBLE)
+    with suppress(*_TROUBLE):
+        _run(first, found, "remove", path)
+    return [
+        Problem(
+            host.name,
+            f"{pool.shared_dir} is not the same place as on {first.name}",
+            "mount the same file system on every host of the pool",
+        )
+        for host, answer in zip(others, answers, strict=True)
+        if answer != text
+    ]
+
+
+def _run(host: Host, found: Mapping[str, Facts], *arguments: str) -> str:
+    program = Path(__file__).with_name("links_script.py").read_bytes()
+    argv = [_python(host, found), "-I", "-S", "-", *arguments]
+    with hosts.connect(host) as connection:
+        try:
+            done = connection.run(argv, input=program, timeout=_RUN_SECONDS)
+        except TimeoutError as error:
+            raise NodeUnreachable(f"it runs nothing within {_RUN_SECONDS:.0f} s") from error
+    if done.code != 0:
+        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise ProviderError(said[-1] if said else f"exit code {done.code}")
+    return done.stdout.decode("utf-8", "replace").strip()
+
+
+def _python(host: Host, found: Mapping[str, Facts]) -> str:
+    chosen = fitting.choose_python(host, found[host.name], None)
+    return chosen[0] if chosen else ""
+
+
+def as_json(problem: Problem) -> dict[str, Any]:
+    """For `--json`."""
+    return {
+        "host": problem.host,
+        "problem": problem.what,
+        "fix": problem.fix,
+        "serious": problem.serious,
+    }

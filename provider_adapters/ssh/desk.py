@@ -1,0 +1,181 @@
+"""What `flow hosts` does: adding, listing, checking and trusting hosts, and taking them out again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flowlite import config as settings_of
+from flowlite.errors import ConfigError, NotFound, ProviderError
+from flowlite.suggest import did_you_mean
+from provider_adapters.ssh import checking, editing, fitting, hosts, leases
+from provider_adapters.ssh.hosts import Facts, Memory
+from provider_adapters.ssh.pools import Host, Pool, choose_pool, read_pools
+
+if TYPE_CHECKING:
+    from flowlite.connect.host_keys import HostKey
+    from flowlite.connect.ssh_targets import SshTarget
+
+DEFAULT_POOL = "default"
+
+
+class Desk:
+    """The pools of this user's configuration."""
+
+    def __init__(self, home: Path, memory: Memory) -> None:
+        self._home = home
+        self._memory = memory
+
+    # The configuration
+
+    def add(self, name: str, pool: str | None, **settings: Any) -> tuple[Host, Path]:
+        """Adds a host to a pool of FLOW_HOME's file, which is made if it is not there. Nothing is connected to."""
+        own = {key: value for key, value in settings.items() if value is not None}
+        entry: Any = {"host": name, **own} if own else name
+        chosen = pool or self._usual_pool()
+        path = settings_of.ensure_home() / settings_of.HOME_FILE
+        before = path.read_bytes() if path.exists() else None
+
+        def append(listed: list[Any]) -> list[Any]:
+            if any(_host_of(each) == name for each in listed):
+                raise ConfigError(f"{name!r} is in the pool {chosen!r} already")
+            return [*listed, entry]
+
+        editing.change_hosts(path, chosen, append)
+        try:
+            added = read_pools(settings_of.load_settings())[chosen].hosts
+        except ConfigError:
+            # What was written must be what can be read.
+            path.unlink() if before is None else path.write_bytes(before)
+            raise
+        return added[-1], path
+
+    def remove(self, name: str, pool: str | None) -> tuple[str, Path]:
+        """Takes a host out of FLOW_HOME's file. Raises NotFound."""
+        host = self.find(name, pool)
+        path = settings_of.home() / settings_of.HOME_FILE
+
+        def without(listed: list[Any]) -> list[Any]:
+            kept = [each for each in listed if _name_of(each) != host.name]
+            if len(kept) == len(listed):
+                where = settings_of.load_settings().origin_of("ssh", "pools", host.pool)
+                raise ConfigError(f"{name!r} stands in {where}; take it out there")
+            return kept
+
+        editing.change_hosts(path, host.pool, without)
+        self._memory.forget(host)
+        return host.pool, path
+
+    def find(self, name: str, pool: str | None = None) -> Host:
+        """The host of that name. Raises NotFound."""
+        pools = read_pools(settings_of.load_settings())
+        known = [h for p in pools.values() if pool in (None, p.name) for h in p.hosts]
+        found = next((host for host in known if host.name == name), None)
+        if found is None:
+            names = [host.name for host in known]
+            guess = did_you_mean(name, names) or f"; known: {', '.join(names) or 'none'}"
+            raise NotFound(f"there is no host {name!r} in a pool{guess}")
+        return found
+
+    def pools(self, pool: str | None) -> list[Pool]:
+        """One pool, or all."""
+        settings = settings_of.load_settings()
+        return [choose_pool(settings, pool)] if pool else list(read_pools(settings).values())
+
+    def _usual_pool(self) -> str:
+        settings = settings_of.load_settings()
+        pools = read_pools(settings)
+        if not pools:
+            return str(settings.provider_options("ssh").get("pool") or DEFAULT_POOL)
+        return next(iter(pools)) if len(pools) == 1 else choose_pool(settings).name
+
+    # The hosts themselves
+
+    def rows(self, pool: str | None) -> list[dict[str, Any]]:
+        """Every host with what it is and who has it, all asked now."""
+        listed = [host for each in self.pools(pool) for host in each.hosts]
+
+        def ask(host: Host) -> tuple[Facts, dict[str, Any] | None]:
+            with hosts.connect(host) as connection:
+                facts, held = hosts.probe(host, connection)
+            self._memory.keep(host, facts)
+            return facts, held
+
+        answers = hosts.everywhere(listed, ask, ProviderError, ConfigError, OSError)
+        return [_row(host, answer) for host, answer in zip(listed, answers, strict=True)]
+
+    def check(self, pool: str | None) -> list[dict[str, Any]]:
+        """For each pool {"pool", "hosts", "answered", "problems"}."""
+        told = []
+        for each in self.pools(pool):
+            if not each.hosts:
+                continue
+            found, problems = checking.check(each, self._memory)
+            told.append(
+                {
+                    "pool": each.name,
+                    "hosts": [host.name for host in each.hosts],
+                    "answered": list(found),
+                    "problems": [checking.as_json(problem) for problem in problems],
+                }
+            )
+        return told
+
+    # Keys
+
+    def shown_key(self, name: str) -> tuple[SshTarget, HostKey, str]:
+        """Where a host is, the key it shows now, and the fingerprint known so far ("" for none)."""
+        from flowlite.connect import host_keys
+        from flowlite.connect.ssh_targets import resolve_target
+
+        try:
+            target = hosts.target_of(self.find(name))
+        except NotFound:
+            # A host on the way to others need not be in a pool.
+            target = resolve_target(name)
+        known = [each.key for each in host_keys.known(target)]
+        key = host_keys.fetch(target)
+        if key in known:
+            return target, key, key.fingerprint
+        same_kind = [each for each in known if each.kind == key.kind] or known
+        return target, key, same_kind[0].fingerprint if same_kind else ""
+
+    def trust(self, target: SshTarget, key: HostKey) -> Path:
+        """Accepts a key from now on."""
+        from flowlite.connect import host_keys
+
+        return host_keys.trust(target, key)
+
+
+def _host_of(entry: Any) -> str:
+    return str(entry.get("host")) if isinstance(entry, dict) else str(entry)
+
+
+def _name_of(entry: Any) -> str:
+    if isinstance(entry, dict) and entry.get("name"):
+        return str(entry["name"])
+    text = _host_of(entry).rpartition("@")[2]
+    return text[1:].partition("]")[0] if text.startswith("[") else text.partition(":")[0] or text
+
+
+def _row(host: Host, answer: tuple[Facts, dict[str, Any] | None] | Exception) -> dict[str, Any]:
+    row: dict[str, Any] = {"name": host.name, "pool": host.pool, "address": host.private_ip or None}
+    if isinstance(answer, Exception):
+        return {**row, "state": "unreachable", "why": str(answer) or type(answer).__name__}
+    facts, held = answer
+    python = fitting.choose_python(host, facts, None)
+    state = "free" if not held else "warm" if held.get("state") == "warm" else "leased"
+    return {
+        **row,
+        "address": host.private_ip or facts.address,
+        "python": python[1] if python else None,
+        "python_path": python[0] if python else None,
+        "cores": facts.cores,
+        "memory_gb": round(facts.memory_gb, 1),
+        "gpus": fitting.gpus_in_words(host, facts),
+        "free_gb": facts.disk.get("free_gb"),
+        "state": state,
+        "why": leases.in_words(host.name, held) if held else fitting.python_problem(host, facts),
+        "task": (held or {}).get("task"),
+        "user": (held or {}).get("user"),
+    }

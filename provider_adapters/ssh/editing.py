@@ -1,0 +1,133 @@
+"""Changing the hosts of a pool in `FLOW_HOME/config.toml`, with everything else in it left as it stands."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from flowlite.errors import ConfigError
+
+_HEADER = re.compile(r"\s*\[")
+_HOSTS = re.compile(r"""\s*(?:hosts|"hosts"|'hosts')\s*=""")
+
+
+def change_hosts(path: Path, pool: str, change: Callable[[list[Any]], list[Any]]) -> None:
+    """Changes the list of hosts of one pool; a pool that is not there is made.
+
+    Raises:
+        ConfigError: The file cannot be read or written, or is laid out in a way that only its owner can edit.
+    """
+    text = _read(path)
+    before = _parse(path, text)
+    pools = before.get("ssh", {}).get("pools", {})
+    hosts = change(list(pools.get(pool, {}).get("hosts", [])))
+    after = _with_hosts(text, pool, _array(hosts), exists=pool in pools)
+    wanted = _merged(before, pool, hosts)
+    try:
+        same = tomllib.loads(after) == wanted
+    except tomllib.TOMLDecodeError:
+        same = False
+    if not same:
+        raise ConfigError(
+            f"{path}: [ssh.pools.{pool}] is written in a way that cannot be changed here; "
+            f"edit it by hand so that it says: hosts = {_array(hosts)}"
+        )
+    _write(path, after)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except FileNotFoundError:
+        return ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from None
+
+
+def _parse(path: Path, text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: not TOML: {error}") from None
+
+
+def _merged(before: Mapping[str, Any], pool: str, hosts: list[Any]) -> dict[str, Any]:
+    ssh = dict(before.get("ssh", {}))
+    pools = dict(ssh.get("pools", {}))
+    pools[pool] = {**pools.get(pool, {}), "hosts": hosts}
+    return {**before, "ssh": {**ssh, "pools": pools}}
+
+
+def _with_hosts(text: str, pool: str, array: str, *, exists: bool) -> str:
+    lines = text.splitlines(keepends=True)
+    header = re.compile(rf"""\s*\[\s*ssh\s*\.\s*pools\s*\.\s*["']?{re.escape(pool)}["']?\s*\]""")
+    at = next((i for i, line in enumerate(lines) if header.match(line)), None)
+    if at is None:
+        if exists:
+            return text
+        gap = "" if not text or text.endswith("\n\n") else "\n" if text.endswith("\n") else "\n\n"
+        return f"{text}{gap}[ssh.pools.{_key(pool)}]\nhosts = {array}\n"
+    end = next((i for i in range(at + 1, len(lines)) if _HEADER.match(lines[i])), len(lines))
+    key = next((i for i in range(at + 1, end) if _HOSTS.match(lines[i])), None)
+    if key is None:
+        return "".join([*lines[: at + 1], f"hosts = {array}\n", *lines[at + 1 :]])
+    rest = "".join(lines[key:])
+    start = rest.index("=") + 1
+    length = _array_end(rest, start)
+    return "".join(lines[:key]) + f"{rest[:start]} {array}{rest[length:]}"
+
+
+def _array_end(text: str, start: int) -> int:
+    """Where the array that begins after `start` ends; strings and comments in it are passed over."""
+    depth, i = 0, start
+    while i < len(text):
+        char = text[i]
+        if char in "\"'":
+            i += 1
+            while i < len(text) and text[i] != char:
+                i += 2 if text[i] == "\\" and char == '"' else 1
+        elif char == "#":
+            i = text.find("\n", i)
+            if i < 0:
+                return len(text)
+        elif char == "[":
+            depth += 1
+        elif char == "]":
+            depth -= 1
+            if depth == 0:
+                return i + 1
+        i += 1
+    return len(text)
+
+
+def _array(hosts: list[Any]) -> str:
+    if not hosts:
+        return "[]"
+    return "[\n" + "".join(f"  {_value(host)},\n" for host in hosts) + "]"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_key(k)} = {_value(v)}" for k, v in value.items()) + "}"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _key(text: str) -> str:
+    return text if re.fullmatch(r"[A-Za-z0-9_-]+", text) else json.dumps(text)
+
+
+def _write(path: Path, text: str) -> None:
+    partial = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(partial, path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from None

@@ -1,0 +1,129 @@
+"""Giving hosts back, also when they do not answer.
+
+A host that cannot be reached costs nothing, and what runs there ends by itself: its workers when their leader has been
+silent for half a minute, its lease when no agent is left. So a dead host holds no task up. It is given up once it has
+not answered again and again while another host of the pool did, which proves that it is not our own network that is
+gone; where none does, we cannot know, and wait a while for the network to come back. A host that was given up and comes
+back with our lease is freed by the next launch, or by `flow gc`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from flowlite.errors import ConfigError, NodeUnreachable, ProviderError
+from flowlite.provider import Instance
+from provider_adapters.ssh import hosts, leases, records
+from provider_adapters.ssh.pools import Host
+from provider_adapters.ssh.records import Records
+
+# An sshd that is only being restarted is back after so long; a host that was found dead before is not waited for.
+SILENT_SECONDS = 10.0
+# With no host in reach at all, the network may be at fault: so long it may take to come back.
+PATIENCE_SECONDS = 120.0
+_TROUBLE = (ProviderError, ConfigError, OSError)
+
+
+class Ending:
+    """Ends instances. Remembers since when hosts have been out of reach."""
+
+    def __init__(self, kept: Records) -> None:
+        self._records = kept
+        self._alone_since: dict[str, float] = {}
+
+    def end(self, instances: Sequence[Instance]) -> None:
+        """Gives the hosts of these instances back, with nothing of the task left on those that answer.
+
+        Raises:
+            ProviderError: Some hold something that does not end, or nobody can be reached; to be tried again.
+        """
+        # Whoever watched them has found out already that they do not answer.
+        self._give_up([each for each in instances if each.state == "unreachable"])
+        instances = [each for each in instances if each.state != "unreachable"]
+        silent, told = self._who_is_silent(instances)
+        answering = [instance for instance in instances if instance not in silent]
+        for instance, result in zip(
+            answering, hosts.everywhere(answering, self._release, *_TROUBLE), strict=True
+        ):
+            if isinstance(result, NodeUnreachable | OSError):
+                silent.append(instance)
+            if isinstance(result, Exception):
+                told[instance.id] = str(result) or type(result).__name__
+        for instance in instances:
+            if instance not in silent:
+                self._alone_since.pop(instance.id, None)
+        if (
+            silent
+            and self._waited(silent, SILENT_SECONDS)
+            and (
+                len(silent) < len(instances)
+                or self.answers_beside(silent)
+                or self._waited(silent, PATIENCE_SECONDS)
+            )
+        ):
+            self._give_up(silent)
+            told = {name: why for name, why in told.items() if name not in {i.id for i in silent}}
+        if told:
+            raise ProviderError("; ".join(f"{name}: {why}" for name, why in told.items()))
+
+    def answers_beside(self, instances: Sequence[Instance]) -> str:
+        """Another host that was in a pool with these and answers now; "" if none does."""
+        keys = {str(instance.data["key"]) for instance in instances}
+        others: dict[str, Host] = {}
+        for task in {instance.task_id for instance in instances}:
+            for entry in self._records.read(task).values():
+                near = [Host.from_json(each) for each in (entry["host"], *entry.get("peers", ()))]
+                others |= {host.key: host for host in near if host.key not in keys}
+        asked = list(others.values())
+        answers = hosts.everywhere(
+            asked, lambda host: _say_true(host.target), *_TROUBLE, patience=hosts.PATIENCE
+        )
+        good = [h for h, a in zip(asked, answers, strict=True) if not isinstance(a, Exception)]
+        return good[0].name if good else ""
+
+    def _who_is_silent(
+        self, instances: Sequence[Instance]
+    ) -> tuple[list[Instance], dict[str, str]]:
+        """Those that do not answer, and why."""
+        answers = hosts.everywhere(
+            instances,
+            lambda each: _say_true(each.data["target"]),
+            *_TROUBLE,
+            patience=hosts.PATIENCE,
+        )
+        pairs = list(zip(instances, answers, strict=True))
+        silent = [instance for instance, answer in pairs if isinstance(answer, Exception)]
+        return silent, {i.id: str(a) for i, a in pairs if isinstance(a, Exception)}
+
+    def _release(self, instance: Instance) -> None:
+        with hosts.connect_to(instance.data["target"]) as connection:
+            try:
+                answer = leases.release(
+                    connection, instance.data, instance.task_id, self._records.client
+                )
+            except leases.NotThere:
+                # The host has lost its disk, and with it all that was ours.
+                answer = {"ok": True}
+        if not answer["ok"]:
+            raise ProviderError(str(answer.get("error") or "its lease is held by a silent process"))
+        with self._records.change(instance.task_id) as entries:
+            entries.pop(str(instance.data["key"]), None)
+
+    def _waited(self, silent: Sequence[Instance], seconds: float) -> bool:
+        now = time.monotonic()
+        began = [self._alone_since.setdefault(instance.id, now) for instance in silent]
+        return now - max(began) >= seconds
+
+    def _give_up(self, silent: Sequence[Instance]) -> None:
+        for instance in silent:
+            with self._records.change(instance.task_id) as entries:
+                entry = entries.get(str(instance.data["key"]))
+                if entry is not None:
+                    entry |= {"state": records.LEFT, "left_at": time.time()}
+
+
+def _say_true(target: Mapping[str, Any]) -> None:
+    with hosts.connect_to(target) as connection:
+        connection.run(["true"], timeout=3 * hosts.PATIENCE)

@@ -1,0 +1,76 @@
+"""Hosts kept for the next task of the same FLOW_HOME: their leases stay, and so does what was imported there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from flowlite.errors import ConfigError, ProviderError
+from flowlite.provider import Instance
+from provider_adapters.ssh import hosts, leases, records
+from provider_adapters.ssh.records import Records
+
+_TROUBLE = (ProviderError, ConfigError, OSError, leases.NotThere)
+
+
+class Keeping:
+    """Which hosts are kept, as far as is known here. Each ends its lease by itself when the time is over."""
+
+    def __init__(self, kept: Records) -> None:
+        self._records = kept
+
+    def keep(self, instances: Sequence[Instance], seconds: float) -> list[Instance]:
+        """Keeps the hosts of these instances, with nothing of the task left on them; gives those that are kept."""
+        self._forget_old()
+        until = time.time() + seconds
+
+        def keep(instance: Instance) -> Instance:
+            with hosts.connect_to(instance.data["target"]) as connection:
+                client = self._records.client
+                answer = leases.keep(connection, instance, client, seconds)
+            if not answer["ok"]:
+                raise ProviderError(str(answer.get("error") or "its lease is not ours any more"))
+            with self._records.change(instance.task_id) as entries:
+                entry = entries.setdefault(str(instance.data["key"]), {})
+                entry |= {"state": records.WARM, "until": until}
+            return Instance.from_json({**instance.to_json(), "state": "warm"})
+
+        results = hosts.everywhere(instances, keep, *_TROUBLE)
+        return [result for result in results if isinstance(result, Instance)]
+
+    def hosts(self) -> set[str]:
+        """Keys of the hosts that are kept now."""
+        now = time.time()
+        return {
+            key
+            for task in self._records.tasks()
+            for key, entry in self._records.read(task).items()
+            if entry["state"] == records.WARM and entry["until"] > now
+        }
+
+    def still(self, instances: Sequence[Instance]) -> list[Instance]:
+        """Those that nobody has taken over or given back, and whose time is not over."""
+        there = self.hosts()
+        return [
+            instance
+            for instance in instances
+            if (entry := self._records.read(instance.task_id).get(str(instance.data["key"])))
+            and entry["state"] == records.WARM
+            and str(instance.data["key"]) in there
+        ]
+
+    def taken_over(self, instance: Instance) -> None:
+        """Another task goes on with the host of this instance."""
+        was = instance.data.get("warm") or {}
+        if was.get("task") and was["task"] != instance.task_id:
+            with self._records.change(str(was["task"])) as entries:
+                entries.pop(str(instance.data["key"]), None)
+
+    def _forget_old(self) -> None:
+        now = time.time()
+        for task in self._records.tasks():
+            if any(each.get("until", now) < now for each in self._records.read(task).values()):
+                with self._records.change(task) as entries:
+                    for key, entry in list(entries.items()):
+                        if entry["state"] == records.WARM and entry["until"] < now:
+                            del entries[key]

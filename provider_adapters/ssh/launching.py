@@ -1,0 +1,388 @@
+"""Getting all hosts of a gang or none: asked for in the pool's order, given back at once where they do not suffice."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import re
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from flowlite.errors import (
+    CapacityUnavailable,
+    ConfigError,
+    NodeUnreachable,
+    ProviderError,
+)
+from flowlite.provider import Instance, LaunchIntent, Plan
+from flowlite.spec.gpu import GpuRequest
+from provider_adapters.ssh import fitting, hosts, leases, records
+from provider_adapters.ssh.hosts import Facts, Memory
+from provider_adapters.ssh.keeping import Keeping
+from provider_adapters.ssh.leases import Agent
+from provider_adapters.ssh.places import Places, directory_of
+from provider_adapters.ssh.pools import Host
+from provider_adapters.ssh.records import Records
+
+Value = TypeVar("Value")
+
+# Those that wait look again after about so long; at random, so that two do not meet for ever.
+_LOOK_AGAIN = (0.7, 1.6)
+_TROUBLE = (ProviderError, ConfigError, OSError)
+# So many other hosts are remembered with each, to tell a dead host from a dead network.
+_PEERS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A host that could take the task."""
+
+    host: Host
+    facts: Facts
+    python: str
+
+
+class Refused(ProviderError):
+    """One host will not do. `waiting` says whether that may change."""
+
+    def __init__(self, text: str, *, waiting: bool) -> None:
+        super().__init__(text)
+        self.waiting = waiting
+
+
+class Launch:
+    """One try to get the hosts of one intent."""
+
+    def __init__(
+        self,
+        intent: LaunchIntent,
+        agent: Agent,
+        memory: Memory,
+        kept: Records,
+        places: Places,
+        label: str,
+    ) -> None:
+        self._intent = intent
+        self._plan = Plan.from_json(intent.plan)
+        self._options = self._plan.options
+        self._agent = agent
+        self._memory = memory
+        self._records = kept
+        self._keeping = Keeping(kept)
+        self._label = label
+        self._places = places
+        self._hosts = [Host.from_json(each) for each in self._options["hosts"]]
+        self._refused: dict[str, Refused] = {}
+        self._on_hosts = [] if self._options["shared_dir"] else self._volume_names()
+        self._keeper = self._find_keeper()
+
+    def run(self) -> list[Instance]:
+        """Takes as many hosts as the intent says.
+
+        Raises:
+            CapacityUnavailable: Not now; none is held.
+            ProviderError: Never so; none is held.
+        """
+        before = self._records.read(self._intent.task_id)
+        asked = {k for k, entry in before.items() if entry["token"] == self._intent.token}
+        # Hosts of which an earlier try may have got a hold come first; what it has too much is given back.
+        warm = self._keeping.hosts()
+        left = {k for k, entry in before.items() if entry["state"] == records.LEFT}
+        queue = sorted(
+            self._hosts,
+            key=lambda host: (
+                # What failed this task before comes last, also where it answers again.
+                host.key in left,
+                host.key not in asked,
+                host != self._keeper,
+                host.key not in warm,
+                host.index,
+            ),
+        )
+        in_use = {k for k, entry in before.items() if entry["state"] == records.TAKEN} - asked
+        queue = [host for host in queue if host.key not in in_use]
+        size = max(self._intent.count, len(asked))
+        taken: list[Instance] = []
+        try:
+            while queue and len(taken) < self._intent.count and not self._lacks_keeper():
+                batch, queue = queue[:size], queue[size:]
+                taken += self._take_all(batch)
+                size = self._intent.count - len(taken)
+            enough = len(taken) >= self._intent.count and not self._lacks_keeper()
+            kept = sorted(taken, key=lambda each: each.id)[: self._intent.count] if enough else []
+            if self._on_hosts and kept and not in_use:
+                first = kept[0].data
+                place = {"host": first["host"], "key": first["key"], "root": first["root"]}
+                self._places.settle(self._options["pool"], self._on_hosts, place)
+        except BaseException:
+            self._give_back(taken)
+            raise
+        self._give_back([each for each in taken if each not in kept])
+        if not enough:
+            raise self._not_enough()
+        return kept
+
+    def _take_all(self, batch: Sequence[Host]) -> list[Instance]:
+        ready = self._sort(batch, hosts.everywhere(batch, self._prepare, *_TROUBLE))
+        names = [each.host for each in ready]
+        return self._sort(names, hosts.everywhere(ready, self._take, *_TROUBLE))
+
+    def _sort(self, batch: Sequence[Host], results: Sequence[Value | Exception]) -> list[Value]:
+        """What went well; why the others did not is kept."""
+        good = []
+        for host, result in zip(batch, results, strict=True):
+            if not isinstance(result, Exception):
+                good.append(result)
+            elif isinstance(result, Refused):
+                self._refused[host.name] = result
+            else:
+                waiting = isinstance(result, NodeUnreachable | OSError)
+                self._refused[host.name] = Refused(_named(host, result), waiting=waiting)
+        return good
+
+    # Volumes on hosts
+
+    def _volume_names(self) -> list[str]:
+        return [str(volume["name"]) for volume in self._options.get("volumes", ())]
+
+    def _find_keeper(self) -> Host | None:
+        """The host that has the task's volumes on its disk, and so must lead it. Raises ProviderError."""
+        pool = self._options["pool"]
+        name = self._places.host_for(pool, self._on_hosts) if self._on_hosts else None
+        if name is None:
+            return None
+        found = next((host for host in self._hosts if host.name == name), None)
+        if found is None:
+            raise ProviderError(
+                f"the volume {self._on_hosts[0]} lies on {name}, which is not in the pool {pool} any more"
+            )
+        return found
+
+    def _lacks_keeper(self) -> bool:
+        return self._keeper is not None and self._keeper.name in self._refused
+
+    def _directories(self, root: str) -> list[str]:
+        """Directories of volumes that have to be there."""
+        shared = self._options["shared_dir"]
+        if shared:
+            return [f"{shared}/{name}" for name in self._volume_names()]
+        return [directory_of(root, name) for name in self._on_hosts]
+
+    # One host
+
+    def _prepare(self, host: Host) -> Ready:
+        facts = self._memory.facts(host)
+        return self._look(host) if facts is None else self._checked(host, facts)
+
+    def _look(self, host: Host) -> Ready:
+        with hosts.connect(host) as connection:
+            facts, _ = hosts.probe(host, connection)
+        self._memory.keep(host, facts)
+        return self._checked(host, facts)
+
+    def _checked(self, host: Host, facts: Facts) -> Ready:
+        if fitting.can_be_brought(host, facts):
+            facts = self._bring_python(host, facts)
+        wrong = fitting.misfit(host, facts, self._options["wanted"])
+        python = fitting.choose_python(host, facts, self._options.get("minor"))
+        if wrong or python is None:
+            raise Refused(wrong, waiting=False)
+        return Ready(host, facts, python[0])
+
+    def _bring_python(self, host: Host, facts: Facts) -> Facts:
+        """Installs a Python on a host that has none, and asks it again what it is. Raises Refused."""
+        # Rarely needed, and long to import.
+        from flowlite import pythons
+        from flowlite.config import home
+        from flowlite.connect.pythons import install
+
+        minor = str(self._options.get("minor") or "")
+        new_enough = fitting.version_of(minor) >= fitting.OLDEST_PYTHON
+        version = minor if new_enough else pythons.version_here()
+        platform = f"linux-{facts.machine}-glibc"
+        try:
+            with hosts.connect(host) as connection:
+                settings = pythons.index_settings()
+                install(connection, facts.root, platform, version, settings, home())
+                found, _ = hosts.probe(host, connection)
+        except NodeUnreachable:
+            raise
+        except ProviderError as error:
+            problem = f"{fitting.python_problem(host, facts)}; {error}"
+            raise Refused(problem, waiting=False) from error
+        self._memory.keep(host, found)
+        if fitting.choose_python(host, found, None) is None:
+            raise Refused(fitting.python_problem(host, found), waiting=False)
+        return found
+
+    def _take(self, ready: Ready) -> Instance:
+        host = ready.host
+        instance = self._instance(ready)
+        self._note(host, records.ASKED, instance)
+        with hosts.connect(host) as connection:
+            answer = self._ask(ready, instance, connection)
+            if not answer["ok"] and self._is_stale(answer.get("held")):
+                held = answer["held"]
+                leases.release(connection, held["data"], held["task"], self._records.client)
+                answer = self._ask(ready, instance, connection)
+        if not answer["ok"]:
+            self._note(host, None, instance)
+            raise Refused(leases.in_words(host.name, answer.get("held")), waiting=True)
+        lease = answer["lease"]
+        address = host.private_ip or answer.get("address") or ready.facts.address
+        # What it was taken as by an earlier try counts.
+        told = {key: lease[key] for key in ("lease", "marker", "home")}
+        data = {**instance.data, **told}
+        was = lease.get("warm") or {}
+        final = Instance.from_json(
+            {
+                **instance.to_json(),
+                "id": lease["instance"],
+                "address": address,
+                "data": {**data, "warm": was},
+                "continues": was.get("instance", ""),
+            }
+        )
+        self._note(host, records.TAKEN, final)
+        self._keeping.taken_over(final)
+        if answer.get("problem"):
+            self._give_back([final])
+            raise Refused(f"{host.name}: {answer['problem']}", waiting=False)
+        if not leases.same_machine(ready.facts, answer):
+            # It was started anew; other GPUs, another Python may be there now.
+            return self._check_again(ready, final)
+        return final
+
+    def _ask(self, ready: Ready, instance: Instance, connection: Any) -> dict[str, Any]:
+        request = {
+            "token": self._intent.token,
+            "task": self._intent.task_id,
+            "client": self._records.client,
+            "label": self._label,
+            "instance": instance.id,
+            "root": instance.data["root"],
+            "home": instance.data["home"],
+            "ttl": self._options["ttl"],
+            "data": {**instance.data, "launched_at": instance.launched_at},
+            "towards": self._others(ready.host),
+            "make": self._directories(ready.facts.root),
+        }
+        root = ready.facts.root
+        try:
+            return leases.take(connection, ready.python, self._agent, root, request)
+        except ProviderError:
+            # What was remembered of the host may be out of date.
+            self._memory.forget(ready.host)
+            raise
+
+    def _check_again(self, ready: Ready, instance: Instance) -> Instance:
+        try:
+            again = self._look(ready.host)
+        except ProviderError:
+            self._give_back([instance])
+            raise
+        if (again.python, again.facts.gpus) != (ready.python, ready.facts.gpus):
+            self._give_back([instance])
+            raise Refused(f"{ready.host.name} has changed since it was last asked", waiting=True)
+        return instance
+
+    def _is_stale(self, held: dict[str, Any] | None) -> bool:
+        """Whether a lease is ours, of a task that has given this host up."""
+        if not held or held.get("client") != self._records.client or not held.get("data"):
+            return False
+        entries = self._records.read(str(held["task"]))
+        home = held["home"]
+        mine = [e for e in entries.values() if (e["instance"] or {})["data"].get("home") == home]
+        return all(entry["state"] == records.LEFT for entry in mine)
+
+    def _instance(self, ready: Ready) -> Instance:
+        host, facts = ready.host, ready.facts
+        token = hashlib.sha256(self._intent.token.encode()).hexdigest()[:4]
+        slug = re.sub(r"[^A-Za-z0-9.-]+", "-", host.name).strip("-.") or "host"
+        # Ranks come from the ids, sorted: the order of the pool, but whoever has the volumes leads.
+        place = (
+            host.index if self._keeper is None else 0 if host == self._keeper else host.index + 1
+        )
+        name = f"{self._intent.task_id}-{place:03d}-{slug}-{token}"
+        gpus = []
+        if self._options["wanted"].get("gpu"):
+            request = GpuRequest.parse(self._options["wanted"]["gpu"])
+            gpus = fitting.usable_gpus(host, facts, request)[: request.count]
+        return Instance(
+            id=name,
+            task_id=self._intent.task_id,
+            address=host.private_ip or facts.address,
+            launched_at=time.time(),
+            data={
+                "host": host.name,
+                "key": host.key,
+                "pool": host.pool,
+                "target": host.target,
+                "root": facts.root,
+                "home": f"{facts.root}/tasks/{name}",
+                "python": ready.python,
+                "pythons": [list(each) for each in facts.pythons],
+                "agent": self._agent.on_host(facts.root),
+                "gpus": gpus,
+                "all_gpus": len(gpus) == len(facts.gpus),
+                "cores": facts.cores,
+                "tools": list(facts.tools),
+            },
+        )
+
+    def _others(self, host: Host) -> list[str]:
+        """Addresses of the other hosts of the pool, as far as they are known."""
+        found = []
+        for other in self._hosts:
+            if other.key != host.key:
+                known = self._memory.facts(other)
+                found.append(other.private_ip or (known.address if known else ""))
+        return [address for address in found if address]
+
+    def _note(self, host: Host, state: str | None, instance: Instance) -> None:
+        with self._records.change(self._intent.task_id) as entries:
+            if state is None:
+                entries.pop(host.key, None)
+                return
+            entries[host.key] = {
+                "host": host.to_json(),
+                "token": self._intent.token,
+                "state": state,
+                "instance": instance.to_json(),
+                "peers": [h.to_json() for h in self._hosts if h.key != host.key][:_PEERS],
+            }
+
+    # The end of a try
+
+    def _give_back(self, instances: Sequence[Instance]) -> None:
+        def give(instance: Instance) -> None:
+            with hosts.connect_to(instance.data["target"]) as connection, suppress(leases.NotThere):
+                leases.release(connection, instance.data, instance.task_id, self._records.client)
+            with self._records.change(instance.task_id) as entries:
+                entries.pop(instance.data["key"], None)
+
+        # One that cannot be told finds out by itself: no agent comes, and its lease lapses.
+        hosts.everywhere(instances, give, *_TROUBLE)
+
+    def _not_enough(self) -> ProviderError:
+        pool, count = self._options["pool"], self._intent.count
+        possible = len(self._hosts) - sum(not each.waiting for each in self._refused.values())
+        why = "; ".join(str(each) for each in self._refused.values())
+        if possible < count:
+            return ProviderError(
+                f"the pool {pool} has {possible} hosts that will do, and {count} "
+                f"{'is' if count == 1 else 'are'} needed: {why}"
+            )
+        text = f"waiting for {count} {'host' if count == 1 else 'hosts'} of the pool {pool}: {why}"
+        if self._keeper is not None and self._lacks_keeper():
+            volume = self._on_hosts[0]
+            text = f"waiting for {self._keeper.name}, where the volume {volume} lies: {why}"
+        return CapacityUnavailable(text, retry_after=random.uniform(*_LOOK_AGAIN))
+
+
+def _named(host: Host, error: Exception) -> str:
+    text = str(error) or type(error).__name__
+    return text if host.name in text else f"{host.name}: {text}"

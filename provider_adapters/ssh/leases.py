@@ -1,0 +1,134 @@
+"""One host's lease, seen from here: taken, given back and looked at through a connection."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flowlite.connect.base import Completed, Connection
+from flowlite.errors import NodeUnreachable, ProviderError
+from flowlite.provider import Instance
+from provider_adapters.ssh.hosts import Facts
+
+# Ending the processes of a task may take a while.
+_SECONDS = 30.0
+# What a shell, and Python, say of a program that is not there.
+_ABSENT = (2, 126, 127)
+
+
+class NotThere(Exception):
+    """The interpreter or the agent is not on the host any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """The node's program: here, and by its hash on every host that has had it."""
+
+    path: Path
+    sha256: str
+
+    def on_host(self, root: str) -> str:
+        """Its path on a host."""
+        return f"{root}/blobs/{self.sha256}"
+
+
+def find_agent(home: Path, given: str | None) -> Agent:
+    """The agent that a launch came with, else the one that was built last. Raises ProviderError."""
+    if given:
+        path = Path(given)
+        return Agent(path, path.stem)
+    try:
+        known = json.loads((home / "agents" / "index.json").read_bytes())
+        return Agent(home / "agents" / f"{known['sha256']}.pyz", str(known["sha256"]))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ProviderError(f"there is no node agent in {home / 'agents'}: {error}") from error
+
+
+def take(
+    connection: Connection, python: str, agent: Agent, root: str, request: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Takes a host, or says who holds it; the agent is sent there if it lacks it. Raises NodeUnreachable."""
+    program = agent.on_host(root)
+    try:
+        return _ask(connection, python, program, "take", request)
+    except NotThere:
+        connection.put_cached(agent.path, program, agent.sha256, mode=0o700)
+    try:
+        return _ask(connection, python, program, "take", request)
+    except NotThere as error:
+        raise ProviderError(str(error)) from error
+
+
+def release(
+    connection: Connection, data: Mapping[str, Any], task: str, client: str
+) -> dict[str, Any]:
+    """Gives a host back, with nothing of the task left on it. Raises NodeUnreachable, NotThere."""
+    request = {"task": task, "client": client, "root": data["root"], "home": data["home"]}
+    return _ask(connection, str(data["python"]), str(data["agent"]), "release", request)
+
+
+def keep(connection: Connection, instance: Instance, client: str, seconds: float) -> dict[str, Any]:
+    """Ends a task on a host, but keeps the host for the next one. Raises NodeUnreachable, NotThere."""
+    request = {
+        "task": instance.task_id,
+        "client": client,
+        "seconds": seconds,
+        "data": {"task": instance.task_id, "instance": instance.id},
+    }
+    data = instance.data
+    return _ask(connection, str(data["python"]), str(data["agent"]), "keep", request)
+
+
+def _ask(
+    connection: Connection, python: str, program: str, what: str, request: Mapping[str, Any]
+) -> dict[str, Any]:
+    argv = [python, "-I", "-S", program, "lease", what]
+    try:
+        done = connection.run(argv, input=json.dumps(dict(request)).encode(), timeout=_SECONDS)
+    except TimeoutError as error:
+        raise NodeUnreachable(f"it runs nothing within {_SECONDS:.0f} s") from error
+    answer = _answer(done)
+    if answer is None:
+        said = done.stderr.decode("utf-8", "replace").strip()[-300:]
+        if done.code in _ABSENT:
+            raise NotThere(f"{python} {program}: {said}")
+        raise ProviderError(f"the lease cannot be asked for (exit code {done.code}): {said}")
+    return answer
+
+
+def _answer(done: Completed) -> dict[str, Any] | None:
+    try:
+        found = json.loads(done.stdout.strip().splitlines()[-1])
+    except (ValueError, IndexError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def in_words(host: str, held: Mapping[str, Any] | None) -> str:
+    """Who holds a host, for people."""
+    if not held:
+        return f"{host} was not free"
+    who = f"by {held['user']}" if held.get("user") else "by another user"
+    if held.get("state") == "silent":
+        return f"{host} is leased {who}, by a process that does not answer"
+    if held.get("state") == "warm":
+        return f"{host} is kept warm {who}, {_about(held.get('left'))} more"
+    since = _about(held.get("seconds"))
+    label = f" on {held['label']}" if held.get("label") else ""
+    return f"{host} is leased {who} (task {held.get('task')}{label}, {since})"
+
+
+def _about(seconds: Any) -> str:
+    """`for 4 min`: so coarse that a task that waits does not have a new reason every second."""
+    minutes = int(float(seconds or 0) / 60)
+    if minutes < 1:
+        return "for less than a minute"
+    return f"for {minutes} min" if minutes < 120 else f"for {minutes // 60} h"
+
+
+def same_machine(facts: Facts, answer: Mapping[str, Any]) -> bool:
+    """Whether the host was not started anew since it told what it is."""
+    return not answer.get("boot") or answer["boot"] == facts.boot

@@ -1,0 +1,78 @@
+"""Run on hosts by `flow hosts check`: whether each reaches every other, and whether they share a directory.
+
+serve SECONDS             listen on a port that is free, in the background; prints the port
+reach JSON                [[name, address, port], ...]: connect to each; prints what did not work, by name
+write PATH TEXT           leave a file
+read PATH                 print it
+remove PATH
+"""
+
+# mypy: ignore-errors
+
+import json
+import os
+import socket
+import sys
+import time
+
+
+def serve(seconds):
+    """Answers whoever connects, for so long."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.bind(("0.0.0.0", 0))
+    listener.listen(256)
+    sys.stdout.write(str(listener.getsockname()[1]) + "\n")
+    sys.stdout.flush()
+    if os.fork():
+        return
+    os.setsid()
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(null, descriptor)
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        listener.settimeout(max(0.01, until - time.monotonic()))
+        try:
+            connection, _ = listener.accept()
+            connection.sendall(b"flowlite")
+            connection.close()
+        except OSError:
+            continue
+
+
+def reach(others):
+    """What went wrong with each that could not be reached."""
+    failed = {}
+    for name, address, port in others:
+        try:
+            with socket.create_connection((address, port), timeout=4) as connection:
+                if connection.recv(8) != b"flowlite":
+                    failed[name] = "somebody else answered"
+        except TimeoutError:
+            failed[name] = "no answer within 4 s"
+        except OSError as error:
+            failed[name] = error.strerror or str(error)
+    return failed
+
+
+def main():
+    """Does one of these things."""
+    what, rest = sys.argv[1], sys.argv[2:]
+    if what == "serve":
+        serve(float(rest[0]))
+    elif what == "reach":
+        sys.stdout.write(json.dumps(reach(json.loads(rest[0]))) + "\n")
+    elif what == "write":
+        with open(rest[0], "w") as file:
+            file.write(rest[1])
+            file.flush()
+            os.fsync(file.fileno())
+    elif what == "read":
+        with open(rest[0]) as file:
+            sys.stdout.write(file.read() + "\n")
+    elif what == "remove":
+        os.unlink(rest[0])
+
+
+if __name__ == "__main__":
+    main()

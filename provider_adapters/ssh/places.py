@@ -1,0 +1,93 @@
+"""Where volumes lie that no `shared_dir` holds: on the disk of one host, which leads every task that uses them.
+
+What a volume holds must be there for the next task, too. So the host that led the first one is written down, in
+`FLOW_HOME/ssh/volumes.json`: {pool: {volume: {"host", "key", "directory"}}}.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from flowlite.errors import CapacityUnavailable, ProviderError
+from flowlite.node.config import write_atomically
+
+
+def directory_of(root: str, name: str) -> str:
+    """Where a volume lies on its host."""
+    return f"{root}/volumes/{name}"
+
+
+class Places:
+    """The volumes of one FLOW_HOME that lie on hosts."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / "volumes.json"
+
+    def of_pool(self, pool: str) -> dict[str, dict[str, str]]:
+        """All volumes of a pool, by name."""
+        return dict(self._read().get(pool, {}))
+
+    def host_for(self, pool: str, names: Sequence[str]) -> str | None:
+        """Name of the host that has these volumes; None if none of them exists yet. Raises ProviderError."""
+        known = self.of_pool(pool)
+        where = {name: known[name]["host"] for name in names if name in known}
+        if len(set(where.values())) > 1:
+            told = ", ".join(f"{name} on {host}" for name, host in where.items())
+            raise ProviderError(
+                f"these volumes lie on different hosts and cannot be used together: {told}; set shared_dir for the "
+                f"pool {pool}, or copy one to a new volume"
+            )
+        return next(iter(where.values()), None)
+
+    def settle(self, pool: str, names: Sequence[str], place: dict[str, str]) -> None:
+        """From now on these volumes lie there. `place` is {"host", "key", "root"}.
+
+        Raises:
+            CapacityUnavailable: Another task has made one of them elsewhere meanwhile.
+        """
+        with self._change() as pools:
+            known = pools.setdefault(pool, {})
+            for name in names:
+                entry = {"host": place["host"], "key": place["key"]}
+                entry["directory"] = directory_of(place["root"], name)
+                found = known.setdefault(name, entry)
+                if found["key"] != place["key"]:
+                    raise CapacityUnavailable(
+                        f"the volume {name} lies on {found['host']} now", retry_after=0.5
+                    )
+
+    def forget(self, pool: str, name: str) -> None:
+        """The volume is no more."""
+        with self._change() as pools:
+            pools.get(pool, {}).pop(name, None)
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            return dict(json.loads(self._path.read_bytes()))
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, TypeError) as error:
+            raise ProviderError(f"{self._path} cannot be read: {error}") from error
+
+    @contextmanager
+    def _change(self) -> Iterator[dict[str, Any]]:
+        try:
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = os.open(
+                self._path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+            )
+        except OSError as error:
+            raise ProviderError(f"{self._path} cannot be written: {error.strerror}") from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            pools = self._read()
+            yield pools
+            write_atomically(self._path, json.dumps(pools))
+        finally:
+            os.close(lock)

@@ -1,0 +1,187 @@
+"""From what was asked for to hosts of a pool: the plan of the SSH provider, and every refusal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from flowlite import pythons
+from flowlite.errors import ConfigError, ProviderError
+from flowlite.provider import Plan
+from provider_adapters.ssh import fitting, hosts
+from provider_adapters.ssh.hosts import FRESH_SECONDS, Facts, Memory
+from provider_adapters.ssh.pools import Host, Pool, choose_pool
+
+if TYPE_CHECKING:
+    from flowlite.config import Settings
+    from flowlite.spec import TaskConfig
+
+# A host whose agents have all gone is free again after so long.
+LEASE_SECONDS = 120.0
+
+
+def make_plan(config: TaskConfig, settings: Settings, memory: Memory) -> Plan:
+    """The plan for a pool. Hosts that have not said lately what they are, are asked.
+
+    Raises:
+        ConfigError: An option cannot be honoured by the pool.
+        ProviderError: Too few of its hosts can be used now.
+    """
+    pool = choose_pool(settings, config.region)
+    if config.num_instances > len(pool.hosts):
+        raise ConfigError(
+            f"num_instances: {config.num_instances} hosts were asked for, and the pool {pool.name} has "
+            f"{len(pool.hosts)}: {', '.join(host.name for host in pool.hosts)}. Ask for fewer, or add hosts "
+            f"(`flow hosts add NAME --pool {pool.name}`)"
+        )
+    request = config.gpu_request
+    wanted = {
+        "gpu": str(request) if request else "",
+        "cpu": config.cpu,
+        "memory": config.memory,
+        "image": config.image is not None,
+        "sshfs": bool(config.volumes) and not pool.shared_dir and config.num_instances > 1,
+    }
+    notes = _check_hosts(pool, wanted, config.num_instances, memory)
+    notes += _without_effect(config)
+    return Plan(
+        provider="ssh",
+        instance_type=f"host of {pool.name}",
+        region=pool.name,
+        num_instances=config.num_instances,
+        processes_per_node=config.workers_per_node,
+        gpu=request.kind if request else "",
+        gpus_per_node=config.gpus_per_node,
+        max_run_seconds=config.max_run_seconds,
+        max_cost=config.max_cost,
+        notes=tuple(notes),
+        options={
+            "pool": pool.name,
+            "hosts": [host.to_json() for host in pool.hosts],
+            "wanted": wanted,
+            "ttl": LEASE_SECONDS + _longest_pause(config),
+            "workdir": config.workdir,
+            **_python(config),
+            "container": {"image": config.image} if config.image else None,
+            **_volumes(config, pool),
+        },
+    )
+
+
+# Hosts
+
+
+def _check_hosts(pool: Pool, wanted: dict[str, Any], count: int, memory: Memory) -> list[str]:
+    """Notes for the user. Raises unless enough hosts can be used, or might be once they answer."""
+    found = survey(pool, memory)
+    wrong, silent, bare = [], [], []
+    for host, facts in zip(pool.hosts, found, strict=True):
+        if isinstance(facts, Facts):
+            problem = fitting.misfit(host, facts, wanted)
+            wrong += [problem] if problem else []
+            bare += [host.name] if fitting.can_be_brought(host, facts) else []
+        else:
+            silent.append(f"{host.name}: {facts}" if host.name not in str(facts) else str(facts))
+    total = len(pool.hosts)
+    if total - len(wrong) < count:
+        raise ConfigError(
+            f"{_asked(wanted, count)}, and the pool {pool.name} has {total - len(wrong)} such: "
+            f"{'; '.join(wrong)}{_choices(pool, wanted)}"
+        )
+    if total - len(wrong) - len(silent) < count:
+        raise ProviderError(
+            f"{_asked(wanted, count)}, and of the pool {pool.name} too few can be used now: "
+            f"{'; '.join([*silent, *wrong])}"
+        )
+    notes = [f"of the pool {pool.name}, {each}" for each in silent]
+    if bare:
+        oldest = ".".join(map(str, fitting.OLDEST_PYTHON))
+        notes.append(
+            f"no Python {oldest} or newer is on {', '.join(bare)}; uv installs one there when the task gets such a host"
+        )
+    return notes
+
+
+def survey(pool: Pool, memory: Memory) -> list[Facts | Exception]:
+    """What every host of a pool is, as remembered or asked now; an error in the place of one that cannot be asked."""
+
+    def look(host: Host) -> Facts:
+        remembered = memory.facts(host, younger_than=FRESH_SECONDS)
+        if remembered is not None:
+            return remembered
+        with hosts.connect(host) as connection:
+            facts, _ = hosts.probe(host, connection)
+        memory.keep(host, facts)
+        return facts
+
+    return hosts.everywhere(pool.hosts, look, ProviderError, ConfigError, OSError)
+
+
+def _choices(pool: Pool, wanted: dict[str, Any]) -> str:
+    if not wanted["sshfs"]:
+        return ""
+    return (
+        f". A volume must be the same place on every node: set shared_dir under [ssh.pools.{pool.name}] to a "
+        "directory that all its hosts share (NFS, Lustre, CephFS), install sshfs on the hosts, so that the first can "
+        "serve the others, or leave `volumes` out"
+    )
+
+
+def _asked(wanted: dict[str, Any], count: int) -> str:
+    each = [f"with {wanted['gpu']}" if wanted["gpu"] else ""]
+    each += [f"with {wanted['cpu']:g} cores" if wanted["cpu"] else ""]
+    each += [f"with {wanted['memory']:g} GB of memory" if wanted["memory"] else ""]
+    each += ["with sshfs for its volumes" if wanted["sshfs"] else ""]
+    words = " ".join(word for word in each if word)
+    return f"{count} {'host' if count == 1 else 'hosts'} {words}".rstrip() + (
+        " was asked for" if count == 1 else " were asked for"
+    )
+
+
+# What goes into the options
+
+
+def _longest_pause(config: TaskConfig) -> float:
+    """Seconds that may lie between two attempts, in which no agent lives."""
+    retries = config.retries
+    return float(retries.max_delay) if retries.max_retries and retries.delay else 0.0
+
+
+def _python(config: TaskConfig) -> dict[str, Any]:
+    """Which Python the agent had best run in, and what is to be made where that is not enough."""
+    order = pythons.order(config)
+    return {"minor": order and pythons.minor_of(order["python"]), "python_spec": order}
+
+
+def _volumes(config: TaskConfig, pool: Pool) -> dict[str, Any]:
+    """Volumes as the nodes will be told, and the directories to be made for them."""
+    volumes = []
+    for path, volume in config.volumes.items():
+        if volume.interface == "block":
+            raise ConfigError(
+                f"volumes: {volume.name!r} has the interface 'block', and hosts of a pool have no block volumes; "
+                "use 'file'"
+            )
+        served = not pool.shared_dir and config.num_instances > 1
+        volumes.append(
+            {
+                "name": volume.name,
+                "path": path,
+                "interface": "file",
+                "size_gb": volume.size_gb,
+                **({"share": "sshfs"} if served else {}),
+            }
+        )
+    return {"volumes": volumes, "shared_dir": pool.shared_dir}
+
+
+def _without_effect(config: TaskConfig) -> list[str]:
+    notes = []
+    for name in ("internode_interconnect", "intranode_interconnect"):
+        asked = getattr(config, name)
+        if asked is not None:
+            notes.append(f"{name} {asked} is not checked on hosts of a pool")
+    if "priority" in config.model_fields_set and config.priority != "med":
+        notes.append(f"priority {config.priority} has no meaning in a pool of hosts")
+    if config.gpu is None and (config.cpu is not None or config.memory is not None):
+        notes.append("a task gets whole hosts; cpu and memory only choose which")
+    return notes

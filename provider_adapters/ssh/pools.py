@@ -1,0 +1,286 @@
+"""Pools of hosts, as the configuration has them: `[ssh.pools.NAME]`. Every mistake is named with its file and key."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from flowlite.config import Settings
+from flowlite.errors import ConfigError, SpecError
+from flowlite.spec.gpu import GpuRequest
+from flowlite.suggest import did_you_mean
+
+NODE_DIR = "~/.flowlite-node"
+_POOL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """One host of a pool.
+
+    Attributes:
+        name: What people call it: as written in the pool, without user and port.
+        index: Its place in the pool.
+        pool: The pool's name.
+        target: What `resolve_target` makes a connection of.
+        private_ip: Where the other hosts reach it; "" for what it says itself.
+        python: Interpreter to use there; "" for one that is found.
+        gpus: GPUs it has, as a GPU string; "" for what `nvidia-smi` says.
+        node_dir: Directory of everything flowlite keeps there.
+    """
+
+    name: str
+    index: int
+    pool: str
+    target: dict[str, Any]
+    private_ip: str = ""
+    python: str = ""
+    gpus: str = ""
+    node_dir: str = NODE_DIR
+
+    @property
+    def key(self) -> str:
+        """The same for two entries that lead to the same login."""
+        parts = (self.target.get(name) for name in ("config_file", "user", "host", "port"))
+        return "|".join(str(part or "") for part in parts) + f"|{self.node_dir}"
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict of plain JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Host:
+        """Rebuilds from `to_json`."""
+        return cls(**data)
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Hosts that can be used together. `origin` is the file it comes from."""
+
+    name: str
+    hosts: tuple[Host, ...]
+    shared_dir: str = ""
+    origin: str = ""
+
+
+# Reading
+
+
+def read_pools(settings: Settings) -> dict[str, Pool]:
+    """All pools, by name.
+
+    Raises:
+        ConfigError: Something in them is wrong.
+    """
+    options = settings.provider_options("ssh")
+    _refuse_unknown(options, _TABLE, "[ssh]", settings.origin_of("ssh"))
+    common = _read(options, _TABLE, "[ssh]", settings.origin_of("ssh"))
+    if os.environ.get("FLOW_SSH_CONFIG"):
+        # Written down with the task: a supervisor of later may have another environment.
+        common["config_file"] = os.path.abspath(os.environ["FLOW_SSH_CONFIG"])
+    tables = options.get("pools", {})
+    if not isinstance(tables, dict) or not all(isinstance(t, dict) for t in tables.values()):
+        where = settings.origin_of("ssh", "pools")
+        raise ConfigError(f"{where}: write the hosts of a pool under [ssh.pools.NAME]")
+    return {
+        name: _read_pool(name, table, common, settings.origin_of("ssh", "pools", name))
+        for name, table in tables.items()
+    }
+
+
+def choose_pool(settings: Settings, region: str | None = None) -> Pool:
+    """The pool a task runs on: the one that `region` names, the setting `pool`, or the only one.
+
+    Raises:
+        ConfigError: There is none, or more than one to choose from.
+    """
+    pools = read_pools(settings)
+    if not pools:
+        raise ConfigError(
+            "the ssh provider has no hosts yet: `flow hosts add NAME` adds one, with NAME as you would write it "
+            "after `ssh`; or write a pool under [ssh.pools.NAME] in flow.toml (docs/providers/ssh.md)"
+        )
+    wanted = region or settings.provider_options("ssh").get("pool")
+    if wanted is None and len(pools) > 1:
+        raise ConfigError(
+            f"there are {len(pools)} pools: {', '.join(pools)}. Say which with region=, or set `pool` under [ssh]"
+        )
+    name = wanted or next(iter(pools))
+    if name not in pools:
+        what = "region" if region else f"{settings.origin_of('ssh', 'pool')}: [ssh] pool"
+        guess = did_you_mean(name, pools) or f"; known: {', '.join(pools)}"
+        raise ConfigError(f"{what}: there is no pool {name!r}{guess}")
+    if not pools[name].hosts:
+        raise ConfigError(
+            f"the pool {name!r} has no hosts: `flow hosts add NAME --pool {name}` adds one"
+        )
+    return pools[name]
+
+
+def _read_pool(name: str, table: dict[str, Any], common: dict[str, Any], origin: str) -> Pool:
+    where = f"[ssh.pools.{name}]"
+    if not _POOL_NAME.fullmatch(name):
+        raise ConfigError(f"{origin}: {where}: {name!r} cannot name a pool; use letters and digits")
+    _refuse_unknown(table, _POOL, where, origin)
+    hosts = table.get("hosts", [])
+    if not isinstance(hosts, list):
+        raise ConfigError(f"{origin}: {where} hosts is {hosts!r}; give a list, as in {_EXAMPLE}")
+    defaults = {**common, **_read(table, _POOL, where, origin)}
+    defaults.pop("pool", None)
+    shared = str(defaults.pop("shared_dir", ""))
+    read = [_read_host(each, i, name, defaults, origin) for i, each in enumerate(hosts)]
+    for i, host in enumerate(read):
+        twin = next((other for other in read[:i] if other.name == host.name), None)
+        if twin is not None:
+            raise ConfigError(f"{origin}: {where} hosts: {host.name!r} stands there twice")
+    return Pool(name, tuple(read), shared, origin)
+
+
+def _read_host(entry: Any, index: int, pool: str, defaults: dict[str, Any], origin: str) -> Host:
+    where = f"[ssh.pools.{pool}] hosts[{index}]"
+    if not isinstance(entry, str | dict):
+        raise ConfigError(
+            f"{origin}: {where} is {entry!r}; give a name, or a table as in {_TABLE_EXAMPLE}"
+        )
+    table = {"host": entry} if isinstance(entry, str) else entry
+    _refuse_unknown(table, _HOST, where, origin)
+    if "host" not in table:
+        raise ConfigError(f"{origin}: {where} has no host; write it as in {_TABLE_EXAMPLE}")
+    own = _read(table, _HOST, where, origin)
+    user, host, port = _split(own["host"], f"{origin}: {where}")
+    # What stands in the entry itself is nearer than what its pool says of all.
+    parts = {"user": user, "port": port}
+    found = {**defaults, **{k: v for k, v in parts.items() if v is not None}, **own}
+    target: dict[str, Any] = {
+        k: found[k] for k in ("user", "port", "identity_file", "config_file") if k in found
+    }
+    return Host(
+        name=str(own.get("name") or host),
+        index=index,
+        pool=pool,
+        target={"host": host, **target},
+        private_ip=str(found.get("private_ip", "")),
+        python=str(found.get("python", "")),
+        gpus=str(found.get("gpus", "")),
+        node_dir=str(found.get("node_dir", NODE_DIR)),
+    )
+
+
+def _split(text: str, where: str) -> tuple[str | None, str, int | None]:
+    """`user@host:port` in its parts; an IPv6 address stands in brackets if it has a port."""
+    match = re.fullmatch(
+        r"(?:([^@\s]+)@)?(?:\[([^\]\s]+)\](?::(\d+))?|([^@\s:]+)(?::(\d+))?|([^@\s]+))", text
+    )
+    if match is None:
+        raise ConfigError(
+            f"{where}: {text!r} is not a host; write 'alias', 'user@10.0.0.3' or 'user@10.0.0.3:2222'"
+        )
+    user, bracketed, port6, plain, port, bare = match.groups()
+    host, number = bracketed or plain or bare, port6 or port
+    if host.startswith("-"):
+        raise ConfigError(f"{where}: {host!r} is not a host")
+    return user, host, int(number) if number else None
+
+
+# One value at a time. A reader gives the value, or raises ValueError with what is allowed.
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip() or not value.isprintable():
+        raise ValueError("a text")
+    return value
+
+
+def _word(value: Any) -> str:
+    text = _text(value)
+    if text.startswith("-") or any(c.isspace() for c in text):
+        raise ValueError("a word")
+    return text
+
+
+def _absolute(value: Any) -> str:
+    text = _text(value)
+    if not text.startswith(("/", "~/")):
+        raise ValueError("an absolute path on the host, or one that begins with ~/")
+    return text.rstrip("/") or "/"
+
+
+def _directory(value: Any) -> str:
+    text = _text(value)
+    if not text.startswith("/"):
+        raise ValueError("an absolute path, the same on every host")
+    return text.rstrip("/") or "/"
+
+
+def _local_file(value: Any) -> str:
+    text = os.path.expanduser(_text(value))
+    if not os.path.isabs(text):
+        raise ValueError("an absolute path on this machine, or one that begins with ~/")
+    return text
+
+
+def _port(value: Any) -> int:
+    if type(value) is not int or not 0 < value < 65536:
+        raise ValueError("a port, 1 to 65535")
+    return int(value)
+
+
+def _address(value: Any) -> str:
+    try:
+        return str(ipaddress.ip_address(_text(value)))
+    except ValueError:
+        raise ValueError("an IP address; names are not looked up between hosts") from None
+
+
+def _gpus(value: Any) -> str:
+    try:
+        return str(GpuRequest.parse(_text(value)))
+    except SpecError as error:
+        raise ValueError(f"a GPU string, as in 'h100:8' ({error})") from None
+
+
+_HOST: dict[str, Callable[[Any], Any]] = {
+    "host": _text,
+    "name": _word,
+    "private_ip": _address,
+    "python": _absolute,
+    "gpus": _gpus,
+    "user": _word,
+    "port": _port,
+    "identity_file": _local_file,
+    "node_dir": _absolute,
+}
+_SHARED = {k: v for k, v in _HOST.items() if k not in ("host", "name", "private_ip")}
+_POOL = {**_SHARED, "hosts": list, "shared_dir": _directory}
+_TABLE = {**_SHARED, "pools": dict, "pool": _word, "config_file": _local_file}
+_EXAMPLE = "hosts = ['gpu1', 'user@10.0.0.3:2222']"
+_TABLE_EXAMPLE = "{host = 'gpu1', private_ip = '10.0.0.3'}"
+_NOT_VALUES = ("hosts", "pools")
+
+
+def _read(
+    table: Mapping[str, Any], known: Mapping[str, Callable[[Any], Any]], where: str, origin: str
+) -> dict[str, Any]:
+    found = {}
+    for key, value in table.items():
+        if key in _NOT_VALUES:
+            continue
+        try:
+            found[key] = known[key](value)
+        except ValueError as error:
+            raise ConfigError(f"{origin}: {where} {key} is {value!r}; give {error}") from None
+    return found
+
+
+def _refuse_unknown(
+    table: Mapping[str, Any], known: Mapping[str, Any], where: str, origin: str
+) -> None:
+    for key in table:
+        if key not in known:
+            guess = did_you_mean(key, known) or f"; known: {', '.join(known)}"
+            raise ConfigError(f"{origin}: {where} has no setting {key!r}{guess}")

@@ -1,0 +1,193 @@
+"""Run on a host by whichever Python is found there: what the host is, as one line of JSON.
+
+It is sent as text, so it needs nothing on the host; and it runs on Python 3.6, so that an old system can at least say
+what it lacks.
+"""
+
+# mypy: ignore-errors
+
+import glob
+import json
+import os
+import re
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+import time
+
+VERSION = (
+    "import sys; n = sys.implementation.name;"
+    "print(('' if n == 'cpython' else n + '-') + '%d.%d.%d' % sys.version_info[:3])"
+)
+GPUS = ["--query-gpu=index,uuid,name,memory.total", "--format=csv,noheader,nounits"]
+PYTHONS = ["python3", "python3.11", "python3.12", "python3.13", "python3.14", "python"]
+PLACES = [
+    "/usr/bin/python3",
+    "/usr/local/bin/python3",
+    "/usr/local/bin/python3.1[1-9]",
+    "/opt/conda/bin/python3",
+    "/opt/python*/bin/python3",
+    "~/.pyenv/versions/*/bin/python3",
+    "~/.local/share/uv/python/cpython-*/bin/python3",
+    "~/miniconda3/bin/python3",
+    "~/miniforge3/bin/python3",
+    "~/anaconda3/bin/python3",
+]
+TOOLS = ["sshfs", "fusermount3", "docker", "podman", "uv", "rclone"]
+
+
+def output(argv, seconds=20):
+    """What a program prints; "" if it fails."""
+    try:
+        child = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+        text = child.communicate(timeout=seconds)[0]
+    except subprocess.TimeoutExpired:
+        child.kill()
+        return ""
+    except OSError:
+        return ""
+    return text.decode("utf-8", "replace") if child.returncode == 0 else ""
+
+
+def pythons(first, root):
+    """[path, version] of every interpreter that can be found, those that are preferred first.
+
+    Only CPython has a bare version: neither bundles nor wheels travel between implementations.
+    """
+    named = [shutil.which(name) for name in PYTHONS]
+    globbed = [path for place in PLACES for path in sorted(glob.glob(os.path.expanduser(place)))]
+    asked, seen = [], set()
+    globbed += sorted(glob.glob(os.path.join(root, "envs/python/cpython-*/bin/python3")))
+    for path in [os.path.expanduser(p) for p in first] + [p for p in named if p] + globbed:
+        # Two names for the same program, unless one of them is in a virtual environment.
+        same = (
+            os.path.realpath(path),
+            os.path.exists(os.path.join(path, "../../pyvenv.cfg")) and path,
+        )
+        if same in seen or not os.access(path, os.X_OK):
+            continue
+        seen.add(same)
+        child = subprocess.Popen(
+            [path, "-I", "-S", "-c", VERSION],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        asked.append((path, child))
+    found = []
+    for path, child in asked:
+        try:
+            text = child.communicate(timeout=10)[0].decode("utf-8", "replace").strip()
+        except subprocess.TimeoutExpired:
+            child.kill()
+            continue
+        if re.match(r"([a-z]+-)?\d+\.\d+\.\d+$", text):
+            found.append([path, text])
+    return found
+
+
+def gpus():
+    """Index, id, name and memory (GB as makers count) of every GPU of the driver."""
+    program = shutil.which("nvidia-smi")
+    found = []
+    for line in output([program, *GPUS]).splitlines() if program else []:
+        parts = [part.strip() for part in line.split(",")]
+        if len(parts) == 4 and parts[0].isdigit():
+            memory = float(parts[3]) / 1024 if re.match(r"\d+(\.\d+)?$", parts[3]) else 0.0
+            found.append(
+                {"index": int(parts[0]), "uuid": parts[1], "name": parts[2], "memory_gb": memory}
+            )
+    return found
+
+
+def towards(address):
+    """This host's own address on the way to another; nothing is sent."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((address, 9))
+            return probe.getsockname()[0]
+    except OSError:
+        return ""
+
+
+def lease(name):
+    """What the holder of this host's lease says; None if there is none."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(5)
+        try:
+            connection.connect("\0" + name)
+        except ConnectionRefusedError:
+            return None
+        except OSError:
+            return {"state": "silent"}
+        try:
+            connection.sendall(b'{"do": "show"}\n')
+            got = b""
+            while not got.endswith(b"\n"):
+                block = connection.recv(65536)
+                if not block:
+                    return None
+                got += block
+            return json.loads(got.decode()).get("held")
+        except OSError:
+            peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+            return {"state": "silent", "uid": struct.unpack("3i", peer)[1]}
+
+
+def read(path):
+    """A small file, or ""."""
+    try:
+        with open(path) as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def disk(path):
+    """Free and total GB of the file system of the nearest directory above a path."""
+    while not os.path.isdir(path) and path != "/":
+        path = os.path.dirname(path)
+    found = os.statvfs(path)
+    return {
+        "free_gb": round(found.f_bavail * found.f_frsize / 1e9, 2),
+        "total_gb": round(found.f_blocks * found.f_frsize / 1e9, 2),
+    }
+
+
+def main():
+    """Prints the facts that were asked for."""
+    asked = json.loads(sys.argv[1])
+    root = os.path.expanduser(asked["node_dir"])
+    told = {"boot": read("/proc/sys/kernel/random/boot_id"), "held": lease(asked["lease"])}
+    if not asked.get("brief"):
+        ssh = os.environ.get("SSH_CONNECTION", "").split()
+        told.update(
+            {
+                "hostname": os.uname().nodename,
+                "system": sys.platform,
+                "machine": os.uname().machine,
+                "home": os.path.expanduser("~"),
+                "root": root,
+                "uid": os.getuid(),
+                "pythons": pythons(asked["pythons"], root),
+                "cores": len(os.sched_getaffinity(0))
+                if hasattr(os, "sched_getaffinity")
+                else os.cpu_count(),
+                "memory_gb": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9,
+                "gpus": gpus(),
+                "ssh_address": ssh[2] if len(ssh) == 4 else "",
+                "default_address": towards("192.0.2.1"),
+                "disk": disk(root),
+                "tools": [name for name in TOOLS if shutil.which(name)],
+                "now": time.time(),
+            }
+        )
+    sys.stdout.write(json.dumps(told) + "\n")
+
+
+if __name__ == "__main__":
+    main()

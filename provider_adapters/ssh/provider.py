@@ -1,0 +1,200 @@
+"""`SshProvider`: nodes are hosts that you can log in to, leased on the host itself to one task at a time."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flowlite import config as settings_of
+from flowlite import pythons
+from flowlite.errors import ConfigError, ProviderError
+from flowlite.provider import (
+    Instance,
+    LaunchIntent,
+    NodeSettings,
+    Offer,
+    Plan,
+    Provider,
+    VolumeInfo,
+)
+from provider_adapters.ssh import hosts, leases, records
+from provider_adapters.ssh.ending import Ending
+from provider_adapters.ssh.hosts import Memory
+from provider_adapters.ssh.keeping import Keeping
+from provider_adapters.ssh.launching import Launch
+from provider_adapters.ssh.places import Places, directory_of
+from provider_adapters.ssh.pools import Host, choose_pool, read_pools
+from provider_adapters.ssh.records import Records
+
+if TYPE_CHECKING:
+    from flowlite.connect.base import Connection
+    from flowlite.spec import TaskConfig
+    from provider_adapters.ssh.desk import Desk
+    from provider_adapters.ssh.volumes import Volumes
+
+_TROUBLE = (ProviderError, ConfigError, OSError)
+
+
+class SshProvider(Provider):
+    """Hosts of a pool, reached by SSH."""
+
+    name = "ssh"
+    listing_is_proof = False
+
+    def __init__(self, home: Path | None = None) -> None:
+        self._home = home or settings_of.home()
+        self._records = Records(self._home / "ssh")
+        self._memory = Memory(self._home / "ssh" / "hosts")
+        self._ending = Ending(self._records)
+        self._keeping = Keeping(self._records)
+        self._places = Places(self._home / "ssh")
+
+    def plan(self, config: TaskConfig) -> Plan:
+        from provider_adapters.ssh.planning import make_plan
+
+        return make_plan(config, settings_of.load_settings(), self._memory)
+
+    def launch(self, intent: LaunchIntent) -> list[Instance]:
+        agent = leases.find_agent(self._home, intent.preload.get("agent"))
+        return Launch(intent, agent, self._memory, self._records, self._places, _label()).run()
+
+    def list_instances(self, task_id: str | None = None) -> list[Instance]:
+        if task_id is None:
+            self._records.prune()
+        known = [task_id] if task_id is not None else self._records.tasks()
+        entries = [entry for task in known for entry in self._records.read(task).values()]
+        # One that was given up is asked again by whoever looks for what was forgotten.
+        near = [e for e in entries if task_id is None or e["state"] != records.LEFT]
+        by_key = {(host := Host.from_json(entry["host"])).key: host for entry in near}
+        if task_id is None:
+            for pool in read_pools(settings_of.load_settings()).values():
+                by_key |= {host.key: host for host in pool.hosts}
+        found = self._ask(list(by_key.values()))
+        mine = [instance for held in found.values() if (instance := self._instance_of(held))]
+        listed = {i.id: i for i in mine if task_id is None or i.task_id == task_id}
+        for entry in entries:
+            host = Host.from_json(entry["host"])
+            out_of_reach = host.key not in found and entry["state"] == records.TAKEN
+            if out_of_reach:
+                # Nobody can say that it is gone.
+                instance = Instance.from_json({**entry["instance"], "state": "unreachable"})
+                listed.setdefault(instance.id, instance)
+        return sorted(listed.values(), key=lambda each: each.id)
+
+    def terminate(self, instances: Sequence[Instance]) -> None:
+        self._ending.end(instances)
+
+    def answers_beside(self, instances: Sequence[Instance]) -> str:
+        return self._ending.answers_beside(instances)
+
+    def keep(self, instances: Sequence[Instance], seconds: float) -> list[Instance]:
+        return self._keeping.keep(instances, seconds)
+
+    def still_warm(self, instances: Sequence[Instance]) -> list[Instance]:
+        return self._keeping.still(instances)
+
+    def connect(self, instance: Instance) -> Connection:
+        return hosts.connect_to(instance.data["target"])
+
+    def node_settings(self, plan: Plan, instance: Instance) -> NodeSettings:
+        data, options = instance.data, plan.options
+        gpus = data.get("gpus") or []
+        environment = {"FLOW_TASK_ID": instance.task_id, "FLOW_LEASE": str(data["marker"])}
+        if gpus:
+            # nvidia-smi counts in this order; CUDA by default does not.
+            environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+        some = gpus and not data.get("all_gpus")
+        return NodeSettings(
+            home=str(data["home"]),
+            python=str(data["python"]),
+            bind=instance.address,
+            workdir=options.get("workdir"),
+            environment=environment,
+            visible_gpus=",".join(map(str, gpus)) if some else None,
+            volumes=tuple(
+                {**volume, "source": _source(options["shared_dir"], data["root"], volume["name"])}
+                for volume in options.get("volumes", ())
+            ),
+            cache=f"{data['root']}/blobs",
+            python_spec=(
+                options.get("python_spec")
+                if options.get("container")
+                else pythons.for_node(options.get("python_spec"), _version(data))
+            ),
+            container=options.get("container"),
+        )
+
+    def offers(self, gpu: str | None = None, num_instances: int = 1) -> list[Offer]:
+        from provider_adapters.ssh.offers import offers_of
+
+        pools = read_pools(settings_of.load_settings())
+        return [offer for pool in pools.values() for offer in offers_of(pool, gpu, self._memory)]
+
+    def desk(self) -> Desk:
+        """What `flow hosts` works with."""
+        from provider_adapters.ssh.desk import Desk
+
+        return Desk(self._home, self._memory)
+
+    def create_volume(self, name: str, size_gb: float | None, interface: str) -> VolumeInfo:
+        return self._volumes().create(name, size_gb, interface)
+
+    def list_volumes(self) -> list[VolumeInfo]:
+        return self._volumes().list()
+
+    def delete_volume(self, name: str) -> None:
+        self._volumes().delete(name)
+
+    # Inside
+
+    def _ask(self, asked: list[Host]) -> dict[str, dict[str, Any] | None]:
+        """Who holds each host, by the host's key; those that cannot be asked are left out."""
+
+        def ask(host: Host) -> dict[str, Any] | None:
+            with hosts.connect(host) as connection:
+                return hosts.held_by(host, connection, self._memory.facts(host))
+
+        answers = hosts.everywhere(asked, ask, *_TROUBLE, patience=hosts.PATIENCE)
+        return {
+            host.key: answer
+            for host, answer in zip(asked, answers, strict=True)
+            if not isinstance(answer, Exception)
+        }
+
+    def _instance_of(self, held: dict[str, Any] | None) -> Instance | None:
+        """The instance that a lease of ours stands for; None for anybody else's."""
+        if not held or held.get("client") != self._records.client:
+            return None
+        data = {**held["data"], "lease": held["lease"], "marker": held["marker"]}
+        entry = self._records.read(str(held["task"])).get(str(data["key"]))
+        address = entry["instance"]["address"] if entry else ""
+        return Instance(
+            id=str(held["instance"]),
+            task_id=str(held["task"]),
+            state="warm" if held.get("state") == "warm" else "running",
+            address=address,
+            launched_at=float(data.pop("launched_at", 0.0)),
+            data=data,
+        )
+
+    def _volumes(self) -> Volumes:
+        from provider_adapters.ssh.volumes import Volumes
+
+        return Volumes(choose_pool(settings_of.load_settings()), self._places)
+
+
+def _source(shared_dir: str, root: str, name: str) -> str:
+    """Where a volume lies: on every node, or on the leader, which serves it to the others."""
+    return f"{shared_dir}/{name}" if shared_dir else directory_of(root, name)
+
+
+def _label() -> str:
+    """What other users of a host are told of us: the name of this machine."""
+    return socket.gethostname().partition(".")[0]
+
+
+def _version(data: Mapping[str, Any]) -> str:
+    """The version of the Python that was chosen for a host."""
+    return next((str(each[1]) for each in data["pythons"] if each[0] == data["python"]), "")

@@ -1,0 +1,116 @@
+"""What this FLOW_HOME has to do with which host: written before a lease is taken, so that none is ever forgotten.
+
+    FLOW_HOME/ssh/
+        client            our id, by which hosts know a lease as ours
+        tasks/ID.json     the hosts that were asked for a task: {"hosts": {key: entry}}
+        hosts/            what hosts said of themselves
+
+An entry is {"host", "token", "state", "instance", "peers"}. Its state is "asked" before the host is, "taken" once we
+know that it is ours, "left" when the host is out of reach and was given up, and "warm" when the task has ended and the
+host is kept for the next one, until a time ("until").
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from flowlite.errors import ProviderError
+from flowlite.node.config import write_atomically
+
+ASKED, TAKEN, LEFT, WARM = "asked", "taken", "left", "warm"
+_REMEMBER_SECONDS = 86400.0
+Entries = dict[str, dict[str, Any]]
+
+
+class Records:
+    """The files of one FLOW_HOME."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._client = ""
+
+    @property
+    def client(self) -> str:
+        """The id of this FLOW_HOME, made on first use."""
+        if not self._client:
+            path = self._directory / "client"
+            with _explained(path):
+                self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+                with suppress(FileExistsError):
+                    partial = path.with_name(f".client.{os.getpid()}.{secrets.token_hex(4)}")
+                    partial.write_text(secrets.token_hex(8))
+                    try:
+                        os.link(partial, path)
+                    finally:
+                        partial.unlink()
+                self._client = path.read_text().strip()
+        return self._client
+
+    def tasks(self) -> list[str]:
+        """Tasks that have asked for hosts and not given all back."""
+        with suppress(OSError):
+            return sorted(path.stem for path in (self._directory / "tasks").glob("*.json"))
+        return []
+
+    def read(self, task_id: str) -> Entries:
+        """The hosts of a task, by key."""
+        path = self._path(task_id)
+        try:
+            return dict(json.loads(path.read_bytes())["hosts"])
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ProviderError(f"{path} cannot be read: {error}") from error
+
+    @contextmanager
+    def change(self, task_id: str) -> Iterator[Entries]:
+        """The hosts of a task, to be changed in place by one process at a time; without any, the file goes."""
+        path = self._path(task_id)
+        with _explained(path):
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = os.open(self._directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            entries = self.read(task_id)
+            before = json.dumps(entries)
+            yield entries
+            after = json.dumps(entries)
+            with _explained(path):
+                if not entries:
+                    path.unlink(missing_ok=True)
+                elif after != before:
+                    write_atomically(path, json.dumps({"hosts": entries}))
+        finally:
+            os.close(lock)
+
+    def prune(self) -> None:
+        """Forgets hosts that were given up long ago: whatever was left there has ended by itself."""
+        long_ago = time.time() - _REMEMBER_SECONDS
+        for task in self.tasks():
+            if any(_is_old(entry, long_ago) for entry in self.read(task).values()):
+                with self.change(task) as entries:
+                    for key in [k for k, entry in entries.items() if _is_old(entry, long_ago)]:
+                        del entries[key]
+
+    def _path(self, task_id: str) -> Path:
+        return self._directory / "tasks" / f"{task_id}.json"
+
+
+def _is_old(entry: dict[str, Any], before: float) -> bool:
+    return entry["state"] == LEFT and float(entry.get("left_at", 0.0)) < before
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ProviderError(f"{path} cannot be written: {error.strerror or error}") from error

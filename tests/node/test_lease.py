@@ -1,0 +1,364 @@
+"""The lease of a host: one holder at a time, gone with its holder, and nothing left of the task after it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowlite.node import lease, processes, tidy
+from tests.helpers import eventually
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="hosts are leased on Linux")
+
+_RUN = "import sys; from flowlite.node.__main__ import main; sys.exit(main(sys.argv[1:]))"
+
+
+class Host:
+    """A host of its own on this machine: a lease name and a directory."""
+
+    def __init__(self, root: Path, name: str) -> None:
+        self.root = root
+        self.name = name
+
+    def request(self, task: str = "t1", **changes: Any) -> dict[str, Any]:
+        instance = changes.get("instance", f"{task}-000-here")
+        return {
+            "token": f"{task}-launch-1",
+            "task": task,
+            "client": "this-home",
+            "label": "laptop",
+            "instance": instance,
+            "root": str(self.root),
+            "home": str(self.root / "tasks" / instance),
+            "ttl": 60.0,
+            "data": {"python": sys.executable},
+            **changes,
+        }
+
+    def call(self, what: str, **request: Any) -> dict[str, Any]:
+        """As the provider does: in a process of its own, which ends."""
+        done = subprocess.run(
+            [sys.executable, "-c", _RUN, "lease", what, self.name],
+            input=json.dumps(request),
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        answer: dict[str, Any] = json.loads(done.stdout)
+        return answer
+
+    def take(self, task: str = "t1", **changes: Any) -> dict[str, Any]:
+        return self.call("take", **self.request(task, **changes))
+
+    def held(self) -> dict[str, Any] | None:
+        found: dict[str, Any] | None = lease.show(self.name)["held"]
+        return found
+
+    def release(self, task: str = "t1") -> dict[str, Any]:
+        home = str(self.root / "tasks" / f"{task}-000-here")
+        return self.call("release", task=task, client="this-home", root=str(self.root), home=home)
+
+    def keep(self, **request: Any) -> dict[str, Any]:
+        """Keeps the host of `t1`. Directly: the subcommand looks for what is to be spared by itself."""
+        answer = lease.ask({"do": "keep", "token": "t1-launch-1", **request}, self.name)
+        assert answer is not None
+        return answer
+
+    def start(self, marker: str, *argv: str) -> subprocess.Popen[bytes]:
+        """A process that belongs to a lease."""
+        environment = {**os.environ, lease.MARKER: marker}
+        return subprocess.Popen(argv or ("sleep", "600"), env=environment, start_new_session=True)
+
+    def holders(self) -> list[int]:
+        """The holder, and its guard: those that have the log of this root as their output."""
+        logs = [str(path) for path in self.root.glob("holder-*.log")]
+        return sorted(processes.writers(logs))
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    made = Host(tmp_path / "root", f"flowlite-test-{os.getpid()}-{os.urandom(4).hex()}")
+    yield made
+    for pid in made.holders()[::-1]:
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def sleeper(host: Host) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(marker: str, *argv: str) -> subprocess.Popen[bytes]:
+        started.append(host.start(marker, *argv))
+        eventually(
+            lambda: processes.environment_of(started[-1].pid).get(lease.MARKER) == marker,
+            what="the process to have its environment",
+        )
+        return started[-1]
+
+    yield start
+    for child in started:
+        child.kill()
+        child.wait()
+
+
+class TestTaking:
+    def test_a_lease_outlives_whoever_took_it(self, host: Host) -> None:
+        taken = host.take()
+        assert taken["ok"]
+        held = host.held()
+        assert held is not None
+        assert (held["task"], held["state"]) == ("t1", "leased")
+        assert held["lease"] == taken["lease"]["lease"]
+
+    def test_the_same_token_gets_the_same_lease(self, host: Host) -> None:
+        first, second = host.take(), host.take()
+        assert first["lease"]["lease"] == second["lease"]["lease"]
+
+    def test_another_task_is_told_who_holds_it(self, host: Host) -> None:
+        host.take("t1")
+        refused = host.take("t2")
+        assert not refused["ok"]
+        assert refused["held"]["task"] == "t1"
+        assert refused["held"]["user"]
+        assert refused["held"]["seconds"] < 60
+
+    def test_of_many_at_once_one_gets_it(self, host: Host) -> None:
+        answers: dict[str, dict[str, Any]] = {}
+
+        def take(task: str) -> None:
+            answers[task] = host.take(task)
+
+        threads = [threading.Thread(target=take, args=(f"t{i}",)) for i in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        winners = [task for task, answer in answers.items() if answer["ok"]]
+        assert len(winners) == 1
+        held = host.held()
+        assert held is not None
+        assert held["task"] == winners[0]
+
+    def test_a_holder_that_hangs_holds_all_the_same(
+        self, host: Host, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        host.take()
+        for pid in host.holders():
+            os.kill(pid, signal.SIGSTOP)
+        monkeypatch.setattr(lease, "ANSWER_SECONDS", 0.2)
+        answer = lease.take(host.request("t2"), host.name)
+        assert not answer["ok"]
+        assert answer["held"]["state"] == "silent"
+        assert answer["held"]["uid"] == os.getuid()
+
+    def test_directories_are_made_for_volumes(self, host: Host, tmp_path: Path) -> None:
+        assert host.take(make=[str(tmp_path / "shared" / "data")])["problem"] == ""
+        assert (tmp_path / "shared" / "data").is_dir()
+
+    def test_a_directory_that_cannot_be_made_is_named(self, host: Host, tmp_path: Path) -> None:
+        (tmp_path / "shared").write_text("a file")
+        path = str(tmp_path / "shared" / "data")
+        assert path in host.take(make=[path])["problem"]
+
+
+class TestReleasing:
+    def test_nothing_is_left(
+        self, host: Host, sleeper: Callable[..., subprocess.Popen[bytes]]
+    ) -> None:
+        marker = host.take()["lease"]["marker"]
+        home = host.root / "tasks" / "t1-000-here"
+        (home / "a1").mkdir(parents=True)
+        (home / "a1" / "r0.out").write_text("hello")
+        child = sleeper(marker, "sh", "-c", "sleep 600 & sleep 600")
+        assert host.release() == {"ok": True, "gone": True}
+        assert child.wait(timeout=10) == -signal.SIGKILL
+        assert not home.exists()
+        assert tidy.members(marker) == set()
+        assert host.held() is None
+
+    def test_what_a_worker_started_without_its_environment_goes_too(
+        self, host: Host, sleeper: Callable[..., subprocess.Popen[bytes]]
+    ) -> None:
+        marker = host.take()["lease"]["marker"]
+        child = sleeper(marker, "sh", "-c", "env -i sleep 600 & wait")
+        below = eventually(lambda: processes.descendants([child.pid]))
+        host.release()
+        assert not any(processes.is_alive(pid) for pid in below)
+
+    def test_it_may_be_said_again(self, host: Host) -> None:
+        host.take()
+        assert host.release()["ok"]
+        assert host.release()["ok"]
+
+    def test_only_the_task_that_has_it_can(self, host: Host) -> None:
+        host.take("t1")
+        assert host.release("t2")["ok"]
+        held = host.held()
+        assert held is not None
+        assert held["task"] == "t1"
+
+    def test_what_is_mounted_or_linked_in_the_directory_is_left_alone(
+        self, host: Host, tmp_path: Path
+    ) -> None:
+        host.take()
+        kept = tmp_path / "data"
+        kept.mkdir()
+        (kept / "precious").write_text("x")
+        home = host.root / "tasks" / "t1-000-here"
+        home.mkdir(parents=True)
+        (home / "link").symlink_to(kept)
+        host.release()
+        assert (kept / "precious").read_text() == "x"
+        assert not home.exists()
+
+    @pytest.mark.parametrize("home", ["/etc", "tasks/../../x", "tasks", "tasks/..", "other/x"])
+    def test_no_other_directory_is_ever_removed(self, host: Host, home: str) -> None:
+        place = host.root / home
+        if not place.is_absolute() or str(place).startswith(str(host.root)):
+            place.mkdir(parents=True, exist_ok=True)
+        assert not tidy.remove_home(str(host.root), str(place))
+        assert place.exists()
+
+
+class TestLapsing:
+    def test_without_a_sign_of_life_it_lapses(
+        self, host: Host, sleeper: Callable[..., subprocess.Popen[bytes]]
+    ) -> None:
+        taken = host.take(ttl=0.4)
+        child = sleeper(taken["lease"]["marker"])
+        eventually(lambda: host.held() is None, what="the lease to lapse")
+        assert child.wait(timeout=10) == -signal.SIGKILL
+
+    def test_what_the_ranks_wrote_outlives_it(self, host: Host) -> None:
+        home = host.root / "tasks" / "t1-000-here" / "a1"
+        home.mkdir(parents=True)
+        (home / "r0.out").write_text("hello")
+        host.take(ttl=0.4)
+        eventually(lambda: host.held() is None)
+        assert (home / "r0.out").read_text() == "hello"
+        # And whoever comes for it takes it away.
+        assert host.release()["gone"]
+        assert not home.exists()
+
+    def test_an_agent_keeps_it(self, host: Host) -> None:
+        home = host.root / "tasks" / "t1-000-here" / "a1"
+        home.mkdir(parents=True)
+        agent = subprocess.Popen(["sleep", "600"])
+        try:
+            (home / "agent.pid").write_text(json.dumps(processes.identity(agent.pid)))
+            host.take(ttl=0.2)
+            until = time.monotonic() + 1.0
+            while time.monotonic() < until:
+                assert host.held() is not None
+        finally:
+            agent.kill()
+            agent.wait()
+        eventually(lambda: host.held() is None, what="the lease to lapse with its agent")
+
+    def test_somebody_who_still_sends_files_keeps_it(self, host: Host) -> None:
+        blobs = host.root / "blobs"
+        blobs.mkdir(parents=True)
+        host.take(ttl=0.4)
+        until = time.monotonic() + 1.2
+        while time.monotonic() < until:
+            with open(blobs / ".x.part", "ab") as file:
+                file.write(b"more")
+            assert host.held() is not None
+        eventually(lambda: host.held() is None)
+
+    def test_a_holder_that_is_killed_takes_the_task_with_it(
+        self, host: Host, sleeper: Callable[..., subprocess.Popen[bytes]]
+    ) -> None:
+        child = sleeper(host.take()["lease"]["marker"])
+        os.kill(host.holders()[0], signal.SIGKILL)
+        assert child.wait(timeout=10) == -signal.SIGKILL
+        eventually(lambda: host.held() is None)
+
+    def test_what_outlived_holder_and_guard_ends_at_the_next_lease(
+        self, host: Host, sleeper: Callable[..., subprocess.Popen[bytes]]
+    ) -> None:
+        child = sleeper(host.take()["lease"]["marker"])
+        for pid in host.holders()[::-1]:
+            os.kill(pid, signal.SIGKILL)
+        eventually(lambda: host.held() is None)
+        assert child.poll() is None
+        assert host.take("t2")["ok"]
+        assert child.wait(timeout=10) == -signal.SIGKILL
+
+
+class TestKeeping:
+    def test_the_next_task_of_the_owner_takes_it_at_once(
+        self, host: Host, sleeper: Callable[..., subprocess.Popen[bytes]]
+    ) -> None:
+        marker = host.take("t1")["lease"]["marker"]
+        worker, template = sleeper(marker), sleeper(marker)
+        kept = host.keep(
+            seconds=60, spare=[processes.identity(template.pid)], data={"socket": "/tmp/x"}
+        )
+        assert kept["lease"]["state"] == "warm"
+        assert worker.wait(timeout=10) == -signal.SIGKILL
+        assert template.poll() is None
+        taken = host.take("t2")
+        assert taken["ok"]
+        assert taken["lease"]["marker"] == marker
+        assert taken["lease"]["warm"] == {"socket": "/tmp/x"}
+        assert host.release("t2")["ok"]
+        assert template.wait(timeout=10) == -signal.SIGKILL
+
+    def test_nobody_else_does(self, host: Host) -> None:
+        host.take("t1")
+        host.keep(seconds=60)
+        refused = host.take("t2", client="another-home")
+        assert not refused["ok"]
+        assert refused["held"]["state"] == "warm"
+        assert 0 < refused["held"]["left"] <= 60
+
+    def test_it_ends_by_itself(
+        self, host: Host, sleeper: Callable[..., subprocess.Popen[bytes]]
+    ) -> None:
+        template = sleeper(host.take(ttl=1.0)["lease"]["marker"])
+        host.keep(seconds=0.3, spare=[processes.identity(template.pid)])
+        eventually(lambda: host.held() is None)
+        assert template.wait(timeout=10) == -signal.SIGKILL
+
+
+class TestCleaning:
+    def test_what_nobody_has_used_goes(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name in ("blobs/old", "blobs/used", "tasks/over/a1/r0.out"):
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text("x")
+        os.link(tmp_path / "blobs" / "used", tmp_path / "in-a-task")
+        ahead = time.time() + 15 * 86400
+        monkeypatch.setattr(tidy.time, "time", lambda: ahead)
+        removed = tidy.by_age(str(tmp_path))
+        assert sorted(removed) == [str(tmp_path / "blobs/old"), str(tmp_path / "tasks/over")]
+        assert (tmp_path / "blobs" / "used").exists()
+
+    def test_what_is_young_stays(self, tmp_path: Path) -> None:
+        (tmp_path / "blobs").mkdir()
+        (tmp_path / "blobs" / "new").write_text("x")
+        assert tidy.by_age(str(tmp_path)) == []
+
+    def test_the_directory_of_a_task_that_runs_stays(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        attempt = tmp_path / "tasks" / "running" / "a1"
+        attempt.mkdir(parents=True)
+        (attempt / "agent.pid").write_text(json.dumps(processes.identity(os.getpid())))
+        ahead = time.time() + 15 * 86400
+        monkeypatch.setattr(tidy.time, "time", lambda: ahead)
+        assert tidy.by_age(str(tmp_path)) == []

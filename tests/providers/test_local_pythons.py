@@ -1,0 +1,134 @@
+"""`dependencies=` and `python=` on this machine: this Python where it will do, else one made with uv."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flowlite import TaskFailed
+from flowlite.client import Flow
+from flowlite.connect import uv
+from flowlite.errors import ConfigError
+from flowlite.node import interpreters
+from flowlite.spec import TaskConfig
+from provider_adapters.local import LocalProvider
+from provider_adapters.local.pythons import missing_requirements
+from tests.providers.in_environments import version_of_probe
+from tests.wheels import make_wheel, serve_index, use_no_index
+
+HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
+OTHERS = [
+    minor
+    for minor in ("3.11", "3.12", "3.13")
+    if minor != HERE and interpreters.find(minor) is not None
+]
+PASSWORD = secrets.token_hex(8)
+
+
+@pytest.fixture(autouse=True)
+def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    use_no_index(monkeypatch, tmp_path / "uv-cache")
+    directory = tmp_path / "wheels"
+    make_wheel(directory, "flowlite-probe-one", "1.5")
+    return directory
+
+
+@pytest.fixture
+def index(wheels: Path) -> Iterator[str]:
+    with serve_index(wheels, user="me", password=PASSWORD) as address:
+        yield address
+
+
+@pytest.fixture
+def provider(flow_home: Path) -> LocalProvider:
+    return LocalProvider()
+
+
+def test_a_function_finds_what_it_depends_on(
+    flow_home: Path, index: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UV_DEFAULT_INDEX", index)
+    task = version_of_probe.spawn()
+    results = task.results()
+    assert [(version, rank) for version, _, rank in results] == [("1.5", 0), ("1.5", 1)]
+    (prefix,) = {prefix for _, prefix, _ in results}
+    assert Path(prefix).parent == flow_home / "envs"
+    # The password of the index lies in files of their owner only, and in no log.
+    for path in flow_home.rglob("*"):
+        if path.is_file() and PASSWORD.encode() in path.read_bytes():
+            assert path.stat().st_mode & 0o077 == 0, path
+            assert path.name == "packages.json"
+
+
+def test_it_is_there_the_second_time_without_any_index(
+    flow_home: Path, index: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UV_DEFAULT_INDEX", index)
+    first = version_of_probe.remote()
+    monkeypatch.setenv("UV_DEFAULT_INDEX", "http://127.0.0.1:9/simple")
+    assert version_of_probe.remote() == first
+
+
+@pytest.mark.usefixtures("flow_home")
+def test_an_index_out_of_reach_fails_the_task_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UV_DEFAULT_INDEX", f"http://me:{PASSWORD}@127.0.0.1:9/simple")
+    with pytest.raises(TaskFailed) as caught:
+        version_of_probe.remote()
+    told = str(caught.value)
+    assert "flowlite-probe-one" in told
+    assert "127.0.0.1:9/simple cannot be reached" in told
+    assert PASSWORD not in told
+
+
+def test_what_is_here_needs_nothing(provider: LocalProvider, tmp_path: Path) -> None:
+    listing, more = tmp_path / "requirements.txt", tmp_path / "more.txt"
+    listing.write_text("# what we need\ncloudpickle >= 2  # any\n-r more.txt\n--no-binary x\n")
+    more.write_text("pydantic\n")
+    plan = provider.plan(TaskConfig(python=HERE, dependencies=str(listing)))
+    assert plan.options["python_spec"] is None
+    assert plan.notes == ()
+
+
+def test_what_is_missing_is_noted(provider: LocalProvider) -> None:
+    plan = provider.plan(TaskConfig(dependencies=["cloudpickle>=999", "no-such-package"]))
+    (note,) = [note for note in plan.notes if "dependencies" in note]
+    assert "cloudpickle>=999 (installed: " in note
+    assert "no-such-package (not installed)" in note
+    assert "nothing else" in note
+    assert plan.options["python_spec"]["requirements"] == "cloudpickle>=999\nno-such-package\n"
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (TaskConfig(dependencies=["no-such-package-at-all"]), r"at-all \(not installed\).*no uv"),
+        (TaskConfig(dependencies=["cloudpickle>=999"]), r"cloudpickle>=999 \(installed: .*no uv"),
+        (TaskConfig(python="3.99", command=["true"]), r"python: 3.99 was asked for.*no uv"),
+        (TaskConfig(dependencies="/no/such/requirements.txt"), "requirements.txt cannot be read"),
+    ],
+)
+def test_without_uv_it_is_refused(
+    provider: LocalProvider, monkeypatch: pytest.MonkeyPatch, config: TaskConfig, message: str
+) -> None:
+    monkeypatch.setattr(uv, "uv_here", lambda: None)
+    with pytest.raises(ConfigError, match=message):
+        provider.plan(config)
+
+
+def test_requirements_with_extras_and_markers() -> None:
+    assert missing_requirements(["pydantic[email]>=2", "nothing; python_version < '3'"]) == []
+
+
+if OTHERS:
+    # A machine need not have a second CPython.
+
+    @pytest.mark.usefixtures("flow_home")
+    def test_a_command_runs_in_another_python() -> None:
+        command = ["python", "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
+        task = Flow().run(TaskConfig(command=command, python=OTHERS[0]))
+        task.wait()
+        assert [line.text for line in task.logs()] == [OTHERS[0]], task.status

@@ -1,0 +1,120 @@
+"""`flow hosts`: adding, listing, checking, trusting."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.providers.lab import Lab
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.hosts import Cluster
+
+PYTHON = f'python = "{sys.executable}"'
+
+
+def problems(lab: Lab, *, code: int) -> list[dict[str, Any]]:
+    [told] = lab.json("hosts", "check", code=code)
+    return list(told["problems"])
+
+
+def test_from_nothing_to_a_task(hosts: Cluster, flow_home: Path) -> None:
+    lab = Lab(hosts, flow_home, config="")
+    assert "no hosts yet" in lab.flow("hosts").stdout
+    refused = lab.flow("run", "--provider", "ssh", "--", "true", code=2)
+    assert "flow hosts add NAME" in refused.stderr
+    for host in hosts[:2]:
+        lab.flow("hosts", "add", host.name, "--python", sys.executable)
+    [first, second] = lab.json("hosts", "list")
+    assert (first["name"], first["pool"], first["state"]) == ("node00", "default", "free")
+    assert second["address"] == hosts[1].address
+    assert first["python"] == ".".join(map(str, sys.version_info[:3]))
+    done = lab.flow("run", "--provider", "ssh", "-N", "2", "--", "hostname")
+    assert "node01" in done.stdout
+    lab.flow("hosts", "remove", "node00")
+    assert [row["name"] for row in lab.json("hosts", "list")] == ["node01"]
+
+
+def test_adding_twice_or_nonsense_changes_nothing(lab: Lab) -> None:
+    before = (lab.home / "config.toml").read_text()
+    assert "already" in lab.flow("hosts", "add", "node00", code=2).stderr
+    lab.flow("hosts", "add", "new", "--private-ip", "gpu1", code=2)
+    lab.flow("hosts", "remove", "nodeO0", code=3)
+    assert (lab.home / "config.toml").read_text() == before
+
+
+def test_a_sound_pool_has_no_problems(hosts: Cluster, flow_home: Path) -> None:
+    lab = Lab(hosts, flow_home, settings=f'{PYTHON}\nshared_dir = "/mnt/shared"')
+    assert problems(lab, code=0) == []
+    assert "nothing is wrong" in lab.flow("hosts", "check").stdout
+    assert list(hosts.shared.iterdir()) == []
+
+
+def test_what_is_wrong_is_told_with_its_fix(hosts: Cluster, flow_home: Path) -> None:
+    lab = Lab(hosts, flow_home, settings=f'{PYTHON}\nshared_dir = "/srv"')
+    hosts[1].skew_clock(3600)
+    hosts[2].kill()
+    hosts[3].exec(["sh", "-c", "echo 'printf nothing' > /usr/local/bin/python3; chmod +x $_"])
+    found = {(p["host"], p["serious"]): p for p in problems(lab, code=5)}
+    assert "3600 s ahead" in found["node01", False]["problem"]
+    assert "NTP" in found["node01", False]["fix"]
+    assert "ssh node02 true" in found["node02", True]["fix"]
+    assert "/srv is not the same place as on node00" in found["node01", True]["problem"]
+
+
+def test_hosts_that_do_not_reach_each_other_are_named(hosts: Cluster, flow_home: Path) -> None:
+    lab = Lab(hosts, flow_home, hosts[:3], PYTHON)
+    hosts[0].partition(hosts[1])
+    pairs = {(p["host"], p["problem"].split(" at ")[0]) for p in problems(lab, code=5)}
+    assert pairs == {
+        ("node00", "it does not reach node01"),
+        ("node01", "it does not reach node00"),
+    }
+
+
+def test_a_wrong_private_address_is_found(hosts: Cluster, flow_home: Path) -> None:
+    lab = Lab(
+        hosts,
+        flow_home,
+        config=(
+            'provider = "ssh"\n[ssh.pools.lab]\n'
+            f'hosts = ["node00", {{host = "node01", private_ip = "{hosts[2].address}"}}]\n{PYTHON}\n'
+        ),
+    )
+    [problem] = problems(lab, code=5)
+    assert problem["host"] == "node00"
+    assert "private_ip" in problem["fix"]
+
+
+class TestTrust:
+    def test_an_unknown_key_is_refused_until_it_is_accepted(
+        self, fresh_hosts: Callable[..., Cluster], flow_home: Path
+    ) -> None:
+        hosts = fresh_hosts(1)
+        lab = Lab(hosts, flow_home, settings=PYTHON)
+        hosts.known_hosts.write_text("")
+        refused = lab.flow("run", "--", "true", code=5)
+        assert "flow hosts trust node00" in refused.stderr
+        [row] = lab.json("hosts", "list")
+        assert row["state"] == "unreachable"
+        asked = lab.flow("hosts", "trust", "node00", code=2)
+        assert "SHA256:" in asked.stderr
+        assert "--yes" in asked.stderr
+        lab.flow("hosts", "trust", "node00", "--yes")
+        assert "known already" in lab.flow("hosts", "trust", "node00").stdout
+        lab.flow("run", "--", "true")
+
+    def test_a_changed_key_is_shown_as_such(
+        self, fresh_hosts: Callable[..., Cluster], flow_home: Path
+    ) -> None:
+        hosts = fresh_hosts(1)
+        lab = Lab(hosts, flow_home, settings=PYTHON)
+        hosts[0].change_host_key()
+        assert problems(lab, code=5)[0]["fix"] == "flow hosts trust node00"
+        asked = lab.flow("hosts", "trust", "node00", code=2)
+        assert "before, it was SHA256:" in asked.stderr
+        lab.flow("hosts", "trust", "node00", "--yes")
+        lab.flow("run", "--", "true")
