@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
-import re
 import sys
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from shutil import which
 from typing import TYPE_CHECKING, Any
 
 from flowlite.errors import CapExceeded, ConfigError
 from flowlite.provider import Plan
 from provider_adapters.local.gpus import Gpu, discover
+from provider_adapters.local.images import choose_container
+from provider_adapters.local.pythons import choose_python
 
 if TYPE_CHECKING:
     from flowlite.config import Settings
     from flowlite.spec import TaskConfig
-
-_MOUNTS = (
-    "mounts: buckets cannot be mounted by the local provider yet; they arrive with shared storage. "
-    "Copy the data to a volume or a directory of this machine and use `volumes`"
-)
 
 
 def make_plan(config: TaskConfig, settings: Settings) -> Plan:
@@ -41,6 +35,10 @@ def make_plan(config: TaskConfig, settings: Settings) -> Plan:
             f"${price:.2f} ([providers.local] price_per_hour); raise the cap or lower that setting"
         )
     gpus, notes = _choose_gpus(config)
+    container, why = choose_container(config)
+    notes += why
+    python, why = choose_python(config, container is not None)
+    notes += why
     notes += _without_effect(config)
     return Plan(
         provider="local",
@@ -58,6 +56,9 @@ def make_plan(config: TaskConfig, settings: Settings) -> Plan:
             "hide_gpus": not gpus and which("nvidia-smi") is not None,
             "gpus": [gpu.index for gpu in gpus],
             "max_tasks": settings.local_tasks,
+            "python_spec": python,
+            "container": container,
+            "most_warm": settings.local_warm,
             "volumes": [
                 {
                     "name": volume.name,
@@ -101,19 +102,11 @@ def _check_machine(config: TaskConfig) -> None:
             f"memory: {config.memory:g} GB were asked for, and this machine has {memory:.0f} GB"
         )
     if config.mounts:
-        raise ConfigError(_MOUNTS)
-    here = f"{sys.version_info.major}.{sys.version_info.minor}"
-    if config.python is not None and config.python.split(".")[:2] != here.split("."):
-        raise ConfigError(
-            f"python: {config.python} was asked for; the local provider runs tasks in this Python "
-            f"({here}, {sys.executable}). Submit from a Python {config.python}, or leave the option out"
-        )
-    missing = missing_requirements(config.dependencies)
-    if missing:
-        raise ConfigError(
-            "dependencies: the local provider runs tasks in this Python and installs nothing; missing here: "
-            f"{'; '.join(missing)}. Install them with `{sys.executable} -m pip install …`"
-        )
+        from flowlite.node import s3_tools
+
+        problem = s3_tools.problem(s3_tools.search_path(os.environ, sys.executable))
+        if problem:
+            raise ConfigError(f"mounts: {problem}")
 
 
 def _choose_gpus(config: TaskConfig) -> tuple[list[Gpu], list[str]]:
@@ -136,10 +129,6 @@ def _choose_gpus(config: TaskConfig) -> tuple[list[Gpu], list[str]]:
 
 def _without_effect(config: TaskConfig) -> list[str]:
     notes = []
-    if config.image is not None:
-        notes.append(
-            f"image {config.image} is not used: the local provider runs in this Python environment"
-        )
     if config.region is not None and config.region != "local":
         notes.append(f"region {config.region} has no meaning on this machine")
     if config.internode_interconnect is not None:
@@ -152,9 +141,21 @@ def _without_effect(config: TaskConfig) -> list[str]:
         )
     if "priority" in config.model_fields_set and config.priority != "med":
         notes.append(f"priority {config.priority} has no meaning on this machine")
+    if config.keep_warm and (why := _cannot_be_kept(config)):
+        notes.append(f"keep_warm has no effect: {why}")
     if config.cpu is not None or config.memory is not None:
         notes.append("cpu and memory were checked against this machine; they are not reserved")
     return notes
+
+
+def _cannot_be_kept(config: TaskConfig) -> str:
+    if sys.platform != "linux":
+        return "what was imported can be kept on Linux only"
+    if config.command is not None:
+        return "a command is a program of its own, which imports by itself"
+    if config.start == "spawn":
+        return "workers that are spawned import by themselves"
+    return ""
 
 
 def memory_gb() -> float:
@@ -163,63 +164,3 @@ def memory_gb() -> float:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
     except (ValueError, OSError):
         return 0.0
-
-
-# Dependencies
-
-
-def missing_requirements(given: str | Iterable[str]) -> list[str]:
-    """Requirements that this Python environment does not meet, each with what was found."""
-    lines = _requirements_file(Path(given)) if isinstance(given, str) else list(given)
-    return [problem for line in lines if (problem := _problem(line))]
-
-
-def _requirements_file(path: Path) -> list[str]:
-    try:
-        text = path.expanduser().read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"dependencies: {path} cannot be read: {error}") from None
-    lines = (re.sub(r"(^|\s)#.*", "", line).strip() for line in text.splitlines())
-    return [line for line in lines if line and not line.startswith("-")]
-
-
-def _problem(requirement: str) -> str:
-    try:
-        from packaging.requirements import InvalidRequirement, Requirement
-    except ImportError:
-        return _rough_problem(requirement)
-    try:
-        wanted = Requirement(requirement)
-    except InvalidRequirement as error:
-        raise ConfigError(f"dependencies: {requirement!r} is not a requirement: {error}") from None
-    if wanted.marker is not None and not wanted.marker.evaluate():
-        return ""
-    have = _installed(wanted.name)
-    if have is None:
-        return f"{wanted.name} (not installed)"
-    if not wanted.specifier.contains(have, prereleases=True):
-        return f"{requirement} (installed: {have})"
-    return ""
-
-
-def _rough_problem(requirement: str) -> str:
-    """Without `packaging`: the name must be installed, and a version pinned with `==` must be that one."""
-    match = re.match(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[[^\]]*\])?\s*([^;@]*)", requirement)
-    if match is None:
-        raise ConfigError(f"dependencies: {requirement!r} is not a requirement")
-    name, versions = match[1], match[2].strip()
-    have = _installed(name)
-    if have is None:
-        return f"{name} (not installed)"
-    pins = [
-        part.strip()[2:].strip() for part in versions.split(",") if part.strip().startswith("==")
-    ]
-    exact = [pin for pin in pins if "*" not in pin]
-    return f"{requirement} (installed: {have})" if any(pin != have for pin in exact) else ""
-
-
-def _installed(name: str) -> str | None:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None

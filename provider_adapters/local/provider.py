@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import shutil
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from flowlite import config as settings_of
 from flowlite.connect.local import LocalConnection
 from flowlite.errors import NodeUnreachable, ProviderError
-from flowlite.node import processes
+from flowlite.node import processes, staging
 from flowlite.provider import (
     Instance,
     LaunchIntent,
@@ -47,6 +48,7 @@ class LocalProvider(Provider):
         self._home = home or settings_of.home()
         self._admission = Admission(self._home)
         self._volumes = Volumes(self._home / "volumes")
+        self._warm = warming.WarmNodes(self._home)
 
     def plan(self, config: TaskConfig) -> Plan:
         from provider_adapters.local.planning import make_plan
@@ -56,6 +58,11 @@ class LocalProvider(Provider):
     def launch(self, intent: LaunchIntent) -> list[Instance]:
         plan = Plan.from_json(intent.plan)
         volumes = self._make_volumes(plan)
+        try:
+            spec = warming.spec_of(self._home, plan, intent)
+        except OSError as error:
+            raise ProviderError(f"the nodes cannot be made: {error}") from error
+        socket = spec["socket"] if spec else self._socket_for_later(plan, intent)
         stem = f"{intent.task_id}-{hashlib.sha256(intent.token.encode()).hexdigest()[:4]}"
         ids = [f"{stem}-{index:03d}" for index in range(intent.count)]
         entry = {
@@ -65,19 +72,24 @@ class LocalProvider(Provider):
             "data": {
                 "python": sys.executable,
                 "workdir": plan.options.get("workdir"),
-                "warm_socket": warming.socket_of(self._home, intent.task_id),
+                "warm_socket": socket,
                 "volumes": volumes,
             },
         }
         held = self._admission.admit(intent.task_id, intent.token, ids, entry, plan)
-        instances = _instances(intent.task_id, held)
-        found = [instance for instance in instances if instance.id in ids]
+        # Asked for again, it keeps the socket of the first time.
+        socket = held["data"]["warm_socket"]
+        continued = self._warm.take(socket, ids)
+        found = [
+            dataclasses.replace(instance, continues=continued.get(instance.id, ""))
+            for instance in _instances(intent.task_id, held)
+            if instance.id in ids
+        ]
         try:
             for instance in found:
                 self._node_home(instance).mkdir(mode=0o700, parents=True, exist_ok=True)
-            warming.start(
-                self._home / "tasks" / intent.task_id, self.node_settings(plan, found[0]), intent
-            )
+            if spec is not None:
+                warming.start(spec, socket)
         except OSError as error:
             self.terminate(found)
             raise ProviderError(f"the nodes cannot be made: {error}") from error
@@ -87,6 +99,7 @@ class LocalProvider(Provider):
         held = self._admission.held()
         chosen = held if task_id is None else {k: v for k, v in held.items() if k == task_id}
         found = [i for task, entry in chosen.items() for i in _instances(task, entry)]
+        found += self._warm.listed(task_id)
         return found + [
             Instance(id=f"{task}-strays", task_id=task, state="running", address="127.0.0.1")
             for task in sorted(self._tasks_with_processes(task_id) - set(chosen))
@@ -105,9 +118,29 @@ class LocalProvider(Provider):
                 )
             self._admission.give_back(task_id, [instance.id for instance in ending])
             for instance in ending:
-                shutil.rmtree(self._node_home(instance), ignore_errors=True)
+                # What is mounted there is not ours to delete.
+                if not staging.unmount_below(self._node_home(instance)):
+                    shutil.rmtree(self._node_home(instance), ignore_errors=True)
+            self._warm.end([instance.id for instance in ending])
             if whole:
                 warming.forget(warming.socket_of(self._home, task_id))
+
+    def keep(self, instances: Sequence[Instance], seconds: float) -> list[Instance]:
+        # What is kept is what was imported; places and GPUs are given back at once.
+        imported = [
+            (instance, socket)
+            for instance in instances
+            if (socket := _kept_socket(self._node_home(instance)))
+        ]
+        self.terminate(instances)
+        return self._warm.keep(imported, seconds)
+
+    def still_warm(self, instances: Sequence[Instance]) -> list[Instance]:
+        there = {instance.id for instance in self._warm.listed()}
+        return [instance for instance in instances if instance.id in there]
+
+    def answers_beside(self, instances: Sequence[Instance]) -> str:
+        return "this machine"
 
     def connect(self, instance: Instance) -> Connection:
         if not self._node_home(instance).is_dir():
@@ -124,6 +157,7 @@ class LocalProvider(Provider):
             # nvidia-smi counts in this order; CUDA by default does not.
             environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
         hidden = "" if plan.options.get("hide_gpus") else None
+        python = plan.options.get("python_spec")
         return NodeSettings(
             home=str(self._node_home(instance)),
             python=str(instance.data.get("python", sys.executable)),
@@ -134,6 +168,8 @@ class LocalProvider(Provider):
             warm_socket=instance.data.get("warm_socket"),
             ports_dir=str(self._home / "ports"),
             volumes=tuple(instance.data.get("volumes", ())),
+            container=plan.options.get("container"),
+            python_spec=python and {**python, "directory": str(self._home / "envs")},
         )
 
     def offers(self, gpu: str | None = None, num_instances: int = 1) -> list[Offer]:
@@ -178,6 +214,12 @@ class LocalProvider(Provider):
 
     def _node_home(self, instance: Instance) -> Path:
         return self._home / "tasks" / instance.task_id / "nodes" / instance.id
+
+    def _socket_for_later(self, plan: Plan, intent: LaunchIntent) -> str | None:
+        """Where the agents find their warm process; None where what is kept depends on a Python yet to be made."""
+        if plan.options.get("python_spec") and intent.preload.get("warm_seconds"):
+            return None
+        return warming.socket_of(self._home, intent.task_id)
 
     def _make_volumes(self, plan: Plan) -> list[dict[str, Any]]:
         made = []
@@ -242,6 +284,15 @@ def _kill(find: Callable[[], set[int]]) -> set[int]:
             time.sleep(pause)
             pause = min(0.05, pause * 2)
     return set()
+
+
+def _kept_socket(home: Path) -> str:
+    """Where the warm process of a node listens, if it stays after the task."""
+    for note in home.glob("a*/env.json"):
+        with suppress(OSError, ValueError):
+            if socket := json.loads(note.read_bytes()).get("warm"):
+                return str(socket)
+    return ""
 
 
 def _processes_of_node(home: Path) -> set[int]:

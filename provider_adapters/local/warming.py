@@ -1,63 +1,171 @@
-"""The warm process that the local nodes of a task share: started as early as there are nodes, before any agent."""
+"""The warm process that the local nodes of a task share, and with `keep_warm` the tasks after it.
+
+It is started as early as there are nodes, before any agent.
+"""
 
 from __future__ import annotations
 
 import importlib
 import os
 import sys
+import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
-from flowlite.node import warm
-from flowlite.provider import LaunchIntent, NodeSettings
+from flowlite.node import kept, warm
+from flowlite.provider import Instance, LaunchIntent, Plan
+from provider_adapters.local.ledger import Ledger
 
 _PACKAGE = "flowlite_node"
+# What was kept stays in the ledger a little longer than it lives, for a launch that is asked for again.
+_FORGET_SECONDS = 3600.0
 
 
 def socket_of(home: Path, task_id: str) -> str:
-    """Path of its socket; short, as sockets demand."""
+    """Path of the socket of a warm process that serves one task; short, as sockets demand."""
     return warm.socket_path(f"{home}/{task_id}")
 
 
-def start(directory: Path, settings: NodeSettings, intent: LaunchIntent) -> None:
-    """Starts it, unless it runs already.
-
-    Args:
-        directory: The task's directory; its log goes there.
-        settings: Those of any node of the task.
-        intent: The launch; without anything to preload, the first agent starts the warm process.
+def spec_of(home: Path, plan: Plan, intent: LaunchIntent) -> dict[str, Any] | None:
+    """What the warm process of a launch is told; None where there is nothing to preload.
 
     Raises:
-        OSError: It cannot be started.
+        OSError: There is no place for its socket.
     """
     agent, call = intent.preload.get("agent"), intent.preload.get("call", {})
-    if not agent or settings.warm_socket is None:
-        return
-    function = call.get("kind") == "function"
-    fork = function and call.get("start", "auto") != "spawn"
-    workers = intent.count * int(intent.preload.get("processes_per_node", 1))
+    if not agent or plan.options.get("python_spec") or plan.options.get("container"):
+        # Its Python has to be made first; the first agent that has it starts the warm process.
+        return None
+    forks = call.get("kind") == "function" and call.get("start", "auto") != "spawn"
+    workers = plan.num_instances * int(intent.preload.get("processes_per_node", 1))
     threads = max(1, (os.cpu_count() or 1) // workers)
-    environment = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads))}
-    spec = warm.make_spec(
-        task=intent.task_id,
-        socket=settings.warm_socket,
-        python=settings.python,
-        log=str(directory / "warm.log"),
-        imports=call.get("imports", ()) if fork else (),
-        environment={**environment, **intent.preload.get("environment", {})},
-        volumes=settings.volumes,
-        keep_visible=[str(directory)],
-        function=fork,
-    )
-    _as_shipped(Path(agent)).ensure(spec).close()
+    environment = {
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
+        **intent.preload.get("environment", {}),
+        "FLOW_HOME": str(home),
+    }
+    common = {
+        "task": intent.task_id,
+        "python": sys.executable,
+        "imports": call.get("imports", ()) if forks else (),
+        "environment": environment,
+    }
+    program, seconds = _as_shipped(Path(agent)), float(intent.preload.get("warm_seconds", 0.0))
+    if seconds > 0 and forks and warm.can_be_kept(None):
+        spec: dict[str, Any] = program.make_kept_spec(
+            **common,
+            seconds=seconds,
+            secrets=intent.preload.get("secrets", ()),
+            most=int(plan.options.get("most_warm", kept.MOST)),
+        )
+    else:
+        spec = program.make_spec(
+            **common,
+            socket=socket_of(home, intent.task_id),
+            log=str(home / "tasks" / intent.task_id / "warm.log"),
+            function=forks,
+        )
+    return {**spec, "program": agent}
+
+
+def start(spec: Mapping[str, Any], socket: str) -> None:
+    """Starts it with that socket, unless it runs already. Raises OSError."""
+    _as_shipped(Path(spec["program"])).begin({**spec, "socket": socket})
 
 
 def forget(socket: str) -> None:
     """Removes what it left; it was killed."""
-    for path in (socket, f"{socket}.json"):
-        with suppress(FileNotFoundError):
-            os.unlink(path)
+    place = Path(socket)
+    for path in (place, *place.parent.glob(f"{place.name}.*")):
+        with suppress(OSError):
+            path.unlink()
+
+
+class WarmNodes:
+    """Nodes of ended tasks whose warm process is kept: who may go on with them, and until when."""
+
+    def __init__(self, home: Path) -> None:
+        self._ledger = Ledger(home / "local" / "warm.json")
+
+    def keep(self, nodes: Sequence[tuple[Instance, str]], seconds: float) -> list[Instance]:
+        """Notes these nodes, each with the socket of its warm process, as kept; gives those whose process is there."""
+        until = time.time() + seconds
+        found = [_as_warm(instance, socket, until) for instance, socket in nodes]
+        warm_ones = [each for each in found if _process(each) is not None]
+        if warm_ones:
+            with self._ledger.change() as entries:
+                for name, entry in list(entries.items()):
+                    if entry["until"] < time.time() - _FORGET_SECONDS:
+                        del entries[name]
+                for each in warm_ones:
+                    entries[each.id] = {"instance": each.to_json(), "until": until, "by": ""}
+        return warm_ones
+
+    def take(self, socket: str | None, ids: Sequence[str]) -> dict[str, str]:
+        """Lets new nodes go on with what is kept at a socket; gives, by new id, the old one. May be called again."""
+        if not self._ledger.read():
+            return {}
+        now = time.time()
+        with self._ledger.change() as entries:
+            taken = {str(entry["by"]): name for name, entry in entries.items() if entry["by"]}
+            free = [
+                name
+                for name, entry in entries.items()
+                if not entry["by"]
+                and entry["until"] > now
+                and entry["instance"]["data"].get("warm_socket") == socket
+            ]
+            for new in ids:
+                if new not in taken and free:
+                    taken[new] = free.pop(0)
+                    entries[taken[new]]["by"] = new
+        return {new: taken[new] for new in ids if new in taken}
+
+    def listed(self, task_id: str | None = None) -> list[Instance]:
+        """What is kept now."""
+        now = time.time()
+        found = [
+            Instance.from_json(entry["instance"])
+            for entry in self._ledger.read().values()
+            if not entry["by"] and entry["until"] > now
+        ]
+        return [
+            each for each in found if task_id in (None, each.task_id) and _process(each) is not None
+        ]
+
+    def end(self, ids: Sequence[str]) -> None:
+        """These are not needed any more; a warm process that no other node is kept with ends, unless it is in use."""
+        entries = self._ledger.read()
+        if not set(ids) & set(entries):
+            return
+        with self._ledger.change() as entries:
+            gone = [entries.pop(name)["instance"] for name in ids if name in entries]
+            needed = {
+                entry["instance"]["data"].get("warm_socket")
+                for entry in entries.values()
+                if not entry["by"]
+            }
+        sockets = {each["data"].get("warm_socket") for each in gone} - needed
+        found = (kept.look(str(socket)) for socket in sockets)
+        kept.end([each for each in found if each is not None])
+
+
+def _process(instance: Instance) -> kept.Kept | None:
+    socket = str(instance.data.get("warm_socket") or "")
+    return kept.look(socket) if socket else None
+
+
+def _as_warm(instance: Instance, socket: str, until: float) -> Instance:
+    return Instance.from_json(
+        {
+            **instance.to_json(),
+            "state": "warm",
+            "data": {**instance.data, "warm_socket": socket, "warm_until": until},
+        }
+    )
 
 
 def _as_shipped(agent: Path) -> ModuleType:

@@ -1,0 +1,184 @@
+"""What `python=` and `dependencies=` ask of a node, and where its packages come from.
+
+order(config)        goes with the plan to the node (`NodeSettings.python_spec`)
+index_settings()     goes in a file that only its owner can read: addresses of indexes may hold passwords
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flowlite.errors import ConfigError
+
+if TYPE_CHECKING:
+    from flowlite.spec import TaskConfig
+
+_INCLUDE = re.compile(r"(?:-r|--requirement)[ =]*(\S+)")
+_CONSTRAINT = re.compile(r"(?:-c|--constraint)[ =]*(\S+)")
+_EDITABLE = re.compile(r"(?:-e|--editable)[ =]*(\S+)")
+_LOCAL = re.compile(r"(?:\./|\.\./|/|~/|file:|[^@;#\s]+ @ file:)")
+# Settings of pip by the setting of uv that means the same. pip separates by blanks.
+_PIP = {
+    "index-url": ("UV_DEFAULT_INDEX", " "),
+    "extra-index-url": ("UV_INDEX", " "),
+    "find-links": ("UV_FIND_LINKS", ","),
+    "no-index": ("UV_NO_INDEX", " "),
+    "trusted-host": ("UV_INSECURE_HOST", " "),
+}
+_TRAVELS = re.compile(
+    r"UV_(?:DEFAULT_INDEX|INDEX|INDEX_URL|EXTRA_INDEX_URL|FIND_LINKS|NO_INDEX|INDEX_STRATEGY|INSECURE_HOST"
+    r"|INDEX_\w+_(?:USERNAME|PASSWORD)|PRERELEASE|RESOLUTION|EXCLUDE_NEWER|TORCH_BACKEND|HTTP_TIMEOUT|HTTP_RETRIES"
+    r"|PYTHON_INSTALL_MIRROR|PYTHON_DOWNLOADS_JSON_URL)"
+)
+_FALSE = frozenset({"", "0", "false", "no", "off"})
+
+
+def version_here() -> str:
+    """The minor version of this Python, as in "3.11"."""
+    return f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def order(config: TaskConfig) -> dict[str, Any] | None:
+    """What the workers' Python must be: {"python", "requirements"}; None where any will do.
+
+    `requirements` is the text of a requirements file, or None where the node's Python is taken as it is.
+
+    Raises:
+        ConfigError: A function would meet another Python, or a requirement would mean something else on a node.
+    """
+    here = version_here()
+    requirements = requirements_text(config.dependencies)
+    wanted = config.python or here
+    if config.command is None and minor_of(wanted) != here:
+        raise ConfigError(
+            f"python: {wanted} was asked for, and functions travel only to the Python they come from, {here} "
+            f"({sys.executable}). Submit from a Python {minor_of(wanted)}, leave the option out, or run a command"
+        )
+    if config.command is not None and config.python is None and requirements is None:
+        return None
+    return {"python": wanted, "requirements": requirements}
+
+
+def for_node(wanted: Mapping[str, Any] | None, version: str) -> dict[str, Any] | None:
+    """The order for a node that has a Python of this version: None where it will do as it is."""
+    if wanted is None:
+        return None
+    python = str(wanted["python"])
+    fits = version == python or version.startswith(f"{python}.")
+    return None if fits and wanted.get("requirements") is None else dict(wanted)
+
+
+def minor_of(version: str) -> str:
+    """3.11 of 3.11.7."""
+    return ".".join(version.split(".")[:2])
+
+
+# Requirements
+
+
+def requirements_text(given: str | tuple[str, ...] | list[str]) -> str | None:
+    """`dependencies=` as the text of one requirements file, with what it includes; None without any.
+
+    Raises:
+        ConfigError: A file cannot be read, or names something that lies on this machine only.
+    """
+    if not given:
+        return None
+    if isinstance(given, str):
+        lines = list(_lines_of(Path(given).expanduser(), ()))
+    else:
+        lines = [_portable(each.strip(), "dependencies") for each in given]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _lines_of(path: Path, within: tuple[Path, ...]) -> Iterator[str]:
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"dependencies: {path} cannot be read: {error}") from None
+    if path.resolve() in within:
+        raise ConfigError(f"dependencies: {path} includes itself")
+    for line in _joined(text):
+        included = _INCLUDE.fullmatch(line)
+        if included:
+            yield from _lines_of(path.parent / included[1], (*within, path.resolve()))
+        elif _CONSTRAINT.fullmatch(line):
+            raise ConfigError(
+                f"dependencies: {path} has {line!r}: constraints are not sent along. Write the versions into the "
+                "requirements themselves, as `uv pip compile` and `pip freeze` do"
+            )
+        else:
+            yield _portable(line, str(path))
+
+
+def _joined(text: str) -> Iterator[str]:
+    """Lines without comments, those that end in a backslash put together."""
+    for line in text.replace("\\\n", " ").splitlines():
+        line = re.sub(r"(^|\s)#.*", "", line).strip()
+        if line:
+            yield line
+
+
+def _portable(line: str, where: str) -> str:
+    if _EDITABLE.fullmatch(line) or _LOCAL.match(line):
+        raise ConfigError(
+            f"dependencies: {line!r} ({where}) lies on this machine only. Modules of your project travel with the "
+            "function by themselves; a package can be named by an index or by an address (https://…, git+https://…)"
+        )
+    return line
+
+
+# Where packages come from
+
+
+def index_settings(
+    environment: Mapping[str, str] | None = None, files: list[Path] | None = None
+) -> dict[str, str]:
+    """Variables for uv on the nodes: those set for uv here, else what pip is told here (variables, pip.conf)."""
+    variables = os.environ if environment is None else environment
+    found = {name: value for name, value in variables.items() if _TRAVELS.fullmatch(name) and value}
+    told: dict[str, str] = {}
+    for file in _pip_files(variables) if files is None else files:
+        told.update(_pip_file(file))
+    for name in _PIP:
+        value = variables.get(f"PIP_{name.replace('-', '_').upper()}")
+        if value:
+            told[name] = value
+    for name, value in told.items():
+        uv, separator = _PIP[name]
+        if name == "no-index":
+            value = "" if value.lower() in _FALSE else "1"
+        if value and uv not in found:
+            found[uv] = separator.join(value.split())
+    return found
+
+
+def _pip_files(variables: Mapping[str, str]) -> list[Path]:
+    """pip's files, the weakest first."""
+    given = variables.get("PIP_CONFIG_FILE")
+    if given == os.devnull:
+        return []
+    home = Path(variables.get("HOME") or "~").expanduser()
+    config = Path(variables.get("XDG_CONFIG_HOME") or home / ".config")
+    files = [Path("/etc/pip.conf"), home / ".pip/pip.conf", config / "pip/pip.conf"]
+    return [*files, Path(sys.prefix) / "pip.conf", *([Path(given)] if given else [])]
+
+
+def _pip_file(path: Path) -> dict[str, str]:
+    import configparser
+
+    parser = configparser.RawConfigParser()
+    try:
+        parser.read_string(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, configparser.Error):
+        return {}
+    found: dict[str, str] = {}
+    for section in ("global", "install"):
+        if parser.has_section(section):
+            found.update({name: v for name, v in parser.items(section) if name in _PIP})
+    return found

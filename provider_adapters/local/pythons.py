@@ -1,0 +1,115 @@
+"""Which Python the workers of this machine run in: the one that submits, where it will do, else one made with uv."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from flowlite import pythons
+from flowlite.errors import ConfigError
+
+if TYPE_CHECKING:
+    from flowlite.spec import TaskConfig
+
+
+def choose_python(
+    config: TaskConfig, inside: bool = False
+) -> tuple[dict[str, Any] | None, list[str]]:
+    """What has to be found or made, None if this Python will do; and what the user should know of it.
+
+    Args:
+        inside: The task runs in a container, so that nothing of this Python counts.
+
+    Raises:
+        ConfigError: It is not here, and there is no uv to make it.
+    """
+    order = pythons.order(config)
+    if order is None:
+        return None, []
+    same = pythons.version_here().split(".") == order["python"].split(".")[:2]
+    missing = missing_requirements((order["requirements"] or "").splitlines()) if same else []
+    if same and not missing and not inside:
+        return None, []
+    from flowlite.connect.uv import uv_here
+
+    tool = uv_here()
+    if inside:
+        return {**order, "uv": str(tool) if tool else ""}, []
+    if tool is not None:
+        return {**order, "uv": str(tool)}, _notes(order, missing)
+    if missing:
+        raise ConfigError(
+            f"dependencies: missing in this Python: {'; '.join(missing)}; and there is no uv here to make an "
+            f"environment with. Install it (`{sys.executable} -m pip install uv`), or what is missing"
+        )
+    from flowlite.node import interpreters
+
+    if order["requirements"] is None and interpreters.find(order["python"]) is not None:
+        return order, _notes(order, missing)
+    raise ConfigError(
+        f"python: {order['python']} was asked for, this Python is {interpreters.version_here()} ({sys.executable}), "
+        f"and there is no uv here to get another with. Install it (`{sys.executable} -m pip install uv`), or leave the "
+        "option out"
+    )
+
+
+def _notes(order: dict[str, Any], missing: list[str]) -> list[str]:
+    if missing:
+        return [
+            f"dependencies: missing in this Python: {'; '.join(missing)}; the task runs in an environment that has the "
+            "listed dependencies and nothing else"
+        ]
+    what = "an environment of" if order["requirements"] else "a"
+    return [
+        f"python: the task runs in {what} Python {order['python']}, without what is installed here"
+    ]
+
+
+def missing_requirements(lines: Iterable[str]) -> list[str]:
+    """Requirements that this Python environment does not meet, each with what was found. Options are passed over."""
+    return [problem for line in lines if line[:1] not in ("-", "") and (problem := _problem(line))]
+
+
+def _problem(requirement: str) -> str:
+    try:
+        from packaging.requirements import InvalidRequirement, Requirement
+    except ImportError:
+        return _rough_problem(requirement)
+    try:
+        wanted = Requirement(requirement)
+    except InvalidRequirement as error:
+        raise ConfigError(f"dependencies: {requirement!r} is not a requirement: {error}") from None
+    if wanted.marker is not None and not wanted.marker.evaluate():
+        return ""
+    have = _installed(wanted.name)
+    if have is None:
+        return f"{wanted.name} (not installed)"
+    if not wanted.specifier.contains(have, prereleases=True):
+        return f"{requirement} (installed: {have})"
+    return ""
+
+
+def _rough_problem(requirement: str) -> str:
+    """Without `packaging`: the name must be installed, and a version pinned with `==` must be that one."""
+    match = re.match(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[[^\]]*\])?\s*([^;@]*)", requirement)
+    if match is None:
+        raise ConfigError(f"dependencies: {requirement!r} is not a requirement")
+    name, versions = match[1], match[2].strip()
+    have = _installed(name)
+    if have is None:
+        return f"{name} (not installed)"
+    pins = [
+        part.strip()[2:].strip() for part in versions.split(",") if part.strip().startswith("==")
+    ]
+    exact = [pin for pin in pins if "*" not in pin]
+    return f"{requirement} (installed: {have})" if any(pin != have for pin in exact) else ""
+
+
+def _installed(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None

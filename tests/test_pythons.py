@@ -1,0 +1,150 @@
+"""What `python=` and `dependencies=` ask of a node, and which settings of uv and pip travel."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowlite import pythons
+from flowlite.errors import ConfigError
+from flowlite.spec import TaskConfig
+
+HERE = pythons.version_here()
+COMMAND = {"command": ["true"]}
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ({}, {"python": HERE, "requirements": None}),
+        (COMMAND, None),
+        ({**COMMAND, "python": "3.9"}, {"python": "3.9", "requirements": None}),
+        ({**COMMAND, "dependencies": ["a"]}, {"python": HERE, "requirements": "a\n"}),
+        (
+            {"python": HERE, "dependencies": ["a>=2", "b[x]"]},
+            {"python": HERE, "requirements": "a>=2\nb[x]\n"},
+        ),
+        (
+            {"dependencies": ["a @ git+https://host/a"]},
+            {"python": HERE, "requirements": "a @ git+https://host/a\n"},
+        ),
+    ],
+)
+def test_the_order(options: dict[str, Any], wanted: dict[str, Any] | None) -> None:
+    assert pythons.order(TaskConfig(**options)) == wanted
+
+
+def test_a_function_does_not_travel_to_another_minor_version() -> None:
+    with pytest.raises(ConfigError, match=r"python: 3.99 was asked for.*Submit from a Python 3.99"):
+        pythons.order(TaskConfig(python="3.99"))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "version", "left"),
+    [
+        (None, "3.11.7", False),
+        ({"python": "3.11", "requirements": None}, "3.11.7", False),
+        ({"python": "3.11", "requirements": None}, "3.12.1", True),
+        ({"python": "3.11.7", "requirements": None}, "3.11.8", True),
+        ({"python": "3.11", "requirements": "a\n"}, "3.11.7", True),
+        ({"python": "3.1", "requirements": None}, "3.11.7", True),
+    ],
+)
+def test_what_is_left_to_do_on_a_node(
+    wanted: dict[str, Any] | None, version: str, left: bool
+) -> None:
+    assert pythons.for_node(wanted, version) == (wanted if left else None)
+
+
+class TestRequirementFiles:
+    def test_they_are_sent_by_content_with_what_they_include(self, tmp_path: Path) -> None:
+        (tmp_path / "sub").mkdir()
+        (tmp_path / "all.txt").write_text(
+            "# comment\n--extra-index-url https://host/simple\none>=1  # why\n-r sub/more.txt\n"
+            "two==2 \\\n    --hash=sha256:00\n"
+        )
+        (tmp_path / "sub" / "more.txt").write_text("--requirement=last.txt\n\nthree\n")
+        (tmp_path / "sub" / "last.txt").write_text("four\n")
+        text = pythons.requirements_text(str(tmp_path / "all.txt"))
+        assert text is not None
+        assert [" ".join(line.split()) for line in text.splitlines()] == [
+            "--extra-index-url https://host/simple",
+            "one>=1",
+            "four",
+            "three",
+            "two==2 --hash=sha256:00",
+        ]
+
+    @pytest.mark.parametrize(
+        ("line", "why"),
+        [
+            ("-e .", "lies on this machine only"),
+            ("./wheels/a.whl", "lies on this machine only"),
+            ("a @ file:///home/me/a", "lies on this machine only"),
+            ("-c constraints.txt", "constraints are not sent"),
+            ("-r missing.txt", "missing.txt cannot be read"),
+            ("-r all.txt", "includes itself"),
+        ],
+    )
+    def test_what_would_mean_something_else_there_is_refused(
+        self, tmp_path: Path, line: str, why: str
+    ) -> None:
+        (tmp_path / "all.txt").write_text(f"one\n{line}\n")
+        with pytest.raises(ConfigError, match=why):
+            pythons.requirements_text(str(tmp_path / "all.txt"))
+
+    def test_a_list_is_checked_too(self) -> None:
+        with pytest.raises(ConfigError, match="lies on this machine only"):
+            pythons.requirements_text(["a @ file:///x"])
+
+
+class TestWherePackagesComeFrom:
+    def test_uv_first_then_pip(self, tmp_path: Path) -> None:
+        conf = tmp_path / "pip.conf"
+        conf.write_text(
+            "[global]\nindex-url = https://me:pw@conf/simple\nfind-links = /a\n  /b\ntimeout = 3\n"
+            "[install]\nno-index = false\n"
+        )
+        environment = {
+            "UV_INDEX": "https://uv/simple",
+            "UV_CACHE_DIR": "/not/for/nodes",
+            "UV_INDEX_MINE_PASSWORD": "pw",
+            "PIP_EXTRA_INDEX_URL": "https://pip/simple",
+            "PIP_TRUSTED_HOST": "host",
+        }
+        assert pythons.index_settings(environment, [conf]) == {
+            "UV_DEFAULT_INDEX": "https://me:pw@conf/simple",
+            "UV_FIND_LINKS": "/a,/b",
+            "UV_INDEX": "https://uv/simple",
+            "UV_INDEX_MINE_PASSWORD": "pw",
+            "UV_INSECURE_HOST": "host",
+        }
+
+    def test_a_variable_of_pip_wins_over_its_file(self, tmp_path: Path) -> None:
+        conf = tmp_path / "pip.conf"
+        conf.write_text("[global]\nindex-url = https://conf/simple\n")
+        found = pythons.index_settings({"PIP_INDEX_URL": "https://var/simple"}, [conf])
+        assert found == {"UV_DEFAULT_INDEX": "https://var/simple"}
+
+    def test_files_of_pip_are_those_that_pip_reads(self, tmp_path: Path) -> None:
+        (tmp_path / ".config" / "pip").mkdir(parents=True)
+        (tmp_path / ".config/pip/pip.conf").write_text(
+            "[global]\nindex-url = https://user/simple\n"
+        )
+        given = tmp_path / "given.conf"
+        given.write_text("[global]\nindex-url = https://given/simple\n")
+        environment = {"HOME": str(tmp_path)}
+        name = "UV_DEFAULT_INDEX"
+        assert pythons.index_settings(environment)[name] == "https://user/simple"
+        environment["PIP_CONFIG_FILE"] = str(given)
+        assert pythons.index_settings(environment)[name] == "https://given/simple"
+        environment["PIP_CONFIG_FILE"] = os.devnull
+        assert name not in pythons.index_settings(environment)
+
+    def test_what_is_broken_is_passed_over(self, tmp_path: Path) -> None:
+        conf = tmp_path / "pip.conf"
+        conf.write_text("no section\n")
+        assert pythons.index_settings({}, [conf, tmp_path / "none"]) == {}
