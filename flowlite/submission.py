@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
@@ -26,12 +27,20 @@ _LONGEST_FUNCTION = 200
 
 
 def submit(
-    session: Session, config: TaskConfig, plan: Plan, announce: Callable[[TaskRecord], None]
+    session: Session,
+    config: TaskConfig,
+    plan: Plan,
+    announce: Callable[[TaskRecord], None],
+    *,
+    storage: Mapping[str, Any] | None = None,
 ) -> None:
     """Records the task and starts its supervisor.
 
     Ctrl-C is held back from the moment the task is recorded until it was announced, so that no task runs that nobody
     was told of.
+
+    Args:
+        storage: What opens its buckets, as `s3.storage_for` found it.
 
     Raises:
         ConfigError: There is nothing to run, or a secret has no value.
@@ -42,6 +51,7 @@ def submit(
 
     secrets = {secret.name: secret.resolve() for secret in config.secrets}
     with start.draft_task(session.home) as draft:
+        _note_packages(plan, draft)
         function, call = _call(config, draft)
         with _interrupts_held_back():
             record = start.submit(
@@ -53,6 +63,7 @@ def submit(
                 plan=plan,
                 call=call,
                 secrets=secrets,
+                storage=storage,
             )
             announce(record)
 
@@ -80,6 +91,18 @@ def check_caps(config: TaskConfig, plan: Plan) -> None:
 def command_line(command: str | Sequence[str]) -> str:
     """A command as one would type it."""
     return command if isinstance(command, str) else shlex.join(command)
+
+
+def _note_packages(plan: Plan, draft: Draft) -> None:
+    """Where nodes that install packages find them."""
+    if plan.options.get("python_spec") is None:
+        return
+    from flowlite.pythons import index_settings
+    from flowlite.supervise.paths import write_private
+
+    found = index_settings()
+    if found:
+        write_private(draft.paths.packages, json.dumps(found).encode())
 
 
 def _call(config: TaskConfig, draft: Draft) -> tuple[str, dict[str, Any]]:

@@ -1,0 +1,188 @@
+"""Checkpoints in a bucket: the place itself against two servers, and whole gangs."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowlite.node import checkpoints_places
+from flowlite.node.checkpoints_places import Bucket, PlaceError, place_of
+from flowlite.node.checkpoints_sets import Manifest, SetName, whole_sets
+from tests.node.agents import RealGang
+from tests.s3.servers import REGION, S3Server
+
+
+@pytest.fixture(params=["rclone", "ceph"])
+def server(request: pytest.FixtureRequest) -> S3Server:
+    """Both servers, one after the other."""
+    name = {"rclone": "one_s3_server", "ceph": "ceph_server"}[request.param]
+    found: S3Server = request.getfixturevalue(name)
+    return found
+
+
+def storage_of(server: S3Server, url: str, **changes: str) -> dict[str, Any]:
+    credential = {"access_key": server.key, "secret_key": server.secret, **changes}
+    return {
+        "checkpoint": {
+            "url": url, "endpoint_url": server.endpoint, "region": REGION, "credential": credential,
+            "source": "the test's key",
+        }
+    }  # fmt: skip
+
+
+def new_bucket(server: S3Server) -> str:
+    name = f"ckpt-{uuid.uuid4().hex[:12]}"
+    server.fill(name, {})
+    return name
+
+
+@pytest.fixture
+def place(server: S3Server, tmp_path: Path) -> Bucket:
+    url = f"s3://{new_bucket(server)}/runs/one"
+    (tmp_path / "storage.json").write_text(json.dumps(storage_of(server, url)))
+    found = place_of(url, tmp_path / "storage.json")
+    assert isinstance(found, Bucket)
+    return found
+
+
+class TestPlace:
+    def test_files_come_back_as_they_went(
+        self, place: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        # Ceph, as AWS, wants parts of at least 5 MiB.
+        monkeypatch.setattr(checkpoints_places, "PART", 5 << 20)
+        place.check()
+        for name, size in (("files/a.pt", 12), ("files/empty", 0), ("files/d/b%20c.pt", 13 << 20)):
+            source, target = tmp_path / "source", tmp_path / "target"
+            source.write_bytes(os.urandom(size))
+            place.upload(source, name, size)
+            place.download(name, target, size)
+            assert target.read_bytes() == source.read_bytes()
+        place.write("sets/x", b"manifest")
+        assert place.read("sets/x") == b"manifest"
+        assert place.sizes("files/") == {
+            "files/a.pt": 12,
+            "files/empty": 0,
+            "files/d/b%20c.pt": 13 << 20,
+        }
+        place.delete(["files/a.pt", "files/d/b%20c.pt", "files/never"])
+        assert set(place.sizes("")) == {"files/empty", "sets/x"}
+        with pytest.raises(FileNotFoundError):
+            place.read("sets/y")
+        with pytest.raises(FileNotFoundError):
+            place.download("files/never", tmp_path / "target", 1)
+
+    def test_a_file_that_shrinks_meanwhile_is_not_left_there(
+        self, place: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(checkpoints_places, "PART", 5 << 20)
+        source = tmp_path / "source"
+        source.write_bytes(b"x" * (11 << 20))
+        with pytest.raises(PlaceError, match="shorter"):
+            place.upload(source, "files/a", 14 << 20)
+        assert place.sizes("files/") == {}
+
+    def test_a_wrong_key_is_told_by_what_was_tried(self, server: S3Server, tmp_path: Path) -> None:
+        url = f"s3://{new_bucket(server)}/x"
+        storage = tmp_path / "storage.json"
+        storage.write_text(json.dumps(storage_of(server, url, secret_key="wrong")))
+        with pytest.raises(PlaceError) as caught:
+            place_of(url, storage).check()
+        text = str(caught.value)
+        assert "the test's key" in text
+        assert url in text
+        assert server.secret not in text
+        assert "wrong" not in text
+
+
+def test_without_a_credential_the_node_has_its_own(
+    s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"s3://{new_bucket(s3_server)}/x"
+    storage = storage_of(s3_server, url)
+    storage["checkpoint"]["credential"] = None
+    (tmp_path / "storage.json").write_text(json.dumps(storage))
+    place = place_of(url, tmp_path / "storage.json")
+    place.check()
+    place.write("sets/x", b"y")
+    assert place.sizes("sets/") == {"sets/x": 1}
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    with pytest.raises(PlaceError, match=r"no credential|cannot be"):
+        place_of(url, tmp_path / "storage.json").check()
+
+
+BODY = """
+import os, sys, time
+from pathlib import Path
+here = Path(os.environ["FLOW_CHECKPOINT_DIR"])
+step = int((here / "last").read_text()) if (here / "last").exists() else 0
+print("from", step)
+for step in range(step + 1, step + 4):
+    (here / f"model {step}.pt").write_bytes(b"%d" % step * 100_000)
+    new = here / "last.tmp"
+    new.write_text(str(step))
+    new.rename(here / "last")
+"""
+
+
+def gang(tmp_path: Path, server: S3Server, url: str, epoch: int, **changes: str) -> RealGang:
+    home = tmp_path / f"nodes{epoch}"
+    for node in range(2):
+        directory = home / f"i-{node:03}"
+        directory.mkdir(parents=True)
+        (directory / "storage.json").write_text(json.dumps(storage_of(server, url, **changes)))
+    return RealGang(
+        home, {"kind": "command", "argv": [sys.executable, "-u", "-c", BODY]}, nodes=2, epoch=epoch,
+        processes_per_node=1, task="ts3checkpoint",
+        checkpoint={
+            "path": "/flowlite-ckpt", "sync": url, "every": 0.3, "keep": 2, "nodes": "leader", "final_seconds": 30.0,
+        },
+    )  # fmt: skip
+
+
+def test_a_gang_goes_on_from_where_another_one_ended(server: S3Server, tmp_path: Path) -> None:
+    bucket = new_bucket(server)
+    url = f"s3://{bucket}/runs/two words"
+    with gang(tmp_path, server, url, 1) as run:
+        assert run.run()["outcome"] == "done", run.logs()
+        assert run.text(0) == "from 0\n"
+        (told,) = [event["text"] for event in run.events if event["kind"] == "checkpoint"]
+        assert told.endswith(f"checkpoint: 4 files, 300 kB at {url}")
+        assert "ssl" not in run.logs()
+        run.assert_nothing_left()
+    with gang(tmp_path, server, url, 2) as again:
+        assert again.run()["outcome"] == "done", again.logs()
+        assert [again.text(0), again.text(1)] == ["from 3\n"] * 2
+    listed = server.client().list_objects_v2(Bucket=bucket, Prefix="runs/two words/")["Contents"]
+    keys = [each["Key"].removeprefix("runs/two words/") for each in listed]
+    names = [name for key in keys if (name := SetName.parse(key)) is not None]
+    newest = whole_sets(names)[0].names[0]
+    body = (
+        server.client()
+        .get_object(Bucket=bucket, Key=f"runs/two words/{newest.path}")["Body"]
+        .read()
+    )
+    manifest = Manifest.from_json(body)
+    assert [file.path for file in manifest.files] == [
+        "last",
+        *(f"model {n}.pt" for n in range(1, 7)),
+    ]
+    for file in manifest.files:
+        assert f"{file.object}" in keys
+
+
+def test_a_key_that_opens_nothing_fails_the_task_before_go(
+    s3_server: S3Server, tmp_path: Path
+) -> None:
+    url = f"s3://{new_bucket(s3_server)}/x"
+    with gang(tmp_path, s3_server, url, 1, secret_key="wrong") as run:
+        ended = run.run()
+        assert ended["outcome"] == "checks"
+        assert "with the test's key" in ended["reason"]
+        assert not run.streams
