@@ -5,16 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from flowlite.spec.checkpoint import Checkpoint
     from flowlite.spec.gpu import GpuRequest
     from flowlite.spec.limits import Retries
     from flowlite.spec.secrets import Secret
     from flowlite.spec.storage import Volume
     from flowlite.spec.task import BoundCall, TaskConfig
 
-__all__ = ["BoundCall", "GpuRequest", "Retries", "Secret", "TaskConfig", "Volume"]
+__all__ = ["BoundCall", "Checkpoint", "GpuRequest", "Retries", "Secret", "TaskConfig", "Volume"]
 
 _HOME = {
     "BoundCall": "task",
+    "Checkpoint": "checkpoint",
     "GpuRequest": "gpu",
     "Retries": "limits",
     "Secret": "secrets",

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, PlainValidator
 
+from flowlite.config import duration_seconds
 from flowlite.spec.base import shown
 from flowlite.spec.environment import is_unicode, variables
 from flowlite.spec.gpu import GpuRequest
@@ -141,6 +142,13 @@ def _memory(value: object) -> float:
     return size
 
 
+def _duration(value: object) -> float:
+    try:
+        return duration_seconds(value)
+    except ValueError as error:
+        raise _wanted(value, str(error)) from None
+
+
 def _stop_signal(value: object) -> str:
     name = value.upper() if isinstance(value, str) else ""
     name = name if name.startswith("SIG") else f"SIG{name}"
@@ -187,6 +195,7 @@ RetriesField = Annotated[Retries, BeforeValidator(_retries)]
 Internode = Annotated[str, PlainValidator(_one_of(INTERNODE))]
 Intranode = Annotated[str, PlainValidator(_one_of(INTRANODE))]
 Memory = Annotated[float, PlainValidator(_memory)]
+Duration = Annotated[float, PlainValidator(_duration)]
 StopSignal = Annotated[str, PlainValidator(_stop_signal)]
 Command = Annotated[tuple[str, ...] | str, BeforeValidator(_command)]
 Directory = Annotated[str, PlainValidator(_directory)]

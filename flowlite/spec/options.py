@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, NotRequired, TypedDict
 
 if TYPE_CHECKING:
+    from flowlite.spec.checkpoint import Checkpoint
     from flowlite.spec.limits import Retries
     from flowlite.spec.secrets import Secret
-    from flowlite.spec.storage import Volume
+    from flowlite.spec.storage import Mount, Volume
 
 
 class VolumeOptions(TypedDict):
@@ -17,6 +18,26 @@ class VolumeOptions(TypedDict):
     name: str
     size_gb: NotRequired[float | None]
     interface: NotRequired[Literal["file", "block"]]
+
+
+class CheckpointOptions(TypedDict):
+    """A checkpoint written as a mapping."""
+
+    path: str
+    sync: str
+    every: NotRequired[float]
+    keep: NotRequired[int]
+    nodes: NotRequired[Literal["leader", "all"]]
+    final_seconds: NotRequired[float]
+
+
+class MountOptions(TypedDict):
+    """A bucket written as a mapping."""
+
+    url: str
+    endpoint_url: NotRequired[str | None]
+    region: NotRequired[str | None]
+    profile: NotRequired[str | None]
 
 
 class SecretOptions(TypedDict):
@@ -44,7 +65,8 @@ class CommonOptions(TypedDict, total=False):
     gpu: str | None
     distributed_mode: Literal["auto", "manual"]
     volumes: Mapping[str, str | Volume | VolumeOptions] | None
-    mounts: Mapping[str, str] | None
+    mounts: Mapping[str, str | Mount | MountOptions] | None
+    checkpoint: Checkpoint | CheckpointOptions | None
     environment: Mapping[str, str] | None
     secrets: Sequence[str | Secret | SecretOptions] | None
     image: str | None
@@ -54,6 +76,7 @@ class CommonOptions(TypedDict, total=False):
     max_price_per_hour: float | None
     max_run_time_hours: float | None
     max_cost: float | None
+    keep_warm: float | str | None
     retries: int | Retries | RetryOptions
     internode_interconnect: str | None
     intranode_interconnect: str | None

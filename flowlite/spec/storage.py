@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, PlainValidator
+from pydantic import BeforeValidator, Field, PlainValidator, model_serializer
 
 from flowlite.spec.base import Spec, as_mapping, shown
 
@@ -25,6 +25,8 @@ _SHARED_ROOTS = (
 )  # fmt: skip
 
 _VOLUME_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
+_ENDPOINT = re.compile(r"https?://[^/\s?#@]+(/[^\s?#@]*)?", re.ASCII)
+_REGION = re.compile(r"[a-z0-9-]{2,40}", re.ASCII)
 _BUCKET = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^\x00-\x1f]*)?", re.ASCII)
 
 
@@ -130,13 +132,76 @@ def _as_volume(value: object) -> object:
     )
 
 
+def _endpoint(value: object) -> str:
+    if not isinstance(value, str) or not _ENDPOINT.fullmatch(value):
+        raise ValueError(
+            f"{shown(value)} is not allowed; give the address of an S3 server, as in "
+            "'https://s3.example.org' or 'http://10.0.0.1:9000'"
+        )
+    return value.rstrip("/")
+
+
+def _region(value: object) -> str:
+    if not isinstance(value, str) or not _REGION.fullmatch(value):
+        raise ValueError(f"{shown(value)} is not allowed; give a region, as in 'eu-central-1'")
+    return value
+
+
+class Mount(Spec):
+    """What lies below a prefix of a bucket, for reading, as a directory.
+
+    Attributes:
+        url: "s3://bucket", or "s3://bucket/prefix".
+        endpoint_url: Address of the S3 server, if it is not AWS; None for what AWS_ENDPOINT_URL or the profile says.
+        region: Region of the bucket; None for what the profile says, or for what the server says itself.
+        profile: Profile of ~/.aws that opens it; None for what AWS_PROFILE and the variables say.
+    """
+
+    positional: ClassVar[tuple[str, ...]] = ("url",)
+
+    url: Annotated[str, PlainValidator(_bucket)]
+    endpoint_url: Annotated[str, PlainValidator(_endpoint)] | None = None
+    region: Annotated[str, PlainValidator(_region)] | None = None
+    profile: Annotated[str, Field(min_length=1)] | None = None
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            url: str,
+            *,
+            endpoint_url: str | None = None,
+            region: str | None = None,
+            profile: str | None = None,
+        ) -> None: ...
+
+    @model_serializer
+    def _short(self) -> str | dict[str, str]:
+        """As it is written: the address alone where nothing else was said."""
+        given = {name: value for name in type(self).model_fields if (value := getattr(self, name))}
+        return self.url if len(given) == 1 else given
+
+
+def _as_mount(value: object) -> object:
+    if isinstance(value, str):
+        return {"url": _bucket(value)}
+    if isinstance(value, Mapping | Mount):
+        return value
+    raise ValueError(
+        f"{shown(value)} is not allowed; give an address as in 's3://bucket/path', or a mapping with 'url', "
+        "'endpoint_url', 'region' and 'profile'"
+    )
+
+
 Volumes = Annotated[
     dict[str, Annotated[Volume, BeforeValidator(_as_volume)]], BeforeValidator(plain_paths)
 ]
-Mounts = Annotated[dict[str, Annotated[str, PlainValidator(_bucket)]], BeforeValidator(plain_paths)]
+Mounts = Annotated[
+    dict[str, Annotated[Mount, BeforeValidator(_as_mount)]], BeforeValidator(plain_paths)
+]
 
 
-def storage_problem(volumes: Mapping[str, Volume], mounts: Mapping[str, str], nodes: int) -> str:
+def storage_problem(volumes: Mapping[str, Volume], mounts: Mapping[str, Mount], nodes: int) -> str:
     """Why these volumes and mounts cannot be used together by a gang of so many nodes, or ""."""
     nested = nesting_problem([*volumes, *mounts])
     if nested:

@@ -12,6 +12,7 @@ from pydantic import Field, PrivateAttr, field_serializer, model_validator
 from flowlite.errors import SpecError
 from flowlite.spec import fields
 from flowlite.spec.base import Spec
+from flowlite.spec.checkpoint import CheckpointField, checkpoint_problem
 from flowlite.spec.gpu import GpuRequest
 from flowlite.spec.limits import NotNegative, Positive, Priority, Retries
 from flowlite.spec.secrets import Secret
@@ -45,6 +46,7 @@ class TaskConfig(Spec):
             such as torchrun.
         volumes: Volumes by the path they appear at, on every node.
         mounts: Read-only buckets ("s3://…") by path.
+        checkpoint: What is copied away while workers run, and brought back before they start again.
         environment: Variables of every worker.
         secrets: Variables of every worker whose values are read at submission and kept out of every configuration.
         image: Container image to run in.
@@ -54,6 +56,8 @@ class TaskConfig(Spec):
         max_price_per_hour: Cap in US dollars per instance and hour.
         max_run_time_hours: Cap in hours from the start of the workers; enforced by the nodes themselves.
         max_cost: Cap in US dollars for the whole task.
+        keep_warm: Seconds for which its nodes, and what was imported there, are kept for the next task; a text such as
+            "10m" is read too. None or 0 gives the nodes back at once.
         retries: New attempts after a failure.
         internode_interconnect: Network between nodes that is required ("InfiniBand").
         intranode_interconnect: Link between the GPUs of a node that is required ("SXM5").
@@ -77,6 +81,7 @@ class TaskConfig(Spec):
     distributed_mode: Literal["auto", "manual"] = "auto"
     volumes: Volumes = Field(default_factory=dict)
     mounts: Mounts = Field(default_factory=dict)
+    checkpoint: CheckpointField | None = None
     environment: fields.Environment = Field(default_factory=dict)
     secrets: fields.Secrets = ()
     image: fields.Word | None = None
@@ -86,6 +91,7 @@ class TaskConfig(Spec):
     max_price_per_hour: Positive | None = None
     max_run_time_hours: Positive | None = None
     max_cost: Positive | None = None
+    keep_warm: fields.Duration | None = None
     retries: fields.RetriesField = Retries(0)
     internode_interconnect: fields.Internode | None = None
     intranode_interconnect: fields.Intranode | None = None
@@ -214,6 +220,9 @@ class TaskConfig(Spec):
     @model_validator(mode="after")
     def _agree(self) -> Self:
         problem = storage_problem(self.volumes, self.mounts, self.num_instances)
+        problem = problem or checkpoint_problem(
+            self.checkpoint, self.volumes, self.mounts, self.num_instances
+        )
         if problem:
             raise ValueError(problem)
         if self.distributed_mode == "manual" and self.processes_per_node not in {"auto", 1}:

@@ -1,0 +1,286 @@
+"""Sets of checkpoint files as they lie at the place they are copied to: names, manifests, which to take and to keep.
+
+    sets/000002.t0123456789.1/000017/0000of0001.5f1c09aa.json      the manifest of one node, written last
+    files/epoch_3.9c56cc51b374c3ba.pt                              a file of it, named by its content
+    files/node0002/…                                               the same with nodes="all"
+
+A set is what one look found finished. It is complete when the manifests of all its nodes are there, and every file that
+they name, with its size. Files are never overwritten, so a set that was complete stays so.
+
+The first number is the generation: one more for every attempt that begins to copy. Who sees a higher one than his own
+has been replaced, and stops.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+_NAME = re.compile(
+    r"sets/(\d{6,})\.([\w.-]+)/(\d{6,})/(\d{4,})of(\d{4,})\.([0-9a-f]{16})\.json", re.ASCII
+)
+_CLAIM = re.compile(r"sets/(\d{6,})\.([\w.-]+)/", re.ASCII)
+_HEX = re.compile(r"[0-9a-f]{64}", re.ASCII)
+_LONGEST_PART = 150
+
+
+class BadManifest(ValueError):
+    """What lies there as a manifest is not one of ours."""
+
+
+class SetName(NamedTuple):
+    """What the name of a manifest says. Sets are ordered by `key`, and a set is what has the same key."""
+
+    generation: int
+    writer: str
+    number: int
+    node: int
+    nodes: int
+    digest: str
+
+    @property
+    def key(self) -> tuple[int, str, int]:
+        return (self.generation, self.writer, self.number)
+
+    @property
+    def path(self) -> str:
+        return (
+            f"sets/{self.generation:06d}.{self.writer}/{self.number:06d}/"
+            f"{self.node:04d}of{self.nodes:04d}.{self.digest}.json"
+        )
+
+    @classmethod
+    def parse(cls, path: str) -> SetName | None:
+        """None for what is no manifest."""
+        found = _NAME.fullmatch(path)
+        if found is None:
+            return None
+        generation, writer, number, node, nodes, digest = found.groups()
+        name = cls(int(generation), writer, int(number), int(node), int(nodes), digest)
+        return name if name.path == path and name.node < name.nodes else None
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """One file of a set: its path in the directory, and the object that holds its content."""
+
+    path: str
+    size: int
+    mtime_ns: int
+    mode: int
+    sha256: str
+    object: str
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What one node has in a set.
+
+    Attributes:
+        links: Symbolic links within the directory, with their targets.
+        directories: Directories that are empty.
+        unfinished: What was left out because it was being written.
+    """
+
+    node: int
+    nodes: int
+    files: tuple[File, ...] = ()
+    links: dict[str, str] = field(default_factory=dict)
+    directories: tuple[str, ...] = ()
+    unfinished: tuple[str, ...] = ()
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """Bytes in all."""
+        return sum(file.size for file in self.files)
+
+    @property
+    def digest(self) -> str:
+        """The same for the same content, whenever and by whomever it was copied."""
+        content = [
+            sorted((file.path, file.sha256) for file in self.files),
+            sorted(self.links.items()),
+            sorted(self.directories),
+        ]
+        text = json.dumps(content, ensure_ascii=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @property
+    def places(self) -> frozenset[str]:
+        """The directories that have files in them."""
+        return frozenset(file.path.rpartition("/")[0] for file in self.files)
+
+    def to_json(self) -> str:
+        return json.dumps({"format": 1, **asdict(self)}, indent=1)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Manifest:
+        """Read a manifest. It comes from outside: nothing in it may lead out of the directory.
+
+        Raises:
+            BadManifest: It is not one, or of a newer kind.
+        """
+        try:
+            data = json.loads(text)
+            if data["format"] != 1:
+                raise BadManifest(f"it has format {data['format']}, which this version cannot read")
+            files = tuple(_file(each) for each in data["files"])
+            links = {_inside(path): str(to) for path, to in dict(data["links"]).items()}
+            directories = tuple(_inside(path) for path in data["directories"])
+            unfinished = tuple(str(path) for path in data["unfinished"])
+            facts = dict(data.get("facts") or {})
+            found = cls(
+                int(data["node"]), int(data["nodes"]), files, links, directories, unfinished, facts
+            )
+        except BadManifest:
+            raise
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise BadManifest(
+                f"it is no manifest of checkpoints: {type(error).__name__}: {error}"
+            ) from None
+        for path, target in links.items():
+            if not leads_inside(path, target):
+                raise BadManifest(f"the link {path!r} leads out of the directory")
+        return found
+
+
+def _file(data: Mapping[str, Any]) -> File:
+    size, mtime, mode = (int(data[name]) for name in ("size", "mtime_ns", "mode"))
+    sha256, key = str(data["sha256"]), str(data["object"])
+    if size < 0 or not _HEX.fullmatch(sha256) or not key.startswith("files/"):
+        raise BadManifest(f"it describes {str(data['path'])[:80]!r} in no way that is ours")
+    return File(_inside(data["path"]), size, mtime, mode & 0o777, sha256, _inside(key))
+
+
+def _inside(path: object) -> str:
+    parts = path.split("/") if isinstance(path, str) else [".."]
+    if "\0" in str(path) or any(part in ("", ".", "..") for part in parts):
+        raise BadManifest(f"the path {str(path)[:80]!r} leads out of the directory")
+    return str(path)
+
+
+def leads_inside(path: str, target: str) -> bool:
+    """Whether a relative link stays within the directory, going by names alone."""
+    if target.startswith("/") or "\0" in target or not target:
+        return False
+    depth = path.count("/")
+    for part in target.split("/"):
+        depth += -1 if part == ".." else part not in ("", ".")
+        if depth < 0:
+            return False
+    return True
+
+
+def object_name(scope: str, path: str, sha256: str) -> str:
+    """Where the content of a file lies. Plain ASCII, so that every tool and file system keeps it as it is."""
+    *above, name = path.split("/")
+    stem, dot, suffix = name.rpartition(".")
+    if not stem or len(suffix) > 16:
+        stem, dot, suffix = name, "", ""
+    parts = [_quoted(part) for part in above]
+    parts.append(f"{_quoted(stem)}.{sha256[:16]}{dot}{_quoted(suffix)}")
+    return "/".join([scope, *parts])
+
+
+def _quoted(part: str) -> str:
+    # Bytes that are no UTF-8 come as lone surrogates.
+    plain = quote(part.encode("utf-8", "surrogateescape"), safe=" -_+=@,").replace(" ", "%20")
+    if len(plain) > _LONGEST_PART:
+        digest = hashlib.sha256(plain.encode()).hexdigest()[:16]
+        plain = f"{plain[: _LONGEST_PART - 17]}.{digest}"
+    return plain
+
+
+# Which sets there are
+
+
+@dataclass(frozen=True, slots=True)
+class SetOf:
+    """The manifests of all nodes for one set, by node."""
+
+    names: tuple[SetName, ...]
+
+    @property
+    def key(self) -> tuple[int, str, int]:
+        return self.names[0].key
+
+    @property
+    def content(self) -> tuple[str, ...]:
+        return tuple(name.digest for name in self.names)
+
+
+def whole_sets(names: Iterable[SetName]) -> list[SetOf]:
+    """The sets of which every node's manifest is there, newest first."""
+    by_key: dict[tuple[int, str, int], dict[int, SetName]] = {}
+    for name in names:
+        by_key.setdefault(name.key, {})[name.node] = name
+    found = []
+    for members in by_key.values():
+        nodes = next(iter(members.values())).nodes
+        ordered = tuple(members[node] for node in sorted(members))
+        if len(ordered) == nodes and all(name.nodes == nodes for name in ordered):
+            found.append(SetOf(ordered))
+    return sorted(found, key=lambda each: each.key, reverse=True)
+
+
+def is_complete(manifests: Sequence[Manifest], objects: Mapping[str, int]) -> bool:
+    """Whether every file of a set is there, with its size.
+
+    Args:
+        manifests: Of all nodes of the set.
+        objects: The size of every object that is there.
+    """
+    return all(objects.get(file.object) == file.size for each in manifests for file in each.files)
+
+
+def agree(manifests: Sequence[Manifest]) -> bool:
+    """Whether all nodes have files in the same directories: no node had begun what another had not."""
+    return len({each.places for each in manifests}) <= 1
+
+
+Writer = tuple[int, str]
+"""A generation, and who it is."""
+
+
+def writers(paths: Iterable[str]) -> set[Writer]:
+    """All who have begun to copy, by what lies below `sets/`."""
+    found = (_CLAIM.match(path) for path in paths)
+    return {(int(each[1]), each[2]) for each in found if each}
+
+
+def claim_name(generation: int, writer: str) -> str:
+    """What a writer puts there as soon as it begins."""
+    return f"sets/{generation:06d}.{writer}/claim"
+
+
+def generation_of(writer: str, known: Iterable[Writer]) -> int:
+    """The generation of a writer: the one that another node of it has claimed, or the next."""
+    known = list(known)
+    mine = [generation for generation, who in known if who == writer]
+    return mine[0] if mine else max((generation for generation, _ in known), default=0) + 1
+
+
+def superfluous(names: Iterable[SetName], node: int, keep: int) -> list[SetName]:
+    """The manifests of one node that need not be kept.
+
+    Of complete sets, the newest `keep` different ones are kept, each as it was copied last. Of what is not complete
+    (yet), as many, if newer.
+    """
+    names = list(names)
+    whole = whole_sets(names)
+    kept: set[tuple[int, str, int]] = set()
+    contents: set[tuple[str, ...]] = set()
+    for each in whole:
+        if each.content not in contents and len(contents) < keep:
+            contents.add(each.content)
+            kept.add(each.key)
+    newest = whole[0].key if whole else None
+    newer = {name.key for name in names if newest is None or name.key > newest}
+    kept |= set(sorted(newer, reverse=True)[:keep])
+    return [name for name in names if name.node == node and name.key not in kept]
