@@ -1,0 +1,121 @@
+"""Values of `secrets=` taken out of what people read: output of workers, reasons, failures, kept logs of agents.
+
+What workers wrote is kept byte for byte, in files that only their owner may read; the values are masked whenever a line
+of it is given out, which also finds those that came in two pieces. A value is found as it is, and as it looks inside
+URLs, JSON and base64. It is no protection from a worker that means to show it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, quote_plus
+
+SHORTEST = 4
+"""Values with fewer characters are not masked: they would be found everywhere."""
+
+SHOWN = "***"
+# One line of several, or a piece of base64, says less than a whole value, so it must be longer.
+_SHORTEST_PART = 8
+
+
+class Mask:
+    """Takes some values out of texts. One without values changes nothing, and is false."""
+
+    def __init__(self, values: Iterable[str] = ()) -> None:
+        found = {form for value in values for form in _forms(value) if len(form) >= SHORTEST}
+        # The longest first, so that nothing is left of one that begins with another.
+        self._forms = sorted(found, key=lambda form: (-len(form), form))
+
+    def __bool__(self) -> bool:
+        return bool(self._forms)
+
+    def __call__(self, text: str) -> str:
+        """The text without the values."""
+        for form in self._forms:
+            if form in text:
+                text = text.replace(form, SHOWN)
+        return text
+
+    def finds(self, text: str) -> bool:
+        """Whether a value is in there."""
+        return any(form in text for form in self._forms)
+
+    def lines(self, lines: Sequence[str], *, whole: bool = True) -> list[str]:
+        """Lines without the values.
+
+        Args:
+            whole: False for lines of which the last may go on: it may end in the middle of a value.
+        """
+        masked = list(lines)
+        if self.finds("\n".join(lines)):
+            masked = [self(line) for line in lines]
+        if not whole and masked:
+            masked[-1] = self._without_beginning(masked[-1])
+        return masked
+
+    def inside(self, value: Any) -> Any:
+        """A value as JSON has them, with every text in it masked."""
+        if isinstance(value, str):
+            return self(value)
+        if isinstance(value, dict):
+            return {name: self.inside(each) for name, each in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.inside(each) for each in value]
+        return value
+
+    def file(self, path: Path) -> None:
+        """Masks a text file in place, if it is there and there is something to mask."""
+        if not self:
+            return
+        try:
+            text = path.read_text("utf-8", "surrogateescape")
+        except FileNotFoundError:
+            return
+        if self.finds(text):
+            path.write_text(self(text), "utf-8", "surrogateescape")
+
+    def _without_beginning(self, line: str) -> str:
+        for form in self._forms:
+            for length in range(min(len(form) - 1, len(line)), SHORTEST - 1, -1):
+                if line.endswith(form[:length]):
+                    return f"{line[:-length]}{SHOWN}"
+        return line
+
+
+def of_file(path: Path) -> Mask:
+    """The mask for a task's `secrets.json`; one that changes nothing if there is no such file."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return Mask()
+    return Mask(str(value) for value in found.values()) if isinstance(found, dict) else Mask()
+
+
+def _forms(value: str) -> Iterator[str]:
+    """How a value may look in a line."""
+    if len(value.strip()) < SHORTEST:
+        return
+    parts = [line.strip() for line in value.splitlines()]
+    for part in parts:
+        if len(parts) == 1 or len(part) >= _SHORTEST_PART:
+            yield from (part, quote(part, safe=""), quote_plus(part), json.dumps(part)[1:-1])
+    for text in {value, value.strip()}:
+        yield json.dumps(text)[1:-1]
+        yield quote(text, safe="")
+        yield from _in_base64(text.encode())
+
+
+def _in_base64(value: bytes) -> Iterator[str]:
+    """What of a value's base64 does not depend on what stands before and behind it, for each of the three places."""
+    for before in range(3):
+        padded = b"\0" * before + value
+        # Whole groups of three bytes only; the first group holds what stood before.
+        whole = padded[: len(padded) - len(padded) % 3]
+        text = base64.b64encode(whole).decode()[4 if before else 0 :]
+        if len(text) >= _SHORTEST_PART:
+            yield text
+            yield text.replace("+", "-").replace("/", "_")

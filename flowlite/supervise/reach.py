@@ -1,0 +1,232 @@
+"""Which nodes answer us, and what follows where one does not: the senses to the decision in verdict.py."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from flowlite.errors import HostKeyError, NodeUnreachable
+from flowlite.supervise.crew import Crew
+from flowlite.supervise.nodes import Finding, Node
+from flowlite.supervise.verdict import HANGS, Life, Sight, Verdict, Word, judge
+
+# A probe that takes longer counts as not answered; its answer still counts when it comes.
+PROBE_SECONDS = 2.0
+# Pause between two probes of a node that is in doubt.
+PROBE_EVERY = 0.5
+# What is done on a node may take long; after this time it is asked whether it still lives.
+_LOOK_AFTER = 3.0
+# Others are asked only if a node does not answer within this time.
+_AT_ONCE = 0.3
+# A single time without a witness proves nothing: the witness may be slow.
+_CUT_OFF = 2
+# So many of the others are asked, which is enough for both a word and a witness.
+_ASKED = 8
+
+
+Value = TypeVar("Value")
+OUT_OF_REACH = (Life.UNREACHABLE, Life.GONE)
+
+
+class Lost(Exception):
+    """A node is lost while something was to be done on it. The text is for people."""
+
+
+class GivenUp(Exception):
+    """It need not be done any more."""
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What is known of one node."""
+
+    began: float = 0.0
+    unanswered: int = 0
+    since: float = 0.0
+    proven: int = 0
+    proven_since: float = 0.0
+    alone: int = 0
+    asking: asyncio.Future[Finding] | None = None
+    why: str = "it does not answer"
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class Reach:
+    """The nodes of one attempt, as far as they answer.
+
+    Attributes:
+        cut_off_since: Unix time since when nothing answers at all, which is more likely our own network; else None.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        crew: Crew,
+        elsewhere: Callable[[], str],
+        tell: Callable[[float | None], None],
+    ) -> None:
+        """
+        Args:
+            elsewhere: Something else of the provider that answers from here now, by name; "" if nothing does. Blocks.
+            tell: Called when `cut_off_since` changes.
+        """
+        self._nodes = nodes
+        self._crew = crew
+        self._elsewhere = elsewhere
+        self._tell = tell
+        self._seen = {node.instance.id: _Seen() for node in nodes}
+        self._asking_elsewhere: asyncio.Future[str] | None = None
+        self.cut_off_since: float | None = None
+
+    @property
+    def out_of_reach(self) -> set[str]:
+        """Instances that did not answer when they were last asked."""
+        return {instance for instance, seen in self._seen.items() if seen.unanswered}
+
+    def heard(self, node: Node) -> None:
+        """The node answered, or somebody brought word of it."""
+        seen = self._seen[node.instance.id]
+        seen.unanswered = seen.proven = seen.alone = 0
+        self._set_cut_off(None)
+
+    async def persist(
+        self, node: Node, do: Callable[[Node], Value], given_up: asyncio.Event
+    ) -> Value:
+        """Does something on a node in a thread, again and again while the node does not answer but is not lost.
+
+        Raises:
+            Lost: It is, or the provider does not list it any more.
+            GivenUp: The event was set meanwhile, and the node still does not answer.
+            Exception: What `do` raised, unless that says that the node does not answer.
+        """
+        doing: asyncio.Future[Value] | None = None
+        while True:
+            if doing is None:
+                doing = asyncio.ensure_future(self._crew.run(do, node))
+            await asyncio.wait({doing}, timeout=_LOOK_AFTER)
+            if doing.done():
+                try:
+                    value = doing.result()
+                    self.heard(node)
+                    return value
+                except HostKeyError:
+                    raise
+                except (NodeUnreachable, ConnectionError, TimeoutError):
+                    doing = None
+            verdict, finding = await self.judge_alone(node)
+            if verdict is Verdict.LOST and finding.life in OUT_OF_REACH:
+                raise Lost(finding.why)
+            if given_up.is_set() and (doing is None or verdict is Verdict.CUT_OFF):
+                raise GivenUp
+            if doing is None:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(PROBE_EVERY):
+                        await given_up.wait()
+
+    async def look(self, node: Node) -> Finding:
+        """Asks a node how it is. Takes `PROBE_SECONDS` at most."""
+        seen = self._seen[node.instance.id]
+        async with seen.lock:
+            if seen.asking is None:
+                seen.asking = asyncio.ensure_future(self._crew.run(node.probe))
+            seen.began = time.monotonic()
+            await asyncio.wait({seen.asking}, timeout=PROBE_SECONDS)
+            if seen.asking.done():
+                finding, seen.asking = seen.asking.result(), None
+            else:
+                finding = Finding(Life.UNREACHABLE, seen.why)
+            if finding.life is Life.UNREACHABLE:
+                seen.why = finding.why or seen.why
+                seen.since = seen.since if seen.unanswered else seen.began
+                seen.unanswered += 1
+            elif finding.life is not Life.GONE:
+                self.heard(node)
+            return finding
+
+    async def judge_member(self, node: Node, *, leader_answers: bool) -> tuple[Verdict, Finding]:
+        """Whether a node is lost that the leader misses.
+
+        Args:
+            leader_answers: Whether the leader is on the line; else it may miss the node no longer.
+        """
+        finding = await self.look(node)
+        word = Word.SILENT if leader_answers else Word.NONE
+        verdict = judge(self._sight(node, finding, word, leader_answers))
+        # Without the leader there is something else to find out first.
+        return (
+            verdict if leader_answers or verdict is not Verdict.CUT_OFF else Verdict.WAIT
+        ), finding
+
+    async def judge_alone(self, node: Node, speechless_for: float = 0.0) -> tuple[Verdict, Finding]:
+        """Whether a node is lost that does not answer us, by what the others say of it if it is the leader.
+
+        Args:
+            speechless_for: As in `Sight`.
+        """
+        seen = self._seen[node.instance.id]
+        doubted = seen.unanswered > 0 or speechless_for >= HANGS
+        asking = asyncio.create_task(self._ask_others(node, 0.0 if doubted else _AT_ONCE))
+        finding = await self.look(node)
+        word, witness = Word.NONE, False
+        if finding.life is Life.UNREACHABLE or (doubted and finding.life is Life.ALIVE):
+            word, witness = await asking
+        else:
+            asking.cancel()
+        verdict = judge(self._sight(node, finding, word, witness, speechless_for))
+        if verdict is Verdict.CUT_OFF:
+            silent = time.monotonic() - self._seen[node.instance.id].since
+            self._set_cut_off(self.cut_off_since or time.time() - silent)
+        return verdict, finding
+
+    def _sight(
+        self, node: Node, finding: Finding, word: Word, witness: bool, speechless: float = 0.0
+    ) -> Sight:
+        seen, now = self._seen[node.instance.id], time.monotonic()
+        if seen.unanswered and witness:
+            seen.proven_since = seen.proven_since if seen.proven else seen.began
+            seen.proven += 1
+        elif seen.unanswered:
+            # Whatever was silent while nothing answered may have been out of our reach only.
+            seen.proven = 0
+            seen.alone += 1
+        return Sight(
+            finding.life,
+            seen.unanswered,
+            now - seen.since if seen.unanswered else 0.0,
+            word,
+            witness,
+            seen.proven,
+            now - seen.proven_since if seen.proven else 0.0,
+            seen.alone >= _CUT_OFF,
+            speechless,
+        )
+
+    async def _ask_others(self, node: Node, after: float) -> tuple[Word, bool]:
+        """What other nodes say of this one, and whether anything answers at all."""
+        await asyncio.sleep(after)
+        others = [each for each in self._nodes if each is not node][:_ASKED]
+        findings = await asyncio.gather(*(self.look(each) for each in others))
+        answered = [f for f in findings if f.life not in (Life.UNREACHABLE, Life.GONE)]
+        hears = [f.hears_leader for f in answered if f.life is Life.ALIVE] if node.rank == 0 else []
+        word = Word.HEARD if True in hears else Word.SILENT if hears else Word.NONE
+        return word, bool(answered) or bool(await self._ask_elsewhere())
+
+    async def _ask_elsewhere(self) -> str:
+        asking = self._asking_elsewhere
+        if asking is None:
+            asking = self._asking_elsewhere = asyncio.ensure_future(self._crew.run(self._elsewhere))
+        await asyncio.wait({asking}, timeout=PROBE_SECONDS)
+        if not asking.done():
+            return ""
+        if self._asking_elsewhere is asking:
+            self._asking_elsewhere = None
+        return "" if asking.exception() else asking.result()
+
+    def _set_cut_off(self, since: float | None) -> None:
+        if since != self.cut_off_since:
+            self.cut_off_since = since
+            self._tell(since)

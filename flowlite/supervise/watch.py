@@ -1,0 +1,117 @@
+"""Watching over a gang that is being followed: nodes that the leader misses, that never join, and the leader itself."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from flowlite.node import messages
+from flowlite.node.supervisor_link import SupervisorLink
+from flowlite.supervise.nodes import Finding, Node
+from flowlite.supervise.reach import OUT_OF_REACH, PROBE_EVERY, Reach
+from flowlite.supervise.verdict import Life, Verdict
+
+# The leader is looked at this long after its line went dead, or after it has said nothing for so long.
+PROBE_AFTER = 0.25
+SILENCE = 3.5
+# A node that answers but is missed by the leader is looked at again at this pace.
+LOOK_EVERY = 2.0
+# Nodes that have not joined are looked at from then on; a started agent has so long to say that it runs.
+_JOIN_SECONDS = 4.0
+_START_SECONDS = 30.0
+# Of those, so many at a time: where hundreds are missing, a few tell why.
+_MOST_LOOKS = 16
+
+
+class Watch:
+    """Looks after the nodes of one attempt.
+
+    Attributes:
+        replace: Instances that must not be used again, with why.
+    """
+
+    def __init__(self, nodes: Sequence[Node], reach: Reach) -> None:
+        self._nodes = nodes
+        self._reach = reach
+        self._joined: set[int] = set()
+        self._confirming: dict[str, asyncio.Task[None]] = {}
+        self.replace: dict[str, str] = {}
+
+    def handle(self, link: SupervisorLink, event: Mapping[str, Any]) -> None:
+        """Takes in an event of the gang."""
+        kind = event["kind"]
+        if kind == "joined":
+            self._joined.add(int(event["rank"]))
+        elif kind == "suspect" and event["instance"] not in self._confirming:
+            confirming = self._confirm(link, event["instance"], str(event["why"]))
+            self._confirming[event["instance"]] = asyncio.create_task(confirming)
+        elif kind == "back" and (task := self._confirming.pop(event["instance"], None)) is not None:
+            task.cancel()
+
+    def close(self) -> None:
+        """Looks no more."""
+        for task in self._confirming.values():
+            task.cancel()
+
+    def note(self, node: Node, finding: Finding) -> None:
+        """A node is lost; where its machine is gone or out of reach, it is not used again."""
+        if finding.life in OUT_OF_REACH:
+            self.replace[node.instance.id] = finding.why
+
+    async def leader(self, link: SupervisorLink) -> Finding:
+        """Returns, with what is known of it, once the leader is known to be gone."""
+        node, quiet = self._nodes[0], False
+        while True:
+            await asyncio.sleep(PROBE_AFTER)
+            if _is_heard(link):
+                quiet = False
+                self._reach.heard(node)
+                continue
+            if not quiet:
+                quiet = True
+                continue
+            verdict, finding = await self._reach.judge_alone(node, link.silence)
+            if _is_heard(link) or link.phase == messages.ENDED:
+                continue
+            if verdict is Verdict.LOST:
+                self.note(node, finding)
+                return finding
+            await asyncio.sleep(PROBE_EVERY if finding.life is Life.UNREACHABLE else PROBE_AFTER)
+
+    async def joining(self, link: SupervisorLink) -> None:
+        """Sees to it that nobody waits for a node that cannot join any more; returns when all have joined."""
+        began = time.monotonic()
+        await asyncio.sleep(_JOIN_SECONDS)
+        while missing := self._missing():
+            if _is_heard(link):
+                looks = [self._look_after(link, n, began) for n in missing[:_MOST_LOOKS]]
+                await asyncio.gather(*looks)
+            await asyncio.sleep(PROBE_EVERY)
+
+    def _missing(self) -> list[Node]:
+        return [node for node in self._nodes[1:] if node.rank not in self._joined]
+
+    async def _look_after(self, link: SupervisorLink, node: Node, began: float) -> None:
+        verdict, finding = await self._reach.judge_member(node, leader_answers=_is_heard(link))
+        early = finding.life is Life.ABSENT and time.monotonic() < began + _START_SECONDS
+        if verdict is Verdict.LOST and not early and node in self._missing():
+            self.note(node, finding)
+            await link.stop("lost", f"{node.name} did not join: {finding.why}")
+
+    async def _confirm(self, link: SupervisorLink, instance: str, why: str) -> None:
+        """The second source: a node that the leader misses is looked at through its own connection."""
+        node = next(each for each in self._nodes if each.instance.id == instance)
+        while True:
+            verdict, finding = await self._reach.judge_member(node, leader_answers=_is_heard(link))
+            if verdict is Verdict.LOST:
+                self.note(node, finding)
+                await link.lost(instance, f"{why}; {finding.why}")
+                return
+            doubtful = finding.life is Life.UNREACHABLE
+            await asyncio.sleep(PROBE_EVERY if doubtful else LOOK_EVERY)
+
+
+def _is_heard(link: SupervisorLink) -> bool:
+    return link.attached and link.silence < SILENCE

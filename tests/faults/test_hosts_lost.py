@@ -1,0 +1,203 @@
+"""Hosts that die without a word, fall silent or are cut off for long: what is concluded, and that no rank runs twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.faults.on_hosts import COUNT, HostGang, Site, pause, shell
+from tests.helpers import assert_no_process_left, eventually, processes_of
+from tests.hosts import Cluster, Host
+
+# Writes its attempt into a file of the shared directory, again and again, until it may go.
+WRITE = (
+    "echo $$; while [ ! -e /tmp/go ]; do echo $FLOW_ATTEMPT >> /mnt/shared/rank$RANK; sleep 0.05; done"
+)
+
+
+def kinds(gang: HostGang) -> list[str]:
+    return [kind for kind, _ in gang.events]
+
+
+@pytest.mark.parametrize(
+    "node", [pytest.param(0, id="leader", marks=pytest.mark.slow), pytest.param(1, id="member")]
+)
+def test_a_power_cut_ends_the_task_and_names_the_node(site: Site, node: int) -> None:
+    gang = site.submit(shell(COUNT))
+    gang.wait("running")
+    site.hosts[node].power_cut()
+    record = gang.end("failed", timeout=40)
+    leader = ", the leader," if node == 0 else ""
+    assert record.reason.startswith(f"node {node} ({record.roster[node]}){leader} is lost: "), (
+        gang.story()
+    )
+    assert gang.counted(1 - node) > 0
+
+
+@pytest.mark.slow
+def test_a_gang_of_one_is_lost_if_another_host_of_the_pool_answers(site: Site) -> None:
+    gang = site.submit(shell(COUNT), nodes=1)
+    gang.wait("running")
+    site.hosts[0].power_cut()
+    assert "is lost" in gang.end("failed", timeout=60).reason
+
+
+@pytest.mark.slow
+def test_a_gang_of_one_in_a_pool_of_one_is_not_given_up(
+    hosts: Cluster, flow_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing shows whether it is the host or the way there, so nothing is concluded."""
+    site = Site(hosts, flow_home, monkeypatch, hosts[:1])
+    gang = site.submit(shell(COUNT), nodes=1)
+    gang.wait("running")
+    hosts[0].partition()
+    told = "the node cannot be reached since"
+    eventually(lambda: gang.record.reason.startswith(told), timeout=60)
+    pause(20.0)
+    assert gang.record.state == "running"
+    hosts[0].heal()
+    eventually(lambda: gang.record.reason == "all ranks started", timeout=60)
+    site.go()
+    assert gang.end().attempt == 1
+    gang.counted_to_the_end(0)
+
+
+@pytest.mark.slow
+def test_a_leader_that_hangs_for_good_is_lost(site: Site) -> None:
+    gang = site.submit(shell(COUNT))
+    gang.wait("running")
+    site.hosts[0].pause()
+    record = gang.wait(timeout=60)
+    assert record.state == "failed"
+    assert "the leader, is lost" in record.reason
+    site.hosts[0].resume()
+    # It was frozen past its time: it stops by itself as soon as it wakes.
+    eventually(lambda: not workers_on(site.hosts[0], gang), timeout=40)
+
+
+@pytest.mark.slow
+def test_an_agent_that_hangs_on_a_host_that_lives_ends_the_gang(site: Site) -> None:
+    gang = site.submit(shell(COUNT))
+    gang.wait("running")
+    os.kill(gang.agent_on(1), signal.SIGSTOP)
+    # Its process is there, so nobody calls it dead; it is given up when it must have stopped its workers by itself.
+    record = gang.wait("stopping", timeout=60)
+    assert f"node 1 ({record.roster[1]}) is lost" in record.reason
+    gang.end("failed", timeout=90)
+
+
+def workers_on(host: Host, gang: HostGang) -> list[int]:
+    """Workers of a task that run on a host."""
+    return [pid for pid in processes_of(gang.id) if pid in host.pids() and _is_worker(pid)]
+
+
+def _is_worker(pid: int) -> bool:
+    try:
+        return b"RANK=" in Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return False
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("node", [0, 1], ids=["leader", "member"])
+def test_a_partitioned_host_stops_its_workers_before_others_take_their_place(
+    site: Site, node: int
+) -> None:
+    gang = site.submit(shell(WRITE), retries=1)
+    gang.wait("running")
+    shared = site.cluster.shared / f"rank{node}"
+    eventually(shared.exists)
+    host = site.hosts[node]
+    host.partition()
+    record = eventually(
+        lambda: (found := gang.record).attempt == 2 and found.state == "running" and found,
+        timeout=120,
+        every=0.005,
+    )
+    assert workers_on(host, gang) == []
+    assert "fencing" not in kinds(gang)
+    assert any("it must be certain" in text for _, text in gang.events)
+    # The vacated rank has another host, the other rank has the one it had.
+    assert record.roster[node].split("-")[2:3] == ["node02"]
+    assert f"node0{1 - node}" in record.roster[1 - node]
+    host.heal()
+    pause(5.0)
+    site.go()
+    assert gang.end(timeout=90).state == "completed"
+    attempts = shared.read_text().split()
+    # Nothing of the first attempt was written after anything of the second.
+    assert attempts == sorted(attempts)
+    assert set(attempts) == {"1", "2"}
+    assert_no_process_left(gang.id, timeout=30)
+
+
+@pytest.mark.slow
+def test_a_host_that_was_killed_is_replaced_and_not_leased_again(site: Site) -> None:
+    gang = site.submit(shell(COUNT), retries=1)
+    gang.wait("running")
+    site.hosts[0].kill()
+    eventually(lambda: gang.record.state == "stopping", timeout=30)
+    # It comes back, and says itself that nothing runs there any more: that is waited for, and not for the clock.
+    site.hosts[0].start()
+    record = eventually(
+        lambda: (found := gang.record).attempt == 2 and found.state == "running" and found,
+        timeout=60,
+    )
+    assert "node00" not in str(record.roster)
+    site.go()
+    gang.end()
+    for rank in range(2):
+        gang.counted_to_the_end(rank, attempt=2)
+
+
+def test_a_worker_that_dies_is_the_first_failure(site: Site) -> None:
+    gang = site.submit(shell(f"[ $RANK = 1 ] && sleep 1 && exit 7; {COUNT}"))
+    assert gang.end("failed").reason == "first failure: node 1, rank 1: exited with 7"
+
+
+def test_a_crash_starts_the_gang_again_on_the_same_hosts(site: Site) -> None:
+    gang = site.submit(shell(f"[ $FLOW_ATTEMPT$RANK = 11 ] && exit 7; {COUNT}"), retries=1)
+    eventually(lambda: gang.record.attempt == 2 and gang.record.state == "running", timeout=60)
+    first = [event for event in gang.store.events(gang.id) if event.kind == "first_failure"]
+    assert [event.text for event in first] == ["first failure: node 1, rank 1: exited with 7"]
+    site.go()
+    record = gang.end()
+    assert ["node00" in record.roster[0], "node01" in record.roster[1]] == [True, True]
+    assert len(gang.store.intents(gang.id)) == 1
+    for rank in range(2):
+        gang.counted_to_the_end(rank, attempt=2)
+
+
+@pytest.mark.slow
+def test_preemption_starts_again_and_is_no_failure(site: Site) -> None:
+    gang = site.submit(shell(COUNT))
+    gang.wait("running")
+    os.kill(gang.agent_on(1), signal.SIGTERM)
+    eventually(lambda: gang.record.attempt == 2 and gang.record.state == "running", timeout=60)
+    site.go()
+    assert gang.end().retries_used == 0
+
+
+def test_the_rendezvous_listens_on_the_private_address_only_and_is_encrypted(site: Site) -> None:
+    gang = site.submit(shell(COUNT))
+    gang.wait("running")
+    leader, other = site.hosts[:2]
+    (directory,) = gang.directories(0)
+    port = int(json.loads((directory / "leader.json").read_bytes())["port"])
+    listening = leader.exec(["ss", "-ltnH", f"sport = :{port}"]).stdout.split()
+    assert listening[3] == f"{leader.address}:{port}"
+    agents = [gang.agent_on(node) for node in range(2)]
+    assert all("/_ssl." in Path(f"/proc/{agent}/maps").read_text() for agent in agents)
+    (beside,) = gang.directories(1)
+    assert (directory / "rendezvous.key").stat().st_mode & 0o777 == 0o600
+    assert not (beside / "rendezvous.key").exists()
+    assert not gang.paths.certificate_key(1).exists()
+    said = other.exec(["sh", "-c", f"echo hello | timeout 2 nc -w 1 {leader.address} {port} | wc -c"])
+    assert said.stdout.strip() == "0" or said.returncode != 0
+    site.go()
+    gang.end()

@@ -1,0 +1,232 @@
+"""A bad network: a client that is gone for minutes, delay and loss, and a log reader that is cut off a thousand times."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from flowlite.node import supervisor_link, tls
+from flowlite.node.supervisor_link import SupervisorLink
+from tests.faults.on_hosts import COUNT, Site, pause, shell, soon
+from tests.helpers import eventually
+from tests.node.agents import SECRET, RealGang
+from tests.node.proxy import Proxy
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_client_is_cut_off_for_minutes_and_nothing_stops(site: Site) -> None:
+    gang = site.submit(shell(COUNT))
+    gang.wait("running")
+    laptop = site.cluster.laptop
+    eventually(lambda: gang.counted(0) > 20)
+    laptop.partition()
+    seen = [gang.counted(rank) for rank in range(2)]
+    told = eventually(
+        lambda: "the nodes cannot be reached since" in (found := gang.record).reason and found,
+        timeout=60,
+    )
+    assert told.state == "running"
+    pause(120.0)
+    assert gang.record.state == "running"
+    assert [gang.counted(rank) for rank in range(2)] == seen
+    laptop.heal()
+    # What was written meanwhile is all there, from the exact byte on.
+    eventually(lambda: min(gang.counted(rank) for rank in range(2)) > seen[0] + 1200, timeout=60)
+    assert gang.record.reason == "all ranks started"
+    site.go()
+    assert gang.end().attempt == 1
+    for rank in range(2):
+        gang.counted_to_the_end(rank)
+    assert not [kind for kind, _ in gang.events if kind in ("suspect", "lost")]
+
+
+@pytest.mark.slow
+def test_the_gang_ends_while_the_client_is_cut_off(site: Site) -> None:
+    gang = site.submit(shell(f"{COUNT}; exit $RANK"))
+    gang.wait("running")
+    site.cluster.laptop.partition()
+    site.go()
+    pause(25.0)
+    assert gang.record.state == "running"
+    site.cluster.laptop.heal()
+    assert gang.end("failed").reason == "first failure: node 1, rank 1: exited with 1"
+    for rank in range(2):
+        gang.counted_to_the_end(rank)
+
+
+@pytest.mark.slow
+def test_a_task_is_cancelled_while_the_client_is_cut_off(site: Site) -> None:
+    gang = site.submit(shell(COUNT))
+    gang.wait("running")
+    site.cluster.laptop.partition()
+    eventually(lambda: "cannot be reached since" in gang.record.reason, timeout=60)
+    gang.store.request_cancel(gang.id)
+    pause(3.0)
+    # Whoever cannot reach the nodes cannot say that they have stopped.
+    assert not gang.record.final
+    site.cluster.laptop.heal()
+    gang.end("cancelled", timeout=90)
+
+
+def slow_network(site: Site) -> None:
+    """100 ms each way between any two, and 5 % of the frames lost on the way."""
+    for machine in (*site.cluster, site.cluster.laptop):
+        machine.delay(50, loss_percent=2.5)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_delay_and_loss_stop_nothing(site: Site) -> None:
+    slow_network(site)
+    gang = site.submit(shell(COUNT))
+    gang.wait("running", timeout=120)
+    eventually(lambda: gang.counted(0) > 60, timeout=60)
+    site.cluster.laptop.partition()
+    pause(6.0)
+    site.cluster.laptop.heal()
+    gang.kill_supervisor()
+    gang.wait("running", timeout=60)
+    site.go()
+    assert gang.end(timeout=120).attempt == 1
+    for rank in range(2):
+        gang.counted_to_the_end(rank)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("node", [0, 1], ids=["leader", "member"])
+def test_a_host_dies_in_a_slow_network(site: Site, node: int) -> None:
+    slow_network(site)
+    gang = site.submit(shell(COUNT))
+    gang.wait("running", timeout=120)
+    site.hosts[node].power_cut()
+    record = gang.end("failed", timeout=120)
+    assert f"node {node} ({record.roster[node]})" in record.reason
+
+
+# The log reader
+
+WRITE = """
+import os, random, sys, time
+chance, out = random.Random(int(os.environ["RANK"])), sys.stdout.buffer
+while not os.path.exists(sys.argv[1]):
+    out.write(chance.randbytes(chance.randint(1, 40_000)))
+    out.flush()
+    time.sleep(0.002)
+"""
+
+
+class Uneven(random.Random):
+    """Most connections break soon; some live long enough for a chunk of the largest size."""
+
+    def randint(self, a: int, b: int) -> int:
+        return a + int((b - a) * self.random() ** 6)
+
+
+def hashed(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_thousand_disconnects_of_the_log_reader_lose_and_double_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Encrypted, at bytes drawn at random: in handshakes, in headers, in the middle of a chunk."""
+    monkeypatch.setattr(supervisor_link, "RETRY_FIRST", 0.001)
+    monkeypatch.setattr(supervisor_link, "RETRY_MOST", 0.01)
+    go = tmp_path / "go"
+    call = {"kind": "command", "argv": [sys.executable, "-c", WRITE, str(go)]}
+    with RealGang(tmp_path, call, nodes=2, processes_per_node=2, tls=True) as gang:
+        gang.start()
+        place = gang.tell_leader()
+
+        async def read() -> int:
+            async with Proxy((place["address"], place["port"])) as proxy:
+                proxy.random = Uneven(7)
+                gang.link = _reader(gang, proxy)
+                await gang.until("started")
+                proxy.budget = (500, 900_000)
+                proxy.tear()
+                following = asyncio.create_task(gang.until("ended", within=200))
+                while proxy.breaks < 1000:
+                    await asyncio.sleep(0.05)
+                    assert not following.done(), following
+                proxy.budget = None
+                go.touch()
+                await following
+                await gang.finish_after_end()
+                return proxy.breaks
+
+        assert asyncio.run(read()) >= 1000
+        for node in range(2):
+            for rank in range(2 * node, 2 * node + 2):
+                written = gang.paths[node].stream(rank, "out").read_bytes()
+                assert len(written) > 1_000_000
+                assert hashed(bytes(gang.streams[f"{rank}.out"])) == hashed(written)
+        gang.assert_nothing_left()
+
+
+def _reader(gang: RealGang, proxy: Proxy) -> SupervisorLink:
+    def keep(rank: int, node: int, stream: str, offset: int, when: float, blob: bytes) -> None:
+        kept = gang.streams.setdefault(f"{rank}.{stream}", bytearray())
+        assert len(kept) == offset
+        kept += blob
+
+    return SupervisorLink(
+        task=gang.task,
+        epoch=gang.epoch,
+        secret=SECRET,
+        dial=lambda: asyncio.open_connection(*proxy.address),
+        on_chunk=keep,
+        offsets=lambda: {name: len(kept) for name, kept in gang.streams.items()},
+        beat=0.2,
+        shields=tls.client(gang.paths[0].certificate),
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_sessions_of_the_leader_are_thrown_out_again_and_again(site: Site) -> None:
+    """The whole way of a line, from the host's disk through SSH to the file here."""
+    text = f"exec {sys.executable} -c '{WRITE}' /tmp/go"
+    gang = site.submit(shell(text), processes_per_node=2)
+    gang.wait("running")
+    leader, chance = site.hosts[0], random.Random(3)
+    for _ in range(40):
+        leader.restart_sshd(sessions=True)
+        time.sleep(chance.uniform(0.0, 0.6))
+    assert gang.record.state == "running"
+    # What the workers have written by then must be here in the end, byte for byte, so their host keeps it until asked.
+    site.go()
+    written = _hashes_when_done(gang_done=lambda: gang.record.state != "running", site=site, gang=gang)
+    record = gang.end()
+    assert record.attempt == 1
+    for rank in range(4):
+        (found,) = gang.paths.logs.glob(f"a1.n*.r{rank}.out")
+        assert written[rank] == (found.stat().st_size, hashed(found.read_bytes()))
+
+
+def _hashes_when_done(
+    gang_done: Callable[[], bool], site: Site, gang: object
+) -> dict[int, tuple[int, str]]:
+    """What lies on the hosts once the workers have ended; read again until the gang has."""
+    found: dict[int, tuple[int, str]] = {}
+
+    def read() -> bool:
+        for rank in range(4):
+            for directory in gang.directories(rank // 2):  # type: ignore[attr-defined]
+                data = (directory / f"r{rank}.out").read_bytes()
+                found[rank] = (len(data), hashed(data))
+        return gang_done()
+
+    soon(read)
+    return found

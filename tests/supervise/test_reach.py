@@ -1,0 +1,258 @@
+"""The senses of a supervisor: who answers, what the others say, and whether it is our own network that is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from flowlite.errors import HostKeyError, NodeUnreachable, ProviderError
+from flowlite.provider import Instance, NodeSettings
+from flowlite.supervise import reach as reach_module
+from flowlite.supervise import verdict as verdict_module
+from flowlite.supervise.crew import Crew
+from flowlite.supervise.nodes import Finding, Node
+from flowlite.supervise.reach import GivenUp, Lost, Reach
+from flowlite.supervise.verdict import Life, Verdict
+
+U, A, D, G = Life.UNREACHABLE, Life.ALIVE, Life.DEAD, Life.GONE
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same decisions, without the seconds."""
+    monkeypatch.setattr(reach_module, "PROBE_EVERY", 0.001)
+    monkeypatch.setattr(reach_module, "PROBE_SECONDS", 0.05)
+    monkeypatch.setattr(reach_module, "_LOOK_AFTER", 0.02)
+    monkeypatch.setattr(verdict_module, "PATIENCE", 0.0)
+    monkeypatch.setattr(verdict_module, "PATIENCE_ALONE", 0.0)
+    monkeypatch.setattr(reach_module, "_AT_ONCE", 0.0)
+
+
+class FakeNode(Node):
+    """A node that answers as it is told to."""
+
+    def __init__(self, rank: int, life: Life, hears: bool = True) -> None:
+        settings = NodeSettings(home="/nowhere", python="python")
+        super().__init__(None, Instance(f"n{rank}", "t1"), settings, rank, 1)  # type: ignore[arg-type]
+        self.life = life
+        self.hears = hears
+        self.probes = 0
+        self.hangs: threading.Event | None = None
+
+    def probe(self) -> Finding:
+        self.probes += 1
+        if self.hangs is not None:
+            self.hangs.wait(5)
+        return Finding(self.life, f"as {self.life}", self.hears)
+
+
+@dataclass
+class Scene:
+    """Some nodes, something else that answers or not, and what was told."""
+
+    nodes: list[FakeNode]
+    elsewhere: str = ""
+    told: list[float | None] = field(default_factory=list)
+
+    def play(self, act: Callable[[Reach], Awaitable[Any]]) -> Any:
+        async def run() -> Any:
+            asked = Reach(self.nodes, Crew(), lambda: self.elsewhere, self.told.append)
+            async with asyncio.timeout(20):
+                return await act(asked)
+
+        return asyncio.run(run())
+
+
+async def alone(asked: Reach, node: Node, times: int = 5) -> Verdict:
+    """The verdict after so many looks."""
+    verdict = Verdict.WAIT
+    for _ in range(times):
+        verdict, _ = await asked.judge_alone(node)
+    return verdict
+
+
+@pytest.mark.parametrize(
+    ("others", "elsewhere", "verdict"),
+    [
+        ([(A, False)], "", Verdict.LOST),
+        ([(A, True)], "", Verdict.WAIT),
+        ([(A, False), (A, True)], "", Verdict.WAIT),
+        ([(U, True)], "", Verdict.CUT_OFF),
+        ([(G, True)], "", Verdict.CUT_OFF),
+        ([], "", Verdict.CUT_OFF),
+        ([], "another host", Verdict.LOST),
+        ([(U, True)], "another host", Verdict.LOST),
+        ([(D, True)], "", Verdict.LOST),
+    ],
+    ids=[
+        "another says that it is silent",
+        "another hears it",
+        "one of two hears it",
+        "the other is silent, too",
+        "the other is gone",
+        "alone",
+        "alone, but another host answers",
+        "both silent, but another host answers",
+        "the other's agent is dead",
+    ],
+)
+def test_a_leader_that_does_not_answer(
+    others: list[tuple[Life, bool]], elsewhere: str, verdict: Verdict
+) -> None:
+    nodes = [FakeNode(0, U), *(FakeNode(n + 1, *other) for n, other in enumerate(others))]
+    scene = Scene(nodes, elsewhere)
+    assert scene.play(lambda asked: alone(asked, nodes[0])) is verdict
+    assert (len(scene.told) == 1) is (verdict is Verdict.CUT_OFF)
+
+
+def test_silence_while_nothing_answered_is_no_proof_when_the_others_are_back_first() -> None:
+    nodes = [FakeNode(0, U), FakeNode(1, U, False)]
+    scene = Scene(nodes)
+
+    async def act(asked: Reach) -> None:
+        assert await alone(asked, nodes[0], 5) is Verdict.CUT_OFF
+        nodes[1].life = A
+        # Its own connection recovers a little later than the other's.
+        assert await alone(asked, nodes[0], 20) is Verdict.WAIT
+        nodes[0].life = A
+        assert await alone(asked, nodes[0], 1) is Verdict.WAIT
+        nodes[0].life = U
+        assert await alone(asked, nodes[0], 5) is Verdict.LOST
+
+    scene.play(act)
+
+
+def test_two_unanswered_probes_are_not_enough() -> None:
+    nodes = [FakeNode(0, U), FakeNode(1, A, False)]
+    assert Scene(nodes).play(lambda asked: alone(asked, nodes[0], 2)) is Verdict.WAIT
+
+
+def test_being_cut_off_is_told_once_and_ends_with_the_first_answer() -> None:
+    node = FakeNode(0, U)
+    scene = Scene([node])
+
+    async def act(asked: Reach) -> None:
+        await alone(asked, node, 8)
+        assert asked.cut_off_since is not None
+        assert asked.out_of_reach == {"n0"}
+        node.life = A
+        await asked.look(node)
+        assert asked.cut_off_since is None
+        assert asked.out_of_reach == set()
+
+    scene.play(act)
+    assert len(scene.told) == 2
+    assert scene.told[1] is None
+
+
+def test_a_probe_that_hangs_counts_as_unanswered_and_is_not_asked_twice() -> None:
+    node = FakeNode(0, A)
+    node.hangs = threading.Event()
+
+    async def act(asked: Reach) -> None:
+        for _ in range(4):
+            assert (await asked.look(node)).life is U
+        assert node.probes == 1
+        assert node.hangs is not None
+        node.hangs.set()
+        assert (await asked.look(node)).life is A
+        assert asked.out_of_reach == set()
+
+    Scene([node]).play(act)
+
+
+def test_a_member_is_lost_on_the_word_of_a_leader_that_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(verdict_module, "PATIENCE_AFTER", 0.0)
+    node = FakeNode(1, U)
+
+    async def act(asked: Reach) -> None:
+        for _ in range(6):
+            assert (await asked.judge_member(node, leader_answers=False))[0] is Verdict.WAIT
+        for verdict in (Verdict.WAIT, Verdict.WAIT, Verdict.LOST):
+            assert (await asked.judge_member(node, leader_answers=True))[0] is verdict
+
+    scene = Scene([FakeNode(0, A), node])
+    scene.play(act)
+    assert scene.told == []
+
+
+# Doing something on a node
+
+
+@pytest.fixture
+def later() -> Iterator[asyncio.Event]:
+    yield asyncio.Event()
+
+
+def test_what_does_not_get_through_is_done_again(later: asyncio.Event) -> None:
+    node = FakeNode(0, U)
+    scene = Scene([node])
+    tries: list[int] = []
+
+    def do(_: Node) -> str:
+        tries.append(len(tries))
+        if len(tries) < 20:
+            raise NodeUnreachable("no answer")
+        return "done"
+
+    # Cut off all the while: that is no reason to give anything up.
+    assert scene.play(lambda asked: asked.persist(node, do, later)) == "done"
+    assert len(tries) == 20
+    assert scene.told[-1] is None
+
+
+def test_a_node_that_is_lost_meanwhile_is_not_waited_for(later: asyncio.Event) -> None:
+    nodes = [FakeNode(0, A), FakeNode(1, U)]
+    hanging = threading.Event()
+
+    def do(_: Node) -> None:
+        hanging.wait(10)
+
+    with pytest.raises(Lost, match="as unreachable"):
+        Scene(nodes).play(lambda asked: asked.persist(nodes[1], do, later))
+    hanging.set()
+
+
+def test_what_takes_long_on_a_node_that_lives_is_waited_for(later: asyncio.Event) -> None:
+    node = FakeNode(0, A)
+    release = threading.Event()
+
+    async def act(asked: Reach) -> str:
+        doing = asyncio.create_task(asked.persist(node, lambda _: release.wait(10), later))
+        while node.probes < 5:
+            await asyncio.sleep(0.005)
+        release.set()
+        return str(await doing)
+
+    assert Scene([node]).play(act) == "True"
+
+
+@pytest.mark.parametrize(
+    "error", [HostKeyError("another key"), ProviderError("no"), OSError(28, "full")]
+)
+def test_other_troubles_are_the_callers(error: Exception, later: asyncio.Event) -> None:
+    def do(_: Node) -> None:
+        raise error
+
+    with pytest.raises(type(error)):
+        Scene([FakeNode(0, A)]).play(lambda asked: asked.persist(asked._nodes[0], do, later))
+
+
+def test_nobody_waits_for_what_is_given_up() -> None:
+    def do(_: Node) -> None:
+        raise NodeUnreachable("no answer")
+
+    async def act(asked: Reach) -> None:
+        given_up = asyncio.Event()
+        given_up.set()
+        with pytest.raises(GivenUp):
+            await asked.persist(asked._nodes[0], do, given_up)
+
+    Scene([FakeNode(0, U)]).play(act)

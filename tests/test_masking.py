@@ -1,0 +1,206 @@
+"""No reader of a task's output, reasons or failures sees the value of a secret."""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowlite import FlowApp, TaskFailed, masking
+from flowlite.logs import Logs
+from flowlite.masking import SHOWN, Mask
+
+SECRET = 'hunter2/&"x'
+
+
+def write(directory: Path, *pieces: bytes) -> None:
+    """A stream as the supervisor keeps it; every piece came at a time of its own."""
+    path = directory / "a1.n0.r0.out"
+    for number, piece in enumerate(pieces):
+        with open(path, "ab") as file, open(f"{path}.idx", "ab") as index:
+            index.write(struct.pack("<Qd", file.tell(), 1_700_000_000.0 + number))
+            index.flush()
+            file.write(piece)
+
+
+def texts(directory: Path, **options: object) -> list[str]:
+    mask = Mask([SECRET])
+    logs = Logs(directory, mask=mask, **options)  # type: ignore[arg-type]
+    lines = [line.text for line in logs]
+    shown = [line.split("] ", 2)[2] for line in "".join(logs.blocks()).splitlines()]
+    assert shown == lines
+    return lines
+
+
+FORMS = {
+    "plain": SECRET,
+    "in a URL": quote(SECRET, safe=""),
+    "in JSON": json.dumps({"token": SECRET}),
+    "in base64": base64.b64encode(SECRET.encode()).decode(),
+    "in base64 with a user before it": base64.b64encode(f"me:{SECRET}".encode()).decode(),
+    "in base64 with more around it": base64.b64encode(f"token={SECRET}&x=1".encode()).decode(),
+}
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())
+def test_a_line_does_not_show_it(tmp_path: Path, form: str) -> None:
+    write(tmp_path, f"before\nkey {form} end\nafter\n".encode())
+    lines = texts(tmp_path)
+    assert lines[0::2] == ["before", "after"]
+    assert lines[1].startswith("key ")
+    assert SHOWN in lines[1]
+    assert form not in lines[1]
+    assert SECRET not in lines[1]
+
+
+def test_it_is_found_when_it_comes_in_pieces(tmp_path: Path) -> None:
+    raw = f"a {SECRET} b\n".encode()
+    write(tmp_path, *(raw[at : at + 1] for at in range(len(raw))))
+    assert texts(tmp_path) == [f"a {SHOWN} b"]
+
+
+@pytest.mark.parametrize("length", range(4, len(SECRET)))
+def test_a_line_that_ends_in_the_middle_of_it_shows_nothing_of_it(
+    tmp_path: Path, length: int
+) -> None:
+    write(tmp_path, f"done\nkey {SECRET[:length]}".encode())
+    assert texts(tmp_path) == ["done", f"key {SHOWN}"]
+
+
+def test_control_characters_do_not_hide_it(tmp_path: Path) -> None:
+    write(tmp_path, f"x\rkey {SECRET[:4]}\x07{SECRET[4:]}\n".encode())
+    assert texts(tmp_path) == [f"key {SHOWN}"]
+
+
+def test_positions_count_bytes_as_written(tmp_path: Path) -> None:
+    write(tmp_path, f"one {SECRET}\ntwo {SECRET}\n".encode())
+    logs = Logs(tmp_path, mask=Mask([SECRET]))
+    lines = iter(logs)
+    assert next(lines).text == f"one {SHOWN}"
+    assert logs.position == {"a1.n0.r0.out": len(f"one {SECRET}\n")}
+    rest = Logs(tmp_path, after=logs.position, mask=Mask([SECRET]))
+    assert [line.text for line in rest] == [f"two {SHOWN}"]
+    assert SECRET in (tmp_path / "a1.n0.r0.out").read_text()
+
+
+def test_a_secret_of_several_lines_is_masked_line_by_line(tmp_path: Path) -> None:
+    key = "-----BEGIN KEY-----\nMIIabcdefgh\n  \nx\n-----END KEY-----\n"
+    write(tmp_path, key.encode())
+    logs = Logs(tmp_path, mask=Mask([key]))
+    assert [line.text for line in logs] == [SHOWN, SHOWN, "  ", "x", SHOWN]
+
+
+def test_short_values_are_left_alone() -> None:
+    assert not Mask(["", "abc", "   "])
+    assert Mask(["abc"])("abc") == "abc"
+    assert Mask(["abcd"])("abcde") == f"{SHOWN}e"
+
+
+def test_the_longest_is_masked_whole() -> None:
+    assert Mask(["token", "token-long"])("my token-long token") == f"my {SHOWN} {SHOWN}"
+
+
+def test_everything_in_a_report_is_masked() -> None:
+    body = {"rank": 3, "failure": {"message": f"bad {SECRET}"}, "tail": ["ok", SECRET], "at": 1.5}
+    assert Mask([SECRET]).inside(body) == {
+        "rank": 3,
+        "failure": {"message": f"bad {SHOWN}"},
+        "tail": ["ok", SHOWN],
+        "at": 1.5,
+    }
+
+
+def test_values_come_from_the_file_of_the_task(tmp_path: Path) -> None:
+    path = tmp_path / "secrets.json"
+    assert not masking.of_file(path)
+    path.write_text(json.dumps({"TOKEN": SECRET}))
+    log = tmp_path / "agent.log"
+    log.write_bytes(b"\xff " + SECRET.encode())
+    masking.of_file(path).file(log)
+    assert log.read_bytes() == b"\xff ***"
+    masking.of_file(path).file(tmp_path / "missing")
+
+
+# Without the character that is shown instead, which would make values of its own.
+characters = st.characters(min_codepoint=43, max_codepoint=126)
+printable = st.text(characters, min_size=4, max_size=12)
+
+
+@given(values=st.lists(printable, min_size=1, max_size=4), around=st.text(characters, max_size=20))
+def test_no_value_is_left_anywhere(values: list[str], around: str) -> None:
+    mask = Mask(values)
+    for value in values:
+        masked = mask(f"{around}{value}{around}")
+        assert SHOWN in masked
+        assert not [each for each in values if each in masked]
+
+
+@given(value=printable.filter(lambda v: len(v) >= 10), before=st.binary(max_size=5))
+def test_base64_is_masked_wherever_it_begins(value: str, before: bytes) -> None:
+    encoded = base64.b64encode(before + value.encode() + b"tail").decode()
+    assert SHOWN in Mask([value])(encoded)
+
+
+# The whole way
+
+
+def leak() -> None:
+    import os
+    import sys
+
+    value = os.environ["API_TOKEN"]
+    print("with", value, flush=True)
+    sys.stderr.write(f"and {value} without an end")
+    raise ValueError(f"refused: {value}")
+
+
+def die() -> None:
+    import os
+    import signal
+
+    print(os.environ["API_TOKEN"], flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def everything_under(home: Path) -> dict[str, bytes]:
+    """All that is kept of the tasks but what the workers themselves wrote, and the file of the secrets."""
+    return {
+        str(path.relative_to(home)): path.read_bytes()
+        for path in home.rglob("*")
+        if path.is_file() and path.suffix not in (".out", ".err", ".result")
+        if path.name != "secrets.json"
+    }
+
+
+def test_a_task_that_fails_shows_its_secret_nowhere(
+    flow_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = "tok-5f3c-hunter2"
+    monkeypatch.setenv("API_TOKEN", secret)
+    app = FlowApp()
+    task = app.function(leak, secrets=["API_TOKEN"]).spawn()
+    error = task.exception()
+    assert isinstance(error, ValueError)
+    assert str(error) == "refused: ***"
+    assert secret not in str(error.__cause__)
+    assert "refused: ***" in str(error.__cause__)
+    assert secret not in str(task.logs())
+    assert "with ***" in str(task.logs())
+    assert "and *** without an end" in str(task.logs())
+    assert task.reason == "first failure: node 0, rank 0: ValueError: refused: ***"
+    assert secret not in str([(event.text, event.data) for event in task.events()])
+    killed = app.function(die, secrets=["API_TOKEN"]).spawn()
+    failed = killed.exception()
+    assert isinstance(failed, TaskFailed)
+    assert "  ***\n" in str(failed)
+    # What lies in FLOW_HOME beside the workers' own output does not have it either, on a disk that others may back up.
+    found = [
+        name for name, content in everything_under(flow_home).items() if secret.encode() in content
+    ]
+    assert found == []
