@@ -12,6 +12,7 @@ from benchmarks import quiet_names, table
 
 NAMES = (
     "barrier",
+    "warm",
     "noop",
     "start",
     "rendezvous",

@@ -20,23 +20,23 @@ def measure(rounds: int) -> list[Row]:
 
 def _rows(nodes: int, rounds: int, *, inside: float, top: float | None) -> list[Row]:
     contestants: dict[str, Callable[[], Run]] = {
-        "torchrun": partial(_torchrun, nodes),
+        "torchrun": partial(torchrun, nodes, "barrier_script.py"),
         "torch imported in the function": partial(_function, nodes, "barrier_inside.py"),
         "torch imported at the top": partial(_function, nodes, "barrier_top.py"),
         "`flow run --` of torchrun's script": partial(_flow_run, nodes),
     }
     medians = interleave(contestants, rounds)
-    torchrun = medians.pop("torchrun")
+    peer = medians.pop("torchrun")
     bounds = {"torch imported in the function": inside, "torch imported at the top": top}
     rows = []
     for name, run in medians.items():
-        bound, ratio = bounds.get(name), run.seconds / torchrun.seconds
+        bound, ratio = bounds.get(name), run.seconds / peer.seconds
         what = f"gloo barrier {nodes} x {PER_NODE}, {name}"
         rows.append(
             Row(
                 f"{what}: to the command's end",
                 seconds(run.seconds),
-                f"torchrun {seconds(torchrun.seconds)}",
+                f"torchrun {seconds(peer.seconds)}",
                 ratio,
                 f"<= {bound}" if bound else "",
                 ratio <= bound if bound else None,
@@ -46,19 +46,20 @@ def _rows(nodes: int, rounds: int, *, inside: float, top: float | None) -> list[
             Row(
                 f"{what}: to the last rank past it",
                 seconds(run.reached),
-                f"torchrun {seconds(torchrun.reached)}",
-                run.reached / torchrun.reached,
+                f"torchrun {seconds(peer.reached)}",
+                run.reached / peer.reached,
             )
         )
     return rows
 
 
-def _torchrun(nodes: int) -> Run:
+def torchrun(nodes: int, program: str) -> Run:
+    """A gang of torchrun's on this machine, one launcher for each node."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     options = [f"--nnodes={nodes}", f"--nproc-per-node={PER_NODE}", "--master-addr=127.0.0.1"]
-    script = str(PROGRAMS / "barrier_script.py")
+    script = str(PROGRAMS / program)
     launch = ("-m", "torch.distributed.run", *options, f"--master-port={port}")
     return command(
         *(python(*launch, f"--node-rank={rank}", script, MARKS) for rank in range(nodes)),

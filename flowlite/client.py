@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
     from flowlite.app import Function
     from flowlite.provider import Offer, Plan, Provider, VolumeInfo
     from flowlite.spec import TaskConfig
-    from flowlite.store import TaskRecord
+    from flowlite.spec.options import MountOptions
+    from flowlite.spec.storage import Mount
+    from flowlite.store import InstanceRecord, TaskRecord
 
 R = TypeVar("R")
 
@@ -46,7 +49,7 @@ class Flow:
     def run(
         self,
         target: TaskConfig | Function[..., Any] | str | os.PathLike[str],
-        mounts: Mapping[str, str] | None = None,
+        mounts: Mapping[str, str | Mount | MountOptions] | None = None,
         wait: bool = False,
     ) -> Task[Any]:
         """Submits a task.
@@ -77,10 +80,12 @@ class Flow:
         on without this process. Ctrl-C before that leaves no task behind, unless `announce` was called: it gets the
         task first, before any interrupt, and its caller then decides.
         """
+        from flowlite import s3
         from flowlite.submission import submit
 
         config, plan = self.plan(config)
-        for note in plan.notes:
+        storage = s3.storage_for(config)
+        for note in (*plan.notes, *s3.notes(storage)):
             self._note(note)
         session = self._session
         made: list[Task[Any]] = []
@@ -91,7 +96,7 @@ class Flow:
                 announce(made[0])
 
         try:
-            submit(session, config, plan, tell)
+            submit(session, config, plan, tell, storage=storage)
         except KeyboardInterrupt:
             if made and announce is None:
                 # Said first: a second Ctrl-C may hit what follows.
@@ -118,6 +123,8 @@ class Flow:
         name = self._provider or config.provider or settings.provider
         provider = self._adapter(name)
         plan = provider.plan(config)
+        if config.keep_warm:
+            plan = dataclasses.replace(plan, warm_seconds=config.keep_warm)
         check_caps(config, plan)
         return config, plan
 
@@ -138,6 +145,12 @@ class Flow:
         session.ensure()
         records = session.store.list_tasks(limit=limit, unfinished=unfinished, name=name)
         return [Task(session, record) for record in records]
+
+    def warm_nodes(self) -> list[InstanceRecord]:
+        """Nodes of ended tasks that are kept for the next one (`keep_warm`); `ended_at` is when that ends."""
+        from flowlite.supervise.keeping import warm_nodes
+
+        return warm_nodes(self._session.store)
 
     def cancel(self, name: str) -> bool:
         """Asks for the end of a task. Returns False if it was final already. Raises NotFound."""

@@ -7,7 +7,15 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from flowlite.errors import RemoteError, ResultUnavailable, TaskCancelled, TaskFailed
+from flowlite import masking
+from flowlite.errors import (
+    RemoteError,
+    RemoteTraceback,
+    ResultUnavailable,
+    TaskCancelled,
+    TaskFailed,
+)
+from flowlite.masking import Mask
 from flowlite.node import roster
 from flowlite.store import Event, TaskRecord
 from flowlite.supervise.paths import TaskPaths
@@ -131,8 +139,19 @@ def _exception(record: TaskRecord, body: Mapping[str, Any], paths: TaskPaths) ->
             attempt=record.attempt,
         )
         if isinstance(outcome.exception, Exception):
-            return outcome.exception
+            return _masked(outcome.exception, masking.of_file(paths.secrets))
     return RemoteError(_message(record, body), type_name=str(failure.get("type", "")))
+
+
+def _masked(error: Exception, mask: Mask) -> Exception:
+    """An exception whose message and traceback do not show the task's secrets."""
+    if mask.finds(str(error)):
+        error.args = tuple(mask.inside(error.args))
+    if isinstance(error.__cause__, RemoteTraceback):
+        error.__cause__ = RemoteTraceback(mask(error.__cause__.text))
+    if isinstance(error, RemoteError):
+        error.remote_traceback = mask(error.remote_traceback)
+    return error
 
 
 def _message(record: TaskRecord, body: Mapping[str, Any]) -> str:

@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 from flowlite.errors import ConfigError
 from flowlite.logstream import Piece, Stream, StreamReader, list_streams
+from flowlite.masking import Mask
 
 # Between two looks at the files of a running task: the shortest and the longest pause, in seconds.
 SHORTEST_PAUSE = 0.005
@@ -82,6 +83,7 @@ class _Settings:
     ended: Callable[[], bool]
     closing: Callable[[], str]
     on_pause: Callable[[LogLine | None], None] | None
+    mask: Mask
 
 
 class Logs:
@@ -105,6 +107,7 @@ class Logs:
         ended: Callable[[], bool] = _never,
         closing: Callable[[], str] = str,
         on_pause: Callable[[LogLine | None], None] | None = None,
+        mask: Mask | None = None,
     ) -> None:
         """Reads nothing yet.
 
@@ -119,11 +122,22 @@ class Logs:
             ended: Says that no more will be written; asked before each look at the files.
             closing: A sentence to print under the lines once the task has ended, or "".
             on_pause: Called before each pause while following, with the line that a worker is writing just now.
+            mask: What to take out of every line.
         """
         if tail is not None and tail < 0:
             raise ConfigError(f"tail={tail}: the number of lines must not be negative")
         self._settings = _Settings(
-            directory, node, rank, follow, tail, since, dict(after or {}), ended, closing, on_pause
+            directory,
+            node,
+            rank,
+            follow,
+            tail,
+            since,
+            dict(after or {}),
+            ended,
+            closing,
+            on_pause,
+            mask or Mask(),
         )
         self._reading = _Reading(self._settings)
 
@@ -170,7 +184,7 @@ class _Reading:
 
     def lines(self) -> Iterator[Iterator[LogLine]]:
         for piece in self._pieces():
-            lines = _lines(piece)
+            lines = _lines(piece, self._settings.mask)
             block = iter(lines)
             self._current = (piece, len(lines), block)
             yield block
@@ -180,7 +194,7 @@ class _Reading:
     def blocks(self) -> Iterator[str]:
         for piece in self._pieces():
             self._position[piece.stream.file] = piece.end
-            yield _labelled(piece)
+            yield _labelled(piece, self._settings.mask)
         closing = self._settings.closing() if self._finished else ""
         if closing:
             yield f"{closing}\n"
@@ -258,7 +272,7 @@ class _Reading:
         held = [reader for reader in self._readers.values() if reader.pending]
         newest = max(held, key=attrgetter("grown_at"), default=None)
         piece = newest.unfinished() if newest is not None else None
-        return next(iter(_lines(piece)), None) if piece is not None else None
+        return next(iter(_lines(piece, self._settings.mask)), None) if piece is not None else None
 
 
 def parse_since(value: float | str | datetime | timedelta | None) -> float | None:
@@ -288,20 +302,27 @@ def parse_since(value: float | str | datetime | timedelta | None) -> float | Non
         ) from None
 
 
-def _lines(piece: Piece) -> list[LogLine]:
+def _lines(piece: Piece, mask: Mask) -> list[LogLine]:
     stream = piece.stream
     fields = zip(
         repeat(stream.node),
         repeat(stream.rank),
         repeat(stream.kind),
         repeat(piece.time),
-        piece.texts(),
+        _texts(piece, mask),
         strict=False,
     )
     # `tuple.__new__` instead of `LogLine(...)`: a third of the time per line.
     return list(map(tuple.__new__, repeat(LogLine), fields))
 
 
-def _labelled(piece: Piece) -> str:
+def _labelled(piece: Piece, mask: Mask) -> str:
     prefix = f"{label(piece.stream.node, piece.time)} "
-    return f"{prefix}{piece.joined(prefix)}\n"
+    text = f"\n{prefix}".join(_texts(piece, mask)) if mask else piece.joined(prefix)
+    return f"{prefix}{text}\n"
+
+
+def _texts(piece: Piece, mask: Mask) -> list[str]:
+    if not mask:
+        return piece.texts()
+    return mask.lines(piece.texts(), whole=piece.raw.endswith(b"\n"))

@@ -227,6 +227,26 @@ class Store:
             rows = db.execute(query + " ORDER BY launched_at, node_rank, id", values).fetchall()
         return [_record(InstanceRecord, row) for row in rows]
 
+    def warm_instances(self, now: float) -> list[InstanceRecord]:
+        """Instances of ended tasks that are kept for the next one, by when they end."""
+        query = (
+            "SELECT * FROM instances WHERE state = 'warm' AND ended_at > ? ORDER BY ended_at, id"
+        )
+        with self._database.read() as db:
+            return [_record(InstanceRecord, row) for row in db.execute(query, (now,))]
+
+    def end_warm(self, ids: Sequence[str], now: float) -> None:
+        """Notes that instances that were kept warm are so no more: taken over by another task, or given back."""
+        if not ids:
+            return
+        marks = ", ".join("?" * len(ids))
+        with self._database.write() as db:
+            db.execute(
+                "UPDATE instances SET state = 'ended', ended_at = MIN(ended_at, ?) "
+                f"WHERE state = 'warm' AND id IN ({marks})",
+                (now, *ids),
+            )
+
     # Intents
 
     def put_intent(self, lease: Lease, token: str, kind: str, data: Mapping[str, Any]) -> Intent:

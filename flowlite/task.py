@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
+from flowlite import masking
 from flowlite.errors import NotFound, TaskTimeout
 from flowlite.logs import LogLine, Logs, parse_since
 
@@ -37,6 +38,7 @@ class Node:
         state: As the provider last told.
         address: Where the other nodes reach it.
         price_per_hour: US dollars.
+        warm_until: Unix time until which it is, or was, kept for the next task; None if it is not.
     """
 
     rank: int | None
@@ -44,6 +46,7 @@ class Node:
     state: str
     address: str
     price_per_hour: float
+    warm_until: float | None = None
 
 
 class Task(Generic[R_co]):
@@ -113,9 +116,10 @@ class Task(Generic[R_co]):
             Node(
                 i.node_rank,
                 i.id,
-                i.state,
+                "ended" if i.state == "warm" and (i.ended_at or 0.0) <= time.time() else i.state,
                 str(i.data.get("address", "")),
                 i.price_per_hour,
+                i.ended_at if i.state == "warm" else None,
             )
             for i in self._session.store.instances(self.id)
         ]
@@ -221,6 +225,7 @@ class Task(Generic[R_co]):
             ended=lambda: self.done,
             closing=self._closing,
             on_pause=on_pause,
+            mask=masking.of_file(self._session.paths(self.id).secrets),
         )
 
     # Waiting for the end

@@ -118,6 +118,8 @@ def _end(task: Task[Any], *, json: bool, logs_shown: bool) -> int:
         data.update(result_json(None) if error is not None else result_json(value))
         data["error"] = output.error_json(error) if error is not None else None
         output.print_json("result", data)
+    if record.config.get("checkpoint"):
+        _tell_checkpoints(task)
     if error is not None:
         return output.report(error, brief=logs_shown)
     took = output.duration((record.finished_at or record.created_at) - record.created_at)
@@ -127,6 +129,18 @@ def _end(task: Task[Any], *, json: bool, logs_shown: bool) -> int:
     if not json:
         show_value(value)
     return 0
+
+
+def _tell_checkpoints(task: Task[Any]) -> None:
+    """What became of the checkpoints: what is kept where, or why not."""
+    attempt = task.record.attempt
+    for event in task.events():
+        if event.data.get("attempt") == attempt and "checkpoint: " in event.text:
+            text = output.printable(event.text)
+            if event.kind == "checkpoint":
+                output.tell(text)
+            elif event.kind == "warning":
+                output.warn(text)
 
 
 class _Progress:

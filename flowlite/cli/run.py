@@ -147,6 +147,15 @@ def run(
     max_cost: Annotated[
         float | None, typer.Option("--max-cost", help="Dollars in all.", rich_help_panel=_CAPS)
     ] = None,
+    keep_warm: Annotated[
+        str | None,
+        typer.Option(
+            "--keep-warm",
+            metavar="TIME",
+            help="Keep nodes and imports for the next task: 10m, 90s.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None,
     retries: Annotated[
         int | None,
         typer.Option("--retries", help="New attempts after a failure.", rich_help_panel=_CAPS),
@@ -182,6 +191,7 @@ def run(
         "max_price_per_hour": max_price_per_hour,
         "max_run_time_hours": max_run_time_hours,
         "max_cost": max_cost,
+        "keep_warm": keep_warm,
         "retries": retries,
         "name": name,
     }

@@ -46,7 +46,8 @@ def list_settings(json: Json = False) -> None:
     """Show all settings, and where each was set."""
     from flowlite.config import load_settings
 
-    entries = list(load_settings())
+    settings = load_settings()
+    entries = [*settings, *settings.provider_entries()]
     if json:
         data = [
             {"name": e.name, "value": e.value, "origin": e.origin, "help": e.help} for e in entries
@@ -64,9 +65,10 @@ def get(name: Name, json: Json = False) -> None:
     from flowlite.config import load_settings
 
     settings = load_settings()
-    value = settings[name]
+    found = {entry.name: entry for entry in settings.provider_entries()}
+    entry = found.get(name) or settings.entry(name)
+    value = entry.value
     if json:
-        entry = settings.entries[name]
         output.print_json("setting", {"name": name, "value": value, "origin": entry.origin})
     else:
         output.say(_shown(value))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,8 +13,8 @@ from flowlite.cli import output
 from flowlite.cli.names import complete_task
 
 if TYPE_CHECKING:
-    from flowlite.store import Event, TaskRecord
-    from flowlite.task import Task
+    from flowlite.store import Event, InstanceRecord, TaskRecord
+    from flowlite.task import Node, Task
 
 Name = Annotated[
     str,
@@ -57,6 +57,7 @@ def status(
         _show_one(flow.get_task(task), json)
         return
     tasks = flow.list_tasks()
+    warm = flow.warm_nodes()
     hidden = 0
     if not all:
         finished = [one for one in tasks if one.record.final]
@@ -64,7 +65,7 @@ def status(
         hidden = len(older)
         tasks = [one for one in tasks if one.id not in older]
     if json:
-        output.print_json("tasks", [output.task_json(t.record, t.estimated_cost) for t in tasks])
+        output.print_json("tasks", [_task_json(one, warm) for one in tasks])
         return
     if not tasks:
         output.say("no tasks yet; `flow run --help` shows how to start one")
@@ -75,6 +76,9 @@ def status(
     )
     if hidden:
         output.tell(f"{hidden} older finished tasks are not shown; `flow status --all` shows them")
+    if warm:
+        output.say()
+        output.say(_warm_line(warm))
 
 
 def cancel(
@@ -167,6 +171,29 @@ def show_value(value: Any) -> None:
         output.say(pformat(value, width=120, sort_dicts=False))
 
 
+def _task_json(task: Task[Any], warm: Sequence[InstanceRecord]) -> dict[str, Any]:
+    mine = [each for each in warm if each.task_id == task.id]
+    return {
+        **output.task_json(task.record, task.estimated_cost),
+        "warm_nodes": len(mine),
+        "warm_until": output.json_time(_until(mine)),
+    }
+
+
+def _warm_line(warm: Sequence[InstanceRecord]) -> str:
+    where = ", ".join(sorted({each.provider for each in warm}))
+    price = sum(each.price_per_hour for each in warm)
+    count = "1 node is" if len(warm) == 1 else f"{len(warm)} nodes are"
+    return (
+        f"{count} kept warm ({where}) until {output.clock(_until(warm))}, {output.money(price)} per hour; "
+        "`flow gc --warm` ends them now"
+    )
+
+
+def _until(warm: Sequence[InstanceRecord]) -> float | None:
+    return max((each.ended_at for each in warm if each.ended_at is not None), default=None)
+
+
 def _show_one(task: Task[Any], json: bool) -> None:
     record = task.record
     nodes = task.nodes
@@ -180,6 +207,7 @@ def _show_one(task: Task[Any], json: bool) -> None:
                 "state": node.state,
                 "address": node.address,
                 "price_per_hour": node.price_per_hour,
+                "warm_until": output.json_time(node.warm_until),
             }
             for node in nodes
         ]
@@ -198,7 +226,7 @@ def _show_one(task: Task[Any], json: bool) -> None:
                 (
                     str(node.rank if node.rank is not None else "-"),
                     node.id,
-                    node.state,
+                    _state_of(node),
                     node.address,
                 )
                 for node in nodes
@@ -207,6 +235,12 @@ def _show_one(task: Task[Any], json: bool) -> None:
     if events:
         output.say()
         _show_events(events)
+
+
+def _state_of(node: Node) -> str:
+    if node.state != "warm" or node.warm_until is None:
+        return node.state
+    return f"warm until {output.clock(node.warm_until)}"
 
 
 def _show_facts(record: TaskRecord, cost: float) -> None:

@@ -37,6 +37,9 @@ def gc(
             metavar="AGE",
         ),
     ] = None,
+    warm: Annotated[
+        bool, typer.Option("--warm", help="Also end nodes that are kept warm for the next task.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """End whatever bears our tag and belongs to no live task; give tasks without supervisor a new one."""
@@ -45,7 +48,7 @@ def gc(
 
     before = _age(older_than)
     session = open_session()
-    found = reconcile(session.store, session.home, dry_run=dry_run)
+    found = reconcile(session.store, session.home, dry_run=dry_run, warm=warm)
     old = _old_tasks(session, before)
     if not dry_run:
         for task in old:

@@ -6,11 +6,16 @@ Subcommands:
     agent --detach DIR...    fork one agent for each directory, and return
     warm SPEC.json [FD]      be the warm process (started by agents and by the local provider)
     worker ORDER.json PID    be a worker in a fresh interpreter (started by the keeper)
+    buckets ATTEMPT_DIR      hold the buckets of an attempt (started by the agent)
+    checkpoints ORDER PID    copy the checkpoints of a node away (started by its agent)
+    share-server, -sftp ...  serve volumes to the other nodes (started by the leader's agent)
+    share-mount, -tunnel ... show volumes that the leader serves (started by the other agents)
     exec NODE_HOME -- ARGV   run a command in the node's environment (used by `flow ssh`)
     look NODE_HOME           say where each worker is, and how the node is (used by `flow doctor`)
     stats NODE_HOME          say what the node is doing, as counters (used by `flow top`)
     links serve|measure ...  measure the way to another node (used by `flow doctor`)
     lease WHAT [NAME]        take, release, keep or show the host (used by the SSH provider)
+    pythons                  say whether the Python that is asked for is here (asked before agents start)
     version                  say which Python this is
 
 What is imported depends on the subcommand: what is not imported takes no time and no memory.
@@ -39,6 +44,24 @@ def main(arguments: list[str] | None = None) -> int:
         from . import worker
 
         worker.main_of_spawned(rest)
+    if what == "buckets" and rest:
+        from . import bucket_guard
+
+        return bucket_guard.main(rest)
+    if what == "checkpoints" and len(rest) == 2:
+        from . import checkpoints_session
+
+        return checkpoints_session.main(rest)
+    if what in ("share-server", "share-sftp"):
+        from . import sharing_server
+
+        return {"share-server": sharing_server.main, "share-sftp": sharing_server.serve_one}[what](
+            rest
+        )
+    if what in ("share-mount", "share-tunnel"):
+        from . import sharing_mount
+
+        return {"share-mount": sharing_mount.main, "share-tunnel": sharing_mount.tunnel}[what](rest)
     if what == "exec" and rest:
         from . import exec as enter
 
@@ -59,6 +82,10 @@ def main(arguments: list[str] | None = None) -> int:
         from . import lease
 
         return lease.main(rest)
+    if what == "pythons":
+        from . import pythons
+
+        return pythons.main(rest)
     if what == "version":
         sys.stdout.write(f"{sys.version}\n")
         return 0

@@ -19,17 +19,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import checks, net, processes, warm
+from . import checks, net, processes, scene, warm
 from .config import AgentConfig, AttemptPaths, ConfigFault, write_atomically
 from .link import Fenced, MemberLink, PrepareError, Refused
-from .messages import GangSettings
-from .orders import beyond_inherited, call_with_paths, worker_orders
+from .messages import GangSettings, failed
+from .orders import beyond_inherited, call_with_paths, secret_names, worker_orders
 from .ports import MasterPort
 from .workers import Workers, WorkersLost
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from .buckets import Buckets
+    from .checkpoints import Checkpoints
+    from .container import Container
+    from .pythons import Ready
     from .server import RendezvousServer
+    from .sharing import Sharing
 
 log = logging.getLogger("flowlite.agent")
 
@@ -38,6 +43,8 @@ PROBE_SECONDS = 15.0
 """How long a file written by the leader may take to appear on another node; network file systems keep old listings
 for some seconds."""
 PORT_SECONDS = 5.0
+PREPARE_SECONDS, LOADING_SECONDS = 900.0, 4 * 3600.0
+"""For everything before GO; bringing terabytes of checkpoints back takes longer."""
 GOODBYE_SECONDS = 0.5
 """For the last messages to the leader, when this agent is asked to end."""
 
@@ -59,6 +66,20 @@ class Agent:
         self._ended: tuple[str, str] | None = None
         self._background: set[asyncio.Task[None]] = set()
         self._volume_token = ""
+        self._python: Ready | None = None
+        self._container: Container | None = None
+        self._buckets: Buckets | None = None
+        self._checkpoints: Checkpoints | None = None
+        self._held_back: list[dict[str, Any]] = []
+        self._sharing: Sharing | None = None
+        if any(volume.get("share") for volume in config.volumes):
+            from .sharing import Sharing
+
+            self._sharing = Sharing(config, paths, self._notice)
+        if config.checkpoint is not None:
+            from .checkpoints import Checkpoints
+
+            self._checkpoints = Checkpoints(config, paths, self._tell)
         self._workers = Workers(
             self._warm_spec(),
             paths,
@@ -80,7 +101,7 @@ class Agent:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_ending, signal.Signals(number).name)
-        self._warming = asyncio.create_task(self._workers.connect())
+        self._warming = asyncio.create_task(self._get_ready())
         # Whoever prepares gets the error; it must not be an unheard one if nobody does.
         self._warming.add_done_callback(lambda task: task.cancelled() or task.exception())
         outcome, reason = "error", ""
@@ -111,8 +132,11 @@ class Agent:
             join_timeout=config.join_timeout,
             linger=config.linger,
             grace=config.grace,
+            prepare_timeout=LOADING_SECONDS if self._loads_much else PREPARE_SECONDS,
+            after_stop=float((config.checkpoint or {}).get("final_seconds", 0.0)),
         )
         serving: asyncio.Task[str] | None = None
+        self._note_silence(True)
         if config.is_leader:
             leader = await self._lead(settings)
             assert self._server is not None
@@ -121,7 +145,21 @@ class Agent:
             leader = await self._find_leader()
         self._address = net.address_towards(leader[0])
         incarnation = os.urandom(8).hex()
-        link = MemberLink(settings, self._secret, config.instance, incarnation, leader, self)
+        shields = None
+        if config.tls:
+            from . import tls
+
+            shields = tls.client(self._paths.certificate)
+        link = MemberLink(
+            settings,
+            self._secret,
+            config.instance,
+            incarnation,
+            leader,
+            self,
+            shields,
+            self._note_silence,
+        )
         self._link = link
         try:
             await link.run()
@@ -141,11 +179,18 @@ class Agent:
         config = self._config
         locks = Path(config.ports_dir) if config.ports_dir else None
         self._master = MasterPort(config.leader_address, locks)
+        shields = None
+        if config.tls:
+            from . import tls
+
+            shields = tls.server(self._paths.certificate, self._paths.certificate_key)
         self._server = RendezvousServer(
-            settings, self._secret, bind=config.bind, master=self._master
+            settings, self._secret, bind=config.bind, master=self._master, shields=shields
         )
         port = await self._server.start()
-        place = {"address": config.leader_address, "port": port}
+        place: dict[str, Any] = {"address": config.leader_address, "port": port}
+        if self._sharing is not None:
+            place["share"] = await self._sharing.serve()
         write_atomically(self._paths.leader, json.dumps(place))
         anywhere = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
         return anywhere.get(config.bind, config.bind), port
@@ -172,6 +217,7 @@ class Agent:
             home=self._paths.home,
             address=self._address,
             visible_gpus=self._config.visible_gpus,
+            python=(self._config.python_spec or {}).get("python"),
         )
 
     async def prepare(self, order: Mapping[str, Any]) -> dict[str, Any]:
@@ -191,6 +237,7 @@ class Agent:
                 if wrong:
                     raise PrepareError(wrong)
             await asyncio.gather(self._reach_master(order), self._probe_volumes(order))
+            restored = await self._restore(order)
         except (OSError, WorkersLost) as error:
             raise PrepareError(str(error)) from error
         return {
@@ -199,28 +246,45 @@ class Agent:
             "failed_imports": state["failed_imports"],
             "fork_hazard": state["hazard"],
             "volumes": state["volumes"],
+            "packages": self._packages(),
+            "buckets": self._buckets.mounts if self._buckets is not None else [],
+            "checkpoint": restored,
         }
+
+    def _packages(self) -> list[str] | None:
+        """What the environment of the workers contains, if one was made for them on this node."""
+        if self._python is None or self._python.lock is None:
+            return None
+        from . import pythons
+
+        return pythons.packages_of(self._python.python)
 
     async def start(self, go: Mapping[str, Any]) -> None:
         if self._ended is not None:
             raise WorkersLost("this agent was asked to end")
         if self._volume_token and self._config.is_leader:
             self._workers.forget_probe(self._shared_paths(), self._volume_token)
-        orders = worker_orders(self._config, self._paths, self._call, go)
+        inside = self._workers.warm.get("environment")
+        orders = worker_orders(self._config, self._paths, self._call, go, inside)
+        environment = orders[0]["environment"]
         entry = {
-            "environment": beyond_inherited(orders[0]["environment"]),
+            "container": self._container.entry() if self._container is not None else None,
+            "environment": beyond_inherited(environment) if inside is None else environment,
             "workdir": orders[0]["workdir"],
             "keeper": processes.identity(int(self._workers.warm["keeper"])),
+            "warm": self._workers.warm["socket"] if self._keeps_warm else None,
         }
         write_atomically(self._paths.environment, json.dumps(entry))
         if self._config.max_run_seconds is not None:
             loop = asyncio.get_running_loop()
             loop.call_later(self._config.max_run_seconds, self._on_deadline)
+        if self._checkpoints is not None:
+            await self._checkpoints.start(int(self._workers.warm["keeper"]))
         self._workers.start(orders)
 
     async def stop(self, reason: str, grace: float) -> None:
         log.info("stopping %d workers: %s", self._workers.running, reason)
-        await self._workers.stop(grace)
+        await self._stop_and_copy(grace)
 
     def streams(self) -> Mapping[str, Path]:
         return self._streams
@@ -230,22 +294,127 @@ class Agent:
     def _warm_spec(self) -> dict[str, Any]:
         config, call = self._config, self._call
         function = call["kind"] == "function"
-        fork = function and call.get("start", "auto") != "spawn"
-        shared = config.warm_socket is not None
-        threads = max(1, checks.cores() // config.processes_per_node)
-        environment = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads))}
+        shared = self._shared_socket is not None
         return warm.make_spec(
             task=config.task,
-            socket=config.warm_socket or warm.socket_path(str(self._paths.home)),
+            socket=self._shared_socket or warm.socket_path(str(self._paths.home)),
             python=config.python or sys.executable,
             log=str(self._paths.directory / "warm.log"),
-            imports=call.get("imports", ()) if fork else (),
-            environment={**environment, **config.environment},
-            volumes=config.volumes,
-            keep_visible=[str(self._paths.home)],
-            function=fork,
+            imports=call.get("imports", ()) if self._forks else (),
+            environment=self._warm_environment(),
+            function=function and self._forks,
             idle=warm.IDLE_AFTER_LAST if shared else 0.0,
         )
+
+    def _kept_spec(self) -> dict[str, Any]:
+        config = self._config
+        spec = warm.make_kept_spec(
+            task=config.task,
+            python=config.python or sys.executable,
+            seconds=config.warm_seconds,
+            imports=self._call.get("imports", ()),
+            environment=self._warm_environment(),
+            secrets=secret_names(self._paths),
+        )
+        return {**spec, "socket": config.warm_socket or spec["socket"]}
+
+    @property
+    def _keeps_warm(self) -> bool:
+        """Whether what was imported stays for the next task."""
+        config = self._config
+        return (
+            config.warm_seconds > 0
+            and self._forks
+            and config.container is None
+            and warm.can_be_kept(config.warm_socket)
+        )
+
+    @property
+    def _shared_socket(self) -> str | None:
+        """Where nodes of this machine share a warm process. A container has one of its own."""
+        return self._config.warm_socket if self._config.container is None else None
+
+    @property
+    def _loads_much(self) -> bool:
+        """Whether preparing may mean to load gigabytes: a checkpoint, packages, an image."""
+        config = self._config
+        packages = (config.python_spec or {}).get("requirements")
+        return any((config.checkpoint, packages, config.container))
+
+    @property
+    def _forks(self) -> bool:
+        """Whether workers run a function and may be forked."""
+        return bool(self._call["kind"] == "function" and self._call.get("start") != "spawn")
+
+    def _warm_environment(self) -> dict[str, str]:
+        config = self._config
+        nodes_here = config.num_nodes if config.ports_dir is not None else 1
+        threads = max(1, checks.cores() // (nodes_here * config.processes_per_node))
+        given = os.environ.get("OMP_NUM_THREADS", str(threads))
+        return {"OMP_NUM_THREADS": given, **config.environment}
+
+    async def _get_ready(self) -> dict[str, Any]:
+        """Whatever takes time and needs nobody else: the workers' Python, then the warm process in it."""
+        if self._config.container is not None:
+            return await self._get_ready_inside()
+        if self._config.python_spec is not None:
+            from . import pythons
+
+            self._python = await pythons.ready(self._config, self._paths)
+            self._config.python = self._python.python
+            self._workers.use_python(self._python.python)
+        if self._keeps_warm:
+            self._workers.use(self._kept_spec())
+        return await self._workers.connect(self._scene())
+
+    async def _get_ready_inside(self) -> dict[str, Any]:
+        """The same in a container, which shows what the workers are to see."""
+        from .container import Container
+
+        shown = await self._scene()
+        spec = {**self._warm_spec(), "inside": True}
+        self._container = Container(self._config, self._paths)
+        await self._container.start(spec, shown)
+        self._workers.use(spec)
+        state = await self._workers.connect(_nothing_more(shown))
+        state["volumes"] = [{**each, "how": "container"} for each in shown["volumes"]]
+        return state
+
+    async def _scene(self) -> dict[str, Any]:
+        """What the workers are to see, once all of it is there."""
+        volumes, within = list(self._config.volumes), None
+        if self._config.mounts:
+            from .buckets import Buckets
+
+            self._buckets = Buckets(self._paths, self._notice)
+            await self._buckets.mount()
+            volumes, within = [*volumes, *self._buckets.volumes()], self._buckets.within
+        if self._sharing is not None:
+            volumes = [*await self._shared_volumes(within), *volumes[len(self._config.volumes) :]]
+            within = within or self._sharing.within
+        if self._checkpoints is not None:
+            self._checkpoints.make_room()
+            if self._checkpoints.volume is not None:
+                volumes.append(self._checkpoints.volume)
+        return scene.describe(volumes, [str(self._paths.home)], within)
+
+    async def _shared_volumes(self, within: int | None) -> list[dict[str, Any]]:
+        """The volumes of the task, those that node 0 serves mounted from there."""
+        assert self._sharing is not None
+        if self._config.is_leader:
+            await self._sharing.decided.wait()
+            if self._sharing.problem:
+                raise OSError(self._sharing.problem)
+        else:
+            await self._find_leader()
+            place = json.loads(self._paths.leader.read_bytes())
+            await self._sharing.mount(place.get("share"), within)
+        return self._sharing.volumes()
+
+    async def _restore(self, order: Mapping[str, Any]) -> dict[str, Any]:
+        if self._checkpoints is None:
+            return {}
+        return await self._checkpoints.restore(str(order["volume_token"]))
 
     async def _reach_master(self, order: Mapping[str, Any]) -> None:
         address, port = str(order["master_addr"]), int(order["master_port"])
@@ -294,10 +463,46 @@ class Agent:
 
     # While they run
 
+    def _notice(self, text: str) -> None:
+        self._tell("warning", text)
+
+    def _tell(self, kind: str, text: str) -> None:
+        log.info("%s", text)
+        if self._link is not None:
+            self._link.notice(text, kind)
+
+    def _note_silence(self, silent: bool) -> None:
+        """For whoever asks this node whether its leader lives."""
+        with contextlib.suppress(OSError):
+            if silent:
+                self._paths.leader_silent.touch()
+            else:
+                self._paths.leader_silent.unlink()
+
     def _on_worker(self, body: dict[str, Any]) -> None:
         self._bodies.append(body)
+        if self._checkpoints is not None:
+            self._checkpoints.worker_ended(body)
+            if not self._workers.running and not any(map(failed, self._bodies)):
+                # The gang has ended well only once its checkpoints are away.
+                self._held_back.append(body)
+                self._soon(self._stop_and_copy())
+                return
+        self._report(body)
+
+    def _report(self, body: Mapping[str, Any]) -> None:
         if self._link is not None:
             self._link.report_worker(body)
+
+    async def _stop_and_copy(self, grace: float | None = None) -> None:
+        """No worker is left after this, each was reported, and the last copy of the checkpoints was made."""
+        if self._checkpoints is not None and self._workers.running:
+            self._checkpoints.hurry()
+        await self._workers.stop(grace)
+        if self._checkpoints is not None:
+            await self._checkpoints.finish()
+        while self._held_back:
+            self._report(self._held_back.pop())
 
     def _on_deadline(self) -> None:
         if not self._workers.running:
@@ -306,7 +511,7 @@ class Agent:
         log.info("%s", reason)
         if self._link is not None:
             self._link.halt("deadline", reason)
-        self._soon(self._workers.stop())
+        self._soon(self._stop_and_copy())
 
     def _on_ending(self, name: str) -> None:
         if self._ended is None:
@@ -319,7 +524,7 @@ class Agent:
         assert self._ended is not None
         if self._link is not None:
             self._link.halt(*self._ended)
-        await self._workers.stop()
+        await self._stop_and_copy()
         if self._bodies:
             await asyncio.sleep(GOODBYE_SECONDS)
         await self._leave(*self._ended)
@@ -334,10 +539,18 @@ class Agent:
 
     async def _leave(self, outcome: str, reason: str) -> None:
         """Nothing of ours runs after this, and the report is on disk."""
-        await self._workers.stop()
-        if self._config.warm_socket is None:
+        await self._stop_and_copy()
+        if self._checkpoints is not None:
+            await self._checkpoints.end()
+        if self._shared_socket is None and not self._keeps_warm:
             self._workers.dismiss()
         await self._workers.close()
+        if self._container is not None:
+            await self._container.close()
+        if self._sharing is not None:
+            await self._sharing.end()
+        if self._buckets is not None:
+            await self._buckets.end()
         if self._server is not None:
             await self._server.close()
         if self._master is not None:
@@ -345,6 +558,11 @@ class Agent:
         report = {"outcome": outcome, "reason": reason, "workers": self._bodies}
         write_atomically(self._paths.report, json.dumps(report))
         log.info("ended: %s %s", outcome, reason)
+
+
+async def _nothing_more(shown: Mapping[str, Any]) -> dict[str, Any]:
+    """The scene for a keeper whose container shows all of it already."""
+    return {**shown, "volumes": []}
 
 
 # The process

@@ -38,6 +38,31 @@ def disagreements(settings: GangSettings, facts: Sequence[Facts]) -> list[str]:
     return found
 
 
+def differing_packages(settings: GangSettings, found: Sequence[Sequence[str] | None]) -> list[str]:
+    """Where nodes have made environments that differ, as happens when one of them is older; `found` by node rank."""
+    ours = set(found[0] or ())
+    sentences = []
+    for rank, each in enumerate(found):
+        odd = sorted(ours ^ set(each or ()))
+        if odd:
+            names = sorted({package.partition("==")[0] for package in odd})
+            first = names[0]
+            there, here = (_version(first, packages or ()) for packages in (each, found[0]))
+            more = f" (and {len(names) - 1} more packages)" if names[1:] else ""
+            sentences.append(
+                f"{settings.name(rank)} has {first} {there} where {settings.name(0)} has {here}{more}: "
+                "write exact versions into dependencies (`uv pip compile`), so that all nodes get the same"
+            )
+    return sentences[:_NAMED]
+
+
+def _version(name: str, packages: Sequence[str]) -> str:
+    """Its version among these, or "none"."""
+    return next(
+        (each.partition("==")[2] for each in packages if each.startswith(f"{name}==")), "none"
+    )
+
+
 def warnings(settings: GangSettings, rank: int, facts: Facts, received: float) -> list[str]:
     """What people should know about a node that just joined. `received` is the leader's clock (unix) at that moment."""
     found = []

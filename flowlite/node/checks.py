@@ -13,20 +13,27 @@ _NVIDIA = Path("/proc/driver/nvidia/gpus")
 
 
 def facts(
-    *, call: Mapping[str, Any], home: Path, address: str | None, visible_gpus: str | None
+    *,
+    call: Mapping[str, Any],
+    home: Path,
+    address: str | None,
+    visible_gpus: str | None,
+    python: str | None = None,
 ) -> dict[str, Any]:
     """All of it, read now.
 
     Args:
         address: This node's address on the way to the leader.
         visible_gpus: The GPU indices of this node, where it shares a machine.
+        python: The version the workers get, where that is not the agent's own.
     """
+    version = python or sys.version.split()[0]
     disk = os.statvfs(home)
     return {
         "address": address,
         "hostname": os.uname().nodename,
-        "python": sys.version.split()[0],
-        "python_minor": f"{sys.version_info.major}.{sys.version_info.minor}",
+        "python": version,
+        "python_minor": ".".join(version.split(".")[:2]),
         "code": code_digest(call),
         "gpus": gpus(visible_gpus),
         "clock": time.time(),

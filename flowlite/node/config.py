@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from .fencing import FENCE_AFTER
 from .roster import global_rank
 
 
@@ -64,8 +65,8 @@ class AgentConfig:
     grace: float = 10.0
     join_timeout: float = 300.0
     beat: float = 1.0
-    lost_after: float = 20.0
-    fence_after: float = 60.0
+    lost_after: float = 8.0
+    fence_after: float = FENCE_AFTER
     linger: float = 600.0
     max_run_seconds: float | None = None
     warm_socket: str | None = None
@@ -160,8 +161,23 @@ class AttemptPaths:
         return self.directory / "secret"
 
     @property
+    def certificate(self) -> Path:
+        """What the leader shows, where the rendezvous is encrypted (see tls.py)."""
+        return self.directory / "rendezvous.crt"
+
+    @property
+    def certificate_key(self) -> Path:
+        """Its key; on the leader only."""
+        return self.directory / "rendezvous.key"
+
+    @property
     def leader(self) -> Path:
         return self.directory / "leader.json"
+
+    @property
+    def leader_silent(self) -> Path:
+        """Is there as long as this node does not hear its leader."""
+        return self.directory / "leader.silent"
 
     @property
     def pid(self) -> Path:
@@ -187,6 +203,11 @@ class AttemptPaths:
     def storage(self) -> Path:
         """What opens the buckets of the task: endpoints and credentials."""
         return self.home / "storage.json"
+
+    @property
+    def packages(self) -> Path:
+        """Where packages come from: variables for uv, which may hold credentials."""
+        return self.home / "packages.json"
 
     def stream(self, rank: int, stream: str) -> Path:
         """The file of one stream of one rank: "out", "err" or "result"."""

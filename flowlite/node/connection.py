@@ -14,6 +14,10 @@ from contextlib import suppress
 
 from .wire import Frame, Session, WireError
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .tls import Shield
+
 HIGH_WATER = 512 * 1024
 LOW_WATER = 128 * 1024
 """Bytes not yet taken by the kernel above which a connection counts as full, and below which it does no more."""
@@ -29,11 +33,16 @@ class Connection:
         closing: Whether it is over; nothing more comes in, nothing more goes out but what was sent before.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, shield: Shield | None = None) -> None:
+        """
+        Args:
+            shield: Encrypts what goes over the network; None leaves it plain.
+        """
         self.session = session
         self.full = False
         self.closing = False
         self._loop = asyncio.get_running_loop()
+        self._shield = shield
         self._socket: socket.socket | None = None
         self._pending: list[bytes] = []
         self._flushing: asyncio.Handle | None = None
@@ -64,6 +73,7 @@ class Connection:
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket = connected
         self._loop.add_reader(connected, self._readable)
+        self._shake_hands()
         self._answer()
 
     def send(self, header: bytes, blob: bytes = b"", *, urgent: bool = True) -> None:
@@ -81,9 +91,12 @@ class Connection:
         if self._flushing is not None:
             self._flushing.cancel()
             self._flushing = None
+        if self._shield is not None and not self._shield.open:
+            return
         if self._pending and self._socket is not None:
             pending, self._pending = self._pending, []
-            self._write(pending[0] if len(pending) == 1 else b"".join(pending))
+            data = pending[0] if len(pending) == 1 else b"".join(pending)
+            self._write(data if self._shield is None else self._shield.seal(data))
 
     def close(self) -> None:
         """End the connection after what was sent."""
@@ -137,6 +150,11 @@ class Connection:
 
     def _receive(self, data: bytes) -> None:
         try:
+            if self._shield is not None:
+                data = self._shield.receive(data)
+                self._shake_hands()
+                if self.closing:
+                    return
             frames = self.session.receive(data)
         except WireError as error:
             self.on_nonsense(error)
@@ -152,6 +170,14 @@ class Connection:
             self.on_frame(frame)
         if self._flushing is not None:
             self.flush()
+
+    def _shake_hands(self) -> None:
+        """What the encryption wants sent, and, once it stands, what waited for it."""
+        if self._shield is not None:
+            if wanted := self._shield.take():
+                self._write(wanted)
+            if self._pending and self._flushing is None:
+                self._flushing = self._loop.call_soon(self.flush)
 
     def _answer(self) -> None:
         """What the opening wants sent."""

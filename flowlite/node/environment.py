@@ -41,6 +41,7 @@ class Seat(NamedTuple):
     cores: int = 1
     visible_gpus: str | None = None
     path: str | None = None
+    checkpoint: str | None = None
 
     @property
     def rank(self) -> int:
@@ -80,6 +81,12 @@ TABLE: tuple[Variable, ...] = (
         "FLOW_NODE_IPS", GIVEN, lambda s: ",".join(s.addresses), "addresses of all nodes, by rank"
     ),
     Variable("FLOW_ATTEMPT", FIXED, lambda s: s.attempt, "1 at first, one more at every restart"),
+    Variable(
+        "FLOW_CHECKPOINT_DIR",
+        GIVEN,
+        lambda s: s.checkpoint,
+        "directory whose files are copied away, where the task has `checkpoint=`",
+    ),
     Variable("RANK", FIXED, lambda s: s.rank, "node rank x processes per node + local rank", _AUTO),
     Variable("LOCAL_RANK", FIXED, lambda s: s.local_rank, "the rank on this node", _AUTO),
     Variable("WORLD_SIZE", FIXED, lambda s: s.world_size, "workers of the whole gang", _AUTO),

@@ -24,6 +24,10 @@ def main(arguments: list[str]) -> int:
     entry = latest_entry(home)
     environment = {**without_launchers(os.environ), **entry.get("environment", {})}
     keeper = entry.get("keeper")
+    if entry.get("container") and keeper and processes.is_alive(keeper["pid"], keeper["start"]):
+        from . import container
+
+        return container.enter(entry, home, argv)
     if keeper and processes.is_alive(keeper["pid"], keeper["start"]):
         try:
             mounts.enter(int(keeper["pid"]))

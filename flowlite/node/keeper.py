@@ -3,7 +3,7 @@
 It is forked from the warm template when the agent connects, adopts every orphan its workers leave, and
 goes when the agent goes, after stopping them. Lines of JSON over the connection:
 
-    from the agent   {"do": "hello", "node", "stop_signal", "grace"}     answered by "ready"
+    from the agent   {"do": "hello", "node", "stop_signal", "grace", "scene", "log"}     answered by "ready"
                      {"do": "prepare", "call"}                           verify and load the call's code; "prepared"
                      {"do": "probe", "paths", "write", "token"}          files on volumes; "probed"
                      {"do": "forget", "paths", "token"}                  the same files, not needed any more
@@ -25,7 +25,7 @@ import signal
 import sys
 import time
 
-from . import names, processes, template, worker
+from . import names, processes, scene, template, worker
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -65,11 +65,15 @@ class _Held:
 class Keeper:
     """Serves one agent until it goes. Single-threaded, one poll loop."""
 
-    def __init__(self, connection: socket.socket, state: Mapping[str, Any]) -> None:
+    def __init__(
+        self, connection: socket.socket, state: Mapping[str, Any], received: bytes = b""
+    ) -> None:
+        """`received` is what the agent has said already."""
         self._connection = connection
-        self._state = state
+        self._state = dict(state)
+        self._hosts = f"{state['socket']}.{os.getpid()}.hosts"
         self._held: dict[int, _Held] = {}
-        self._received = b""
+        self._received = received
         self._connected = True
         self._ending = False
         self._stop_signal: int = signal.SIGTERM
@@ -88,6 +92,7 @@ class Keeper:
         poll = select.poll()
         poll.register(self._connection.fileno(), select.POLLIN)
         poll.register(self._wake_reader, select.POLLIN)
+        self._obey_all()
         while self._connected or self._held or self._strays_left():
             wait = self._next_look()
             ready = {each for each, _ in poll.poll(None if wait is None else wait * 1000)}
@@ -101,6 +106,7 @@ class Keeper:
                     self._stop(self._stop_signal, self._grace)
             self._reap()
             self._look_after()
+        scene.leave(self._hosts)
         return 0
 
     # What comes in
@@ -117,7 +123,11 @@ class Keeper:
         if not data:
             self._connected = False
             return
-        *lines, self._received = (self._received + data).split(b"\n")
+        self._received += data
+        self._obey_all()
+
+    def _obey_all(self) -> None:
+        *lines, self._received = self._received.split(b"\n")
         for line in lines:
             self._obey(json.loads(line))
 
@@ -126,6 +136,9 @@ class Keeper:
         if what == "hello":
             self._stop_signal = int(request["stop_signal"])
             self._grace = float(request["grace"])
+            if request.get("log"):
+                _write_to(request["log"])
+            self._state.update(scene.enter(request.get("scene", {}), self._hosts))
             self._send("ready", keeper=os.getpid(), **self._state)
         elif what == "prepare":
             self._send("prepared", **_prepare(request["call"]))
@@ -177,7 +190,7 @@ class Keeper:
             self._stop_one(held, self._stop_signal, self._grace)
 
     def _name_peers(self, orders: Sequence[Mapping[str, Any]]) -> None:
-        hosts = self._state["hosts"]
+        hosts = self._state.get("hosts")
         addresses = orders[0]["environment"].get("FLOW_NODE_IPS", "") if orders else ""
         if hosts is None or not addresses:
             return
@@ -349,6 +362,18 @@ def _become_afresh(order: Mapping[str, Any], python: str, keeper: int) -> None:
     worker.redirect(order)
     command = processes.own_command(python, "worker", path, str(keeper))
     os.execve(command[0], command, order["environment"])
+
+
+def _write_to(log: str) -> None:
+    """Say what there is to say in a file of the task; the template's own is for all of them."""
+    try:
+        opened = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    except OSError as error:
+        sys.stderr.write(f"flowlite: {log} cannot be written: {error.strerror}\n")
+        return
+    for number in (1, 2):
+        os.dup2(opened, number)
+    os.close(opened)
 
 
 def _prepare(call: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -31,6 +31,10 @@ from .member import (
 )
 from .messages import GangSettings, Message, MessageError, unpack_addresses
 from .wire import ClientSession, Frame, Hello, WireError, encode
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .tls import Shield
 
 OPENING_TIME = 5.0
 """Seconds a connection may take to be made and proved."""
@@ -87,17 +91,24 @@ class MemberLink:
         incarnation: str,
         leader: tuple[str, int],
         node: NodeActions,
+        shields: Callable[[], Shield] | None = None,
+        on_silence: Callable[[bool], None] | None = None,
     ) -> None:
         """
         Args:
             incarnation: Random text, made once per agent process; tells a rejoin from a second claimant of the id.
             leader: Address and port of the leader's rendezvous.
+            shields: Makes the encryption of each connection; None where the leader speaks plain.
+            on_silence: Called when the leader is heard (False), and when it falls silent (True).
         """
         self._settings = settings
         self._secret = secret
         self._instance = instance
         self._leader = leader
         self._node = node
+        self._shields = shields
+        self._on_silence = on_silence
+        self._silent = True
         self._machine = Member(settings, instance, incarnation, time.monotonic())
         self._follower = Follower(self._machine.sender, node.streams, self._send_chunk)
         self._connection: _LeaderConnection | None = None
@@ -152,6 +163,10 @@ class MemberLink:
         """Ask the leader to stop the gang; kind "deadline", "preempted", "cancel" or "error"."""
         self._act(self._machine.halt(kind, reason))
 
+    def notice(self, text: str, kind: str = "warning") -> None:
+        """Let people hear of something, while the run goes on; kind as in `messages.NOTICES`."""
+        self._act(self._machine.notice(text, kind))
+
     # The connection.
 
     async def _keep_dialing(self) -> None:
@@ -194,6 +209,10 @@ class MemberLink:
         while True:
             await asyncio.sleep(min(self._settings.beat, 0.25))
             self._act(self._machine.tick(time.monotonic()))
+            silent = self._machine.silent(time.monotonic())
+            if silent is not self._silent and self._on_silence is not None:
+                self._on_silence(silent)
+            self._silent = silent
 
     # Orders.
 
@@ -311,7 +330,8 @@ class _LeaderConnection(Connection):
     def __init__(self, link: MemberLink) -> None:
         settings = link._settings
         hello = Hello(settings.task, "member", link._instance, settings.epoch)
-        super().__init__(ClientSession(link._secret, hello))
+        shield = link._shields() if link._shields else None
+        super().__init__(ClientSession(link._secret, hello), shield)
         self._link = link
         loop = asyncio.get_running_loop()
         self._opened: asyncio.Future[None] = loop.create_future()

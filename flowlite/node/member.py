@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from . import fencing
 from . import messages as m
 from .messages import GangSettings, Message, MessageError
 from .pulse import Pulse
@@ -21,6 +22,10 @@ from .streams import StreamSender
 RELEASED = "released"
 REFUSED = "refused"
 FENCED = "fenced"
+
+
+MOST_NOTICES = 50
+"""A node that finds something worth a word every second is not listened to for ever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +96,7 @@ class Member:
         self._heard = now
         self._pulse = Pulse(settings, now)
         self._hung_up = now
+        self._excused_until = now
         self._ever_welcome = False
         self._on_line = False
         self._out: list[MemberAction] = []
@@ -100,6 +106,7 @@ class Member:
         self._stopped = False
         self._leave_after_stop: Leave | None = None
         self._told: dict[str, Message] = {}
+        self._notices = 0
         self.sender = StreamSender()
         self.outcome: str | None = None
         self.reason = ""
@@ -134,7 +141,8 @@ class Member:
             if message["epoch"] > self._settings.epoch:
                 self._end(Leave(REFUSED, f"the gang is of epoch {message['epoch']} already"))
             return self._take()
-        self._heard = now
+        if kind == "welcome" or self._pulse.fresh(now):
+            self._heard = now
         if kind == "welcome":
             self._welcome(message)
         elif kind == "refuse":
@@ -187,12 +195,16 @@ class Member:
         self._start_ordered = True
         self._out.append(Start({**_body(message), "rank": self._rank}))
 
+    def silent(self, now: float) -> bool:
+        """Whether the leader has not been heard, or not for so long that others should know, if they ask."""
+        return not self._ever_welcome or now - self._heard >= self._settings.lost_after / 2
+
     def _stop(self, reason: str, grace: float) -> None:
         if not self._stop_ordered:
             self._stop_ordered = True
             self._out.append(Stop(reason, grace))
 
-    def _end(self, leave: Leave) -> None:
+    def _end(self, leave: Leave, grace: float | None = None) -> None:
         """Leave, but not before our workers have."""
         if self._leave_after_stop is None:
             self._leave_after_stop = leave
@@ -201,7 +213,7 @@ class Member:
             self.left = self._leave_after_stop
             self._out.append(self.left)
         else:
-            self._stop(leave.reason, self._settings.grace)
+            self._stop(leave.reason, self._settings.grace if grace is None else grace)
 
     # What the node has done.
 
@@ -243,6 +255,19 @@ class Member:
         self._report("halt", {"type": "halt", "kind": kind, "reason": m.shorten(reason)})
         return self._take()
 
+    def notice(self, text: str, kind: str = "warning") -> list[MemberAction]:
+        """Something people should hear of, though the run goes on."""
+        self._notices += 1
+        if self._notices <= MOST_NOTICES:
+            body = {
+                "type": "notice",
+                "number": self._notices,
+                "kind": kind,
+                "text": m.shorten(text, 2000),
+            }
+            self._report(f"notice {self._notices}", body)
+        return self._take()
+
     # Time.
 
     def tick(self, now: float) -> list[MemberAction]:
@@ -257,8 +282,10 @@ class Member:
             # The leader may be well and only this connection dead: try another.
             self._hung_up = now
             self._out.append(HangUp())
-        if not pause:
-            # After one, first hear what the leader has been saying meanwhile.
+        if pause:
+            # First hear what the leader says now; what it said meanwhile may be old.
+            self._excused_until = now + 1.5 * self._settings.pulse
+        elif now >= self._excused_until:
             self._fence(silence)
         return self._take()
 
@@ -274,7 +301,9 @@ class Member:
         if self._start_ordered and self.outcome is None:
             self._report("halt", {"type": "halt", "kind": "fenced", "reason": reason})
         self._out.append(HangUp())
-        self._end(Leave(RELEASED if self.outcome is not None else FENCED, reason))
+        # A node that slept past its time has no right to a grace period: others may run in its place by now.
+        grace = fencing.grace_left(silence, limit, self._settings.grace)
+        self._end(Leave(RELEASED if self.outcome is not None else FENCED, reason), grace)
 
     # Small things.
 

@@ -7,7 +7,9 @@ numbered from 1 without gaps, always in this order of fields. Kinds, with what t
 
     joined        instance, rank, address, facts          a node is there
     back          instance, rank                          a suspected node answers again
-    warning       text [, instance, rank]                 clock off, disk nearly full, a second claimant of an id
+    warning       text [, instance, rank]                 clock off, disk nearly full, a second claimant of an id,
+                                                          a notice of a node (a bucket that does not answer)
+    checkpoint    text, instance, rank                    what of the checkpoints was copied, in the end
     preparing     master_addr, master_port                all are there and agree; nodes prepare
     ready         instance, rank, facts                   a node has prepared
     go            addresses, master_addr, master_port     the barrier has opened
@@ -38,6 +40,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import roster as ranks
+from .fencing import FENCE_AFTER
 
 Message = dict[str, Any]
 
@@ -65,6 +68,7 @@ STOP_OUTCOMES = {
     "preempted": PREEMPTED,
     "error": ERROR,
     "fenced": LOST,
+    "lost": LOST,
 }
 """What a stop asked for by the supervisor (or a node) ends the gang with."""
 
@@ -94,6 +98,7 @@ class GangSettings:
         prepare_timeout: How long all nodes may take to prepare.
         linger: How long a finished gang waits to be collected.
         grace: From the stop signal to SIGKILL.
+        after_stop: How long a node may take once its workers have ended, for a last copy of checkpoints.
     """
 
     task: str
@@ -102,12 +107,13 @@ class GangSettings:
     processes_per_node: int = 1
     leader_address: str = "127.0.0.1"
     beat: float = 1.0
-    lost_after: float = 20.0
-    fence_after: float = 60.0
+    lost_after: float = 8.0
+    fence_after: float = FENCE_AFTER
     join_timeout: float = 300.0
     prepare_timeout: float = 900.0
     linger: float = 600.0
     grace: float = 10.0
+    after_stop: float = 0.0
     digest: str = field(init=False, repr=False)
     _ranks: dict[str, int] = field(init=False, repr=False, compare=False)
 
@@ -151,6 +157,9 @@ class GangSettings:
         return max(256 * 1024, 16 * 1024 * 1024 // self.nodes)
 
 
+NOTICES = ("warning", "checkpoint")
+"""The kinds of events that a node may have recorded with a notice."""
+
 NUMBER = (int, float)
 
 FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
@@ -161,6 +170,7 @@ FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
     "started": {},
     "worker": {"rank": int, "sizes": dict},
     "halt": {"kind": str, "reason": str},
+    "notice": {"number": int, "kind": str, "text": str},
     "stopped": {},
     # the leader to a member
     "welcome": {"rank": int, "roster": str},
@@ -185,7 +195,7 @@ FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
 """Required fields of every message beside type, task and epoch."""
 
 FROM_MEMBER = frozenset(
-    {"join", "ready", "unready", "started", "worker", "halt", "stopped", "beat", "chunk"}
+    {"join", "ready", "unready", "started", "worker", "halt", "notice", "stopped", "beat", "chunk"}
 )
 FROM_SUPERVISOR = frozenset({"attach", "pull", "ack", "stop", "lost", "release", "beat"})
 TO_MEMBER = frozenset(

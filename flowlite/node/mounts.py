@@ -21,8 +21,8 @@ _CLONE_NEWUSER = 0x10000000
 MS_BIND = 4096
 MS_REC = 16384
 MS_SLAVE = 1 << 19
-_MS_NOSUID_NODEV = 2 | 4
-_MNT_DETACH = 2
+NOSUID_NODEV = 2 | 4
+DETACH = 2
 _SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _CAPABILITY_VERSION_3 = 0x20080522
 
@@ -37,7 +37,8 @@ def show(
     """Show every volume at its path, to this process and what it starts from now on. Single-threaded callers only.
 
     Args:
-        volumes: {"name", "path", "source"} each; `source` is the directory that holds the data.
+        volumes: {"name", "path", "source"} each; `source` is the directory that holds the data. Where others hold the
+            same, `alike` is a pattern for them: a link that leads there serves as well.
         hide_nothing_of: Paths that must stay visible (the node's own directory).
 
     Returns:
@@ -62,15 +63,15 @@ def show(
                         "choose another path for the volume"
                     )
             if private is None:
-                private = _enter_private_namespace()
-            how = _show_one(name, path, source, private)
+                private = enter_private()
+            how = _show_one(name, path, source, private, str(volume.get("alike", "")))
         shown.append({"name": name, "path": path, "how": how})
     if private is True and os.geteuid() != 0:
-        _drop_capabilities()
+        drop_capabilities()
     return shown
 
 
-def _show_one(name: str, path: str, source: str, private: OSError | bool) -> str:
+def _show_one(name: str, path: str, source: str, private: OSError | bool, alike: str) -> str:
     reason = "this system has no mount namespaces" if private is False else str(private)
     if private is True:
         try:
@@ -79,7 +80,7 @@ def _show_one(name: str, path: str, source: str, private: OSError | bool) -> str
         except OSError as error:
             reason = f"mounting it failed: {error}"
     try:
-        _link_at(path, source)
+        _link_at(path, source, alike)
     except OSError as error:
         raise MountError(
             f"volume {name!r} cannot be shown at {path}: {reason}; and no link can be made there "
@@ -89,9 +90,12 @@ def _show_one(name: str, path: str, source: str, private: OSError | bool) -> str
     return "link"
 
 
-def _link_at(path: str, source: str) -> None:
-    if os.path.islink(path) and os.path.realpath(path) == os.path.realpath(source):
-        return
+def _link_at(path: str, source: str, alike: str = "") -> None:
+    if os.path.islink(path):
+        if os.path.realpath(path) == os.path.realpath(source):
+            return
+        if alike and _shows_the_same(path, alike):
+            return
     os.makedirs(os.path.dirname(path), exist_ok=True)
     try:
         os.symlink(os.path.abspath(source), path)
@@ -101,6 +105,21 @@ def _link_at(path: str, source: str) -> None:
             os.symlink(os.path.abspath(source), path)
         elif os.path.realpath(path) != os.path.realpath(source):
             raise
+
+
+def _shows_the_same(path: str, alike: str) -> bool:
+    """Whether a link leads to what another node of this machine shows; one that leads nowhere any more is removed."""
+    from fnmatch import fnmatchcase
+
+    from .staging import is_mounted
+
+    target = os.readlink(path)
+    if not fnmatchcase(target, alike):
+        return False
+    if is_mounted(target):
+        return True
+    os.unlink(path)
+    return False
 
 
 class Libc:
@@ -133,7 +152,7 @@ class Libc:
         )
 
 
-def _enter_private_namespace() -> OSError | bool:
+def enter_private() -> OSError | bool:
     """True if this process now has mounts of its own; else the error; False where there is no such thing."""
     if sys.platform != "linux":
         return False
@@ -178,7 +197,7 @@ def _make_room(path: str) -> None:
         return
     below = os.open(existing, os.O_PATH | os.O_DIRECTORY)
     try:
-        Libc().mount("tmpfs", existing, "tmpfs", _MS_NOSUID_NODEV, _tmpfs_options(existing))
+        Libc().mount("tmpfs", existing, "tmpfs", NOSUID_NODEV, _tmpfs_options(existing))
         _mirror(f"/proc/self/fd/{below}", existing)
     finally:
         os.close(below)
@@ -187,23 +206,28 @@ def _make_room(path: str) -> None:
 
 def _new_root(path: str) -> None:
     libc = Libc()
-    number = _SYS_PIVOT_ROOT.get(os.uname().machine)
-    if number is None:
-        raise MountError(f"pivot_root is not known on {os.uname().machine}")
     stage = _staging_directory()
-    libc.mount("tmpfs", stage, "tmpfs", _MS_NOSUID_NODEV, _tmpfs_options("/"))
+    libc.mount("tmpfs", stage, "tmpfs", NOSUID_NODEV, _tmpfs_options("/"))
     _mirror("/", stage)
     os.makedirs(stage + path)
     old = os.path.join(stage, ".before-flowlite")
     os.mkdir(old)
     here = os.getcwd()
-    libc.call("syscall", number, stage.encode(), old.encode())
+    pivot(stage, old)
     os.chdir("/")
-    libc.call("umount2", b"/.before-flowlite", _MNT_DETACH)
+    libc.call("umount2", b"/.before-flowlite", DETACH)
     os.rmdir("/.before-flowlite")
     # The mirrored tree has the stage within itself; below it is what was there before.
-    libc.call("umount2", stage.encode(), _MNT_DETACH)
+    libc.call("umount2", stage.encode(), DETACH)
     os.chdir(here)
+
+
+def pivot(root: str, old: str) -> None:
+    """Make a mounted directory the root of this process; what was the root is at `old` then. Raises OSError."""
+    number = _SYS_PIVOT_ROOT.get(os.uname().machine)
+    if number is None:
+        raise MountError(f"pivot_root is not known on {os.uname().machine}")
+    Libc().call("syscall", number, root.encode(), old.encode())
 
 
 def _staging_directory() -> str:
@@ -236,13 +260,18 @@ def _mirror(source: str, target: str) -> None:
             sys.stderr.write(f"flowlite: workers will not see {entry}: {error}\n")
 
 
-def _drop_capabilities() -> None:
-    # A user namespace gives all capabilities within it; workers are to have none, as before.
+def drop_capabilities() -> None:
+    """Have none any more. A user namespace gives all within it, and workers are to have none, as before."""
     import ctypes
 
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
     none = (ctypes.c_uint32 * 6)()
     ctypes.CDLL(None, use_errno=True).capset(header, none)
+
+
+def enter_own_namespace() -> bool:
+    """Have mounts of this process's own from now on, which go with the last process that has them. False if refused."""
+    return enter_private() is True
 
 
 def enter(pid: int) -> bool:
@@ -264,5 +293,5 @@ def enter(pid: int) -> bool:
         libc.call("setns", descriptor, flag)
         os.close(descriptor)
     if opened and os.geteuid() != 0:
-        _drop_capabilities()
+        drop_capabilities()
     return bool(opened)

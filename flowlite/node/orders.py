@@ -14,13 +14,18 @@ from .environment import Seat, path_with, worker_environment
 
 
 def worker_orders(
-    config: AgentConfig, paths: AttemptPaths, call: Mapping[str, Any], go: Mapping[str, Any]
+    config: AgentConfig,
+    paths: AttemptPaths,
+    call: Mapping[str, Any],
+    go: Mapping[str, Any],
+    inside: Mapping[str, str] | None = None,
 ) -> list[dict[str, Any]]:
     """One order for each worker of this node, as `worker.main` takes it.
 
     Args:
         call: `config.call` with absolute paths.
         go: addresses (by node rank), master_addr, master_port.
+        inside: The environment of the container that they run in; None without one.
     """
     seat = Seat(
         task=config.task,
@@ -36,7 +41,8 @@ def worker_orders(
         interface=net.interface_towards(str(go["master_addr"])),
         cores=checks.cores(),
         visible_gpus=config.visible_gpus,
-        path=path_with(config.python, os.environ.get("PATH")),
+        path=path_with(config.python, os.environ.get("PATH")) if inside is None else None,
+        checkpoint=(config.checkpoint or {}).get("path"),
     )
     secrets = _read_secrets(paths.secrets)
     what = {"argv": call["argv"]} if call["kind"] == "command" else {"call": dict(call)}
@@ -47,7 +53,8 @@ def worker_orders(
             "node": config.node_rank,
             "name": config.name,
             "environment": worker_environment(
-                os.environ, seat._replace(local_rank=local_rank), config.environment, secrets
+                os.environ if inside is None else inside,
+                seat._replace(local_rank=local_rank), config.environment, secrets
             ),
             "workdir": config.workdir or str(paths.home),
             "out": str(paths.stream(rank, "out")),
@@ -73,6 +80,11 @@ def call_with_paths(call: Mapping[str, Any], paths: AttemptPaths) -> dict[str, A
 def beyond_inherited(environment: Mapping[str, str]) -> dict[str, str]:
     """What of a worker's environment is not simply that of the agent: what `exec` adds to its own."""
     return {name: value for name, value in environment.items() if os.environ.get(name) != value}
+
+
+def secret_names(paths: AttemptPaths) -> list[str]:
+    """Names of the variables that only workers may have."""
+    return sorted(_read_secrets(paths.secrets))
 
 
 def _read_secrets(path: Path) -> dict[str, str]:

@@ -259,12 +259,12 @@ def _prctl(option: int, value: int) -> bool:
     return bool(ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) == 0)
 
 
-def die_with_parent(parent: int) -> bool:
+def die_with_parent(parent: int, number: int = signal.SIGKILL) -> bool:
     """Be killed when the parent dies, also if it already has. False where the kernel cannot do that."""
-    if not _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL):
+    if not _prctl(_PR_SET_PDEATHSIG, number):
         return False
     if os.getppid() != parent:
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), number)
     return True
 
 

@@ -10,6 +10,7 @@ class Pulse:
 
     def __init__(self, settings: GangSettings, now: float) -> None:
         self._every = settings.pulse
+        self._longest = max(2 * settings.pulse, 2.0)
         self._ticked = now
         self._beat = now
         self._starved = False
@@ -20,10 +21,14 @@ class Pulse:
         Only a first pause counts: whoever is starved all the time must judge by what little it hears.
         """
         gap = now - self._ticked
-        starved = gap > max(2 * self._every, 2.0)
+        starved = gap > self._longest
         forgiven = starved and not self._starved
         self._ticked, self._starved = now, starved
         return gap if forgiven else 0.0
+
+    def fresh(self, now: float) -> bool:
+        """Whether a word that is read now was said lately: after a pause it may have waited for as long."""
+        return now - self._ticked <= self._longest or self._starved
 
     def due(self, now: float) -> bool:
         """Whether it is time for a beat; it is then taken as given."""

@@ -17,7 +17,7 @@ from typing import Any
 from . import messages as m
 from .actions import Action, Close, CloseMaster, Moment, Outbox, Peer, ProveMaster
 from .admission import Refusal, admit
-from .agreement import disagreements, warnings
+from .agreement import differing_packages, disagreements, warnings
 from .desk import SupervisorDesk
 from .farewell import Farewell
 from .messages import GangSettings, Message, MessageError
@@ -191,7 +191,10 @@ class Rendezvous:
     def _from_member(self, seat: Seat, kind: str, message: Message, now: Moment) -> None:
         if kind == "ready" and self.phase == m.PREPARING and not seat.ready:
             self._seats.mark_ready(seat)
-            self._desk.record("ready", now, **seat.who, facts=message["facts"])
+            facts = dict(message["facts"])
+            # Long lists, which serve to be compared and not to be kept.
+            seat.packages = facts.pop("packages", None)
+            self._desk.record("ready", now, **seat.who, facts=facts)
             self._go_if_ready(now)
         elif kind == "unready":
             outcome = m.ERROR if self._go else m.CHECKS
@@ -205,6 +208,11 @@ class Rendezvous:
         elif kind == "halt":
             outcome = m.STOP_OUTCOMES.get(message["kind"], m.ERROR)
             self._stop(outcome, f"{self._seats.name(seat)}: {message['reason']}", now)
+        elif kind == "notice" and message["number"] > seat.notices and self.phase != m.ENDED:
+            seat.notices = message["number"]
+            text = f"{self._seats.name(seat)}: {message['text']}"
+            what = message["kind"] if message["kind"] in m.NOTICES else "warning"
+            self._desk.record(what, now, text=text, **seat.who)
         elif kind == "stopped" and self.phase in (m.STOPPING, m.ENDED) and not seat.stopped:
             seat.stopped = True
             if self.phase == m.STOPPING:
@@ -242,6 +250,10 @@ class Rendezvous:
         if self.phase != m.PREPARING or self._order is None:
             return
         if self._seats.ready < everybody or self._seats.connected < everybody:
+            return
+        odd = differing_packages(self._settings, [seat.packages for seat in self._seats])
+        if odd:
+            self._stop(m.CHECKS, "; ".join(odd), now)
             return
         self._close_master()
         self.phase = m.RUNNING
@@ -307,7 +319,9 @@ class Rendezvous:
             late = [s for s in self._seats if not s.ready or s.connection is None]
             self._stop(m.MISSING, self._missing("did not get ready", late, waited, now), now)
         elif (
-            self.phase == m.STOPPING and waited >= self._settings.grace + self._settings.lost_after
+            self.phase == m.STOPPING
+            and waited
+            >= self._settings.grace + self._settings.after_stop + self._settings.lost_after
         ):
             assert self.outcome is not None
             self._end(self.outcome, self.reason, now)

@@ -23,6 +23,8 @@ class Seat:
         heard: When the node last said anything (leader's steady clock).
         parted: When its connection broke.
         first: When it first joined.
+        notices: Number of the last notice it gave.
+        packages: What the environment made for its workers contains, if there is one: `name==version` each.
     """
 
     rank: int
@@ -39,6 +41,8 @@ class Seat:
     stopped: bool = False
     lost: bool = False
     suspect: bool = False
+    notices: int = 0
+    packages: list[str] | None = None
 
     @property
     def joined(self) -> bool:

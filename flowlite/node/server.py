@@ -15,6 +15,7 @@ import os
 import socket
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
 from .actions import Action, Close, CloseMaster, Finish, Moment, Peer, ProveMaster, Send
@@ -22,6 +23,10 @@ from .connection import Connection
 from .messages import GangSettings, Message, MessageError
 from .rendezvous import Rendezvous
 from .wire import Frame, ServerSession, WireError, encode
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .tls import Shield
 
 OPENING_TIME = 5.0
 """Seconds a peer has to prove that it knows the secret."""
@@ -59,12 +64,25 @@ class RendezvousServer:
     """
 
     def __init__(
-        self, settings: GangSettings, secret: bytes, *, bind: str, master: Master, port: int = 0
+        self,
+        settings: GangSettings,
+        secret: bytes,
+        *,
+        bind: str,
+        master: Master,
+        port: int = 0,
+        shields: Callable[[], Shield] | None = None,
     ) -> None:
+        """
+        Args:
+            bind: The one address it listens on.
+            shields: Makes the encryption of each connection; None for a gang that does not leave its machine.
+        """
         self._settings = settings
         self._secret = secret
         self._bind = bind
         self._master = master
+        self._shields = shields
         self._machine: Rendezvous | None = None
         self._listener: socket.socket | None = None
         self._accepting = False
@@ -271,7 +289,8 @@ class _Peer(Connection):
     session: ServerSession
 
     def __init__(self, server: RendezvousServer, address: str) -> None:
-        super().__init__(ServerSession(server._secret, server._settings.task))
+        shield = server._shields() if server._shields else None
+        super().__init__(ServerSession(server._secret, server._settings.task), shield)
         self._server = server
         self._chunks: deque[tuple[bytes, bytes]] = deque()
         self.number = 0

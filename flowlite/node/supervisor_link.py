@@ -22,6 +22,10 @@ from .messages import STREAMS, TO_SUPERVISOR, Message, MessageError, check
 from .streams import stream_name
 from .wire import ClientSession, Frame, Hello, WireError, encode
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .tls import Shield
+
 Dial = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
 OnChunk = Callable[[int, int, str, int, float, bytes], None]
 
@@ -75,6 +79,7 @@ class SupervisorLink:
         silence: float = 15.0,
         beat: float = 1.0,
         name: str = "supervisor",
+        shields: Callable[[], Shield] | None = None,
     ) -> None:
         """
         Args:
@@ -87,6 +92,7 @@ class SupervisorLink:
             silence: Seconds without a word from the leader until `LinkDown`.
             beat: Seconds between signs of life to the leader.
             name: Who this supervisor is, for the leader's log.
+            shields: Makes the encryption of each connection; None where the leader speaks plain.
         """
         self._task = task
         self._epoch = epoch
@@ -98,6 +104,8 @@ class SupervisorLink:
         self._silence = silence
         self._beat = beat
         self._name = name
+        self._shields = shields
+        self._shield: Shield | None = None
         self._incoming: deque[dict[str, Any] | Exception | None] = deque()
         self._news = asyncio.Event()
         self._received_seq = after
@@ -105,7 +113,7 @@ class SupervisorLink:
         self._session: ClientSession | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._running: asyncio.Task[None] | None = None
-        self._heard = time.monotonic()
+        self._heard = self._word = time.monotonic()
         self._kept: dict[str, int] = {}
         self._kept_bytes = 0
         self._acknowledging: asyncio.TimerHandle | None = None
@@ -156,8 +164,13 @@ class SupervisorLink:
             self._heard = time.monotonic()
             self._running = asyncio.create_task(self._keep_attached())
 
+    @property
+    def silence(self) -> float:
+        """Seconds since the last word of the leader."""
+        return time.monotonic() - self._word
+
     async def stop(self, kind: str, reason: str) -> None:
-        """Ask for the gang to be stopped: kind "cancel", "deadline", "preempted" or "error". Survives reconnects."""
+        """Ask for the gang to be stopped; kind as in `messages.STOP_OUTCOMES`. Survives reconnects."""
         self._order("stop", {"type": "stop", "kind": kind, "reason": reason})
 
     async def lost(self, instance: str, why: str) -> None:
@@ -228,6 +241,7 @@ class SupervisorLink:
         """Dial, attach, and take in what comes until the connection ends."""
         async with asyncio.timeout(OPENING_TIME):
             reader, self._writer = await self._dial()
+            await self._shake_hands(reader)
             session = ClientSession(
                 self._secret, Hello(self._task, "supervisor", self._name, self._epoch)
             )
@@ -251,15 +265,39 @@ class SupervisorLink:
         finally:
             beating.cancel()
 
+    async def _shake_hands(self, reader: asyncio.StreamReader) -> None:
+        """Begins to encrypt, where the leader does."""
+        self._shield = shield = self._shields() if self._shields else None
+        while shield is not None and not shield.open:
+            assert self._writer is not None
+            self._writer.write(shield.take())
+            shield.receive(await self._read_some(reader))
+        if shield is not None and self._writer is not None:
+            self._writer.write(shield.take())
+
     async def _read(self, reader: asyncio.StreamReader) -> bytes:
+        shield = self._shield
+        if shield is None:
+            return await self._read_some(reader)
+        # What came may be less than a record.
+        while not (plain := shield.receive(await self._read_some(reader))):
+            if (wanted := shield.take()) and self._writer is not None:
+                self._writer.write(wanted)
+        return plain
+
+    async def _read_some(self, reader: asyncio.StreamReader) -> bytes:
         data = await reader.read(READ)
         if not data:
             raise ConnectionResetError("the leader hung up")
         return data
 
+    def _write(self, data: bytes) -> None:
+        if self._writer is not None:
+            self._writer.write(data if self._shield is None else self._shield.seal(data))
+
     def _flush(self, session: ClientSession) -> None:
-        if session.outgoing and self._writer is not None:
-            self._writer.write(session.outgoing)
+        if session.outgoing:
+            self._write(session.outgoing)
             session.outgoing = b""
 
     async def _keep_beating(self) -> None:
@@ -285,7 +323,7 @@ class SupervisorLink:
     def _send(self, message: Message) -> None:
         if self._session is not None and self._writer is not None:
             stamped = {**message, "task": self._task, "epoch": self._epoch}
-            self._writer.write(self._session.seal(encode(stamped)))
+            self._write(self._session.seal(encode(stamped)))
 
     def _order(self, name: str, message: Message) -> None:
         """Something the leader must get to know, now and after every reconnect until it shows."""
@@ -301,7 +339,7 @@ class SupervisorLink:
 
     def _take(self, frame: Frame, offsets: dict[str, int]) -> None:
         kind = check(frame.message, TO_SUPERVISOR, self._task)
-        self._heard = time.monotonic()
+        self._heard = self._word = time.monotonic()
         if kind == "chunk":
             self._take_chunk(frame.message, frame.blob, offsets)
         elif kind == "event":

@@ -2,10 +2,10 @@
 
 There are three kinds of process behind it:
 
-    template   one per task and machine (all local nodes share it; template.py). Shows the volumes, imports, and
-               waits on a Unix socket.
-    keeper     forked from the template, one for each agent that connects (keeper.py). Starts that node's workers,
-               collects them, and stops them when the agent goes.
+    template   one per task and machine (all local nodes share it), or, where it is kept warm, one for all tasks that
+               are alike (likeness.py). Imports, and waits on a Unix socket (template.py).
+    keeper     forked from the template, one for each agent that connects (keeper.py). Shows that node's volumes and
+               buckets, starts its workers, collects them, and stops them when the agent goes.
     worker     forked from the keeper, one per rank (worker.py).
 
 The socket is made by whoever starts the template and handed down to it, so that a client can connect at once and waits
@@ -19,7 +19,8 @@ import json
 import os
 import socket
 
-from . import processes
+from . import checks, kept, likeness, marks, processes
+from .environment import without_launchers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 IDLE_AFTER_LAST = 10.0
 _LONGEST_SOCKET_PATH = 100
+_NAME_LENGTH = 24
 
 _started: list[subprocess.Popen[bytes]] = []
 
@@ -67,7 +69,8 @@ def socket_path(key: str) -> str:
     """Where the warm process of `key` (a task, or a task and a node) listens."""
     import hashlib
 
-    return os.path.join(socket_directory(), hashlib.sha256(key.encode()).hexdigest()[:24])
+    name = hashlib.sha256(key.encode()).hexdigest()[:_NAME_LENGTH]
+    return os.path.join(socket_directory(), name)
 
 
 def make_spec(
@@ -78,19 +81,15 @@ def make_spec(
     log: str,
     imports: Iterable[str] = (),
     environment: Mapping[str, str] | None = None,
-    volumes: Iterable[Mapping[str, Any]] = (),
-    keep_visible: Iterable[str] = (),
     function: bool = True,
     idle: float = IDLE_AFTER_LAST,
 ) -> dict[str, Any]:
-    """What a warm process is told.
+    """What a warm process is told that serves one task.
 
     Args:
         socket: Where it listens (`socket_path`).
         imports: Names of modules to import; one that fails is left to the worker to fail on.
         environment: What must be set before anything is imported (the user's `environment=`, OMP_NUM_THREADS).
-        volumes: {"name", "path", "source"} each, to be shown at their paths.
-        keep_visible: Paths that no volume may hide.
         function: Whether its workers run functions; then what unpickles them is imported too.
         idle: Seconds without any agent after which it ends.
     """
@@ -101,48 +100,112 @@ def make_spec(
         "log": log,
         "imports": list(imports),
         "environment": dict(environment or {}),
-        "volumes": [dict(volume) for volume in volumes],
-        "keep_visible": list(keep_visible),
         "function": function,
         "idle": idle,
+        "key": "",
+        "marks": {},
+        "most": 0,
     }
 
 
-def ensure(spec: Mapping[str, Any]) -> socket.socket:
-    """Connect to the warm process of a spec, starting it if it does not run. Anyone may call this, any number of times.
+def can_be_kept(socket: str | None) -> bool:
+    """Whether a warm process with this socket (None: one is yet to be chosen) may stay for other tasks."""
+    chosen = socket is None or os.path.basename(socket).startswith(kept.PREFIX)
+    # Elsewhere nothing is forked, and nobody can tell whose a process is.
+    return processes.LINUX and chosen
+
+
+def make_kept_spec(
+    *,
+    task: str,
+    python: str,
+    seconds: float,
+    imports: Iterable[str] = (),
+    environment: Mapping[str, str] | None = None,
+    secrets: Iterable[str] = (),
+    most: int = kept.MOST,
+) -> dict[str, Any]:
+    """What a warm process is told that stays for the next task that is like this one (likeness.py).
+
+    Args:
+        task: Whose the keepers and workers are that this spec is for; the process itself belongs to no task.
+        seconds: How long it stays after its last agent has gone.
+        imports: As for `make_spec`; what a later task needs beyond that is added.
+        environment: As for `make_spec`.
+        secrets: Names of variables that must not be in it.
+        most: How many such processes there may be on this machine.
+
+    Raises:
+        WarmError: There is no place for its socket.
+    """
+    whole = {**likeness.inherited(os.environ, secrets), **(environment or {})}
+    key = likeness.key(whole, python, checks.agent_digest())
+    name = f"{kept.PREFIX}{key[: _NAME_LENGTH - len(kept.PREFIX)]}"
+    socket = os.path.join(socket_directory(), name)
+    owners = {name: os.environ[name] for name in likeness.OWNERS if name in os.environ}
+    return {
+        "task": "",
+        "socket": socket,
+        "python": python,
+        "log": f"{socket}.log",
+        "imports": list(imports),
+        "environment": {**whole, marks.PADDING: marks.room()},
+        "function": True,
+        "idle": seconds,
+        "key": key,
+        "marks": {"FLOW_TASK_ID": task, **owners},
+        "most": most,
+    }
+
+
+def begin(spec: Mapping[str, Any]) -> None:
+    """Have the warm process of a spec there, and what will be imported, as early as possible. Does not wait for it.
 
     Raises:
         WarmError: it cannot be started.
     """
-    import fcntl
+    with _ensure(spec) as connection:
+        _say(connection, do="import", imports=spec["imports"])
 
-    connection = _connect(spec["socket"])
-    if connection is not None:
-        return connection
-    lock = os.open(
-        os.path.join(os.path.dirname(spec["socket"]), "lock"), os.O_RDWR | os.O_CREAT, 0o600
-    )
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        connection = _connect(spec["socket"])
-        if connection is None:
-            _start(spec)
-            connection = _connect(spec["socket"])
-        if connection is None:
-            raise WarmError(
-                errno.ECONNREFUSED, f"the warm process ended at once; see {spec['log']}"
-            )
-        return connection
-    finally:
-        os.close(lock)
+
+def join(spec: Mapping[str, Any]) -> socket.socket:
+    """Connect to the warm process of a spec, starting it if need be, and ask it for a keeper.
+
+    Raises:
+        WarmError: it cannot be started.
+    """
+    connection = _ensure(spec)
+    _say(connection, do="join", imports=spec["imports"], keep=spec["idle"], marks=spec["marks"])
+    return connection
 
 
 def dismiss(path: str) -> None:
     """Ask the warm process at a socket to end once its last agent has gone, without waiting for `idle` to pass."""
-    connection = _connect(path)
+    kept.tell(path, "dismiss")
+
+
+def _ensure(spec: Mapping[str, Any]) -> socket.socket:
+    connection = _connect(spec["socket"])
     if connection is not None:
-        with connection:
-            connection.sendall(b'{"do": "dismiss"}\n')
+        return connection
+    with kept.alone(spec["socket"]):
+        connection = _connect(spec["socket"])
+        if connection is None:
+            if spec["key"]:
+                kept.make_room(os.path.dirname(spec["socket"]), spec["most"])
+            _start(spec)
+            connection = _connect(spec["socket"])
+    if connection is None:
+        raise WarmError(errno.ECONNREFUSED, f"the warm process ended at once; see {spec['log']}")
+    return connection
+
+
+def _say(connection: socket.socket, **request: Any) -> None:
+    try:
+        connection.sendall(json.dumps(request).encode() + b"\n")
+    except BrokenPipeError:
+        # It is just leaving; who waits for an answer gets the end of the file.
+        return
 
 
 def _connect(path: str) -> socket.socket | None:
@@ -161,8 +224,10 @@ def _connect(path: str) -> socket.socket | None:
 def _start(spec: Mapping[str, Any]) -> None:
     import subprocess
 
-    from .environment import without_launchers
-
+    if spec.get("inside"):
+        raise WarmError(
+            errno.ECONNREFUSED, f"the container ended while it got ready; see {spec['log']}"
+        )
     _started[:] = [child for child in _started if child.poll() is None]
     path: str = spec["socket"]
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -174,15 +239,11 @@ def _start(spec: Mapping[str, Any]) -> None:
         listener.listen(1024)
         order = os.open(f"{path}.json", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with open(order, "w", encoding="utf-8") as file:
-            json.dump(dict(spec), file)
+            json.dump({**spec, "environment": {}}, file)
         log = os.open(spec["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             # The environment has to be there before Python starts: PYTHONPATH, LD_LIBRARY_PATH, PYTHONHASHSEED.
-            environment = {
-                **without_launchers(os.environ),
-                **spec["environment"],
-                "FLOW_TASK_ID": spec["task"],
-            }
+            environment = _environment(spec)
             command = processes.own_command(
                 spec["python"], "warm", f"{path}.json", str(listener.fileno())
             )
@@ -205,3 +266,13 @@ def _start(spec: Mapping[str, Any]) -> None:
     finally:
         listener.close()
     _started.append(child)
+
+
+def _environment(spec: Mapping[str, Any]) -> dict[str, str]:
+    if spec["key"]:
+        return dict(spec["environment"])
+    return {
+        **without_launchers(os.environ),
+        **spec["environment"],
+        "FLOW_TASK_ID": spec["task"],
+    }

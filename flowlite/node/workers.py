@@ -6,7 +6,7 @@ import asyncio
 import json
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,18 +79,29 @@ class Workers:
         """How many were ordered and have not been reported."""
         return len(self._orders)
 
-    async def connect(self) -> dict[str, Any]:
+    def use_python(self, python: str) -> None:
+        """Which Python the warm process is to be started with; before `connect`."""
+        self._spec["python"] = python
+
+    def use(self, spec: dict[str, Any]) -> None:
+        """Another warm process than was thought at first; before `connect`."""
+        self._spec = spec
+
+    async def connect(self, scene: Awaitable[Mapping[str, Any]] | None = None) -> dict[str, Any]:
         """Have a warm process and a keeper in it; gives what it says of itself.
 
+        What the workers are to see (scene.py) may come later than the warm process, which imports meanwhile.
+
         A warm process that dies while it imports is started once more without imports, so that the fault shows where it
-        belongs, in the worker.
+        belongs, in the worker. One that is kept from an earlier task may leave just now; then there will be another.
 
         Raises:
             WarmError: There is none.
         """
-        bare: list[str] = []
-        for imports in (self._spec["imports"], bare):
-            connection = warm.ensure({**self._spec, "imports": imports})
+        shown = asyncio.ensure_future(scene) if scene is not None else None
+        full, bare = self._spec, {**self._spec, "imports": []}
+        for spec in (full, full, bare) if full["key"] else (full, bare):
+            connection = warm.join(spec)
             connection.setblocking(False)
             self._reader, self._writer = await asyncio.open_unix_connection(
                 sock=connection, limit=1 << 20
@@ -103,12 +114,14 @@ class Workers:
                     node=self._node,
                     stop_signal=self._stop_signal,
                     grace=self._grace,
+                    scene=await shown if shown is not None else {},
+                    log=str(self._paths.directory / "warm.log"),
                 )
                 return self.warm
             except WorkersLost:
                 self._writer.close()
         raise warm.WarmError(
-            f"the warm process died twice while it got ready; see {self._spec['log']} on this node"
+            f"the warm process died again while it got ready; see {self._spec['log']} on this node"
         )
 
     async def prepare(self, call: Mapping[str, Any]) -> str | None:
@@ -187,7 +200,10 @@ class Workers:
     async def _follow(self, reader: asyncio.StreamReader) -> None:
         try:
             while line := await reader.readline():
-                self._on_event(json.loads(line))
+                event = json.loads(line)
+                if event["event"] == "stale":
+                    break
+                self._on_event(event)
         except (OSError, ValueError):
             pass
         for waiting in self._answers.values():

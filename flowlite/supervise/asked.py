@@ -38,6 +38,8 @@ class Asked:
         workers_per_node: Workers that flowlite starts on each node.
         processes_per_node: As `workers_per_node`; in manual mode, what the user's launcher is told to start.
         grace: Seconds from the stop signal to SIGKILL.
+        secrets: Names of the secret variables.
+        warm_seconds: How long nodes are kept for the next task.
     """
 
     plan: Plan
@@ -53,6 +55,12 @@ class Asked:
     mounts: tuple[dict[str, Any], ...] = ()
     checkpoint: dict[str, Any] | None = None
     warm_seconds: float = 0.0
+    secrets: tuple[str, ...] = ()
+
+    @property
+    def time_to_stop(self) -> float:
+        """Seconds that a node may take to stop: for the grace of its workers, and a last copy of checkpoints."""
+        return self.grace + float((self.checkpoint or {}).get("final_seconds", 0.0))
 
     @property
     def nodes(self) -> int:
@@ -79,6 +87,7 @@ class Asked:
             mounts=_mounts(config.get("mounts")),
             checkpoint=config.get("checkpoint"),
             warm_seconds=float(config.get("keep_warm") or 0.0),
+            secrets=tuple(str(name) for name in config.get("secrets") or ()),
         )
 
 

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flowlite.errors import NodeUnreachable, ProviderError
+from flowlite.errors import ProviderError
 from flowlite.node.config import AgentConfig
+from flowlite.supervise import certificates
 from flowlite.supervise.asked import Asked
 from flowlite.supervise.crew import Crew
-from flowlite.supervise.nodes import UNREACHABLE_PROBES, Life, Node, start_agents
+from flowlite.supervise.nodes import Node, start_agents
 from flowlite.supervise.paths import TaskPaths, local_call
+from flowlite.supervise.reach import GivenUp, Lost, Reach
+from flowlite.supervise.verdict import Life
 
 # A started agent that has not even said that it runs after this time will not come. A busy machine takes seconds.
 _START_SECONDS = 30.0
@@ -49,16 +53,27 @@ class BringUp:
     max_run_seconds: float | None
     agent: tuple[Path, str]
     crew: Crew
+    reach: Reach
 
-    async def start(self) -> None:
-        """Equips every node and starts its agent. Raises NotUp."""
-        self._check(self.nodes, await self.crew.each(self.nodes, self._equip))
+    @property
+    def encrypted(self) -> bool:
+        """Whether the rendezvous leaves a machine, and is encrypted therefore."""
+        return certificates.needed(node.instance.address for node in self.nodes)
+
+    async def start(self, given_up: asyncio.Event) -> None:
+        """Equips every node and starts its agent, unless it is given up before. Raises NotUp."""
+        if self.encrypted:
+            # Before the nodes are equipped side by side.
+            certificates.of_attempt(self.paths, self.attempt)
+        await self._everywhere(self.nodes, self._equip, given_up)
         machines: dict[str, list[Node]] = {}
         for node in self.nodes:
             if not node.has_run:
                 machines.setdefault(node.settings.warm_socket or node.instance.id, []).append(node)
-        groups = list(machines.values())
-        self._check([group[0] for group in groups], await self.crew.each(groups, _start))
+        groups = {group[0].rank: group for group in machines.values()}
+        if not given_up.is_set():
+            first = [group[0] for group in groups.values()]
+            await self._everywhere(first, lambda node: start_agents(groups[node.rank]), given_up)
 
     async def find_leader(self, given_up: asyncio.Event) -> dict[str, Any] | None:
         """Where the leader listens; None if it was given up before that was known.
@@ -68,24 +83,25 @@ class BringUp:
             LeaderHasLeft: It has come, and gone.
         """
         leader, began = self.nodes[0], time.monotonic()
-        pause, probe_at, unreachable = _FIRST_PAUSE, began + _PROBE_EVERY, 0
+        pause, probe_at = _FIRST_PAUSE, began + _PROBE_EVERY
         while not given_up.is_set():
+            if leader.report_seen is not None:
+                raise LeaderHasLeft
             try:
-                if leader.report_seen is not None:
-                    raise LeaderHasLeft
-                found = await self.crew.run(leader.read_json, "leader.json")
+                found = await self.reach.persist(leader, _place_of, given_up)
                 if found is not None:
+                    certificates.forget_key(self.paths, self.attempt)
                     return found
-                unreachable = 0
                 if time.monotonic() > probe_at:
+                    waited = time.monotonic() - began
+                    look = functools.partial(self._look_after_leader, waited=waited)
+                    await self.reach.persist(leader, look, given_up)
                     probe_at = time.monotonic() + _PROBE_EVERY
-                    await self.crew.run(self._look_after_leader, time.monotonic() - began)
-            except NodeUnreachable as error:
-                unreachable += 1
-                if unreachable >= UNREACHABLE_PROBES:
-                    why = f"{leader.name} cannot be reached: {error}"
-                    raise NotUp(why, (leader.instance.id,)) from error
-                pause = _PROBE_EVERY
+            except GivenUp:
+                return None
+            except Lost as error:
+                why = f"{leader.name} cannot be reached: {error}"
+                raise NotUp(why, (leader.instance.id,)) from error
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await given_up.wait()
@@ -96,32 +112,63 @@ class BringUp:
         """Tells the other nodes where the leader listens. One that cannot be told is missed and named by the leader."""
         others = [node for node in self.nodes[1:] if node.report_seen is None]
 
-        def tell(node: Node) -> None:
-            with suppress(ProviderError, OSError):
-                node.put_leader(leader)
+        async def tell(node: Node) -> None:
+            with suppress(ProviderError, OSError, Lost):
+                await self.reach.persist(node, lambda it: it.put_leader(leader), asyncio.Event())
 
-        await self.crew.each(others, tell)
+        await asyncio.gather(*(tell(node) for node in others))
 
-    def _equip(self, node: Node) -> str:
-        """Puts what the agent of one node needs, unless it has run already. "" or what went wrong."""
-        try:
-            node.report_seen = node.report()
-            node.has_run = node.started()
-            if node.has_run:
+    async def _everywhere(
+        self, nodes: Sequence[Node], do: Callable[[Node], None], given_up: asyncio.Event
+    ) -> None:
+        """Does something on these nodes at once. Raises NotUp, which names all where that went wrong."""
+
+        async def here(node: Node) -> str:
+            try:
+                await self.reach.persist(node, do, given_up)
+            except GivenUp:
                 return ""
-            if not node.listed:
-                return "the provider does not list it any more"
-            node.equip(
-                self._config(node),
-                local_call(self.asked.call),
-                self.agent,
-                self.paths.secret.read_bytes(),
-                self.paths.secrets.read_bytes(),
-                self.paths.storage.read_bytes(),
+            except (ProviderError, OSError, Lost) as error:
+                return str(error) or type(error).__name__
+            return ""
+
+        self._check(nodes, await asyncio.gather(*(here(node) for node in nodes)))
+
+    def _equip(self, node: Node) -> None:
+        """Puts what the agent of one node needs, unless it has run already."""
+        node.report_seen = node.report()
+        node.has_run = node.started()
+        if node.has_run:
+            return
+        if not node.listed:
+            raise ProviderError("the provider does not list it any more")
+        config = self._config(node)
+        if config.python_spec is not None:
+            # Only here: it brings along what few tasks need.
+            from flowlite.supervise import pythons
+
+            config.python_spec = pythons.bring(
+                node, config.python_spec, self.agent, self.paths.packages, self.paths.home
             )
-        except (ProviderError, OSError) as error:
-            return str(error) or type(error).__name__
-        return ""
+        node.equip(
+            config,
+            local_call(self.asked.call),
+            self.agent,
+            self.paths.secret.read_bytes(),
+            self.paths.secrets.read_bytes(),
+            self.paths.storage.read_bytes(),
+            self._certificate_for(node),
+        )
+
+    def _certificate_for(self, node: Node) -> dict[str, bytes]:
+        """What encrypts the rendezvous, as files for one node; only the leader gets the key."""
+        if not self.encrypted:
+            return {}
+        certificate = certificates.of_attempt(self.paths, self.attempt)
+        files = {"rendezvous.crt": certificate.certificate}
+        if node.rank == 0 and certificate.key is not None:
+            files["rendezvous.key"] = certificate.key
+        return files
 
     def _config(self, node: Node) -> AgentConfig:
         asked, settings = self.asked, node.settings
@@ -146,7 +193,8 @@ class BringUp:
             join_timeout=asked.join_timeout,
             max_run_seconds=self.max_run_seconds,
             warm_socket=settings.warm_socket,
-            bind=settings.bind,
+            bind=settings.bind or node.instance.address,
+            tls=self.encrypted,
             leader_address=self.nodes[0].instance.address,
             ports_dir=settings.ports_dir,
             cache=settings.cache,
@@ -157,15 +205,14 @@ class BringUp:
             warm_seconds=asked.warm_seconds,
         )
 
-    def _check(self, nodes: list[Node], problems: list[str]) -> None:
+    def _check(self, nodes: Sequence[Node], problems: Sequence[str]) -> None:
         failed = {node: problem for node, problem in zip(nodes, problems, strict=True) if problem}
         if failed:
             told = "; ".join(f"{node.name}: {problem}" for node, problem in failed.items())
             ids = tuple(node.instance.id for node in failed)
             raise NotUp(f"the agent could not be started: {told}", ids)
 
-    def _look_after_leader(self, waited: float) -> None:
-        leader = self.nodes[0]
+    def _look_after_leader(self, leader: Node, waited: float) -> None:
         finding = leader.probe()
         leader.report_seen = leader.report()
         late = waited > _START_SECONDS
@@ -178,12 +225,8 @@ class BringUp:
             raise NotUp(f"{leader.name}, the leader, {why}", in_time=False)
 
 
-def _start(nodes: list[Node]) -> str:
-    try:
-        start_agents(nodes)
-    except (ProviderError, OSError) as error:
-        return str(error) or type(error).__name__
-    return ""
+def _place_of(leader: Node) -> dict[str, Any] | None:
+    return leader.read_json("leader.json")
 
 
 def node_call(call: Mapping[str, Any]) -> dict[str, Any]:

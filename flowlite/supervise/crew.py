@@ -23,6 +23,10 @@ class Crew:
         """Calls a function in a thread."""
         return asyncio.get_running_loop().run_in_executor(self._pool, function, *arguments)
 
+    def close(self) -> None:
+        """Takes no more work. What is being done is not waited for."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
     async def each(self, items: Iterable[Item], do: Callable[[Item], Value]) -> list[Value]:
         """Calls a function for every item, all at once; gives what it gave, in order."""
         return await asyncio.gather(*(self.run(do, item) for item in items))

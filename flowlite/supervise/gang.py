@@ -14,11 +14,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flowlite.errors import NodeUnreachable, ProviderError
-from flowlite.node import messages
+from flowlite.node import fencing, messages
 from flowlite.node.supervisor_link import LinkDown, LinkRefused, SupervisorLink
 from flowlite.supervise.asked import Asked
 from flowlite.supervise.bringup import BringUp, LeaderHasLeft, NotUp
@@ -26,22 +27,23 @@ from flowlite.supervise.collect import LOGS, Collector
 from flowlite.supervise.crew import Crew
 from flowlite.supervise.ends import End, end_by_leader, end_by_reports
 from flowlite.supervise.harvest import KEEP_EVERY, Harvest
-from flowlite.supervise.nodes import UNREACHABLE_PROBES, Life, Node
+from flowlite.supervise.nodes import Node
 from flowlite.supervise.paths import TaskPaths
+from flowlite.supervise.reach import OUT_OF_REACH, Reach
+from flowlite.supervise.verdict import Life, Verdict
+from flowlite.supervise.watch import Watch
 
-# The leader is asked through a second way this long after its line went dead, and again at this pace.
-_PROBE_AFTER = 0.25
-# A node that cannot be reached is probed again at this pace.
-_PROBE_EVERY = 2.0
+if TYPE_CHECKING:
+    from flowlite.node.tls import Shield
+
+# A node that is out of reach and was given up is looked at again at this pace.
+_LOOK_EVERY = 1.0
+# A node that takes longer to stop is looked at meanwhile.
+_LOOK_AFTER = 3.0
 # How long, beyond the grace period, a gang that was told to stop may take before its agents are ended one by one.
 _STOP_SLACK = 15.0
 # How long nothing may come of the streams of a gang that has ended before the rest is fetched from the disks.
 _STREAM_SLACK = 3.0
-
-# No agent runs there, says the second source. Where it cannot be asked, only time tells.
-_NO_AGENT = (Life.DEAD, Life.ABSENT, Life.GONE)
-# Not to be used again: its machine is gone or out of reach.
-_UNUSABLE = (Life.GONE, Life.UNREACHABLE)
 
 
 class Attempt:
@@ -61,6 +63,8 @@ class Attempt:
         crew: Crew,
         on_event: Callable[[dict[str, Any]], None],
         before_writing: Callable[[], None],
+        elsewhere: Callable[[], str] = str,
+        certain: bool = True,
     ) -> None:
         """
         Args:
@@ -69,6 +73,8 @@ class Attempt:
             agent: The agent's zipapp on this machine, and its hash.
             on_event: Called with every event of the gang (see `flowlite.node.messages`).
             before_writing: Called before output is kept; raises if another supervisor leads now.
+            elsewhere: Something of the provider beside these nodes that answers now, by name; "" if nothing does.
+            certain: Whether the provider knows what has ended, also of machines that do not answer.
         """
         self._asked = asked
         self._paths = paths
@@ -78,19 +84,28 @@ class Attempt:
         self._crew = crew
         self._on_event = on_event
         self._before_writing = before_writing
+        self._certain = certain
+        self._reach = Reach(nodes, crew, elsewhere, self._tell_cut_off)
         self._bringup = BringUp(
-            asked, paths, task_id, name, attempt, nodes, max_run_seconds, agent, crew
+            asked, paths, task_id, name, attempt, nodes, max_run_seconds, agent, crew, self._reach
         )
         self._workers: dict[int, dict[str, Any]] = {}
         self._collector = Collector(paths, attempt, asked.workers_per_node)
         self._harvest = Harvest(
-            paths, attempt, asked.workers_per_node, self._collector, self._workers, crew
+            paths,
+            attempt,
+            asked.workers_per_node,
+            self._collector,
+            self._workers,
+            crew,
+            self._reach,
         )
         self._arrived = asyncio.Event()
-        self._replace: dict[str, str] = {}
-        self._probing: dict[str, asyncio.Task[None]] = {}
+        self._watch = Watch(nodes, self._reach)
+        self._telling: asyncio.Task[None] | None = None
         self._stop: tuple[str, str] | None = None
         self._stop_wanted = asyncio.Event()
+        self._cancelled = asyncio.Event()
         self._link: SupervisorLink | None = None
         self._ended = False
         self._warned = False
@@ -99,6 +114,8 @@ class Attempt:
 
     def stop(self, kind: str, reason: str) -> None:
         """Asks for the end of the gang; kind as in `messages.STOP_OUTCOMES`. The first reason counts."""
+        if kind == "cancel":
+            self._cancelled.set()
         if self._stop is None:
             self._stop = (kind, reason)
             self._stop_wanted.set()
@@ -107,21 +124,32 @@ class Attempt:
         """Brings the gang up, follows it to its end and collects everything."""
         end = await self._bring_up_and_follow()
         end.workers = self._workers
-        end.replace = tuple({*end.replace, *self._replace})
+        end.replace = tuple({*end.replace, *self._watch.replace})
         await self._collect(end)
         return end
 
+    @property
+    def out_of_reach(self) -> set[str]:
+        """Instances that did not answer when they were last asked."""
+        return self._reach.out_of_reach
+
     async def clear(self) -> list[str]:
-        """Makes sure that nothing of this attempt runs any more; gives the instances where that is not known."""
+        """Makes sure that nothing of this attempt runs any more; gives the instances not to be used again."""
+        given_up = time.monotonic()
         if self._link is not None and self._ended:
             # Agents that are let go leave at once; one that is signalled thinks it has to stop a gang.
             await self._link.release()
-        return await self._stop_all()
+        unclear = await self._stop_all()
+        if not self._certain:
+            lost = [node for node in self._nodes if node.instance.id in unclear]
+            await asyncio.gather(*(self._outlast(node, given_up) for node in lost))
+        return unclear
 
     async def close(self) -> None:
         """Lets go of the gang, whatever it does. May be called again."""
-        for task in self._probing.values():
-            task.cancel()
+        self._watch.close()
+        if self._telling is not None:
+            self._telling.cancel()
         if self._link is not None:
             await self._link.close()
         self._collector.close()
@@ -132,7 +160,7 @@ class Attempt:
 
     async def _bring_up_and_follow(self) -> End:
         try:
-            await self._bringup.start()
+            await self._bringup.start(self._stop_wanted)
             leader = await self._bringup.find_leader(self._stop_wanted)
         except NotUp as error:
             outcome = messages.LOST if error.in_time else messages.MISSING
@@ -141,15 +169,58 @@ class Attempt:
             return await self._without_leader("its agent has left")
         if leader is None:
             return self._end_by_stop()
-        await self._bringup.tell_leader(leader)
+        self._telling = asyncio.create_task(self._bringup.tell_leader(leader))
         return await self._follow(leader)
+
+    async def _outlast(self, node: Node, given_up: float) -> None:
+        """Waits until nothing of this attempt can run any more on a node that is out of reach.
+
+        It has stopped its workers by itself by a certain time, unless it is alone and so its own leader: then only its
+        answer helps. Ends early if the task is cancelled.
+        """
+        alone = len(self._nodes) == 1
+        until = fencing.replaced_from(given_up, fencing.FENCE_AFTER, self._asked.grace)
+        seconds = until - time.monotonic()
+        when = "as soon as that is known" if alone else f"in {seconds:.0f} s at the latest"
+        what = "it must be certain that nothing runs there any more"
+        text = f"{node.name} is out of reach; a new attempt begins {when}, since {what}"
+        told = False
+        while not self._cancelled.is_set() and (alone or time.monotonic() < until):
+            finding = await self._reach.look(node)
+            if finding.life is Life.GONE:
+                return
+            if finding.life is not Life.UNREACHABLE:
+                await self._crew.run(node.stop, self._asked.time_to_stop)
+                return
+            if not told:
+                told = True
+                self._on_event({"kind": "fencing", "text": text})
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_EVERY):
+                    await self._cancelled.wait()
+
+    def _tell_cut_off(self, since: float | None) -> None:
+        self._on_event({"kind": "cut_off", "since": since})
+
+    async def _stop_one(self, node: Node) -> bool:
+        """Ends the agent of one node. False if it is out of reach, or does not end."""
+        stopping = asyncio.ensure_future(self._crew.run(node.stop, self._asked.time_to_stop))
+        while True:
+            await asyncio.wait({stopping}, timeout=_LOOK_AFTER)
+            if stopping.done():
+                return stopping.result()
+            verdict, finding = await self._reach.judge_alone(node)
+            if verdict is Verdict.LOST and finding.life in OUT_OF_REACH:
+                self._watch.note(node, finding)
+                return False
 
     async def _stop_all(self) -> list[str]:
         """Ends the agents of all nodes that can be reached; gives the other instances."""
-        reachable = [node for node in self._nodes if node.instance.id not in self._replace]
-        gone = await self._crew.each(reachable, lambda node: node.stop(self._asked.grace))
+        lost = list(self._watch.replace)
+        reachable = [node for node in self._nodes if node.instance.id not in lost]
+        gone = await asyncio.gather(*(self._stop_one(node) for node in reachable))
         unclear = [n.instance.id for n, is_gone in zip(reachable, gone, strict=True) if not is_gone]
-        return [*self._replace, *unclear]
+        return [*lost, *unclear]
 
     # Following
 
@@ -171,7 +242,16 @@ class Attempt:
             offsets=self._collector.offsets,
             after=after,
             streams=LOGS,
+            shields=self._shields(),
         )
+
+    def _shields(self) -> Callable[[], Shield] | None:
+        if not self._bringup.encrypted:
+            return None
+        # Only here: a supervisor of local nodes does not need ssl.
+        from flowlite.node import tls
+
+        return tls.client(self._paths.certificate(self._attempt))
 
     async def _follow(self, leader: dict[str, Any]) -> End:
         after = 0
@@ -189,6 +269,7 @@ class Attempt:
         watch = asyncio.create_task(self._watch_leader(link))
         stop = asyncio.create_task(self._pass_on_stop(link))
         listen = asyncio.create_task(self._listen(link))
+        joining = asyncio.create_task(self._watch.joining(link))
         try:
             done, _ = await asyncio.wait({watch, stop, listen}, return_when=asyncio.FIRST_COMPLETED)
             for finished in (listen, watch, stop):
@@ -196,9 +277,9 @@ class Attempt:
                     return finished.result()
             raise AssertionError("wait returned without a finished task")
         finally:
-            for task in (watch, stop, listen):
+            for task in (watch, stop, listen, joining):
                 task.cancel()
-            await asyncio.gather(watch, stop, listen, return_exceptions=True)
+            await asyncio.gather(watch, stop, listen, joining, return_exceptions=True)
 
     async def _listen(self, link: SupervisorLink) -> End:
         while True:
@@ -219,52 +300,23 @@ class Attempt:
         kind = event["kind"]
         if kind in ("worker", "first_failure"):
             self._workers[int(event["rank"])] = event
-        if kind == "suspect" and event["instance"] not in self._probing:
-            probe = self._confirm(link, event["instance"], str(event["why"]))
-            self._probing[event["instance"]] = asyncio.create_task(probe)
-        if kind == "back" and (probing := self._probing.pop(event["instance"], None)) is not None:
-            probing.cancel()
+        self._watch.handle(link, event)
         self._on_event(event)
-
-    async def _confirm(self, link: SupervisorLink, instance: str, why: str) -> None:
-        """The second source: a node that the leader misses is looked at through its own connection."""
-        node = next(each for each in self._nodes if each.instance.id == instance)
-        unreachable = 0
-        while True:
-            finding = await self._crew.run(node.probe)
-            unreachable = unreachable + 1 if finding.life is Life.UNREACHABLE else 0
-            if finding.life in _NO_AGENT or unreachable >= UNREACHABLE_PROBES:
-                if finding.life in _UNUSABLE:
-                    self._replace[instance] = finding.why
-                await link.lost(instance, f"{why}; {finding.why}")
-                return
-            await asyncio.sleep(_PROBE_EVERY)
 
     async def _watch_leader(self, link: SupervisorLink) -> End:
         """Returns once the leader is known to be gone."""
-        node, unreachable, down_since = self._nodes[0], 0, time.monotonic()
-        while True:
-            await asyncio.sleep(_PROBE_AFTER)
-            if link.attached:
-                unreachable, down_since = 0, time.monotonic()
-                continue
-            if time.monotonic() - down_since < _PROBE_AFTER:
-                continue
-            finding = await self._crew.run(node.probe)
-            unreachable = unreachable + 1 if finding.life is Life.UNREACHABLE else 0
-            if link.attached or link.phase == messages.ENDED:
-                continue
-            if finding.life in _NO_AGENT or unreachable >= UNREACHABLE_PROBES:
-                if finding.life in _UNUSABLE:
-                    self._replace[node.instance.id] = finding.why
-                return await self._without_leader(finding.why)
-            await asyncio.sleep(_PROBE_EVERY if finding.life is Life.UNREACHABLE else _PROBE_AFTER)
+        finding = await self._watch.leader(link)
+        if self._nodes[0].instance.id in self._watch.replace and link.phase != "":
+            reason = f"{self._nodes[0].name}, the leader, is lost: {finding.why}"
+            self._on_event({"kind": "stopping", "outcome": messages.LOST, "reason": reason})
+        return await self._without_leader(finding.why)
 
     async def _without_leader(self, why: str) -> End:
         """The leader is gone: the others are stopped, and the reports tell the end; without its own it is lost."""
         await self._stop_all()
-        reports = await self._crew.each(self._nodes, _report_or_none)
-        for node, report in zip(self._nodes, reports, strict=True):
+        there = [node for node in self._nodes if node.instance.id not in self._watch.replace]
+        reports = await self._crew.each(there, _report_or_none)
+        for node, report in zip(there, reports, strict=True):
             node.report_seen = report
         world_size = len(self._nodes) * self._asked.workers_per_node
         stop = self._end_by_stop() if self._stop else None
@@ -278,7 +330,7 @@ class Attempt:
         await self._stop_wanted.wait()
         assert self._stop is not None
         await link.stop(*self._stop)
-        await asyncio.sleep(self._asked.grace + _STOP_SLACK)
+        await asyncio.sleep(self._asked.time_to_stop + _STOP_SLACK)
         await self._stop_all()
         return self._end_by_stop()
 
@@ -314,6 +366,7 @@ class Attempt:
             ended_well=end.outcome == messages.DONE,
             warn=self._warn_once,
             before_writing=self._before_writing,
+            given_up=self._cancelled,
         )
 
     def _warn_once(self, text: str) -> None:

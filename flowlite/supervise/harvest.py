@@ -10,12 +10,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from flowlite.errors import ProviderError
+from flowlite import masking
+from flowlite.errors import NodeUnreachable, ProviderError
 from flowlite.node.roster import global_rank
 from flowlite.supervise.collect import LOGS, Collector, add_all
 from flowlite.supervise.crew import Crew
 from flowlite.supervise.nodes import Node
 from flowlite.supervise.paths import TaskPaths
+from flowlite.supervise.reach import GivenUp, Lost, Reach
 
 # Output that cannot be kept because the disk here is full is tried again, and waited for so long, before the nodes,
 # which may cost money, are ended all the same. A node that does not answer is asked again for a shorter time.
@@ -35,6 +37,7 @@ class Harvest:
     collector: Collector
     workers: Mapping[int, Mapping[str, Any]]
     crew: Crew
+    reach: Reach
 
     @property
     def behind(self) -> bool:
@@ -51,13 +54,18 @@ class Harvest:
         ended_well: bool,
         warn: Callable[[str], None],
         before_writing: Callable[[], None],
+        given_up: asyncio.Event,
     ) -> None:
-        """Fetches the results, what is missing of the logs, and after a bad end the agents' own logs."""
+        """Fetches the results, what is missing of the logs, and after a bad end the agents' own logs.
+
+        A node that does not answer is waited for until it is known to be lost, or `given_up` is set.
+        """
         clean = ended_well and not self.behind
         began, todo = time.monotonic(), list(nodes)
         while todo:
             before_writing()
-            problems = await self.crew.each(todo, lambda node: self._fetch(node, clean))
+            fetches = [self._fetch_from(node, clean, given_up, warn) for node in todo]
+            problems = await asyncio.gather(*fetches)
             patience = _KEEP_SECONDS if any(map(_is_ours, problems)) else _FETCH_SECONDS
             todo = [node for node, problem in zip(todo, problems, strict=True) if problem]
             if not todo or time.monotonic() > began + patience:
@@ -65,6 +73,16 @@ class Harvest:
             told = next(str(problem) for problem in problems if problem)
             warn(f"output of {todo[0].name} waits there: {told}")
             await asyncio.sleep(KEEP_EVERY)
+
+    async def _fetch_from(
+        self, node: Node, clean: bool, given_up: asyncio.Event, warn: Callable[[str], None]
+    ) -> Exception | None:
+        try:
+            return await self.reach.persist(node, lambda it: self._fetch(it, clean), given_up)
+        except (Lost, GivenUp) as error:
+            why = str(error) or "it does not answer"
+            warn(f"{node.name} is out of reach, and what it had not sent is missing: {why}")
+            return None
 
     def _fetch(self, node: Node, clean: bool) -> Exception | None:
         first = global_rank(node.rank, self.workers_per_node, 0)
@@ -79,7 +97,11 @@ class Harvest:
                 if sizes is None or sizes.get("result"):
                     node.get(f"r{rank}.result", self.paths.result(self.attempt, rank))
             if not clean:
-                node.get("agent.log", self.paths.agent_log(self.attempt, node.rank))
+                kept = self.paths.agent_log(self.attempt, node.rank)
+                node.get("agent.log", kept)
+                masking.of_file(self.paths.secrets).file(kept)
+        except (NodeUnreachable, ConnectionError, TimeoutError):
+            raise
         except (ProviderError, OSError) as error:
             return error
         return None

@@ -7,16 +7,18 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from flowlite.masking import Mask
 from flowlite.node import messages
 from flowlite.store import InstanceRecord, Lease, Store, TaskRecord
 from flowlite.supervise import lifecycle, reasons
 from flowlite.supervise.lifecycle import Happening, State
 
 # What of the gang's events is kept in the task's history as it stands.
-_KEPT = frozenset({"warning", "suspect", "back", "lost"})
+_KEPT = frozenset({"warning", "checkpoint", "suspect", "back", "lost"})
 # Progress and waiting are written down at most so often: every write wakes all who watch any task.
 _PROGRESS_EVERY = 1.0
 _WAITING_EVERY = 5.0
+_SILENCE = "cannot be reached since"
 # Failure reports kept in the history of one attempt; thousands of ranks may fail together.
 _MOST_FAILURES = 256
 
@@ -24,7 +26,14 @@ _MOST_FAILURES = 256
 class Journal:
     """The task as last written, and the only way to change it."""
 
-    def __init__(self, store: Store, lease: Lease, record: TaskRecord) -> None:
+    def __init__(
+        self, store: Store, lease: Lease, record: TaskRecord, mask: Mask | None = None
+    ) -> None:
+        """
+        Args:
+            mask: Taken out of everything that workers, nodes and agents say, before it is written down.
+        """
+        self._mask = mask or Mask()
         self._store = store
         self._lease = lease
         self.record = record
@@ -32,6 +41,7 @@ class Journal:
         self._failures: list[dict[str, Any]] = []
         self._first = ""
         self._progress_at = time.monotonic()
+        self._silent, self._before_silence = False, ""
         self._waiting_at = 0.0
         past = store.events(record.id) if record.attempt else ()
         self._seen = {_mark(event.kind, event.data.get("attempt"), event.data) for event in past}
@@ -62,11 +72,12 @@ class Journal:
         if outcome is not None:
             changes["outcome"] = outcome
         following = lifecycle.step(self.record.state, happening, **words)
-        changes |= {"state": following.state.value, "reason": following.reason}
+        reason = self._mask(following.reason)
+        changes |= {"state": following.state.value, "reason": reason}
         self._store.transition(
             self._lease,
             following.state.value,
-            following.reason,
+            reason,
             {"happening": happening.value, "attempt": changes.get("attempt", self.record.attempt)},
             instances=instances,
             settled=settled,
@@ -79,9 +90,20 @@ class Journal:
 
     def note(self, kind: str, text: str, data: Mapping[str, Any] | None = None) -> None:
         """Adds to the task's history."""
-        self._store.add_event(
-            self.record.id, kind, text, {"attempt": self.record.attempt, **(data or {})}
+        body = {"attempt": self.record.attempt, **self._mask.inside(data or {})}
+        self._store.add_event(self.record.id, kind, self._mask(text), body)
+
+    def kept_warm(self, instances: Iterable[InstanceRecord]) -> None:
+        """Says which nodes go on costing what they cost, though the task is over."""
+        kept = [each for each in instances if each.state == "warm" and each.ended_at is not None]
+        if not kept:
+            return
+        until = max(each.ended_at or 0.0 for each in kept)
+        at = time.strftime("%H:%M:%S", time.localtime(until))
+        what = (
+            f"{lifecycle.nodes(len(kept))} {'is' if len(kept) == 1 else 'are'} kept warm until {at}"
         )
+        self.note("warm", what, {"instances": [each.id for each in kept], "until": until})
 
     def waiting(self, why: str) -> None:
         """Capacity is not there: makes the reason visible."""
@@ -107,6 +129,10 @@ class Journal:
             self._failures.append(event)
         elif kind == "stopping":
             self._stopping(event)
+        elif kind == "cut_off":
+            self._cut_off(event["since"])
+        elif kind == "fencing":
+            self._tell(str(event["text"]))
         elif kind in _KEPT:
             self._note_events([(event, _text_of(event))])
 
@@ -125,7 +151,8 @@ class Journal:
     def tell_progress(self) -> None:
         """Says how many nodes are there, while some are not."""
         now = time.monotonic()
-        if self.record.state != State.STARTING or now < self._progress_at + _PROGRESS_EVERY:
+        early = now < self._progress_at + _PROGRESS_EVERY
+        if self.record.state != State.STARTING or self._silent or early:
             return
         missing = [rank for rank in range(len(self.record.roster)) if rank not in self._joined]
         text = f"{len(self._joined)} of {lifecycle.nodes(len(self.record.roster))} have joined"
@@ -134,6 +161,31 @@ class Journal:
             text += f"; waiting for node {shown}" + (", …" if len(missing) > 3 else "")
         if text != self.record.reason:
             self._progress_at = now
+            self.step(Happening.PROGRESS, why=text)
+
+    def _cut_off(self, since: float | None) -> None:
+        """Nothing answers from here, or does again: people must not take what was last heard for what is."""
+        if since is None:
+            self._silent = False
+            if _SILENCE in self.record.reason:
+                self._tell(self._before_silence)
+            return
+        self._silent, self._before_silence = True, self._calm_reason()
+        at = time.strftime("%H:%M:%S", time.localtime(since))
+        who = "the node" if len(self.record.roster) == 1 else "the nodes"
+        self._tell(
+            f"{who} {_SILENCE} {at}; nothing was stopped, and logs go on where they were when the network is back"
+        )
+
+    def _calm_reason(self) -> str:
+        """What the reason was before; a supervisor that takes over finds one of an earlier silence."""
+        if _SILENCE not in self.record.reason:
+            return self.record.reason
+        return "all ranks started" if self.record.state == State.RUNNING else "they answer again"
+
+    def _tell(self, text: str) -> None:
+        """Another reason in the same state."""
+        if (State(self.record.state), Happening.PROGRESS) in lifecycle.TABLE:
             self.step(Happening.PROGRESS, why=text)
 
     def _stopping(self, event: Mapping[str, Any]) -> None:
@@ -155,7 +207,8 @@ class Journal:
                 body = {
                     name: value for name, value in event.items() if name not in ("kind", "time")
                 }
-                fresh.append((kind, text, {**body, "attempt": attempt}))
+                kept = {**self._mask.inside(body), "attempt": attempt}
+                fresh.append((kind, self._mask(text), kept))
         if fresh:
             self._store.add_events(self.record.id, fresh)
 
@@ -167,7 +220,7 @@ def _mark(kind: str, attempt: object, body: Mapping[str, Any]) -> tuple[object, 
 
 
 def _text_of(event: Mapping[str, Any]) -> str:
-    if event["kind"] == "warning":
+    if event["kind"] in messages.NOTICES:
         return str(event["text"])
     where = f"node {event.get('rank')} ({event.get('instance')})"
     if event["kind"] == "back":

@@ -10,7 +10,7 @@ from typing import Any
 from flowlite.provider import Plan
 from flowlite.store import InstanceRecord, TaskRecord
 from flowlite.supervise import reasons
-from flowlite.supervise.cost import cost_of
+from flowlite.supervise.cost import cost_of, rate_of
 
 
 @dataclass(eq=False, repr=False)
@@ -33,6 +33,15 @@ class Limits:
         if cap is None or cost_of(instances, time.time()) < cap:
             return ""
         return f"max_cost: ${cap:.2f} are used up"
+
+    def warm_seconds(self, wanted: float, instances: Iterable[InstanceRecord]) -> float:
+        """How long nodes may be kept for the next task: as wanted, or as long as the money lasts."""
+        found, now = list(instances), time.time()
+        rate = rate_of(found, now)
+        if self.plan.max_cost is None or rate <= 0:
+            return wanted
+        left = self.plan.max_cost - cost_of(found, now)
+        return max(0.0, min(wanted, left / rate * 3600))
 
     def time_is_over(self) -> str:
         """Which cap the longest run came from."""

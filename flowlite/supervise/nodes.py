@@ -9,39 +9,41 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from enum import StrEnum
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from flowlite.connect.base import Connection
+from flowlite.connect.base import Completed, Connection, File
 from flowlite.errors import NodeUnreachable, ProviderError
 from flowlite.node.config import AgentConfig
 from flowlite.provider import Instance, NodeSettings, Provider
+from flowlite.supervise.verdict import Life
 
 # Prints the state and start of a process as /proc has them, or fails if it is gone. $1 is its id.
 _LOOK = 'kill -0 "$1" 2>/dev/null || exit 3; cat "/proc/$1/stat" 2>/dev/null || exit 0'
+# All that a probe wants to know, in one go. $1 is the directory of the attempt. Prints what the agent noted of itself,
+# then whether it hears its leader, then its process as /proc has it.
+_PROBE = """cd "$1" 2>/dev/null && cat agent.pid 2>/dev/null || exit 4
+echo
+if [ -e leader.silent ]; then echo silent; else echo heard; fi
+pid=$(sed -n 's/.*"pid": *\\([0-9][0-9]*\\).*/\\1/p' agent.pid)
+""" + _LOOK.replace("$1", "$pid")
+_NOT_STARTED = 4
 _COMMAND_SECONDS = 30.0
-# A node that cannot be reached is given up after so many probes in a row.
-UNREACHABLE_PROBES = 10
-
-
-class Life(StrEnum):
-    """What a probe found."""
-
-    ALIVE = "alive"
-    ABSENT = "absent"
-    DEAD = "dead"
-    GONE = "gone"
-    UNREACHABLE = "unreachable"
+_PROBE_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The outcome of a probe, with words for people."""
+    """The outcome of a probe, with words for people.
+
+    Attributes:
+        hears_leader: Whether an agent that runs hears its leader.
+    """
 
     life: Life
     why: str = ""
+    hears_leader: bool = False
 
 
 class Node:
@@ -93,16 +95,25 @@ class Node:
         secret: bytes,
         secrets: bytes,
         storage: bytes,
+        attempt: Mapping[str, bytes],
     ) -> None:
-        """Puts everything the agent needs. What is there already, by its hash, is left alone."""
-        to = self.connection
-        to.put_cached(agent[0], self.agent, agent[1], mode=0o700)
-        for source, name, sha256 in files:
-            to.put_cached(source, f"{self.settings.home}/{name}", sha256)
-        to.put(secrets, f"{self.settings.home}/secrets.json")
-        to.put(storage, f"{self.settings.home}/storage.json")
-        to.put(secret, f"{self.directory}/secret")
-        to.put(config.to_json().encode(), f"{self.directory}/agent.json")
+        """Puts everything the agent needs. What is there already, by its hash, is left alone.
+
+        Args:
+            attempt: Further files of the attempt, by name.
+        """
+        home, cache = self.settings.home, self.settings.cache
+        put = [File(self.agent, agent[0], 0o700, agent[1], cache)]
+        put += [File(f"{home}/{name}", path, 0o600, sha256, cache) for path, name, sha256 in files]
+        put += [
+            File(f"{home}/secrets.json", secrets),
+            File(f"{home}/storage.json", storage),
+            File(f"{self.directory}/secret", secret),
+            *(File(f"{self.directory}/{name}", content) for name, content in attempt.items()),
+            # Last: an agent that finds it finds all the rest.
+            File(f"{self.directory}/agent.json", config.to_json().encode()),
+        ]
+        self.connection.put_many(put)
 
     def put_leader(self, leader: Mapping[str, Any]) -> None:
         """Tells the node where its leader listens."""
@@ -130,12 +141,14 @@ class Node:
     def probe(self) -> Finding:
         """Looks whether the agent's process is there. Never raises."""
         try:
-            noted = self.read_json("agent.pid")
-            if noted is not None and self._runs(noted):
-                return Finding(Life.ALIVE, "its agent runs")
-            if noted is not None:
-                return Finding(Life.DEAD, "its agent process is gone" + self._last_words())
-            finding = Finding(Life.ABSENT, "its agent has not started" + self._last_words())
+            argv = ["sh", "-c", _PROBE, "sh", self.directory]
+            looked = self.connection.run(argv, timeout=_PROBE_SECONDS)
+            finding = _found(looked)
+            if finding.life is Life.ALIVE:
+                return finding
+            finding = replace(finding, why=finding.why + self._last_words())
+            if finding.life is Life.DEAD:
+                return finding
         except (ProviderError, OSError) as error:
             finding = Finding(Life.UNREACHABLE, str(error) or type(error).__name__)
         if self._delisted():
@@ -237,6 +250,22 @@ def start_agents(nodes: Sequence[Node]) -> None:
         log=f"{first.directory}/agent.log",
         environment=first.settings.environment,
     )
+
+
+def _found(looked: Completed) -> Finding:
+    """What a probe that reached the node tells. Raises NodeUnreachable where it tells nothing."""
+    if looked.code == _NOT_STARTED:
+        return Finding(Life.ABSENT, "its agent has not started")
+    lines = looked.stdout.split(b"\n", 2)
+    try:
+        start = str(json.loads(lines[0]).get("start") or "")
+        hears, stat = lines[1] == b"heard", lines[2]
+    except (ValueError, IndexError, AttributeError):
+        said = looked.stderr.decode(errors="replace").strip()[-200:]
+        raise NodeUnreachable(f"it runs no commands (status {looked.code}): {said}") from None
+    if looked.code == 0 and _is_that_process(stat, start):
+        return Finding(Life.ALIVE, "its agent runs", hears)
+    return Finding(Life.DEAD, "its agent process is gone")
 
 
 def _is_that_process(stat: bytes, start: str) -> bool:

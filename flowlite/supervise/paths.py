@@ -51,6 +51,19 @@ class TaskPaths:
         return self.directory / "storage.json"
 
     @property
+    def packages(self) -> Path:
+        """Where packages come from, for nodes that install some: variables for uv, a JSON object."""
+        return self.directory / "packages.json"
+
+    def certificate(self, attempt: int) -> Path:
+        """What the leader of an attempt shows, where its rendezvous is encrypted."""
+        return self.directory / f"rendezvous-a{attempt}.crt"
+
+    def certificate_key(self, attempt: int) -> Path:
+        """Its key, until the leader has it."""
+        return self.directory / f"rendezvous-a{attempt}.key"
+
+    @property
     def supervisor_log(self) -> Path:
         """What the supervisor said."""
         return self.directory / "supervisor.log"

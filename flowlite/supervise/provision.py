@@ -7,6 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from flowlite.errors import CapacityUnavailable, ProviderError
 from flowlite.node import roster as ranks
@@ -19,6 +20,8 @@ from flowlite.supervise.crew import Crew
 _UNKNOWN_TRIES = 5
 _LOST = "lost"
 _ENDED = "ended"
+_UNREACHABLE = "unreachable"
+_WARM = "warm"
 
 
 class LaunchRefused(Exception):
@@ -55,9 +58,14 @@ class Provisioner:
         self._sleep = sleep
 
     def listed(self) -> list[Instance]:
-        """What the provider says exists of this task."""
+        """What the provider says exists of this task; what is kept for the next one is nobody's."""
         found = self._provider.list_instances(self._lease.task_id)
-        return [instance for instance in found if instance.state != _ENDED]
+        there = [instance for instance in found if instance.state not in (_ENDED, _WARM)]
+        # One that does not answer just now exists all the same; only those that were found lost are given up.
+        return [
+            dataclasses.replace(each, state="running") if each.state == _UNREACHABLE else each
+            for each in there
+        ]
 
     async def complete(
         self,
@@ -91,22 +99,31 @@ class Provisioner:
         if surplus := launched[count:]:
             # An intent of before, left open by a supervisor that was killed, may have been for more.
             await self._crew.run(self._provider.terminate, surplus)
+        # What they had been kept for has come; from here on they are charged to this task.
+        self._store.end_warm([each.continues for each in launched if each.continues], time.time())
         roster = _fill(record.roster, vacant, [instance.id for instance in launched[:count]])
         by_id = {**kept, **{instance.id: instance for instance in launched}}
         instances = [by_id[name] for name in roster]
         settled = dict.fromkeys(tokens, "done")
         return Gathered(roster, instances, self._records(instances), settled)
 
-    def set_aside(self, ids: Collection[str]) -> None:
-        """These instances must not be used again."""
+    def set_aside(self, ids: Collection[str], out_of_reach: Collection[str]) -> None:
+        """These instances must not be used again; those of them that are out of reach are not even asked to end."""
         if not ids:
             return
         stored = {record.id: record for record in self._store.instances(self._lease.task_id)}
-        lost = [dataclasses.replace(stored[name], state=_LOST) for name in ids if name in stored]
+        lost = []
+        for record in (stored[name] for name in ids if name in stored):
+            state = _UNREACHABLE if record.id in out_of_reach else "running"
+            data = {**record.data, "state": state}
+            lost.append(dataclasses.replace(record, state=_LOST, data=data))
         self._store.put_instances(self._lease, lost)
 
-    async def end_all(self) -> list[InstanceRecord]:
+    async def end_all(self, warm_seconds: float = 0.0) -> list[InstanceRecord]:
         """Ends every instance of the task; returns those that now have an end, once the provider lists none.
+
+        Args:
+            warm_seconds: How long to keep those that are sound for the next task; their end is then that far away.
 
         Raises:
             ProviderError: Some still exist; to be tried again.
@@ -114,20 +131,46 @@ class Provisioner:
         stored = self._store.instances(self._lease.task_id)
         if not stored and not self._store.intents(self._lease.task_id):
             return []
+        await self._leave(stored)
         known = {i.id: Instance.from_json(i.data) for i in stored if i.ended_at is None}
         known |= {instance.id: instance for instance in await self._crew.run(self.listed)}
-        if known:
-            await self._crew.run(self._provider.terminate, list(known.values()))
-            if left := await self._crew.run(self.listed):
-                raise ProviderError(f"{', '.join(i.id for i in left[:5])} still exist")
-        return _ended(stored)
+        lost = {record.id for record in stored if record.state == _LOST}
+        sound = [instance for name, instance in known.items() if name not in lost]
+        warm = await self._keep(sound, warm_seconds) if warm_seconds > 0 and sound else {}
+        if ending := [instance for name, instance in known.items() if name not in warm]:
+            await self._crew.run(self._provider.terminate, ending)
+        if known and (left := await self._crew.run(self.listed)):
+            raise ProviderError(f"{', '.join(i.id for i in left[:5])} still exist")
+        kept = [dataclasses.replace(r, state=_WARM, **warm[r.id]) for r in stored if r.id in warm]
+        return kept + _ended(record for record in stored if record.id not in warm)
 
     # Inside
 
+    async def _keep(self, instances: list[Instance], seconds: float) -> dict[str, dict[str, Any]]:
+        """Has the provider keep these; gives, by id, what the store has to say of those that are kept.
+
+        Written down before it is done: they may cost money all that time.
+        """
+        until = time.time() + seconds
+        token = f"{self._lease.task_id}-keep"
+        names = [instance.id for instance in instances]
+        self._store.put_intent(self._lease, token, "keep", {"instances": names, "until": until})
+        kept = await self._crew.run(self._provider.keep, instances, seconds)
+        self._store.settle_intent(self._lease, token, "done" if kept else "refused")
+        return {each.id: {"data": each.to_json(), "ended_at": until} for each in kept}
+
+    async def _leave(self, stored: Iterable[InstanceRecord]) -> None:
+        """Gives up what is out of reach, so that nobody waits for its answer again."""
+        open_records = (r for r in stored if r.state == _LOST and r.ended_at is None)
+        instances = [Instance.from_json(record.data) for record in open_records]
+        if silent := [each for each in instances if each.state == _UNREACHABLE]:
+            await self._crew.run(self._provider.terminate, silent)
+
     async def _usable(self, roster: Iterable[str]) -> dict[str, Instance]:
         """Those of the roster that exist and were not set aside. What was set aside is ended first."""
-        listed = {instance.id: instance for instance in await self._crew.run(self.listed)}
         stored = self._store.instances(self._lease.task_id)
+        await self._leave(stored)
+        listed = {instance.id: instance for instance in await self._crew.run(self.listed)}
         lost = {record.id for record in stored if record.state == _LOST}
         if ending := [listed[name] for name in lost if name in listed]:
             # Its workers may live on; the next attempt must not meet them.
@@ -175,12 +218,15 @@ class Provisioner:
             "call": self._asked.call,
             "environment": self._asked.environment,
             "processes_per_node": self._asked.workers_per_node,
+            "secrets": self._asked.secrets,
+            "warm_seconds": self._asked.warm_seconds,
         }
-        left_open = [intent for intent in intents if intent.state == "open"][skip:]
+        launches = [intent for intent in intents if intent.kind == "launch"]
+        left_open = [intent for intent in launches if intent.state == "open"][skip:]
         if left_open:
             return dataclasses.replace(LaunchIntent.from_json(left_open[0].data), preload=preload)
         fresh = LaunchIntent(
-            token=f"{record.id}-launch-{len(intents) + 1}",
+            token=f"{record.id}-launch-{len(launches) + 1}",
             task_id=record.id,
             count=count,
             plan=record.plan,

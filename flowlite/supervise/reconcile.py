@@ -11,6 +11,8 @@ from typing import Any
 from flowlite.errors import FlowError
 from flowlite.provider import Instance, get_provider, provider_names
 from flowlite.store import Store
+from flowlite.supervise import spare
+from flowlite.supervise.keeping import end_warm_nodes
 from flowlite.supervise.start import abandoned_tasks, start_supervisor
 
 # A draft is submitted within seconds; a directory of no task that is older was left by a client that was killed.
@@ -22,7 +24,7 @@ class Reconciled:
     """What was found and, unless it was only looked for, set right.
 
     Attributes:
-        ended: Instances of tasks that are final or unknown: {"provider", "id", "task"}.
+        ended: Instances of tasks that are final or unknown, and warm ones if asked: {"provider", "id", "task"}.
         supervised: Tasks that had lost their supervisor.
         removed: Directories of tasks that were never submitted.
         problems: What could not be looked at or ended, in words.
@@ -48,12 +50,25 @@ class Reconciled:
         ]
 
 
-def reconcile(store: Store, home: Path, *, dry_run: bool = False) -> Reconciled:
-    """Ends what bears our tag and belongs to no live task, and gives abandoned tasks a supervisor."""
+def reconcile(store: Store, home: Path, *, dry_run: bool = False, warm: bool = False) -> Reconciled:
+    """Ends what bears our tag and belongs to no live task, and gives abandoned tasks a supervisor.
+
+    Args:
+        dry_run: Only look.
+        warm: End nodes that are kept for the next task, too.
+    """
     found = Reconciled()
     live = {record.id for record in store.list_tasks(unfinished=True)}
     for name in provider_names():
         _end_orphans(name, live, found, dry_run)
+    if warm:
+        ended, problems = end_warm_nodes(store, dry_run=dry_run)
+        found.ended += [
+            {"provider": row.provider, "id": row.id, "task": row.task_id} for row in ended
+        ]
+        found.problems += problems
+        if not dry_run:
+            spare.dismiss(home)
     for task_id in abandoned_tasks(store, home):
         found.supervised.append(task_id)
         if not dry_run:
@@ -68,7 +83,7 @@ def _end_orphans(name: str, live: set[str], found: Reconciled, dry_run: bool) ->
         orphans = [
             instance
             for instance in provider.list_instances()
-            if instance.state != "ended" and instance.task_id not in live
+            if instance.state not in ("ended", "warm") and instance.task_id not in live
         ]
         if orphans and not dry_run:
             provider.terminate(orphans)

@@ -123,7 +123,7 @@ def submit(
     store.create_task(record)
     draft.submitted = True
     if supervise:
-        start_supervisor(paths.home, record.id)
+        start_supervisor(paths.home, record.id, spare=bool(record.config.get("keep_warm")))
     return record
 
 
@@ -137,12 +137,18 @@ def cancel(store: Store, home: Path, task_id: str) -> bool:
     return asked
 
 
-def start_supervisor(home: Path, task_id: str) -> int:
+def start_supervisor(home: Path, task_id: str, *, spare: bool = False) -> int:
     """Starts the supervisor of a task, detached: it outlives this process and its terminal. Returns its process id.
 
     A second one for the same task does no harm: the lease lets in one at a time, and the other leaves.
+
+    Args:
+        spare: One that waits for work will do, if there is one.
     """
     paths = TaskPaths(home, task_id)
+    if spare and (found := _hand_over(home, task_id)) is not None:
+        _note_supervisor(paths, found)
+        return found.pid
     root = str(Path(flowlite.__file__).resolve().parent.parent)
     with _explained(home), open(paths.supervisor_log, "ab") as log:
         child = subprocess.Popen(
@@ -157,10 +163,20 @@ def start_supervisor(home: Path, task_id: str) -> int:
     # It outlives us, so nobody waits for it; Popen would warn, and a zombie would stay until we end.
     child.returncode = 0
     _started.add(child.pid)
-    started = json.dumps(identity.of_process(child.pid).to_json())
-    with suppress(OSError):
-        write_private(paths.supervisor, started.encode())
+    _note_supervisor(paths, identity.of_process(child.pid))
     return child.pid
+
+
+def _hand_over(home: Path, task_id: str) -> identity.Process | None:
+    # Only who keeps nodes warm pays for the import.
+    from flowlite.supervise import spare
+
+    return spare.hand_over(home, task_id, _supervisor_environment(home))
+
+
+def _note_supervisor(paths: TaskPaths, process: identity.Process) -> None:
+    with suppress(OSError):
+        write_private(paths.supervisor, json.dumps(process.to_json()).encode())
 
 
 def ensure_supervisors(store: Store, home: Path, *, only: str | None = None) -> list[str]:

@@ -7,15 +7,18 @@ supervisor that takes over after a kill therefore does the same as one that was 
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import sys
 import time
 import traceback
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from flowlite import masking
 from flowlite.bundle.agent_zip import build_agent_zip
-from flowlite.errors import FlowError, LeaseLost, ProviderError, StoreError
+from flowlite.errors import FlowError, LeaseLost, NodeUnreachable, ProviderError, StoreError
 from flowlite.node import messages
 from flowlite.provider import Instance, Provider, get_provider
 from flowlite.store import Lease, Store, TaskRecord
@@ -32,6 +35,9 @@ from flowlite.supervise.nodes import Node
 from flowlite.supervise.paths import TaskPaths
 from flowlite.supervise.provision import LaunchRefused, Provisioner
 
+if TYPE_CHECKING:
+    from flowlite.supervise.spare import Spare
+
 LEASE_SECONDS = 30.0
 _RENEW_EVERY = 10.0
 _LOOK_EVERY = 0.05
@@ -45,6 +51,8 @@ _LONGEST_PAUSE = 30.0
 
 # After these the gang may be started again; preemption does not use up a retry.
 _RETRIED = frozenset({messages.FAILED, messages.LOST, messages.MISSING})
+# After these nothing speaks against the nodes themselves.
+_SOUND = frozenset({messages.DONE, messages.FAILED, messages.STOPPED})
 
 
 class Supervisor:
@@ -61,16 +69,23 @@ class Supervisor:
         self._asked = Asked.of(record)
         self._limits = Limits(self._asked.plan, record.config)
         self._crew = Crew()
-        self._journal = Journal(store, lease, record)
+        self._journal = Journal(store, lease, record, masking.of_file(self._paths.secrets))
         self._cancelled = asyncio.Event()
         self._attempt: Attempt | None = None
         self._spent = ""
+        self._sound = False
+        self._kept_seconds = 0.0
         self._led_until = time.time() + LEASE_SECONDS
         self._fresh: list[Instance] = []
         self._agent: tuple[Path, str] | None = None
         self._provisioner = Provisioner(
             store, lease, provider, self._asked, self._crew, self._sleep
         )
+
+    @property
+    def warm_seconds(self) -> float:
+        """How long its nodes are kept for the next task, once it is final."""
+        return self._kept_seconds
 
     @property
     def _record(self) -> TaskRecord:
@@ -93,6 +108,7 @@ class Supervisor:
             for task in (life, *watches):
                 task.cancel()
             await asyncio.gather(life, *watches, return_exceptions=True)
+            self._crew.close()
 
     # The main loop
 
@@ -111,7 +127,8 @@ class Supervisor:
                 with suppress(StoreError):
                     self._journal.reload()
             except (ProviderError, OSError) as error:
-                failures += 1
+                # Nodes that do not answer say nothing against the provider, nor for it.
+                failures += not isinstance(error, NodeUnreachable)
                 pause = min(_LONGEST_PAUSE, 0.2 * 2**failures)
                 await self._after_trouble(str(error) or type(error).__name__, failures, pause)
             except Exception as error:
@@ -193,7 +210,12 @@ class Supervisor:
 
     async def _finish(self) -> None:
         """Ends every instance, and calls the task final once the provider lists none."""
-        ended = await self._provisioner.end_all()
+        stored = self._store.instances(self._record.id)
+        wanted = self._asked.warm_seconds if self._sound else 0.0
+        ended = await self._provisioner.end_all(self._limits.warm_seconds(wanted, stored))
+        self._journal.kept_warm(ended)
+        if any(each.state == "warm" for each in ended):
+            self._kept_seconds = self._asked.warm_seconds
         now = time.time()
         by_id = {i.id: i for i in self._store.instances(self._record.id)}
         by_id |= {i.id: i for i in ended}
@@ -204,23 +226,29 @@ class Supervisor:
             cost=cost_of(by_id.values(), now),
             instances=ended,
         )
+        # What opens buckets serves nobody any more.
+        self._paths.storage.unlink(missing_ok=True)
 
     # One attempt
 
     async def _run_attempt(self) -> None:
         self._agent = self._agent or _agent_zip(self._home)
+        nodes = await self._nodes()
+        instances = [node.instance for node in nodes]
         attempt = Attempt(
             asked=self._asked,
             paths=self._paths,
             task_id=self._record.id,
             name=self._record.name,
             attempt=self._record.attempt,
-            nodes=await self._nodes(),
+            nodes=nodes,
             max_run_seconds=self._limits.time_left(self._record),
             agent=self._agent,
             crew=self._crew,
             on_event=self._journal.gang_event,
             before_writing=self._make_sure_to_lead,
+            elsewhere=functools.partial(self._provider.answers_beside, instances),
+            certain=self._provider.listing_is_proof,
         )
         self._attempt = attempt
         if self._cancelled.is_set():
@@ -256,6 +284,8 @@ class Supervisor:
 
     async def _decide(self, attempt: Attempt, end: End) -> None:
         """What follows from the end of an attempt: the task's end, or another attempt."""
+        self._sound = self._may_be_kept(end)
+        self._provisioner.set_aside(end.replace, attempt.out_of_reach)
         if end.outcome == messages.DONE:
             self._conclude("done", "")
         elif self._cancelled.is_set() and end.outcome != messages.FAILED:
@@ -273,6 +303,12 @@ class Supervisor:
         else:
             await self._retry(attempt, end)
 
+    def _may_be_kept(self, end: End) -> bool:
+        """Whether the nodes may serve another task: they did what they were told, and who pays has not cancelled."""
+        paid = self._asked.plan.price_per_hour > 0
+        sound = end.outcome in _SOUND and not end.replace
+        return sound and not (self._cancelled.is_set() and paid)
+
     def _may_retry(self, end: End) -> bool:
         if self._cancelled.is_set():
             return False
@@ -288,7 +324,7 @@ class Supervisor:
         soon = f" in {reasons.duration(delay)}" if delay else ""
         self._journal.step(Happening.FAILURE, why=f"a new attempt begins{soon}: {end.reason}")
         unclear = await attempt.clear()
-        self._provisioner.set_aside({*end.replace, *unclear})
+        self._provisioner.set_aside({*end.replace, *unclear}, attempt.out_of_reach)
         await self._sleep(delay)
         if self._cancelled.is_set():
             self._conclude("cancelled", "cancelled before the next attempt")
@@ -313,7 +349,10 @@ class Supervisor:
                 _say(f"the limits cannot be checked: {error}")
 
     def _check_limits(self, attempt: Attempt) -> None:
-        left, slack = self._limits.time_left(self._record), self._asked.grace + _DEADLINE_SLACK
+        left, slack = (
+            self._limits.time_left(self._record),
+            self._asked.time_to_stop + _DEADLINE_SLACK,
+        )
         if self._record.started_at is not None and left is not None and left < -slack:
             attempt.stop("deadline", self._limits.time_is_over())
         if self._asked.plan.max_cost is not None and self._asked.plan.price_per_hour:
@@ -384,7 +423,32 @@ def _say(text: str) -> None:
 def main() -> None:
     """`python -c … TASK_ID` with FLOW_HOME set: leads that task if nobody else does."""
     task_id, home = sys.argv[1], Path(os.environ["FLOW_HOME"])
-    code = 0
+    waiting: Spare | None = None
+    while True:
+        code, seconds = _lead(task_id, home)
+        # One that did not come to the end of its task must be seen to be gone.
+        if code != 0 or seconds <= 0:
+            break
+        waiting = waiting or _as_spare()
+        handed = waiting.wait(home, seconds)
+        if handed is None:
+            break
+        handed.begin(home)
+        task_id = handed.task_id
+    # Threads that wait for a node that does not answer must not hold the process back.
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _as_spare() -> Spare:
+    from flowlite.supervise.spare import Spare
+
+    return Spare()
+
+
+def _lead(task_id: str, home: Path) -> tuple[int, float]:
+    """Leads a task to its end; gives an exit code, and for how long its nodes are kept for the next one."""
+    code, seconds = 0, 0.0
     try:
         store = Store(home / "state.db")
         lease = store.acquire_lease(
@@ -392,9 +456,10 @@ def main() -> None:
         )
         record = store.get_task(task_id)
         if lease is not None and not record.final:
-            provider = get_provider(record.provider)
-            asyncio.run(Supervisor(store, home, record, lease, provider).run())
+            supervisor = Supervisor(store, home, record, lease, get_provider(record.provider))
+            asyncio.run(supervisor.run())
             store.release_lease(lease)
+            seconds = supervisor.warm_seconds
         store.close()
     except LeaseLost as error:
         _say(str(error))
@@ -404,6 +469,4 @@ def main() -> None:
     except Exception:
         _say(traceback.format_exc())
         code = 1
-    # Threads that wait for a node that does not answer must not hold the process back.
-    sys.stderr.flush()
-    os._exit(code)
+    return code, seconds

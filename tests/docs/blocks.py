@@ -217,6 +217,10 @@ def environment_of(home: Path, tools: Path) -> dict[str, str]:
         tool = tools / name
         tool.write_text(f'#!/bin/sh\nexec "{sys.executable}" {module} "$@"\n')
         tool.chmod(0o755)
+    # Its wheel has nothing but the program, beside this Python.
+    program = Path(sys.executable).parent / "rclone"
+    if program.exists():
+        (tools / "rclone").symlink_to(program)
     return {
         **os.environ,
         "FLOW_HOME": str(home),

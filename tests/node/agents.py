@@ -14,9 +14,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from flowlite.node import processes, warm
+from flowlite.node import processes, tls, warm
 from flowlite.node.config import AgentConfig, AttemptPaths
 from flowlite.node.supervisor_link import SupervisorLink
+from flowlite.supervise import certificates
 from tests.helpers import assert_no_process_left, eventually, kill_processes_of
 
 SECRET = secrets.token_hex(32).encode()
@@ -88,6 +89,11 @@ class RealGang:
             paths.directory.mkdir(parents=True)
             paths.config.write_text(config.to_json())
             paths.secret.write_bytes(SECRET)
+        if self.configs[0].tls:
+            made = certificates.make()
+            for paths in self.paths:
+                paths.certificate.write_bytes(made.certificate)
+            self.paths[0].certificate_key.write_bytes(made.key or b"")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -140,6 +146,7 @@ class RealGang:
             on_chunk=keep,
             offsets=lambda: {name: len(kept) for name, kept in self.streams.items()},
             beat=0.2,
+            shields=tls.client(self.paths[0].certificate) if self.configs[0].tls else None,
         )
         return self.link
 
@@ -156,13 +163,17 @@ class RealGang:
     async def finish(self, within: float = 30.0) -> dict[str, Any]:
         """Follow to the end, collect every byte, release; gives the `ended` event."""
         ended = await self.until("ended", within=within)
+        await self.finish_after_end()
+        return ended
+
+    async def finish_after_end(self) -> None:
+        """Collect every byte, release."""
         until = time.monotonic() + 10
         while not self.complete() and time.monotonic() < until:
             await asyncio.sleep(0.005)
         assert self.link is not None
         await self.link.release()
         await self.link.close()
-        return ended
 
     def complete(self) -> bool:
         """Whether all bytes of all workers that ended are here."""

@@ -12,7 +12,7 @@ class Proxy:
 
     def __init__(self, target: tuple[str, int], seed: int = 0) -> None:
         self._target = target
-        self._random = random.Random(seed)
+        self.random = random.Random(seed)
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
         self.address = ("127.0.0.1", 0)
@@ -40,6 +40,9 @@ class Proxy:
             writer.transport.abort()
             self.breaks += 1
 
+    def on_data(self, data: bytes) -> None:
+        """Something passes, in either direction."""
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self.refusing:
             writer.transport.abort()
@@ -50,7 +53,7 @@ class Proxy:
             writer.transport.abort()
             return
         self._writers |= {writer, back}
-        left = [self._random.randint(*self.budget)] if self.budget else None
+        left = [self.random.randint(*self.budget)] if self.budget else None
         await asyncio.gather(
             self._pass(reader, back, left, True), self._pass(there, writer, left, False)
         )
@@ -67,6 +70,7 @@ class Proxy:
     ) -> None:
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
             while data := await reader.read(65536):
+                self.on_data(data)
                 if left is not None:
                     data, left[0] = data[: left[0]], left[0] - len(data)
                 while self.stalled and not up:

@@ -9,6 +9,7 @@ import pytest
 from flowlite.node import messages as m
 from flowlite.node.member import (
     FENCED,
+    MOST_NOTICES,
     REFUSED,
     RELEASED,
     Follow,
@@ -120,6 +121,19 @@ def test_everything_told_is_told_again_after_a_rejoin() -> None:
     assert not [a for a in node.act(node.machine.worker_ended(worker(3))) if isinstance(a, Tell)]
     again = [action.message["type"] for action in node.connect() if isinstance(action, Tell)]
     assert again == ["ready", "started", "worker", "worker"]
+
+
+def test_notices_are_numbered_told_again_and_not_without_end() -> None:
+    node = Node()
+    node.connect()
+    for number in range(MOST_NOTICES + 5):
+        node.act(node.machine.notice(f"trouble {number}"))
+    told = [a.message for a in node.only(Tell) if a.message["type"] == "notice"]
+    assert [each["number"] for each in told] == list(range(1, MOST_NOTICES + 1))
+    assert told[2]["text"] == "trouble 2"
+    node.act(node.machine.disconnected(node.now))
+    again = [a.message["type"] for a in node.connect() if isinstance(a, Tell)]
+    assert again.count("notice") == MOST_NOTICES
 
 
 def test_a_stop_before_go_means_there_is_no_start() -> None:

@@ -130,7 +130,7 @@ class TestWithoutNamespaces:
 
     @pytest.fixture(autouse=True)
     def _without(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(mounts, "_enter_private_namespace", lambda: False)
+        monkeypatch.setattr(mounts, "enter_private", lambda: False)
 
     def test_a_link_is_made_where_the_path_is_free(self, tmp_path: Path, volume: Path) -> None:
         path = tmp_path / "shared" / "ckpt"

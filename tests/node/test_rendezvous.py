@@ -19,7 +19,13 @@ class Leader:
     """Drives a machine, and keeps what it says to whom."""
 
     def __init__(self, nodes: int = 2, per_node: int = 1, **changes: Any) -> None:
-        times = {"join_timeout": 10.0, "fence_after": 60.0, "grace": 2.0, **changes}
+        times = {
+            "join_timeout": 10.0,
+            "lost_after": 20.0,
+            "fence_after": 60.0,
+            "grace": 2.0,
+            **changes,
+        }
         self.settings = GangSettings("t", times.pop("epoch", 2), IDS[:nodes], per_node, **times)
         self.now = 1000.0
         self.machine = Rendezvous(self.settings, self.moment(), "token")
@@ -469,6 +475,20 @@ def test_stops_have_outcomes(kind: str, outcome: str) -> None:
     assert leader.machine.reason == "node 1 (i-b): because"
     leader.say(0, "halt", kind="error", reason="another")
     assert leader.machine.outcome == outcome, "the first reason counts"
+
+
+def test_a_notice_becomes_one_warning_however_often_it_is_told() -> None:
+    leader = Leader()
+    leader.attach()
+    leader.go()
+    leader.say(1, "notice", number=1, kind="warning", text="/data does not answer")
+    leader.leave(1)
+    leader.join(11)
+    leader.say(11, "notice", number=1, kind="warning", text="/data does not answer")
+    leader.say(11, "notice", number=2, kind="warning", text="/data answers again")
+    warnings = [event["text"] for event in leader.events() if event["kind"] == "warning"]
+    assert warnings == ["node 1 (i-b): /data does not answer", "node 1 (i-b): /data answers again"]
+    assert leader.machine.phase == m.RUNNING
 
 
 def test_a_stop_while_gathering_ends_without_waiting_for_those_who_never_came() -> None:

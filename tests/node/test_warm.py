@@ -38,7 +38,7 @@ class Client:
     """An agent's end of the connection, in lines."""
 
     def __init__(self, spec: dict[str, Any]) -> None:
-        self.connection = warm.ensure(spec)
+        self.connection = warm.join(spec)
         self._file = self.connection.makefile("rw", encoding="utf-8")
         self.ready = self.ask("ready", do="hello", node=0, stop_signal=15, grace=0.5)
 
@@ -112,7 +112,7 @@ def test_many_at_once_start_only_one(spec: dict[str, Any]) -> None:
 
 
 def test_who_only_has_it_started_does_not_count_as_its_first_agent(spec: dict[str, Any]) -> None:
-    warm.ensure(spec).close()
+    warm.begin(spec)
     first = Client(spec)
     time.sleep(spec["idle"] * 2)
     first.close()
@@ -187,7 +187,7 @@ def test_the_socket_directory_is_private(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 def test_a_python_that_is_not_there_is_named(spec: dict[str, Any]) -> None:
     with pytest.raises(warm.WarmError, match="/no/such/python"):
-        warm.ensure({**spec, "python": "/no/such/python"})
+        warm.join({**spec, "python": "/no/such/python"})
 
 
 STUBBORN = "trap '' TERM INT HUP; echo up >> $0; while :; do sleep 1; done"

@@ -21,7 +21,7 @@ NAN, INFINITE = float("nan"), float("inf")
         ({"num_instance": 2}, "num_instance: unknown option; did you mean 'num_instances'?"),
         ({"gpus": "h100"}, "gpus: unknown option; did you mean 'gpu'?"),
         ({"maxCost": 2}, "maxCost: unknown option; did you mean 'max_cost'?"),
-        ({"checkpoint": "/a"}, "checkpoint: unknown option; known: name, num_instances"),
+        ({"colour": "red"}, "colour: unknown option; known: name, num_instances"),
         ({"num_instances": 0}, "num_instances: 0 is not allowed; give a number of at least 1"),
         ({"num_instances": -3}, "num_instances: -3 is not allowed"),
         ({"num_instances": "2"}, "num_instances: '2' is not allowed; give a whole number"),
@@ -292,3 +292,31 @@ def test_any_values_are_taken_or_refused_in_words(options: dict[str, Any]) -> No
     assert "pydantic" not in problem
     assert all(len(line) < 900 for line in problem.splitlines())
     assert TaskConfig.from_json(config.to_json()).to_dict() == config.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [
+        ("10m", 600.0),
+        ("90s", 90.0),
+        ("1h30m", 5400.0),
+        ("1.5h", 5400.0),
+        ("45", 45.0),
+        (30, 30.0),
+        (0, 0.0),
+        ("0", 0.0),
+        ("1 h", 3600.0),
+        (None, None),
+    ],
+)
+def test_keep_warm_is_read_into_seconds(given: float | str | None, seconds: float | None) -> None:
+    config = TaskConfig(keep_warm=given)
+    assert config.keep_warm == seconds
+    assert config.to_dict()["keep_warm"] == seconds
+    assert TaskConfig.from_json(config.to_json()).keep_warm == seconds
+
+
+@pytest.mark.parametrize("given", ["", "soon", "10x", "m", -1, True, "25h", float("nan"), "1m1h"])
+def test_a_keep_warm_that_is_none_says_what_is(given: object) -> None:
+    with pytest.raises(SpecError, match=r"keep_warm: .* is not allowed; give a time of at most a"):
+        TaskConfig(keep_warm=given)  # type: ignore[arg-type]

@@ -10,14 +10,15 @@ import pytest
 
 from flowlite.node import messages
 from flowlite.provider import Instance, NodeSettings, Plan
-from flowlite.supervise import gang
+from flowlite.supervise import reach, verdict, watch
 from flowlite.supervise.asked import Asked
 from flowlite.supervise.bringup import node_call
 from flowlite.supervise.crew import Crew
 from flowlite.supervise.ends import End, end_by_leader, end_by_reports
 from flowlite.supervise.gang import Attempt
-from flowlite.supervise.nodes import Finding, Life, Node
+from flowlite.supervise.nodes import Finding, Node
 from flowlite.supervise.paths import TaskPaths
+from flowlite.supervise.verdict import Life
 from tests.test_store import task
 
 U, A, D, G = Life.UNREACHABLE, Life.ALIVE, Life.DEAD, Life.GONE
@@ -38,7 +39,10 @@ class FakeNode(Node):
 
 
 class FakeLink:
-    """Notes what is said to the leader."""
+    """Notes what is said to the leader, which is on the line."""
+
+    attached = True
+    silence = 0.0
 
     def __init__(self) -> None:
         self.said: list[tuple[str, str]] = []
@@ -70,9 +74,9 @@ def attempt(home: Path, nodes: list[FakeNode]) -> Attempt:
 @pytest.mark.parametrize(
     ("lives", "lost", "replaced"),
     [
-        ([U] * 9 + [A] + [U] * 9 + [A], False, False),
+        ([U] * 2 + [A] + [U] * 2 + [A], False, False),
         ([A], False, False),
-        ([U] * 10, True, True),
+        ([U] * 3, True, True),
         ([U, A, D], True, False),
         ([G], True, True),
     ],
@@ -81,7 +85,9 @@ def attempt(home: Path, nodes: list[FakeNode]) -> Attempt:
 def test_a_suspected_node_is_lost_only_if_the_second_source_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lives: list[Life], lost: bool, replaced: bool
 ) -> None:
-    monkeypatch.setattr(gang, "_PROBE_EVERY", 0.0)
+    monkeypatch.setattr(watch, "PROBE_EVERY", 0.0)
+    monkeypatch.setattr(watch, "LOOK_EVERY", 0.0)
+    monkeypatch.setattr(verdict, "PATIENCE", 0.0)
     nodes = [FakeNode("a", 0, [A]), FakeNode("b", 1, lives)]
     link = FakeLink()
 
@@ -100,13 +106,13 @@ def test_a_suspected_node_is_lost_only_if_the_second_source_says_so(
     made = asyncio.run(run())
     assert nodes[1].probes >= len(lives)
     assert link.said == ([("b", "silent; as made up")] if lost else [])
-    assert list(made._replace) == (["b"] if replaced else [])
+    assert list(made._watch.replace) == (["b"] if replaced else [])
 
 
 def test_a_node_that_is_back_is_not_probed_any_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gang, "_PROBE_EVERY", 0.005)
+    monkeypatch.setattr(reach, "PROBE_EVERY", 0.005)
     node = FakeNode("b", 0, [U])
     link = FakeLink()
 

@@ -1,0 +1,139 @@
+"""What an adapter's author tells the suite: how to make the provider, break its machines, and look for traces."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
+
+import pytest
+
+from flowlite.connect.base import Connection
+from flowlite.errors import NodeUnreachable, ProviderError
+from flowlite.provider import Instance, LaunchIntent, Provider
+from flowlite.spec import TaskConfig
+
+Value = TypeVar("Value")
+
+# Runs in another process: all it knows is the adapter's class and what is written down.
+_LAUNCH = """
+import importlib, json, sys
+from flowlite.provider import LaunchIntent
+adapter = getattr(importlib.import_module(sys.argv[1]), sys.argv[2])
+adapter().launch(LaunchIntent.from_json(json.load(sys.stdin)))
+"""
+
+
+class ProviderUnderTest(ABC):
+    """A provider as the suite handles it. Each test gets a fresh one, with a FLOW_HOME of its own.
+
+    Attributes:
+        name: The provider's name in the registry.
+        nodes: How many nodes a test may have at a time; at least 2.
+        spare: Whether one more can be had when one of them has died.
+        interfaces: Kinds of volumes there are: "file", "block", or both; empty for none.
+        patience: Seconds that anything may take here, such as launching or finding out that a node is dead.
+    """
+
+    name: str
+    nodes: int = 2
+    spare: bool = True
+    interfaces: tuple[str, ...] = ()
+    patience: float = 60.0
+
+    @abstractmethod
+    def make(self) -> Provider:
+        """A new object of the adapter, that knows what any other process could know, and no more."""
+
+    @abstractmethod
+    def kill(self, instance: Instance) -> None:
+        """Ends a machine at once, with all that runs on it and without a word to anybody.
+
+        Where nodes are not machines of their own: ends all processes of the node.
+        """
+
+    def left(self, task_id: str) -> list[str]:
+        """What of a task can still be found, in words: processes, machines, disks.
+
+        By means other than the adapter's own. Nodes that were killed may be left out.
+        """
+        return []
+
+    def scarcity(self) -> AbstractContextManager[None]:
+        """As long as it lasts, `nodes` nodes cannot be had, though some can if the provider has that state."""
+        pytest.skip(f"nobody has said how to make nodes of {self.name!r} scarce (`scarcity`)")
+
+    def options(self) -> dict[str, Any]:
+        """Options that every task needs here, such as a region."""
+        return {}
+
+    def config(self, **options: Any) -> TaskConfig:
+        """A task of `nodes` nodes, unless the options say otherwise."""
+        given = {"command": ["true"], "num_instances": self.nodes, **self.options(), **options}
+        return TaskConfig(provider=self.name, **given)
+
+    def start_launch(self, intent: LaunchIntent) -> subprocess.Popen[bytes]:
+        """Has another process launch, so that it can be killed meanwhile."""
+        adapter = type(self.make())
+        process = subprocess.Popen(
+            [sys.executable, "-c", _LAUNCH, adapter.__module__, adapter.__qualname__],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(intent.to_json()).encode())
+        process.stdin.close()
+        return process
+
+    # For the tests
+
+    def listed(self, task_id: str) -> list[Instance]:
+        """What a process that has just been started is told of a task's instances, the ended ones left out."""
+        found = self.make().list_instances(task_id)
+        return sorted((i for i in found if i.state != "ended"), key=lambda each: each.id)
+
+    def reach(self, instance: Instance) -> Connection:
+        """A connection to a node that may still be starting."""
+
+        def connect() -> Connection | None:
+            try:
+                connection = self.make().connect(instance)
+                connection.run(["true"])
+            except NodeUnreachable:
+                return None
+            return connection
+
+        return self.eventually(connect, f"{instance.id} can be reached")
+
+    def end(self, instances: Sequence[Instance]) -> None:
+        """Terminates instances as the supervisor does: again and again, until the provider lists none of them."""
+        names = {instance.id for instance in instances}
+        tasks = {instance.task_id for instance in instances}
+        provider = self.make()
+
+        def ended() -> bool:
+            try:
+                provider.terminate(instances)
+            except ProviderError:
+                return False
+            return not names & {i.id for task in tasks for i in self.listed(task)}
+
+        self.eventually(ended, "all instances have ended", every=0.2)
+
+    def eventually(
+        self, probe: Callable[[], Value | None], what: str, every: float = 0.02
+    ) -> Value:
+        """Waits until a probe gives something true. Raises AssertionError when the patience is over."""
+        deadline = time.monotonic() + self.patience
+        while not (value := probe()):
+            assert time.monotonic() < deadline, f"not within {self.patience:g} s: {what}"
+            time.sleep(every)
+        return value

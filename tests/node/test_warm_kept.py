@@ -1,0 +1,370 @@
+"""A template that stays for the next task: who may use it, what it may know, and when it goes."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowlite.node import kept, likeness, loaded, marks, processes, warm
+from tests.helpers import eventually, processes_of
+from tests.node.test_warm import Client, order
+
+pytestmark = pytest.mark.skipif(not processes.LINUX, reason="nothing is forked elsewhere")
+
+
+@pytest.fixture(autouse=True)
+def place(flow_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A directory of sockets of its own, so that nobody else's templates are met."""
+    monkeypatch.setenv("TMPDIR", str(flow_home))
+    yield flow_home
+    kept.end(kept.all_of(warm.socket_directory()))
+
+
+def spec_of(task: str = "t-one", **changes: Any) -> dict[str, Any]:
+    options: dict[str, Any] = {"task": task, "python": sys.executable, "seconds": 60.0}
+    return warm.make_kept_spec(**{**options, **changes})
+
+
+def joined_again(spec: dict[str, Any]) -> Client:
+    """As an agent does: one that was sent away by a template that retires finds another."""
+    with pytest.raises(AssertionError, match="hung up"):
+        Client(spec)
+    return Client(spec)
+
+
+def gone(pid: int) -> None:
+    eventually(lambda: not processes.is_alive(pid), what=f"the end of {pid}")
+
+
+def test_the_next_task_finds_what_the_last_one_imported() -> None:
+    first = Client(spec_of("t-one", imports=["colorsys"]))
+    assert first.ready["prepare_seconds"] > 0
+    first.close()
+    second = Client(spec_of("t-two", imports=["colorsys"]))
+    assert second.ready["template"] == first.ready["template"]
+    assert second.ready["keeper"] != first.ready["keeper"]
+    second.close()
+
+
+def test_it_imports_what_a_later_task_needs_beyond_that(place: Path) -> None:
+    (place / "flowlite_test_more.py").write_text("MORE = 1")
+    path = {"PYTHONPATH": str(place)}
+    first = Client(spec_of("t-one", environment=path))
+    second = Client(
+        spec_of("t-two", environment=path, imports=["flowlite_test_more", "flowlite_test_none"])
+    )
+    assert second.ready["template"] == first.ready["template"]
+    assert list(second.ready["failed_imports"]) == ["flowlite_test_none"]
+    assert first.ready["failed_imports"] == {}
+    first.close()
+    second.close()
+
+
+def test_what_is_imported_early_is_there_when_the_agents_come(place: Path) -> None:
+    mark = place / "imported"
+    (place / "flowlite_test_early.py").write_text(f"open({str(mark)!r}, 'w').close()")
+    path = {"PYTHONPATH": str(place)}
+    Client(spec_of("t-one", environment=path)).close()
+    warm.begin(spec_of("t-two", environment=path, imports=["flowlite_test_early"]))
+    eventually(mark.exists)
+    Client(spec_of("t-two", environment=path)).close()
+
+
+def test_each_task_finds_its_own_processes_and_none_finds_the_template(place: Path) -> None:
+    one, two = Client(spec_of("t-one")), Client(spec_of("t-two"))
+    assert one.ready["template"] == two.ready["template"]
+    worker = one.start(place, "sleep", "600", FLOW_TASK_ID="t-one")
+    assert set(processes_of("t-one")) == {one.ready["keeper"], worker}
+    assert set(processes_of("t-two")) == {two.ready["keeper"]}
+    environment = processes.environment_of(one.ready["keeper"])
+    assert environment == {"FLOW_TASK_ID": "t-one", "FLOW_HOME": str(place)}
+    assert "FLOW_TASK_ID" not in processes.environment_of(one.ready["template"])
+    one.close()
+    gone(worker)
+    assert processes.is_alive(two.ready["keeper"])
+    two.close()
+
+
+def test_a_mark_is_seen_by_others_and_changes_nothing_for_the_process_itself() -> None:
+    script = (
+        "import os, sys, ctypes; sys.path.insert(0, sys.argv[1]); from flowlite.node import marks\n"
+        "assert marks.mark({'FLOW_TASK_ID': 't-mark', 'B': '2'})\n"
+        "print(open('/proc/self/environ').read().rstrip(chr(0)).replace(chr(0), ' '))\n"
+        "get = ctypes.CDLL(None).getenv; get.restype = ctypes.c_char_p\n"
+        "print(os.environ['KEPT'], get(b'KEPT').decode(), get(b'FLOW_TASK_ID'))\n"
+        "pid = os.fork()\n"
+        "if pid: os.waitpid(pid, 0)\n"
+        "else: print(open('/proc/self/environ').read().count('t-mark')); sys.stdout.flush(); os._exit(0)\n"
+        "assert not marks.mark({'LONG': 'x' * 100000})\n"
+    )
+    root = str(Path(__file__).resolve().parent.parent.parent)
+    environment = {**os.environ, "KEPT": "here", marks.PADDING: marks.room()}
+    shown = subprocess.run(
+        [sys.executable, "-u", "-c", script, root],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert shown.stdout.splitlines() == ["FLOW_TASK_ID=t-mark B=2", "here here None", "1"]
+
+
+class TestWhoMayShare:
+    """The key is made from all that a process takes from whoever starts it, and from nothing else."""
+
+    @pytest.mark.parametrize(
+        "variable", ["CUDA_VISIBLE_DEVICES", "PYTHONPATH", "HF_HOME", "FLOW_HOME", "FLOW_LEASE"]
+    )
+    def test_not_with_another_environment(
+        self, variable: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        before = spec_of()["socket"]
+        monkeypatch.setenv(variable, "/another")
+        assert spec_of()["socket"] != before
+
+    def test_not_with_other_variables_of_the_task(self) -> None:
+        assert spec_of()["socket"] != spec_of(environment={"A": "1"})["socket"]
+
+    @pytest.mark.parametrize(
+        "variable", ["SSH_CLIENT", "PWD", "TERM", "SHLVL", "FLOW_TASK_ID", "RANK"]
+    )
+    def test_but_from_another_terminal_or_worker(
+        self, variable: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        before = spec_of()
+        monkeypatch.setenv(variable, "another")
+        assert spec_of()["socket"] == before["socket"]
+        assert variable not in spec_of()["environment"]
+
+    def test_not_with_another_python(self, place: Path) -> None:
+        other = place / "python"
+        other.symlink_to(sys.executable)
+        assert spec_of()["socket"] != spec_of(python=str(other))["socket"]
+
+    def test_not_with_other_limits(self) -> None:
+        soft, hard = resource.getrlimit(resource.RLIMIT_CORE)
+        before = likeness.surroundings()
+        try:
+            resource.setrlimit(resource.RLIMIT_CORE, (0 if soft else min(1, hard), hard))
+            changed = likeness.surroundings()
+        finally:
+            resource.setrlimit(resource.RLIMIT_CORE, (soft, hard))
+        assert hard == 0 or changed != before
+
+    def test_not_with_another_umask(self) -> None:
+        before = likeness.surroundings()
+        umask = os.umask(0o027)
+        try:
+            assert likeness.surroundings() != before
+        finally:
+            os.umask(umask)
+        assert likeness.surroundings() == before
+
+    def test_a_secret_is_in_nobodys_environment_but_the_workers(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        without = spec_of()["socket"]
+        monkeypatch.setenv("API_TOKEN", "s3cret")
+        spec = spec_of(secrets=["API_TOKEN"])
+        assert spec["socket"] == without
+        client = Client(spec)
+        for process in ("template", "keeper"):
+            raw = Path(f"/proc/{client.ready[process]}/environ").read_bytes()
+            assert b"s3cret" not in raw
+        for left in Path(spec["socket"]).parent.iterdir():
+            assert left.is_socket() or b"s3cret" not in left.read_bytes()
+        client.close()
+
+
+class TestWhatHasChangedOnTheDisk:
+    """A worker must not be forked from what was there before."""
+
+    @pytest.fixture
+    def package(self, place: Path) -> Path:
+        module = place / "flowlite_test_edited.py"
+        module.write_text("VALUE = 1")
+        return module
+
+    def spec(self, package: Path, task: str) -> dict[str, Any]:
+        path = {"PYTHONPATH": str(package.parent)}
+        return spec_of(task, environment=path, imports=["flowlite_test_edited"])
+
+    def test_an_imported_file_that_was_edited_makes_another_template(self, package: Path) -> None:
+        first = Client(self.spec(package, "t-one"))
+        package.write_text("VALUE = 22")
+        second = joined_again(self.spec(package, "t-two"))
+        assert second.ready["template"] != first.ready["template"]
+        # Who uses the old one is not disturbed, and it goes with the last of them.
+        assert first.ask("probed", do="probe", paths=[], token="x", write=False)
+        assert processes.is_alive(first.ready["template"])
+        first.close()
+        gone(first.ready["template"])
+        third = Client(self.spec(package, "t-three"))
+        assert third.ready["template"] == second.ready["template"]
+        second.close()
+        third.close()
+
+    def test_it_is_seen_when_the_imports_begin_early(self, package: Path) -> None:
+        first = Client(self.spec(package, "t-one"))
+        first.close()
+        package.unlink()
+        warm.begin(spec_of(environment={"PYTHONPATH": str(package.parent)}))
+        gone(first.ready["template"])
+
+    def test_something_installed_makes_another_template(self, place: Path) -> None:
+        installed = place / "site-packages"
+        installed.mkdir()
+        path = {"PYTHONPATH": str(installed)}
+        first = Client(spec_of("t-one", environment=path))
+        first.close()
+        (installed / "new.dist-info").mkdir()
+        second = joined_again(spec_of("t-two", environment=path))
+        assert second.ready["template"] != first.ready["template"]
+        second.close()
+
+    def test_what_lies_beside_the_imported_file_does_not_matter(self, package: Path) -> None:
+        first = Client(self.spec(package, "t-one"))
+        (package.parent / "train.py").write_text("edited = True")
+        second = Client(self.spec(package, "t-two"))
+        assert second.ready["template"] == first.ready["template"]
+        first.close()
+        second.close()
+
+    def test_what_is_as_it_was_is_not_taken_for_changed(self) -> None:
+        watched = loaded.Loaded()
+        watched.note()
+        assert watched.changed() is None
+
+
+class TestWhenItGoes:
+    def test_by_itself_after_its_time(self) -> None:
+        client = Client(spec_of(seconds=0.3))
+        template = client.ready["template"]
+        time.sleep(0.5)
+        assert processes.is_alive(template)
+        client.close()
+        gone(template)
+        assert kept.all_of(warm.socket_directory()) == []
+        assert not [name for name in os.listdir(warm.socket_directory()) if "kept" in name]
+
+    def test_the_longest_wish_counts(self) -> None:
+        long, short = Client(spec_of("t-one", seconds=60)), Client(spec_of("t-two", seconds=0.1))
+        long.close()
+        eventually(lambda: self.state(short).agents == 1)
+        short.close()
+        eventually(lambda: self.state(short).agents == 0)
+        until = self.state(short).until
+        assert until is not None
+        assert until > time.time() + 30
+
+    def test_with_everything_else_killed(self) -> None:
+        client = Client(spec_of(seconds=0.2))
+        os.kill(client.ready["keeper"], signal.SIGKILL)
+        gone(client.ready["template"])
+
+    def test_killed_itself_it_is_replaced(self) -> None:
+        first = Client(spec_of("t-one"))
+        first.close()
+        os.kill(first.ready["template"], signal.SIGKILL)
+        gone(first.ready["template"])
+        assert kept.all_of(warm.socket_directory()) == []
+        second = Client(spec_of("t-two"))
+        assert second.ready["template"] != first.ready["template"]
+        second.close()
+
+    def test_the_one_unused_for_longest_makes_room_for_another(self) -> None:
+        clients = [Client(spec_of(environment={"N": str(n)}, most=2)) for n in range(2)]
+        templates = [client.ready["template"] for client in clients]
+        for client in reversed(clients):
+            client.close()
+            eventually(lambda client=client: self.state(client).agents == 0)
+        third = Client(spec_of(environment={"N": "2"}, most=2))
+        gone(templates[1])
+        assert processes.is_alive(templates[0])
+        third.close()
+
+    def test_those_in_use_stay(self) -> None:
+        clients = [Client(spec_of(environment={"N": str(n)}, most=1)) for n in range(3)]
+        assert all(processes.is_alive(client.ready["template"]) for client in clients)
+        for client in clients:
+            client.close()
+
+    def test_at_once_when_asked_or_with_its_last_agent(self) -> None:
+        idle, used = Client(spec_of()), Client(spec_of(environment={"A": "1"}))
+        idle.close()
+        eventually(lambda: self.state(idle).agents == 0)
+        kept.end(kept.all_of(warm.socket_directory()))
+        assert not processes.is_alive(idle.ready["template"])
+        assert processes.is_alive(used.ready["template"])
+        used.close()
+        gone(used.ready["template"])
+
+    def test_as_soon_as_nothing_can_be_forked_from_it(self, place: Path) -> None:
+        (place / "flowlite_test_thread.py").write_text(
+            "import threading, time\n"
+            "threading.Thread(target=time.sleep, args=(60,), daemon=True).start()"
+        )
+        client = Client(
+            spec_of(environment={"PYTHONPATH": str(place)}, imports=["flowlite_test_thread"])
+        )
+        assert client.ready["hazard"]
+        client.close()
+        gone(client.ready["template"])
+
+    def test_asked_to_end_it_ends_what_it_started(self, place: Path) -> None:
+        client = Client(spec_of())
+        worker = client.start(place, "sleep", "600")
+        os.kill(client.ready["template"], signal.SIGTERM)
+        assert client.ask("exited", do="nothing")["stopped"]
+        gone(worker)
+        client.close()
+        gone(client.ready["template"])
+
+    def state(self, client: Client) -> kept.Kept:
+        found = [
+            each
+            for each in kept.all_of(warm.socket_directory())
+            if each.pid == client.ready["template"]
+        ]
+        assert found
+        return found[0]
+
+
+def test_nonsense_on_the_socket_does_no_harm() -> None:
+    client = Client(spec_of())
+    for nonsense in (b"\n", b"{\n", b'{"do": "import"', b"x" * 100_000 + b"\n"):
+        with warm.join({**spec_of(), "imports": []}) as other:
+            other.close()
+        connection = warm._connect(client.ready["socket"])
+        assert connection is not None
+        connection.sendall(nonsense)
+        connection.close()
+    assert Client(spec_of()).ready["template"] == client.ready["template"]
+    client.close()
+
+
+def test_a_command_of_the_keeper_is_run_as_ever(place: Path) -> None:
+    client = Client(spec_of())
+    client.start(place, "sh", "-c", "echo $RANK")
+    assert client.ask("exited", do="nothing")["code"] == 0
+    assert (place / "r0.out").read_text() == "0\n"
+    assert json.dumps(order(place, "true"))
+    client.close()
+
+
+def test_nothing_of_a_keeper_that_was_killed_stays_beside_the_socket() -> None:
+    client = Client(spec_of())
+    os.kill(client.ready["keeper"], signal.SIGKILL)
+    socket = Path(client.ready["socket"])
+    eventually(lambda: not list(socket.parent.glob(f"{socket.name}.*.hosts")))
+    client.close()
