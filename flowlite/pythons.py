@@ -46,7 +46,8 @@ def version_here() -> str:
 def order(config: TaskConfig) -> dict[str, Any] | None:
     """What the workers' Python must be: {"python", "requirements"}; None where any will do.
 
-    `requirements` is the text of a requirements file, or None where the node's Python is taken as it is.
+    `requirements` is the text of a requirements file, or None where the node's Python is taken as it is. With "any", an
+    image may have another version.
 
     Raises:
         ConfigError: A function would meet another Python, or a requirement would mean something else on a node.
@@ -61,7 +62,11 @@ def order(config: TaskConfig) -> dict[str, Any] | None:
         )
     if config.command is not None and config.python is None and requirements is None:
         return None
-    return {"python": wanted, "requirements": requirements}
+    found: dict[str, Any] = {"python": wanted, "requirements": requirements}
+    if config.image is not None and config.command is not None and config.python is None:
+        # Nobody asked for a version: that of the image is right.
+        found["any"] = True
+    return found
 
 
 def for_node(wanted: Mapping[str, Any] | None, version: str) -> dict[str, Any] | None:

@@ -18,6 +18,7 @@ pytest_plugins = [
     "tests.plugins.alone",
     "tests.plugins.hosts",
     "tests.plugins.s3",
+    "tests.plugins.containers",
 ]
 
 # A run in the background of a shell inherits that SIGINT is ignored, and everything started here would inherit it, too.

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flowlite.connect.uv import uv_here
+from tests.helpers import eventually
 
 if TYPE_CHECKING:
     from tests.hosts import Host
@@ -137,6 +138,10 @@ class Podman:
     def containers(self) -> list[str]:
         """Names of all containers, those that have ended included."""
         return self.run("ps", "--all", "--format", "{{.Names}}").stdout.decode().split()
+
+    def until_empty(self) -> None:
+        """Waits until there is no container; podman removes one a moment after its last process has ended."""
+        eventually(lambda: not self.containers(), timeout=40, every=0.2, what="containers to go")
 
     def close(self) -> None:
         """Removes everything."""

@@ -37,6 +37,13 @@ def test_the_order(options: dict[str, Any], wanted: dict[str, Any] | None) -> No
     assert pythons.order(TaskConfig(**options)) == wanted
 
 
+def test_a_command_in_an_image_takes_the_python_of_the_image() -> None:
+    order = pythons.order(TaskConfig(command=["true"], image="i", dependencies=["a"]))
+    assert order == {"python": HERE, "requirements": "a\n", "any": True}
+    asked = TaskConfig(command=["true"], image="i", dependencies=["a"], python="3.12")
+    assert "any" not in (pythons.order(asked) or {})
+
+
 def test_a_function_does_not_travel_to_another_minor_version() -> None:
     with pytest.raises(ConfigError, match=r"python: 3.99 was asked for.*Submit from a Python 3.99"):
         pythons.order(TaskConfig(python="3.99"))

@@ -72,9 +72,26 @@ def _on_all(task: Task[Any], command: str) -> int:
     with task.reach(0) as leader:
         if leader.gone:
             _note(task)
-    with ThreadPoolExecutor(min(_MOST_AT_ONCE, len(nodes))) as pool:
-        statuses = list(pool.map(lambda node: _labelled(task, node, command), nodes))
-    return next((status for status in statuses if status), 0)
+    ended: dict[int, int | Exception] = {}
+    places = threading.Semaphore(_MOST_AT_ONCE)
+
+    def one(node: int) -> None:
+        with places:
+            try:
+                ended[node] = _labelled(task, node, command)
+            except Exception as error:
+                ended[node] = error
+
+    # Not a pool: at Ctrl-C, that would wait for every command.
+    threads = [threading.Thread(target=one, args=(node,), daemon=True) for node in nodes]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    failed = next((ended[node] for node in nodes if ended[node]), 0)
+    if isinstance(failed, Exception):
+        raise failed
+    return failed
 
 
 def _note(task: Task[Any]) -> None:

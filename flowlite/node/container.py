@@ -18,6 +18,7 @@ import shlex
 import socket
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,8 @@ class Container:
         self._paths = paths
         self._image = str((config.container or {})["image"])
         self._name = f"flowlite-{config.task}-n{config.node_rank}-a{config.epoch}"
-        self._wanted = str((config.python_spec or {}).get("python", ""))
+        spec = config.python_spec or {}
+        self._wanted = "" if spec.get("any") else str(spec.get("python", ""))
         self._engine: engines.Engine | None = None
         self._image_id = ""
         self._child: asyncio.subprocess.Process | None = None
@@ -142,6 +144,9 @@ class Container:
         write_atomically(
             Path(f"{path}.json"), json.dumps({**spec, "environment": {}, "inside": True})
         )
+        with suppress(FileNotFoundError):
+            # Of an earlier attempt, whose warm process was killed.
+            os.unlink(path)
         variables = self._paths.directory / "container.env"
         write_atomically(variables, self._variables(spec))
         program = self._program(path)

@@ -316,7 +316,8 @@ def main(arguments: list[str]) -> int:
 def _go_on(paths: AttemptPaths, arguments: list[str]) -> int:
     config = AgentConfig.from_json(paths.config.read_bytes())
     config.python = sys.executable
-    config.python_spec = json.loads((paths.directory / "container.json").read_bytes())
+    spec = json.loads((paths.directory / "container.json").read_bytes())
+    config.python_spec = {**spec, "python": interpreters.version_here()}
     try:
         made = asyncio.run(ready(config, paths))
     except PythonError as error:

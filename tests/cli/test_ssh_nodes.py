@@ -48,7 +48,7 @@ def read_until(fd: int, end: bytes, seen: bytes = b"") -> bytes:
     return seen
 
 
-def test_commands_on_nodes(lab: Lab) -> None:
+def _commands_on_nodes(lab: Lab) -> None:
     names = the_hosts(lab)
     assert len(set(names)) == 2
     ran = lab.flow("ssh", "long", "--node", "1", "-c", "echo node $FLOW_NODE_RANK; exit 9", code=9)
@@ -68,7 +68,7 @@ def test_commands_on_nodes(lab: Lab) -> None:
     assert lines == [f"[Node {n}] [time] I am {n} on {names[n]}" for n in (0, 1)]
 
 
-def test_lines_of_all_nodes_come_live(lab: Lab) -> None:
+def _lines_come_live(lab: Lab) -> None:
     names = the_hosts(lab)
     script = "echo first; until [ -e /tmp/go ]; do sleep 0.05; done; echo second >&2; exit $RANK"
     with lab.cluster.enter_laptop():
@@ -94,7 +94,23 @@ def test_lines_of_all_nodes_come_live(lab: Lab) -> None:
     assert process.returncode == 1
 
 
-def test_a_shell_on_another_machine(lab: Lab) -> None:
+def _ctrl_c_ends_it(lab: Lab) -> None:
+    with lab.cluster.enter_laptop():
+        child, terminal = pty.fork()
+        if child == 0:
+            os.chdir(lab.home)
+            words = [*FLOW, "ssh", "long", "--node", "all", "-c", "echo on; exec sleep 600"]
+            os.execve(FLOW[0], words, lab.environment)
+    seen = read_until(terminal, b"] on")
+    if seen.count(b"] on") < 2:
+        read_until(terminal, b"] on")
+    os.write(terminal, b"\x03")
+    status = eventually(lambda: _ended(child, terminal), timeout=30)
+    assert os.waitstatus_to_exitcode(status[0]) == 130
+    os.close(terminal)
+
+
+def _a_shell(lab: Lab) -> None:
     name = the_hosts(lab)[1]
     with lab.cluster.enter_laptop():
         child, terminal = pty.fork()
@@ -118,7 +134,7 @@ def _ended(child: int, terminal: int) -> list[int]:
     return [status] if pid else []
 
 
-def test_configuration_for_editors(lab: Lab) -> None:
+def _configuration_for_editors(lab: Lab) -> None:
     names = the_hosts(lab)
     found = lab.json("ssh-config", "long")
     assert found["hosts"] == ["flow-long-0", "flow-long-1"]
@@ -139,6 +155,26 @@ def test_configuration_for_editors(lab: Lab) -> None:
         assert ran.stdout.strip() == name
 
 
+def _after_the_end(lab: Lab) -> None:
+    lab.flow("cancel", "-w", "long")
+    ran = lab.flow("ssh", "long", "-c", "true", code=5)
+    assert "was given back" in ran.stderr
+    assert "flow logs long" in ran.stderr
+    assert lab.flow("ssh-config", "long", code=5).stdout == ""
+
+
+def test_a_task_on_other_machines(lab: Lab) -> None:
+    _commands_on_nodes(lab)
+    _lines_come_live(lab)
+    _configuration_for_editors(lab)
+    _after_the_end(lab)
+
+
+def test_on_a_terminal(lab: Lab) -> None:
+    _a_shell(lab)
+    _ctrl_c_ends_it(lab)
+
+
 def test_another_host_in_its_place(lab: Lab) -> None:
     name = the_hosts(lab)[1]
     host = next(host for host in lab.cluster if host.name == name)
@@ -146,14 +182,6 @@ def test_another_host_in_its_place(lab: Lab) -> None:
     for words in (["-c", "true"], ["--node", "all", "-c", "true"]):
         ran = lab.flow("ssh", "long", "--node", "1", *words, code=5)
         assert f"flow hosts trust {name}" in ran.stderr
-
-
-def test_after_the_end(lab: Lab) -> None:
-    lab.flow("cancel", "-w", "long")
-    ran = lab.flow("ssh", "long", "-c", "true", code=5)
-    assert "was given back" in ran.stderr
-    assert "flow logs long" in ran.stderr
-    assert lab.flow("ssh-config", "long", code=5).stdout == ""
 
 
 def test_nodes_that_are_here_need_no_login(flow_home: Path) -> None:

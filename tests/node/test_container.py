@@ -6,20 +6,20 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flowlite.node import engines, processes
+from flowlite.node import engines, processes, warm
 from flowlite.node.engines import Engine, EngineError, Outline
 from tests.helpers import assert_no_process_left, eventually
 from tests.node.agents import RealGang
-from tests.podman import BARE, IMAGE, Podman, why_not
+from tests.podman import BARE, IMAGE, Podman
 
 DOCKER = Engine("/usr/bin/docker", "docker")
 PODMAN = Engine("/usr/bin/podman", "podman")
@@ -134,31 +134,10 @@ class TestWhichEngine:
 # Real ones
 
 
-@pytest.fixture(scope="module")
-def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Podman]:
-    reason = why_not()
-    if reason:
-        pytest.skip(reason)
-    made = Podman(tmp_path_factory.mktemp("podman") / "p")
-    reason = made.prepare()
-    if reason:
-        made.close()
-        pytest.skip(f"podman runs no container here: {reason}")
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def engine(podman: Podman, monkeypatch: pytest.MonkeyPatch) -> Iterator[Podman]:
-    for name, value in podman.environment.items():
-        monkeypatch.setenv(name, value)
-    yield podman
-    assert podman.containers() == []
-
-
 def gang_of(tmp_path: Path, *argv: str, image: str = IMAGE, **options: Any) -> RealGang:
     call = {"kind": "command", "argv": list(argv)}
-    return RealGang(tmp_path / "g", call, **{"container": {"image": image}, "nodes": 1, **options})
+    given = {"container": {"image": image}, "nodes": 1, "linger": 1.0, **options}
+    return RealGang(tmp_path / "g", call, **given)
 
 
 SHOW = (
@@ -167,7 +146,7 @@ SHOW = (
 )
 
 
-@pytest.mark.usefixtures("engine")
+@pytest.mark.usefixtures("podman")
 class TestRealContainers:
     def test_workers_are_inside_and_all_else_is_as_on_the_node(self, tmp_path: Path) -> None:
         environment = {"SECRETLIKE": 'it\'s a "value"\nof two lines $HOME', "A.B": "no shell name"}
@@ -183,7 +162,7 @@ class TestRealContainers:
                 assert os.readlink("/proc/self/ns/mnt") not in text
                 assert environment["SECRETLIKE"] in text
                 assert f"PATH={os.environ['PATH']}" not in text, "the image's own PATH is lost"
-            gang.assert_nothing_left()
+            gang.assert_nothing_left(timeout=40)
 
     def test_no_value_is_on_a_command_line(self, tmp_path: Path) -> None:
         environment = {"SECRETLIKE": "hunter2hunter2"}
@@ -232,11 +211,11 @@ class TestRealContainers:
             agent.terminate()
             agent.wait(20)
             assert out.read_text() == "up\nasked\n"
-            gang.assert_nothing_left()
+            gang.assert_nothing_left(timeout=40)
 
     @pytest.mark.parametrize("victim", ["agent", "template", "keeper"])
     def test_nothing_is_left_whoever_is_killed(
-        self, tmp_path: Path, engine: Podman, victim: str
+        self, tmp_path: Path, podman: Podman, victim: str
     ) -> None:
         script = "trap '' TERM; echo $$ > $HOME_OF/pid; sleep 60 & sleep 60"
         environment = {"HOME_OF": str(tmp_path / "g" / "i-000")}
@@ -247,12 +226,12 @@ class TestRealContainers:
             gang.tell_leader()
             noted = gang.paths[0].home / "pid"
             eventually(lambda: noted.exists() and noted.read_text(), timeout=20)
-            assert len(engine.containers()) == 1
+            assert len(podman.containers()) == 1
             keeper = json.loads(gang.paths[0].environment.read_bytes())["keeper"]["pid"]
             row = processes.row(keeper)
             assert row is not None
             os.kill({"agent": agent.pid, "template": row.parent, "keeper": keeper}[victim], 9)
-            eventually(lambda: engine.containers() == [], timeout=30, what="the container to go")
+            podman.until_empty()
             agent.wait(30)
             assert_no_process_left(gang.task, timeout=20)
 
@@ -272,6 +251,14 @@ class TestRealContainers:
             gang.agents[0].send_signal(signal.SIGTERM)
             gang.agents[0].wait(20)
 
+    def test_what_a_killed_attempt_left_is_in_nobodys_way(self, tmp_path: Path) -> None:
+        with gang_of(tmp_path, "sh", "-c", ":", processes_per_node=1) as gang:
+            dead = warm.socket_path(str(gang.paths[0].home))
+            with socket.socket(socket.AF_UNIX) as listener:
+                listener.bind(dead)
+            ended = gang.run()
+            assert ended["outcome"] == "done", f"{ended}\n{gang.logs()}"
+
     def test_an_image_that_nobody_has(self, tmp_path: Path) -> None:
         with gang_of(tmp_path, "true", image="localhost:1/no/such:image") as gang:
             ended = gang.run()
@@ -290,10 +277,12 @@ class TestRealContainers:
             ended = gang.run()
             assert f"{IMAGE} has no Python 3.99 ({HERE})" in ended["reason"]
 
-    def test_dependencies_belong_into_the_image(self, tmp_path: Path) -> None:
-        spec = {"python": HERE, "requirements": "x\n"}
+    def test_packages_beyond_the_image_need_uv(self, tmp_path: Path) -> None:
+        spec = {"python": HERE, "requirements": "x\n", "directory": str(tmp_path / "envs")}
         with gang_of(tmp_path, "true", python_spec=spec) as gang:
-            assert "install the packages in the image" in gang.run()["reason"]
+            reason = gang.run()["reason"]
+            assert f"in the image {IMAGE}: an environment cannot be made" in reason
+            assert "without uv" in reason
 
 
 def _readable(path: Path) -> bool:

@@ -69,7 +69,7 @@ def test_a_function_in_containers_of_two_hosts(with_podman: Lab, tmp_path: Path)
     hosts = ["node00", "node00", "node01", "node01"]
     assert rows == [[str(rank), "4", host] for rank, host in enumerate(hosts)]
     for host in lab.hosts:
-        assert containers(host) == []
+        eventually(lambda host=host: containers(host) == [], timeout=20)
     assert lab.held() == {}
 
 
@@ -107,8 +107,8 @@ def test_an_ordinary_user_runs_his_own_containers(
     assert "shared" not in done.stdout
     owner = cluster[0].exec(["stat", "-c", "%U", "/home/flow/file"])
     assert owner.stdout == "flow\n"
-    listed = cluster[0].exec(["podman", "ps", "--all", "--quiet"], user="flow")
-    assert listed.stdout == ""
+    listing = ["podman", "ps", "--all", "--quiet"]
+    eventually(lambda: cluster[0].exec(listing, user="flow").stdout == "", timeout=20)
     assert lab.held() == {}
 
 

@@ -83,7 +83,8 @@ def test_the_guard_is_killed_and_its_program_takes_the_mount_away(guard: Guard) 
 
 def test_everything_is_killed_at_once_and_a_dead_mount_is_cleared(guard: Guard) -> None:
     guard.mounted()
-    for pid in processes.marked({"FLOW_TASK_ID": TASK}):
+    # The program first: it would take its mount away when it hears that the guard is dead.
+    for pid in (*guard.programs(), guard.process.pid):
         processes.send(pid, 9)
     guard.process.wait(10)
     eventually(lambda: not processes.marked({"FLOW_TASK_ID": TASK}))

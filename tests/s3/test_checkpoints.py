@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import uuid
 from pathlib import Path
@@ -186,3 +187,32 @@ def test_a_key_that_opens_nothing_fails_the_task_before_go(
         assert ended["outcome"] == "checks"
         assert "with the test's key" in ended["reason"]
         assert not run.streams
+
+
+def test_the_example_goes_on_from_a_bucket(
+    s3_server: S3Server, flow_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a user runs it, with the credential of his shell."""
+    url = f"s3://{new_bucket(s3_server)}/runs/resume"
+    root = Path(__file__).resolve().parent.parent.parent
+    monkeypatch.setenv("PYTHONPATH", str(root))
+
+    def run() -> list[str]:
+        done = subprocess.run(
+            [sys.executable, str(root / "examples" / "resume.py"), url],
+            capture_output=True,
+            text=True,
+            timeout=110,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout.splitlines()
+
+    first, kept = run()
+    assert first in [f"{{'began': {step}, 'epochs': 6}}" for step in (1, 2, 3)]
+    assert kept.endswith(f"checkpoint: 6 files, 6 MB at {url}")
+    again, _ = run()
+    assert again == "{'began': 6, 'epochs': 6}"
+    for path in flow_home.rglob("*"):
+        if path.is_file() and path.name != "storage.json":
+            assert s3_server.secret.encode() not in path.read_bytes(), path

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from flowlite import ConfigError, TaskConfig
 from flowlite.node import s3_tools
 from flowlite.node.s3 import Store
 from flowlite.node.s3_sign import Credential
+from provider_adapters.local import LocalProvider
 
 GIVEN = Credential("AKID", "s3cr3t")
 AWS = Store("s3://bucket/pre/fix", "bucket", "pre/fix", region="eu-central-1", credential=GIVEN)
@@ -136,6 +138,14 @@ class TestWhatIsMissing:
         (tmp_path / "fusermount3").touch(mode=0o755)
         assert s3_tools.problem(str(tmp_path)) == ""
         assert [each[0].name for each in s3_tools.available(str(tmp_path))] == ["rclone"]
+
+    def test_the_local_provider_says_so_when_a_task_is_submitted(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, flow_home: Path
+    ) -> None:
+        monkeypatch.setattr(s3_tools, "FUSE_DEVICE", str(tmp_path / "fuse"))
+        config = TaskConfig(command="true", mounts={"/data": "s3://bucket"})
+        with pytest.raises(ConfigError, match=r"^mounts: there is no .*/fuse here"):
+            LocalProvider().plan(config)
 
 
 def test_programs_are_found_beside_the_python_of_the_task() -> None:
