@@ -20,6 +20,10 @@ NAMES = (
     "big_array",
     "memory",
     "stopping",
+    "bootstrap",
+    "copying",
+    "log_latency",
+    "recovery",
 )
 
 

@@ -406,7 +406,9 @@ def set_value(name: str, text: str, path: Path | None = None) -> Entry:
     target = path or ensure_home() / HOME_FILE
     table, _, key = name.rpartition(".")
     if table and _is_adapter(table.partition(".")[0]):
-        raise ConfigError(f"options of a provider are written by hand: in {target}, {key} under [{table}]")
+        raise ConfigError(
+            f"options of a provider are written by hand: in {target}, {key} under [{table}]"
+        )
     entry = _entry(name, text, str(target))
     _rewrite(target, name, f"{name} = {_toml(entry.value)}")
     return entry

@@ -13,9 +13,7 @@ import json
 import os
 import signal
 import stat
-import subprocess
 import time
-from pathlib import Path
 
 from . import lease, processes
 
@@ -138,7 +136,11 @@ def mounts_below(directory: str) -> list[str]:
 
 def unmount_below(directory: str) -> None:
     """Takes away buckets and shared volumes, also those whose server has died."""
-    for point in mounts_below(directory):
+    points = mounts_below(directory)
+    if points:
+        # Long to import, and rarely needed.
+        import subprocess
+    for point in points:
         for command in (["fusermount3", "-uz", point], ["umount", "-l", point]):
             with contextlib.suppress(OSError, subprocess.TimeoutExpired):
                 done = subprocess.run(command, capture_output=True, timeout=10.0, check=False)
@@ -173,11 +175,13 @@ def by_age(root: str, unused: float = UNUSED_SECONDS) -> list[str]:
             with contextlib.suppress(OSError):
                 _remove(path, set(mounts_below(path)))
                 removed.append(path)
-    environments = Path(root, "envs")
-    if environments.is_dir():
+    if os.path.isdir(os.path.join(root, "envs")):
         # Not at the top: a holder has no need of what this brings along.
+        from pathlib import Path
+
         from . import pythons
 
+        environments = Path(root, "envs")
         removed += [str(environments / name) for name in pythons.clean(environments, unused)]
     return removed
 

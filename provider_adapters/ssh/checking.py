@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import secrets
 import sys
@@ -19,6 +20,7 @@ from provider_adapters.ssh.pools import Host, Pool
 _SKEW_SECONDS = 5.0
 _LEAST_FREE_GB = 2.0
 _SERVE_SECONDS = 40.0
+_ANSWER_SECONDS = 10.0
 _RUN_SECONDS = 60.0
 _TROUBLE = (ProviderError, ConfigError, OSError)
 
@@ -45,7 +47,7 @@ def check(pool: Pool, memory: Memory) -> tuple[dict[str, Facts], list[Problem]]:
             found[host.name] = answer
             problems += _of_one(host, answer)
     able = [host for host in pool.hosts if host.name in found and _python(host, found)]
-    if len(able) > 1:
+    if able:
         problems += _between(able, found)
         problems += _gpus_differ(able, found)
     if pool.shared_dir and able:
@@ -96,6 +98,14 @@ def _of_one(host: Host, facts: Facts) -> list[Problem]:
                 serious=False,
             )
         )
+    if facts.ends_at_logout:
+        found.append(
+            Problem(
+                host.name,
+                "processes end there when you log out (KillUserProcesses), and so would every task",
+                f"`sudo loginctl enable-linger {host.target.get('user', '$USER')}` there",
+            )
+        )
     free = facts.disk.get("free_gb", _LEAST_FREE_GB)
     if free < _LEAST_FREE_GB:
         found.append(
@@ -125,7 +135,8 @@ def _gpus_differ(able: Sequence[Host], found: Mapping[str, Facts]) -> list[Probl
 
 
 def _between(able: Sequence[Host], found: Mapping[str, Facts]) -> list[Problem]:
-    """Whether each host can open a TCP connection to every other, on a port that nobody has opened for it."""
+    """Whether each host can open a TCP connection to every other, on a port that nobody has opened for it, and we can
+    through its SSH server."""
     ports = hosts.everywhere(
         able, lambda host: int(_run(host, found, "serve", str(_SERVE_SECONDS))), *_TROUBLE
     )
@@ -139,7 +150,8 @@ def _between(able: Sequence[Host], found: Mapping[str, Facts]) -> list[Problem]:
         others = [each for each in listening if each[0] != host.name]
         return dict(json.loads(_run(host, found, "reach", json.dumps(others))))
 
-    problems = []
+    served = {str(name): int(str(port)) for name, _, port in listening}
+    problems = _forwarding([host for host in able if host.name in served], served)
     addresses = {str(name): f"{address}:{port}" for name, address, port in listening}
     for host, failed in zip(able, hosts.everywhere(able, reach, *_TROUBLE), strict=True):
         if isinstance(failed, Exception):
@@ -155,6 +167,31 @@ def _between(able: Sequence[Host], found: Mapping[str, Facts]) -> list[Problem]:
                 )
             )
     return problems
+
+
+def _forwarding(able: Sequence[Host], ports: Mapping[str, int]) -> list[Problem]:
+    """Whether their SSH servers let us through to what listens on the host itself, as log lines must come."""
+
+    async def say(host: Host) -> None:
+        with hosts.connect(host) as connection:
+            reader, writer = await connection.open_tcp("127.0.0.1", ports[host.name])
+            try:
+                async with asyncio.timeout(_ANSWER_SECONDS):
+                    await reader.readexactly(1)
+            finally:
+                writer.close()
+
+    trouble = (*_TROUBLE, EOFError)
+    answers = hosts.everywhere(able, lambda host: asyncio.run(say(host)), *trouble)
+    return [
+        Problem(
+            host.name,
+            f"its SSH server does not pass TCP connections on: {answer}",
+            "set `AllowTcpForwarding yes` (or local) in its sshd_config",
+        )
+        for host, answer in zip(able, answers, strict=True)
+        if isinstance(answer, Exception)
+    ]
 
 
 def _shared(pool: Pool, able: Sequence[Host], found: Mapping[str, Facts]) -> list[Problem]:

@@ -59,6 +59,7 @@ class Facts:
         ssh_address: Its own address on the way that the client came.
         default_address: Its own address on the way to the world; "" if there is none.
         root: Absolute path of everything flowlite keeps there.
+        ends_at_logout: Whether processes of the user are killed when his last session ends.
         clock_ahead: Seconds its clock is ahead of this machine's.
         seen_at: Unix time of this machine when it said so.
     """
@@ -78,6 +79,7 @@ class Facts:
     default_address: str = ""
     disk: dict[str, float] = field(default_factory=dict)
     tools: tuple[str, ...] = ()
+    ends_at_logout: bool = False
     clock_ahead: float = 0.0
     seen_at: float = 0.0
 

@@ -73,6 +73,7 @@ class Launch:
         self._records = kept
         self._keeping = Keeping(kept)
         self._label = label
+        self._began = time.time()
         self._places = places
         self._hosts = [Host.from_json(each) for each in self._options["hosts"]]
         self._refused: dict[str, Refused] = {}
@@ -175,7 +176,10 @@ class Launch:
 
     def _prepare(self, host: Host) -> Ready:
         facts = self._memory.facts(host)
-        return self._look(host) if facts is None else self._checked(host, facts)
+        if facts is None or fitting.misfit(host, facts, self._options["wanted"]):
+            # Nothing is refused for what a host was once.
+            return self._look(host)
+        return self._checked(host, facts)
 
     def _look(self, host: Host) -> Ready:
         with hosts.connect(host) as connection:
@@ -219,6 +223,17 @@ class Launch:
         return found
 
     def _take(self, ready: Ready) -> Instance:
+        try:
+            return self._take_as(ready)
+        except (NodeUnreachable, Refused):
+            raise
+        except ProviderError:
+            if ready.facts.seen_at > self._began:
+                raise
+            # What was remembered of the host, its Python perhaps, is out of date.
+            return self._take_as(self._look(ready.host))
+
+    def _take_as(self, ready: Ready) -> Instance:
         host = ready.host
         instance = self._instance(ready)
         self._note(host, records.ASKED, instance)
@@ -232,6 +247,10 @@ class Launch:
             self._note(host, None, instance)
             raise Refused(leases.in_words(host.name, answer.get("held")), waiting=True)
         lease = answer["lease"]
+        if lease["data"]["key"] != host.key:
+            self._note(host, None, instance)
+            twin = lease["data"]["host"]
+            raise Refused(f"{host.name} is the same machine as {twin}", waiting=False)
         address = host.private_ip or answer.get("address") or ready.facts.address
         # What it was taken as by an earlier try counts.
         told = {key: lease[key] for key in ("lease", "marker", "home")}
@@ -270,13 +289,7 @@ class Launch:
             "towards": self._others(ready.host),
             "make": self._directories(ready.facts.root),
         }
-        root = ready.facts.root
-        try:
-            return leases.take(connection, ready.python, self._agent, root, request)
-        except ProviderError:
-            # What was remembered of the host may be out of date.
-            self._memory.forget(ready.host)
-            raise
+        return leases.take(connection, ready.python, self._agent, ready.facts.root, request)
 
     def _check_again(self, ready: Ready, instance: Instance) -> Instance:
         try:

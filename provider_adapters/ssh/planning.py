@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from flowlite import pythons
-from flowlite.errors import ConfigError, ProviderError
+from flowlite.errors import ConfigError, NodeUnreachable, ProviderError
 from flowlite.provider import Plan
 from provider_adapters.ssh import fitting, hosts
 from provider_adapters.ssh.hosts import FRESH_SECONDS, Facts, Memory
@@ -72,7 +73,7 @@ def make_plan(config: TaskConfig, settings: Settings, memory: Memory) -> Plan:
 
 def _check_hosts(pool: Pool, wanted: dict[str, Any], count: int, memory: Memory) -> list[str]:
     """Notes for the user. Raises unless enough hosts can be used, or might be once they answer."""
-    found = survey(pool, memory)
+    found = survey(pool, memory, wanted)
     wrong, silent, bare = [], [], []
     for host, facts in zip(pool.hosts, found, strict=True):
         if isinstance(facts, Facts):
@@ -101,15 +102,26 @@ def _check_hosts(pool: Pool, wanted: dict[str, Any], count: int, memory: Memory)
     return notes
 
 
-def survey(pool: Pool, memory: Memory) -> list[Facts | Exception]:
-    """What every host of a pool is, as remembered or asked now; an error in the place of one that cannot be asked."""
+def survey(
+    pool: Pool, memory: Memory, wanted: Mapping[str, Any] | None = None
+) -> list[Facts | Exception]:
+    """What every host of a pool is, as remembered or asked now; an error in the place of one that cannot be asked.
+
+    Args:
+        wanted: What it should be (see fitting.py): a host that was something else is asked again.
+    """
 
     def look(host: Host) -> Facts:
         remembered = memory.facts(host, younger_than=FRESH_SECONDS)
-        if remembered is not None:
+        if remembered is not None and not fitting.misfit(host, remembered, wanted or {}):
             return remembered
-        with hosts.connect(host) as connection:
-            facts, _ = hosts.probe(host, connection)
+        try:
+            with hosts.connect(host) as connection:
+                facts, _ = hosts.probe(host, connection)
+        except NodeUnreachable:
+            if remembered is None:
+                raise
+            return remembered
         memory.keep(host, facts)
         return facts
 

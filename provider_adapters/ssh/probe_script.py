@@ -147,6 +147,16 @@ def read(path):
         return ""
 
 
+def ends_at_logout():
+    """Whether all that a user has started is killed when his last session ends."""
+    if not shutil.which("busctl"):
+        return False
+    asked = ["org.freedesktop.login1", "/org/freedesktop/login1", "org.freedesktop.login1.Manager"]
+    told = output(["busctl", "get-property", *asked, "KillUserProcesses"], 5)
+    lingers = os.path.exists("/var/lib/systemd/linger/" + os.environ.get("USER", "root"))
+    return told.strip() == "b true" and os.getuid() != 0 and not lingers
+
+
 def disk(path):
     """Free and total GB of the file system of the nearest directory above a path."""
     while not os.path.isdir(path) and path != "/":
@@ -183,6 +193,7 @@ def main():
                 "default_address": towards("192.0.2.1"),
                 "disk": disk(root),
                 "tools": [name for name in TOOLS if shutil.which(name)],
+                "ends_at_logout": ends_at_logout(),
                 "now": time.time(),
             }
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -20,6 +21,7 @@ from tests.helpers import eventually
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="hosts are leased on Linux")
 
+ROOT = Path(__file__).resolve().parent.parent.parent
 _RUN = "import sys; from flowlite.node.__main__ import main; sys.exit(main(sys.argv[1:]))"
 
 
@@ -162,6 +164,50 @@ class TestTaking:
         assert not answer["ok"]
         assert answer["held"]["state"] == "silent"
         assert answer["held"]["uid"] == os.getuid()
+
+    @pytest.mark.parametrize(
+        "said",
+        [b"", b"\n", b"nonsense\n", b"[]\n", b'{"do": 3}\n', b"[" * 100000 + b"\n", b"\xff\n"],
+    )
+    def test_nonsense_does_not_end_it(self, host: Host, said: bytes) -> None:
+        host.take()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.connect(lease.address(host.name))
+            connection.sendall(said)
+            connection.shutdown(socket.SHUT_WR)
+            connection.recv(65536)
+        assert host.held() is not None
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+    def test_another_user_sees_who_and_can_do_nothing(self, host: Host) -> None:
+        host.take("t1", data={"secret": "x"})
+        become = (
+            "import os, json; from flowlite.node import lease; os.setgid(65534); os.setuid(65534)"
+        )
+        said = [
+            {"do": "show"},
+            {"do": "release", "token": "t1-launch-1"},
+            {"do": "keep", "token": "t1-launch-1", "seconds": 1},
+            {**host.request("t1"), "do": "take"},
+        ]
+        for request in said:
+            code = f"{become}; print(json.dumps(lease.ask({request!r}, {host.name!r})))"
+            done = subprocess.run(
+                [sys.executable, "-c", code],
+                capture_output=True,
+                text=True,
+                timeout=30,
+                check=True,
+                cwd=ROOT,
+            )
+            answer = json.loads(done.stdout)
+            assert answer["held"]["task"] == "t1"
+            assert "data" not in answer["held"]
+            assert "token" not in answer["held"]
+            assert "lease" not in answer
+        held = host.held()
+        assert held is not None
+        assert held["state"] == "leased"
 
     def test_directories_are_made_for_volumes(self, host: Host, tmp_path: Path) -> None:
         assert host.take(make=[str(tmp_path / "shared" / "data")])["problem"] == ""

@@ -146,6 +146,26 @@ class TestWithoutNamespaces:
         mounts.show([{"name": "c", "path": str(path), "source": str(volume)}])
         assert (path / "here").exists()
 
+    def test_nodes_of_one_machine_share_a_link_to_the_same_bucket(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        mounted: list[str] = []
+        monkeypatch.setattr("flowlite.node.staging.is_mounted", lambda path: str(path) in mounted)
+        alike = f"{tmp_path}/nodes/*/a*/buckets/0/data"
+
+        def show(node: str, attempt: int = 1) -> str:
+            source = tmp_path / "nodes" / node / f"a{attempt}" / "buckets" / "0" / "data"
+            source.mkdir(parents=True, exist_ok=True)
+            mounted.append(str(source))
+            path = str(tmp_path / "data")
+            mounts.show([{"name": "b", "path": path, "source": str(source), "alike": alike}])
+            return os.readlink(path)
+
+        first = show("n0")
+        assert show("n1") == first, "node 1 is served by what node 0 shows"
+        mounted.clear()
+        assert show("n1", attempt=2).endswith("n1/a2/buckets/0/data"), "one that leads nowhere goes"
+
     def test_what_is_there_is_never_touched(self, tmp_path: Path, volume: Path) -> None:
         path = tmp_path / "ckpt"
         path.mkdir()

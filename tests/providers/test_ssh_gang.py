@@ -190,6 +190,17 @@ class TestRefusals:
         assert "too few can be used now" in done.stderr
         assert "node01" in done.stderr
 
+    def test_one_machine_under_two_names(self, hosts: Cluster, flow_home: Path) -> None:
+        config = (
+            f'provider = "ssh"\n[ssh.pools.lab]\nhosts = ["node00", "{hosts[0].address}"]\n'
+            f'python = "{sys.executable}"\n'
+        )
+        lab = Lab(hosts, flow_home, config=config)
+        done = lab.flow("run", "-N", "2", "--", "true", code=1)
+        assert "is the same machine as" in done.stderr
+        lab.flow("run", "-N", "1", "--", "true")
+        nothing_left(lab)
+
     def test_an_unknown_region(self, lab: Lab) -> None:
         done = lab.flow("run", "--region", "labb", "--", "true", code=2)
         assert "there is no pool 'labb'; did you mean 'lab'?" in done.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -151,6 +152,22 @@ class TestLaunch:
         eventually(lambda: client.lab.held() == {}, timeout=20, what="the lease to lapse")
         assert client.listed("t1") == []
 
+    def test_what_a_lapsed_lease_left_can_still_be_fetched(self, client: Client) -> None:
+        [instance] = client.launch(client.intent(1, ttl=1.0))
+        result = f"{instance.data['home']}/a1/r0.result"
+        with client.laptop() as provider, provider.connect(instance) as connection:
+            connection.put(b"42", result)
+        eventually(lambda: client.lab.held() == {}, timeout=20, what="the lease to lapse")
+        with client.laptop() as provider, provider.connect(instance) as connection:
+            assert b"".join(connection.read(result)) == b"42"
+        client.terminate([instance])
+        with (
+            client.laptop() as provider,
+            provider.connect(instance) as connection,
+            pytest.raises(FileNotFoundError),
+        ):
+            b"".join(connection.read(result))
+
     def test_a_host_that_was_started_anew_is_free(self, client: Client) -> None:
         client.launch(client.intent(1))
         client.lab.hosts[0].kill()
@@ -158,14 +175,18 @@ class TestLaunch:
         assert client.listed("t1") == []
         assert client.lab.held() == {}
 
-    def test_the_python_that_was_remembered_may_be_gone(self, client: Client) -> None:
+    @pytest.mark.parametrize(
+        "wrong", [[], [["/gone/python3", "3.11.7"]], [[sys.executable, "3.9.1"]]]
+    )
+    def test_what_was_remembered_may_be_out_of_date(
+        self, client: Client, wrong: list[list[str]]
+    ) -> None:
         intent = client.intent(1)
-        memory = next((client.lab.home / "ssh" / "hosts").iterdir())
-        known = json.loads(memory.read_bytes())
-        [entry] = [p for p in (client.lab.home / "ssh" / "hosts").iterdir() if p == memory]
-        known["boot"] = "another"
-        entry.write_text(json.dumps(known))
-        assert len(client.launch(intent)) == 1
+        for path in (client.lab.home / "ssh" / "hosts").iterdir():
+            known = json.loads(path.read_bytes())
+            path.write_text(json.dumps({**known, "boot": "another", "pythons": wrong}))
+        [instance] = client.launch(intent)
+        assert instance.data["python"] == sys.executable
 
 
 class TestTheClock:
