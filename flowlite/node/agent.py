@@ -19,30 +19,25 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import checks, net, processes, scene, warm
+from . import checks, net, probes, processes
 from .config import AgentConfig, AttemptPaths, ConfigFault, write_atomically
 from .link import Fenced, MemberLink, PrepareError, Refused
 from .messages import GangSettings, failed
-from .orders import beyond_inherited, call_with_paths, secret_names, worker_orders
+from .needs import Needs
+from .orders import beyond_inherited, call_with_paths, worker_orders
 from .ports import MasterPort
+from .storage import Storage
 from .workers import Workers, WorkersLost
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .buckets import Buckets
-    from .checkpoints import Checkpoints
     from .container import Container
     from .pythons import Ready
     from .server import RendezvousServer
-    from .sharing import Sharing
 
 log = logging.getLogger("flowlite.agent")
 
 LEADER_POLL = 0.01
-PROBE_SECONDS = 15.0
-"""How long a file written by the leader may take to appear on another node; network file systems keep old listings
-for some seconds."""
-PORT_SECONDS = 5.0
 PREPARE_SECONDS, LOADING_SECONDS = 900.0, 4 * 3600.0
 """For everything before GO; bringing terabytes of checkpoints back takes longer."""
 GOODBYE_SECONDS = 0.5
@@ -68,20 +63,11 @@ class Agent:
         self._volume_token = ""
         self._python: Ready | None = None
         self._container: Container | None = None
-        self._buckets: Buckets | None = None
-        self._checkpoints: Checkpoints | None = None
+        self._needs = Needs(config, paths, self._call)
+        self._storage = Storage(config, paths, self._tell, self._find_leader)
         self._held_back: list[dict[str, Any]] = []
-        self._sharing: Sharing | None = None
-        if any(volume.get("share") for volume in config.volumes):
-            from .sharing import Sharing
-
-            self._sharing = Sharing(config, paths, self._notice)
-        if config.checkpoint is not None:
-            from .checkpoints import Checkpoints
-
-            self._checkpoints = Checkpoints(config, paths, self._tell)
         self._workers = Workers(
-            self._warm_spec(),
+            self._needs.warm_spec(),
             paths,
             node=config.node_rank,
             task=config.task,
@@ -132,7 +118,7 @@ class Agent:
             join_timeout=config.join_timeout,
             linger=config.linger,
             grace=config.grace,
-            prepare_timeout=LOADING_SECONDS if self._loads_much else PREPARE_SECONDS,
+            prepare_timeout=LOADING_SECONDS if self._needs.loads_much else PREPARE_SECONDS,
             after_stop=float((config.checkpoint or {}).get("final_seconds", 0.0)),
         )
         serving: asyncio.Task[str] | None = None
@@ -189,8 +175,8 @@ class Agent:
         )
         port = await self._server.start()
         place: dict[str, Any] = {"address": config.leader_address, "port": port}
-        if self._sharing is not None:
-            place["share"] = await self._sharing.serve()
+        if self._storage.sharing is not None:
+            place["share"] = await self._storage.sharing.serve()
         write_atomically(self._paths.leader, json.dumps(place))
         anywhere = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
         return anywhere.get(config.bind, config.bind), port
@@ -236,8 +222,8 @@ class Agent:
                 wrong = await self._workers.prepare(self._call)
                 if wrong:
                     raise PrepareError(wrong)
-            await asyncio.gather(self._reach_master(order), self._probe_volumes(order))
-            restored = await self._restore(order)
+            await asyncio.gather(probes.reach_master(order), self._probe_volumes(order))
+            restored = await self._storage.restore(order)
         except (OSError, WorkersLost) as error:
             raise PrepareError(str(error)) from error
         return {
@@ -247,7 +233,7 @@ class Agent:
             "fork_hazard": state["hazard"],
             "volumes": state["volumes"],
             "packages": self._packages(),
-            "buckets": self._buckets.mounts if self._buckets is not None else [],
+            **self._storage.facts(),
             "checkpoint": restored,
         }
 
@@ -263,7 +249,7 @@ class Agent:
         if self._ended is not None:
             raise WorkersLost("this agent was asked to end")
         if self._volume_token and self._config.is_leader:
-            self._workers.forget_probe(self._shared_paths(), self._volume_token)
+            self._workers.forget_probe(self._needs.shared_paths, self._volume_token)
         inside = self._workers.warm.get("environment")
         orders = worker_orders(self._config, self._paths, self._call, go, inside)
         environment = orders[0]["environment"]
@@ -272,14 +258,14 @@ class Agent:
             "environment": beyond_inherited(environment) if inside is None else environment,
             "workdir": orders[0]["workdir"],
             "keeper": processes.identity(int(self._workers.warm["keeper"])),
-            "warm": self._workers.warm["socket"] if self._keeps_warm else None,
+            "warm": self._workers.warm["socket"] if self._needs.keeps_warm else None,
         }
         write_atomically(self._paths.environment, json.dumps(entry))
         if self._config.max_run_seconds is not None:
             loop = asyncio.get_running_loop()
             loop.call_later(self._config.max_run_seconds, self._on_deadline)
-        if self._checkpoints is not None:
-            await self._checkpoints.start(int(self._workers.warm["keeper"]))
+        if self._storage.checkpoints is not None:
+            await self._storage.checkpoints.start(int(self._workers.warm["keeper"]))
         self._workers.start(orders)
 
     async def stop(self, reason: str, grace: float) -> None:
@@ -291,68 +277,6 @@ class Agent:
 
     # Preparing
 
-    def _warm_spec(self) -> dict[str, Any]:
-        config, call = self._config, self._call
-        function = call["kind"] == "function"
-        shared = self._shared_socket is not None
-        return warm.make_spec(
-            task=config.task,
-            socket=self._shared_socket or warm.socket_path(str(self._paths.home)),
-            python=config.python or sys.executable,
-            log=str(self._paths.directory / "warm.log"),
-            imports=call.get("imports", ()) if self._forks else (),
-            environment=self._warm_environment(),
-            function=function and self._forks,
-            idle=warm.IDLE_AFTER_LAST if shared else 0.0,
-        )
-
-    def _kept_spec(self) -> dict[str, Any]:
-        config = self._config
-        spec = warm.make_kept_spec(
-            task=config.task,
-            python=config.python or sys.executable,
-            seconds=config.warm_seconds,
-            imports=self._call.get("imports", ()),
-            environment=self._warm_environment(),
-            secrets=secret_names(self._paths),
-        )
-        return {**spec, "socket": config.warm_socket or spec["socket"]}
-
-    @property
-    def _keeps_warm(self) -> bool:
-        """Whether what was imported stays for the next task."""
-        config = self._config
-        return (
-            config.warm_seconds > 0
-            and self._forks
-            and config.container is None
-            and warm.can_be_kept(config.warm_socket)
-        )
-
-    @property
-    def _shared_socket(self) -> str | None:
-        """Where nodes of this machine share a warm process. A container has one of its own."""
-        return self._config.warm_socket if self._config.container is None else None
-
-    @property
-    def _loads_much(self) -> bool:
-        """Whether preparing may mean to load gigabytes: a checkpoint, packages, an image."""
-        config = self._config
-        packages = (config.python_spec or {}).get("requirements")
-        return any((config.checkpoint, packages, config.container))
-
-    @property
-    def _forks(self) -> bool:
-        """Whether workers run a function and may be forked."""
-        return bool(self._call["kind"] == "function" and self._call.get("start") != "spawn")
-
-    def _warm_environment(self) -> dict[str, str]:
-        config = self._config
-        nodes_here = config.num_nodes if config.ports_dir is not None else 1
-        threads = max(1, checks.cores() // (nodes_here * config.processes_per_node))
-        given = os.environ.get("OMP_NUM_THREADS", str(threads))
-        return {"OMP_NUM_THREADS": given, **config.environment}
-
     async def _get_ready(self) -> dict[str, Any]:
         """Whatever takes time and needs nobody else: the workers' Python, then the warm process in it."""
         if self._config.container is not None:
@@ -363,16 +287,16 @@ class Agent:
             self._python = await pythons.ready(self._config, self._paths)
             self._config.python = self._python.python
             self._workers.use_python(self._python.python)
-        if self._keeps_warm:
-            self._workers.use(self._kept_spec())
-        return await self._workers.connect(self._scene())
+        if self._needs.keeps_warm:
+            self._workers.use(self._needs.kept_spec())
+        return await self._workers.connect(self._storage.ready())
 
     async def _get_ready_inside(self) -> dict[str, Any]:
         """The same in a container, which shows what the workers are to see."""
         from .container import Container
 
-        shown = await self._scene()
-        spec = {**self._warm_spec(), "inside": True}
+        shown = await self._storage.ready()
+        spec = {**self._needs.warm_spec(), "inside": True}
         self._container = Container(self._config, self._paths)
         await self._container.start(spec, shown)
         self._workers.use(spec)
@@ -380,91 +304,13 @@ class Agent:
         state["volumes"] = [{**each, "how": "container"} for each in shown["volumes"]]
         return state
 
-    async def _scene(self) -> dict[str, Any]:
-        """What the workers are to see, once all of it is there."""
-        volumes, within = list(self._config.volumes), None
-        if self._config.mounts:
-            from .buckets import Buckets
-
-            self._buckets = Buckets(self._paths, self._notice)
-            await self._buckets.mount()
-            volumes, within = [*volumes, *self._buckets.volumes()], self._buckets.within
-        if self._sharing is not None:
-            volumes = [*await self._shared_volumes(within), *volumes[len(self._config.volumes) :]]
-            within = within or self._sharing.within
-        if self._checkpoints is not None:
-            self._checkpoints.make_room()
-            if self._checkpoints.volume is not None:
-                volumes.append(self._checkpoints.volume)
-        return scene.describe(volumes, [str(self._paths.home)], within)
-
-    async def _shared_volumes(self, within: int | None) -> list[dict[str, Any]]:
-        """The volumes of the task, those that node 0 serves mounted from there."""
-        assert self._sharing is not None
-        if self._config.is_leader:
-            await self._sharing.decided.wait()
-            if self._sharing.problem:
-                raise OSError(self._sharing.problem)
-        else:
-            await self._find_leader()
-            place = json.loads(self._paths.leader.read_bytes())
-            await self._sharing.mount(place.get("share"), within)
-        return self._sharing.volumes()
-
-    async def _restore(self, order: Mapping[str, Any]) -> dict[str, Any]:
-        if self._checkpoints is None:
-            return {}
-        return await self._checkpoints.restore(str(order["volume_token"]))
-
-    async def _reach_master(self, order: Mapping[str, Any]) -> None:
-        address, port = str(order["master_addr"]), int(order["master_port"])
-        try:
-            opening = asyncio.open_connection(address, port)
-            async with asyncio.timeout(PORT_SECONDS):
-                _, writer = await opening
-        except ConnectionResetError:
-            return  # it answered, and had seen enough probes
-        except (OSError, TimeoutError) as error:
-            raise PrepareError(
-                f"MASTER_PORT {port} of the leader ({address}) cannot be reached from here: "
-                f"{str(error) or 'no answer'}. Allow TCP between the nodes, on all ports"
-            ) from error
-        # Reset rather than closed, so that the port is left without a trace.
-        writer.transport.abort()
-
     async def _probe_volumes(self, order: Mapping[str, Any]) -> None:
-        paths = self._shared_paths()
         token = self._volume_token = str(order["volume_token"])
-        if not paths or not token or self._config.num_nodes == 1:
-            return
-        if self._config.is_leader:
-            answer = await self._workers.probe(paths, token, write=True)
-            for path, error in answer["errors"].items():
-                raise PrepareError(f"the volume at {path} cannot be written to: {error}")
-            return
-        until = time.monotonic() + PROBE_SECONDS
-        while True:
-            answer = await self._workers.probe(paths, token, write=False)
-            for path, error in answer["errors"].items():
-                raise PrepareError(f"the volume at {path} cannot be read: {error}")
-            if not answer["missing"]:
-                return
-            if time.monotonic() > until:
-                raise PrepareError(
-                    f"the volume at {answer['missing'][0]} is not the same place here as on node 0: a "
-                    f"file written there did not appear within {PROBE_SECONDS:g} s. Mount the same "
-                    "file system on every node"
-                )
-            await asyncio.sleep(0.02)
-
-    def _shared_paths(self) -> list[str]:
-        volumes = self._config.volumes
-        return [str(each["path"]) for each in volumes if each.get("interface", "file") == "file"]
+        paths = self._needs.shared_paths
+        if paths and token and self._config.num_nodes > 1:
+            await probes.volumes(self._workers, paths, token, write=self._config.is_leader)
 
     # While they run
-
-    def _notice(self, text: str) -> None:
-        self._tell("warning", text)
 
     def _tell(self, kind: str, text: str) -> None:
         log.info("%s", text)
@@ -481,8 +327,9 @@ class Agent:
 
     def _on_worker(self, body: dict[str, Any]) -> None:
         self._bodies.append(body)
-        if self._checkpoints is not None:
-            self._checkpoints.worker_ended(body)
+        checkpoints = self._storage.checkpoints
+        if checkpoints is not None:
+            checkpoints.worker_ended(body)
             if not self._workers.running and not any(map(failed, self._bodies)):
                 # The gang has ended well only once its checkpoints are away.
                 self._held_back.append(body)
@@ -496,11 +343,12 @@ class Agent:
 
     async def _stop_and_copy(self, grace: float | None = None) -> None:
         """No worker is left after this, each was reported, and the last copy of the checkpoints was made."""
-        if self._checkpoints is not None and self._workers.running:
-            self._checkpoints.hurry()
+        checkpoints = self._storage.checkpoints
+        if checkpoints is not None and self._workers.running:
+            checkpoints.hurry()
         await self._workers.stop(grace)
-        if self._checkpoints is not None:
-            await self._checkpoints.finish()
+        if checkpoints is not None:
+            await checkpoints.finish()
         while self._held_back:
             self._report(self._held_back.pop())
 
@@ -540,17 +388,14 @@ class Agent:
     async def _leave(self, outcome: str, reason: str) -> None:
         """Nothing of ours runs after this, and the report is on disk."""
         await self._stop_and_copy()
-        if self._checkpoints is not None:
-            await self._checkpoints.end()
-        if self._shared_socket is None and not self._keeps_warm:
+        if self._storage.checkpoints is not None:
+            await self._storage.checkpoints.end()
+        if self._needs.shared_socket is None and not self._needs.keeps_warm:
             self._workers.dismiss()
         await self._workers.close()
         if self._container is not None:
             await self._container.close()
-        if self._sharing is not None:
-            await self._sharing.end()
-        if self._buckets is not None:
-            await self._buckets.end()
+        await self._storage.end()
         if self._server is not None:
             await self._server.close()
         if self._master is not None:
@@ -563,9 +408,6 @@ class Agent:
 async def _nothing_more(shown: Mapping[str, Any]) -> dict[str, Any]:
     """The scene for a keeper whose container shows all of it already."""
     return {**shown, "volumes": []}
-
-
-# The process
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -589,7 +431,10 @@ def run_agent(directory: Path) -> int:
     except OSError:
         sys.stderr.write(f"flowlite: an agent of {directory} already runs\n")
         return 0
-    _detach(paths)
+    processes.stand_alone(str(paths.log))
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(name)s: %(message)s", stream=sys.stderr
+    )
     write_atomically(paths.pid, json.dumps(processes.identity(os.getpid())))
     try:
         config = AgentConfig.from_json(paths.config.read_bytes())
@@ -601,22 +446,3 @@ def run_agent(directory: Path) -> int:
         return 2
     code = asyncio.run(agent.run())
     os._exit(code)
-
-
-def _detach(paths: AttemptPaths) -> None:
-    """Stand alone: own session, no terminal, nothing of whoever started it; a log instead."""
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    if os.getsid(0) != os.getpid():
-        # A group leader cannot, as when a shell started it as a job.
-        with contextlib.suppress(PermissionError):
-            os.setsid()
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    os.close(null)
-    out = os.open(paths.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    os.dup2(out, 1)
-    os.dup2(out, 2)
-    os.close(out)
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(name)s: %(message)s", stream=sys.stderr
-    )

@@ -8,9 +8,10 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import IO, Protocol, TypeVar
 from xml.sax.saxutils import escape
 
 from . import s3
@@ -25,7 +26,7 @@ Answer = TypeVar("Answer")
 _BLOCK = 1 << 20
 PART = 32 << 20
 """Files above this go to a bucket in parts, each of them signed and checked by the server."""
-_MOST_PARTS = 9000
+_MOST_PARTS, _PARTS_AT_ONCE = 9000, 4
 _TRIES = 4
 _FIRST_PAUSE = 0.5
 _TRANSFER_SECONDS = 120.0
@@ -172,6 +173,8 @@ class Bucket:
         # A task without a credential has that of its nodes, which is renewed now and then.
         self._own = store.credential is None
         self._asked = 0.0
+        # Of all files together, so that no more than so many parts are in memory.
+        self._senders = ThreadPoolExecutor(_PARTS_AT_ONCE)
         self.name = store.url
 
     @property
@@ -223,7 +226,7 @@ class Bucket:
         try:
             with open(source, "rb", buffering=0) as file:
                 if size <= PART:
-                    self._request("PUT", name, body=_exactly(file, size))
+                    self._request("PUT", name, body=_exactly(file, 0, size))
                 else:
                     self._upload_parts(file, name, size)
         except s3.S3Error as error:
@@ -250,16 +253,21 @@ class Bucket:
                 # A connection that breaks looks like the end.
                 raise s3.S3Error(f"the connection ended after {file.tell()} of {size} bytes")
 
-    def _upload_parts(self, file: object, name: str, size: int) -> None:
+    def _upload_parts(self, file: IO[bytes], name: str, size: int) -> None:
         length = max(PART, -(-size // _MOST_PARTS))
         begun = self._request("POST", name, {"uploads": ""})
         upload = _between(begun.body, b"<UploadId>", b"</UploadId>")
+
+        def send(number: int) -> str:
+            start = (number - 1) * length
+            body = _exactly(file, start, min(length, size - start))
+            query = {"partNumber": str(number), "uploadId": upload}
+            return self._request("PUT", name, query, body=body).headers.get("etag", "")
+
+        sending: list[Future[str]] = []
         try:
-            tags = []
-            for number, start in enumerate(range(0, size, length), 1):
-                body = _exactly(file, min(length, size - start))
-                query = {"partNumber": str(number), "uploadId": upload}
-                tags.append(self._request("PUT", name, query, body=body).headers.get("etag", ""))
+            sending = [self._senders.submit(send, n) for n in range(1, -(-size // length) + 1)]
+            tags = [each.result() for each in sending]
             listed = "".join(
                 f"<Part><PartNumber>{number}</PartNumber><ETag>{escape(tag)}</ETag></Part>"
                 for number, tag in enumerate(tags, 1)
@@ -270,6 +278,9 @@ class Bucket:
             if b"<Error>" in done:
                 raise s3.S3Error(f"putting the parts together failed: {done[:300]!r}", status=500)
         except BaseException:
+            for each in sending:
+                each.cancel()
+            wait(sending)
             with contextlib.suppress(s3.S3Error):
                 self._request("DELETE", name, {"uploadId": upload})
             raise
@@ -307,11 +318,11 @@ def _worth_another_try(error: s3.S3Error) -> bool:
     return error.status in (0, 429) or error.status >= 500
 
 
-def _exactly(file: object, size: int) -> bytes:
-    """The next `size` bytes. A file that has become shorter was changed; what is sent then is not used."""
+def _exactly(file: IO[bytes], start: int, size: int) -> bytes:
+    """So many bytes from there. A file that has become shorter was changed; what is sent then is not used."""
     content = bytearray()
     while len(content) < size:
-        block = file.read(size - len(content))  # type: ignore[attr-defined]
+        block = os.pread(file.fileno(), size - len(content), start + len(content))
         if not block:
             raise PlaceError("the file has become shorter while it was copied")
         content += block

@@ -285,6 +285,21 @@ def adopt_orphans() -> bool:
     return _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
+def stand_alone(log: str) -> None:
+    """Have a session of one's own, no terminal, and nothing of whoever started this process; a log instead."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    # A group leader cannot, as when a shell started it as a job.
+    if os.getpgrp() != os.getpid():
+        os.setsid()
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    os.close(out)
+
+
 def own_command(python: str, *arguments: str, flags: Iterable[str] = ()) -> list[str]:
     """The command line that runs a subcommand of this very package: from the zipapp, or from the source tree."""
     package = __package__ or "flowlite_node"

@@ -76,7 +76,10 @@ class HostGang(Gang):
 
     def counted(self, rank: int, attempt: int = 1) -> int:
         """How far a rank has counted; fails if a line of it is missing, doubled or out of order."""
-        lines = self.output(rank, attempt).splitlines()
+        if not list(self.paths.logs.glob(f"a{attempt}.n*.r{rank}.out")):
+            return 0
+        # The last line may have arrived in part.
+        lines = self.output(rank, attempt).split("\n")[:-1]
         numbers = lines[1:-1] if lines[-1:] and lines[-1].startswith("end") else lines[1:]
         assert numbers == [str(number) for number in range(1, len(numbers) + 1)], numbers
         return len(numbers)
@@ -101,11 +104,18 @@ class Site:
         patch: pytest.MonkeyPatch,
         hosts: Sequence[Host] | None = None,
         settings: str | None = None,
+        entries: str | None = None,
     ) -> None:
+        """
+        Args:
+            hosts: Those of the pool; all.
+            settings: Lines of the pool's table, beside its hosts.
+            entries: Its hosts as TOML, where their names alone will not do.
+        """
         self.cluster = cluster
         self.home = home
         self.hosts = list(cluster) if hosts is None else list(hosts)
-        names = json.dumps([host.name for host in self.hosts])
+        names = entries or json.dumps([host.name for host in self.hosts])
         settings = f'python = "{sys.executable}"' if settings is None else settings
         (home / "config.toml").write_text(
             f'provider = "ssh"\n[ssh.pools.lab]\nhosts = {names}\n{settings}\n'

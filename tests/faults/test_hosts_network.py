@@ -1,4 +1,4 @@
-"""A bad network: a client that is gone for minutes, delay and loss, and a log reader that is cut off a thousand times."""
+"""A bad network: a client that is gone for minutes, delay and loss, a log reader that is cut off a thousand times."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ import hashlib
 import random
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from flowlite.node import supervisor_link, tls
 from flowlite.node.supervisor_link import SupervisorLink
-from tests.faults.on_hosts import COUNT, Site, pause, shell, soon
+from tests.faults.on_hosts import COUNT, HostGang, Site, pause, shell, soon
 from tests.helpers import eventually
 from tests.node.agents import SECRET, RealGang
 from tests.node.proxy import Proxy
@@ -34,12 +33,12 @@ def test_the_client_is_cut_off_for_minutes_and_nothing_stops(site: Site) -> None
         timeout=60,
     )
     assert told.state == "running"
-    pause(120.0)
+    pause(100.0)
     assert gang.record.state == "running"
     assert [gang.counted(rank) for rank in range(2)] == seen
     laptop.heal()
     # What was written meanwhile is all there, from the exact byte on.
-    eventually(lambda: min(gang.counted(rank) for rank in range(2)) > seen[0] + 1200, timeout=60)
+    eventually(lambda: min(gang.counted(rank) for rank in range(2)) > seen[0] + 1000, timeout=60)
     assert gang.record.reason == "all ranks started"
     site.go()
     assert gang.end().attempt == 1
@@ -118,9 +117,9 @@ WRITE = """
 import os, random, sys, time
 chance, out = random.Random(int(os.environ["RANK"])), sys.stdout.buffer
 while not os.path.exists(sys.argv[1]):
-    out.write(chance.randbytes(chance.randint(1, 40_000)))
+    out.write(chance.randbytes(chance.randint(1, 6_000)))
     out.flush()
-    time.sleep(0.002)
+    time.sleep(0.01)
 """
 
 
@@ -163,14 +162,14 @@ def test_a_thousand_disconnects_of_the_log_reader_lose_and_double_nothing(
                 proxy.budget = None
                 go.touch()
                 await following
-                await gang.finish_after_end()
+                await gang.finish_after_end(within=60)
                 return proxy.breaks
 
         assert asyncio.run(read()) >= 1000
         for node in range(2):
             for rank in range(2 * node, 2 * node + 2):
                 written = gang.paths[node].stream(rank, "out").read_bytes()
-                assert len(written) > 1_000_000
+                assert len(written) > 500_000
                 assert hashed(bytes(gang.streams[f"{rank}.out"])) == hashed(written)
         gang.assert_nothing_left()
 
@@ -207,7 +206,7 @@ def test_sessions_of_the_leader_are_thrown_out_again_and_again(site: Site) -> No
     assert gang.record.state == "running"
     # What the workers have written by then must be here in the end, byte for byte, so their host keeps it until asked.
     site.go()
-    written = _hashes_when_done(gang_done=lambda: gang.record.state != "running", site=site, gang=gang)
+    written = _hashes_when_done(gang)
     record = gang.end()
     assert record.attempt == 1
     for rank in range(4):
@@ -215,18 +214,16 @@ def test_sessions_of_the_leader_are_thrown_out_again_and_again(site: Site) -> No
         assert written[rank] == (found.stat().st_size, hashed(found.read_bytes()))
 
 
-def _hashes_when_done(
-    gang_done: Callable[[], bool], site: Site, gang: object
-) -> dict[int, tuple[int, str]]:
+def _hashes_when_done(gang: HostGang) -> dict[int, tuple[int, str]]:
     """What lies on the hosts once the workers have ended; read again until the gang has."""
     found: dict[int, tuple[int, str]] = {}
 
     def read() -> bool:
         for rank in range(4):
-            for directory in gang.directories(rank // 2):  # type: ignore[attr-defined]
+            for directory in gang.directories(rank // 2):
                 data = (directory / f"r{rank}.out").read_bytes()
                 found[rank] = (len(data), hashed(data))
-        return gang_done()
+        return gang.record.state != "running"
 
     soon(read)
     return found

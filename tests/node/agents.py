@@ -166,9 +166,9 @@ class RealGang:
         await self.finish_after_end()
         return ended
 
-    async def finish_after_end(self) -> None:
+    async def finish_after_end(self, within: float = 10.0) -> None:
         """Collect every byte, release."""
-        until = time.monotonic() + 10
+        until = time.monotonic() + within
         while not self.complete() and time.monotonic() < until:
             await asyncio.sleep(0.005)
         assert self.link is not None

@@ -392,7 +392,7 @@ class TestVolumes:
         program = home / "impatient.py"
         program.write_text(
             f"import sys; sys.modules['ssl'] = None; sys.path.insert(0, {str(Path(__file__).parents[2])!r})\n"
-            "from flowlite.node import agent; agent.PROBE_SECONDS = 0.5\n"
+            "from flowlite.node import agent, probes; probes.PROBE_SECONDS = 0.5\n"
             "sys.exit(agent.main(sys.argv[1:]))"
         )
         with RealGang(home, IDLE, volumes=[one], shared=False) as gang:

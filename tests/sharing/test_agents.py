@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shlex
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -129,22 +131,12 @@ while True:
         hide = (
             f"mount --bind /dev/null {shutil.which('sshfs')}" if shutil.which("sshfs") else "true"
         )
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            f"{__file__}::refusal",
-        ]
         done = subprocess.run(
             ["unshare", "-m", "--propagation", "private", "sh", "-c",
              f"{hide} && {sys.executable} - {tmp_path}"],
             input=REFUSAL, capture_output=True, text=True, timeout=100, check=False,
             cwd=Path(__file__).parent.parent.parent,
         )  # fmt: skip
-        del command
         assert done.returncode == 0, done.stderr[-3000:]
         assert "checks" in done.stdout
         assert "'data' cannot be had from node 0" in done.stdout
@@ -197,11 +189,9 @@ class TestConfinement:
         argv = processes.own_command(
             sys.executable, "share-sftp", str(volume), str(stage), "0", flags=("-I", "-S")
         )
-        import shlex
-
-        # A trial without the agent: nobody's death is waited for.
-        line = shlex.join(argv).replace("share-sftp", "share-sftp")
-        server.write_text(f"#!/bin/sh\nexec {line.removesuffix(' 0')} $PPID\n")
+        # The sftp client stands in for the agent, whose end it does not outlive.
+        line = shlex.join(argv).removesuffix(" 0")
+        server.write_text(f"#!/bin/sh\nexec {line} $PPID\n")
         server.chmod(0o700)
         answers = []
         for command in commands:
@@ -265,7 +255,6 @@ class TestTheOpening:
         ours, theirs = socket.socketpair()
         said = {"task": "t1", "epoch": 1, "instance": "i-1", "volume": "data", **changes}
         answers: list[object] = []
-        import threading
 
         def lead() -> None:
             try:

@@ -190,7 +190,7 @@ def test_a_replacement_takes_the_rank_of_the_one_that_is_gone(scene: Scene) -> N
 
 def _set_aside(name: str) -> Callable[[Provisioner], object]:
     async def do(provisioner: Provisioner) -> None:
-        provisioner.set_aside({name})
+        provisioner.set_aside({name}, ())
 
     return do
 

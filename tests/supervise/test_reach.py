@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -187,8 +187,8 @@ def test_a_member_is_lost_on_the_word_of_a_leader_that_answers(
 
 
 @pytest.fixture
-def later() -> Iterator[asyncio.Event]:
-    yield asyncio.Event()
+def later() -> asyncio.Event:
+    return asyncio.Event()
 
 
 def test_what_does_not_get_through_is_done_again(later: asyncio.Event) -> None:
