@@ -11,11 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from flowlite.connect.ssh import SshConnection, resolve_target
-
 from benchmarks.measure import Run, interleave
 from benchmarks.pool import pool
 from benchmarks.table import Row, seconds
+from flowlite.connect.ssh.connection import SshConnection, resolve_target
 from tests.hosts import Cluster
 
 HOSTS = 4

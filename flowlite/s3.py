@@ -1,7 +1,7 @@
 """How the buckets of a task are opened: endpoints and credentials, found here as every AWS tool finds them.
 
 What is found goes to `storage.json` of the task (0600), and from there to the same file of its nodes; never into the
-configuration, the store, a log, a command line or the environment of a worker. node/s3.py reads it there.
+configuration, the store, a log, a command line or the environment of a worker. node/s3/store.py reads it there.
 
 Nothing is asked of AWS here, except by botocore (or the `aws` command) for profiles that log in: SSO, roles.
 """
@@ -22,7 +22,7 @@ from shutil import which
 from typing import TYPE_CHECKING, Any
 
 from flowlite.errors import ConfigError
-from flowlite.node.s3_sign import Credential
+from flowlite.node.s3.sign import Credential
 from flowlite.suggest import did_you_mean
 
 if TYPE_CHECKING:

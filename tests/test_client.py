@@ -76,7 +76,7 @@ def paid(flow_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         __import__("flowlite.provider").provider.SHIPPED, "paid", f"{__name__}:PaidProvider"
     )
     # No supervisor: these tests end where its work begins.
-    monkeypatch.setattr("flowlite.supervise.start.start_supervisor", lambda home, task_id: 0)
+    monkeypatch.setattr("flowlite.supervise.start.start_supervisor", lambda home, task_id, spare=False: 0)
     monkeypatch.setattr(
         "flowlite.supervise.start.ensure_supervisors", lambda store, home, *, only=None: []
     )
@@ -272,7 +272,7 @@ def test_secrets_are_kept_apart_from_the_configuration(
 def interrupt_at_the_start_of_the_supervisor(monkeypatch: pytest.MonkeyPatch) -> None:
     presses = iter([signal.SIGINT])
 
-    def press(home: Path, task_id: str) -> int:
+    def press(home: Path, task_id: str, *, spare: bool = False) -> int:
         for number in presses:
             os.kill(os.getpid(), number)
         return 0

@@ -1,7 +1,7 @@
 """The node agent as one file: `flowlite/node` zipped under the name `flowlite_node`.
 
     __main__.py                       runs flowlite_node.__main__.main()
-    flowlite_node/*.py, *.pyc
+    flowlite_node/**/*.py, *.pyc
     packed/cloudpickle/*.py, *.pyc    for nodes that have none: `packed` is last in `sys.path`
     packed/flowlite/*.py, *.pyc       what modules that use the decorator need, for nodes without flowlite
 
@@ -91,14 +91,21 @@ def _files() -> Iterator[tuple[str, str]]:
             raise FlowError(
                 f"the package {name} is not installed completely: install flowlite again"
             )
-        with os.scandir(spec.submodule_search_locations[0]) as entries:
-            for entry in sorted(entries, key=lambda e: e.name):
-                if entry.name.endswith(".py"):
-                    yield f"{directory}/{entry.name}", entry.path
+        yield from _sources(spec.submodule_search_locations[0], directory)
     house = Path(__file__).parents[1]
     for module in CARRIED:
         name = f"{module.replace('.', '/')}.py"
         yield f"packed/flowlite/{name}", str(house / name)
+
+
+def _sources(directory: str, name: str) -> Iterator[tuple[str, str]]:
+    """(name in the zip, file on disk) of the Python files of one package and of those below it."""
+    with os.scandir(directory) as entries:
+        for entry in sorted(entries, key=lambda each: each.name):
+            if entry.name.endswith(".py"):
+                yield f"{name}/{entry.name}", entry.path
+            elif entry.is_dir() and entry.name != "__pycache__":
+                yield from _sources(entry.path, f"{name}/{entry.name}")
 
 
 def _key(files: dict[str, str]) -> str:

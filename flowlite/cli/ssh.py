@@ -173,7 +173,7 @@ def ssh_config(
     """Print OpenSSH configuration for the nodes of a task, for editors and other programs."""
     from flowlite.client import Flow
     from flowlite.config import home
-    from flowlite.connect.system_ssh import write
+    from flowlite.connect.ssh.system import write
     from flowlite.supervise.paths import TaskPaths
 
     found = Flow().get_task(task)

@@ -9,7 +9,7 @@ from pathlib import Path
 from flowlite.connect import uv
 from flowlite.connect.base import Connection
 from flowlite.errors import NodeUnreachable, ProviderError
-from flowlite.node.uv import in_short, without_credentials
+from flowlite.node.pythons.uv import in_short, without_credentials
 
 _SECONDS = 600.0
 _SCRIPT = """\

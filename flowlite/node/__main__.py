@@ -45,21 +45,21 @@ def main(arguments: list[str] | None = None) -> int:
 
         worker.main_of_spawned(rest)
     if what == "buckets" and rest:
-        from . import bucket_guard
+        from .buckets import guard
 
-        return bucket_guard.main(rest)
+        return guard.main(rest)
     if what == "checkpoints" and len(rest) == 2:
-        from . import checkpoints_session
+        from .checkpoints import session
 
-        return checkpoints_session.main(rest)
+        return session.main(rest)
     if what in ("share-server", "share-sftp"):
-        from . import sharing_server
+        from .sharing import server as sharing_server
 
         return {"share-server": sharing_server.main, "share-sftp": sharing_server.serve_one}[what](
             rest
         )
     if what in ("share-mount", "share-tunnel"):
-        from . import sharing_mount
+        from .sharing import mount as sharing_mount
 
         return {"share-mount": sharing_mount.main, "share-tunnel": sharing_mount.tunnel}[what](rest)
     if what == "exec" and rest:
@@ -79,13 +79,13 @@ def main(arguments: list[str] | None = None) -> int:
 
         return links.main(rest)
     if what == "lease" and rest:
-        from . import lease
+        from .leasing import lease
 
         return lease.main(rest)
     if what == "pythons":
-        from . import pythons
+        from .pythons import environments
 
-        return pythons.main(rest)
+        return environments.main(rest)
     if what == "version":
         sys.stdout.write(f"{sys.version}\n")
         return 0

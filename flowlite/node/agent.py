@@ -31,8 +31,8 @@ from .workers import Workers, WorkersLost
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .container import Container
-    from .pythons import Ready
+    from .containers.container import Container
+    from .pythons.environments import Ready
     from .server import RendezvousServer
 
 log = logging.getLogger("flowlite.agent")
@@ -241,9 +241,9 @@ class Agent:
         """What the environment of the workers contains, if one was made for them on this node."""
         if self._python is None or self._python.lock is None:
             return None
-        from . import pythons
+        from .pythons import environments
 
-        return pythons.packages_of(self._python.python)
+        return environments.packages_of(self._python.python)
 
     async def start(self, go: Mapping[str, Any]) -> None:
         if self._ended is not None:
@@ -282,9 +282,9 @@ class Agent:
         if self._config.container is not None:
             return await self._get_ready_inside()
         if self._config.python_spec is not None:
-            from . import pythons
+            from .pythons import environments
 
-            self._python = await pythons.ready(self._config, self._paths)
+            self._python = await environments.ready(self._config, self._paths)
             self._config.python = self._python.python
             self._workers.use_python(self._python.python)
         if self._needs.keeps_warm:
@@ -293,7 +293,7 @@ class Agent:
 
     async def _get_ready_inside(self) -> dict[str, Any]:
         """The same in a container, which shows what the workers are to see."""
-        from .container import Container
+        from .containers.container import Container
 
         shown = await self._storage.ready()
         spec = {**self._needs.warm_spec(), "inside": True}

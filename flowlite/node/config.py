@@ -39,10 +39,10 @@ class AgentConfig:
 
     Attributes:
         cache: Directory of what tasks of this node share, by content hash; None where nothing is shared.
-        python_spec: The Python environment to be made for the workers (see pythons.py); None takes `python` as it is.
-        container: The image the workers run in (see container.py).
+        python_spec: The Python environment the workers get (pythons/environments.py); None takes `python` as it is.
+        container: The image the workers run in (see containers/container.py).
         mounts: Buckets to show, read-only: {"path", "url", "endpoint"}; how to read them is in `storage.json`.
-        checkpoint: What to copy away while workers run (see checkpoints.py).
+        checkpoint: What to copy away while workers run (see checkpoints/handle.py).
         tls: The rendezvous is encrypted (see tls.py); the files lie in the attempt's directory.
         warm_seconds: How long imports are kept for the next task.
     """

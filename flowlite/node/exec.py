@@ -25,7 +25,7 @@ def main(arguments: list[str]) -> int:
     environment = {**without_launchers(os.environ), **entry.get("environment", {})}
     keeper = entry.get("keeper")
     if entry.get("container") and keeper and processes.is_alive(keeper["pid"], keeper["start"]):
-        from . import container
+        from .containers import container
 
         return container.enter(entry, home, argv)
     if keeper and processes.is_alive(keeper["pid"], keeper["start"]):

@@ -7,9 +7,9 @@ node was given up. So no rank runs twice, though the two ends cannot speak to ea
     node:        last word ──── fence_after ────> stop signal ── grace ──> SIGKILL
     supervisor:        ... given up ──── fence_after + grace + SLACK ────────────────> replacement starts
 
-Both count on their own steady clocks; `SLACK` is for how finely they tick, for the kernel to carry out a SIGKILL, and for
-clocks that run unequally. A word that the leader sent before it gave the node up and that comes later is followed by
-its order to stop, in the same stream.
+Both count on their own steady clocks; `SLACK` is for how finely they tick, for the kernel to carry out a SIGKILL, and
+for clocks that run unequally. A word that the leader sent before it gave the node up and that comes later is followed
+by its order to stop, in the same stream.
 """
 
 from __future__ import annotations

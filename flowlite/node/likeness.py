@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 OWNERS = ("FLOW_HOME", "FLOW_LEASE")
-"""Of flowlite's own variables, those that a template keeps: what belongs to a home or a host's lease is found by them."""
+"""Of flowlite's own variables, those that a template keeps: by them one finds what belongs to a home or a lease."""
 
 _OF_SHELLS_AND_SESSIONS = """
     _ PWD OLDPWD SHLVL PS1 COLUMNS LINES TERM TERM_PROGRAM TERM_PROGRAM_VERSION TERM_SESSION_ID COLORTERM WINDOWID

@@ -54,7 +54,9 @@ def worker_orders(
             "name": config.name,
             "environment": worker_environment(
                 os.environ if inside is None else inside,
-                seat._replace(local_rank=local_rank), config.environment, secrets
+                seat._replace(local_rank=local_rank),
+                config.environment,
+                secrets,
             ),
             "workdir": config.workdir or str(paths.home),
             "out": str(paths.stream(rank, "out")),

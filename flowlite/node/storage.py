@@ -11,9 +11,9 @@ from .config import AgentConfig, AttemptPaths
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .buckets import Buckets
-    from .checkpoints import Checkpoints
-    from .sharing import Sharing
+    from .buckets.handle import Buckets
+    from .checkpoints.handle import Checkpoints
+    from .sharing.handle import Sharing
 
 
 class Storage:
@@ -44,11 +44,11 @@ class Storage:
         self.sharing: Sharing | None = None
         self.checkpoints: Checkpoints | None = None
         if any(volume.get("share") for volume in config.volumes):
-            from .sharing import Sharing
+            from .sharing.handle import Sharing
 
             self.sharing = Sharing(config, paths, self._warn)
         if config.checkpoint is not None:
-            from .checkpoints import Checkpoints
+            from .checkpoints.handle import Checkpoints
 
             self.checkpoints = Checkpoints(config, paths, tell)
 
@@ -57,7 +57,7 @@ class Storage:
         volumes, within = list(self._config.volumes), None
         mounted: list[dict[str, Any]] = []
         if self._config.mounts:
-            from .buckets import Buckets
+            from .buckets.handle import Buckets
 
             self.buckets = Buckets(self._paths, self._warn)
             await self.buckets.mount()

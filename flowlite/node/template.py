@@ -43,7 +43,7 @@ def main(arguments: list[str]) -> NoReturn:
     with open(arguments[0], encoding="utf-8") as file:
         spec = json.load(file)
     if spec.get("inside"):
-        # In a container, only we know which Python there is (container.py).
+        # In a container, only we know which Python there is (containers/container.py).
         spec["python"] = sys.executable
     if len(arguments) > 1:
         listener = socket.socket(fileno=int(arguments[1]))

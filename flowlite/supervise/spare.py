@@ -165,7 +165,7 @@ def _let_go_of_outputs() -> None:
 
 
 def _keep_connections(seconds: float) -> None:
-    transport = sys.modules.get("flowlite.connect.ssh_transport")
+    transport = sys.modules.get("flowlite.connect.ssh.transport")
     if transport is not None:
         transport.stay_idle(seconds)
 

@@ -8,39 +8,31 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import os
-import sys
 import time
 import traceback
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from flowlite import masking
 from flowlite.bundle.agent_zip import build_agent_zip
-from flowlite.errors import FlowError, LeaseLost, NodeUnreachable, ProviderError, StoreError
+from flowlite.errors import LeaseLost, NodeUnreachable, ProviderError, StoreError
 from flowlite.node import messages
-from flowlite.provider import Instance, Provider, get_provider
+from flowlite.provider import Instance, Provider
 from flowlite.store import Lease, Store, TaskRecord
-from flowlite.supervise import identity, lifecycle, reasons
+from flowlite.supervise import lifecycle, reasons
 from flowlite.supervise.asked import Asked
 from flowlite.supervise.cost import cost_of
 from flowlite.supervise.crew import Crew
 from flowlite.supervise.ends import End
 from flowlite.supervise.gang import Attempt
 from flowlite.supervise.journal import Journal
+from flowlite.supervise.leading import Leading, say
 from flowlite.supervise.lifecycle import Happening, State
 from flowlite.supervise.limits import Limits
 from flowlite.supervise.nodes import Node
 from flowlite.supervise.paths import TaskPaths
 from flowlite.supervise.provision import LaunchRefused, Provisioner
 
-if TYPE_CHECKING:
-    from flowlite.supervise.spare import Spare
-
-LEASE_SECONDS = 30.0
-_RENEW_EVERY = 10.0
-_LOOK_EVERY = 0.05
 _GUARD_EVERY = 0.5
 # The agents end their workers at the deadline themselves; the supervisor only where they did not.
 _DEADLINE_SLACK = 15.0
@@ -75,7 +67,7 @@ class Supervisor:
         self._spent = ""
         self._sound = False
         self._kept_seconds = 0.0
-        self._led_until = time.time() + LEASE_SECONDS
+        self._leading = Leading(store, lease)
         self._fresh: list[Instance] = []
         self._agent: tuple[Path, str] | None = None
         self._provisioner = Provisioner(
@@ -97,7 +89,11 @@ class Supervisor:
             self._cancelled.set()
         watches = [
             asyncio.create_task(watch)
-            for watch in (self._keep_lease(), self._watch_store(), self._guard())
+            for watch in (
+                self._leading.keep(),
+                self._leading.watch(self._cancel, self._is_waiting),
+                self._guard(),
+            )
         ]
         life = asyncio.create_task(self._live())
         try:
@@ -122,7 +118,7 @@ class Supervisor:
                 raise
             except StoreError as error:
                 # A full disk, most likely. The gang goes on meanwhile; nothing that is not written down is done.
-                _say(f"the store cannot be used, trying again: {error}")
+                say(f"the store cannot be used, trying again: {error}")
                 await asyncio.sleep(_STORE_PAUSE)
                 with suppress(StoreError):
                     self._journal.reload()
@@ -132,7 +128,7 @@ class Supervisor:
                 pause = min(_LONGEST_PAUSE, 0.2 * 2**failures)
                 await self._after_trouble(str(error) or type(error).__name__, failures, pause)
             except Exception as error:
-                _say(traceback.format_exc())
+                say(traceback.format_exc())
                 self._give_up(
                     f"the supervisor failed: {type(error).__name__}: {error} (a defect of flowlite; "
                     f"details: {self._paths.supervisor_log})"
@@ -140,7 +136,7 @@ class Supervisor:
 
     async def _after_trouble(self, what: str, failures: int, pause: float) -> None:
         """The provider cannot be asked: tries again, but not for ever, except to end what may still cost money."""
-        _say(f"trying again in {pause:.1f} s: {what}")
+        say(f"trying again in {pause:.1f} s: {what}")
         if self._record.outcome:
             with suppress(StoreError):
                 self._journal.note("warning", f"its nodes are not gone yet: {what}")
@@ -246,7 +242,7 @@ class Supervisor:
             agent=self._agent,
             crew=self._crew,
             on_event=self._journal.gang_event,
-            before_writing=self._make_sure_to_lead,
+            before_writing=self._leading.make_sure,
             elsewhere=functools.partial(self._provider.answers_beside, instances),
             certain=self._provider.listing_is_proof,
         )
@@ -346,7 +342,7 @@ class Supervisor:
             except LeaseLost:
                 raise
             except StoreError as error:
-                _say(f"the limits cannot be checked: {error}")
+                say(f"the limits cannot be checked: {error}")
 
     def _check_limits(self, attempt: Attempt) -> None:
         left, slack = (
@@ -360,43 +356,8 @@ class Supervisor:
             if self._spent:
                 attempt.stop("deadline", self._spent)
 
-    # Watching the store
-
-    async def _keep_lease(self) -> None:
-        while True:
-            await asyncio.sleep(_RENEW_EVERY)
-            self._renew()
-
-    def _renew(self) -> None:
-        try:
-            self._store.renew_lease(self._lease, LEASE_SECONDS)
-            self._led_until = time.time() + LEASE_SECONDS
-        except LeaseLost:
-            raise
-        except StoreError as error:
-            _say(f"the lease cannot be renewed: {error}")
-
-    def _make_sure_to_lead(self) -> None:
-        """Before anything is written outside the store, which checks by itself: a process may have slept for hours."""
-        if time.time() > self._led_until:
-            self._renew()
-
-    async def _watch_store(self) -> None:
-        """Learns of a cancellation, and of another supervisor."""
-        version = -1
-        while True:
-            try:
-                latest = self._store.version()
-                if latest != version and self._store.cancel_requested(self._lease):
-                    self._cancel()
-                version = latest
-            except LeaseLost:
-                raise
-            except StoreError as error:
-                _say(f"the store cannot be read: {error}")
-            # Hundreds may wait for capacity on one machine; they need not look so often.
-            waiting = self._record.state == State.PROVISIONING
-            await asyncio.sleep(_LOOK_EVERY * (4 if waiting else 1))
+    def _is_waiting(self) -> bool:
+        return self._record.state == State.PROVISIONING
 
     def _cancel(self) -> None:
         self._cancelled.set()
@@ -415,58 +376,8 @@ def _agent_zip(home: Path) -> tuple[Path, str]:
     return built.path, built.sha256
 
 
-def _say(text: str) -> None:
-    sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text.rstrip()}\n")
-    sys.stderr.flush()
-
-
 def main() -> None:
     """`python -c … TASK_ID` with FLOW_HOME set: leads that task if nobody else does."""
-    task_id, home = sys.argv[1], Path(os.environ["FLOW_HOME"])
-    waiting: Spare | None = None
-    while True:
-        code, seconds = _lead(task_id, home)
-        # One that did not come to the end of its task must be seen to be gone.
-        if code != 0 or seconds <= 0:
-            break
-        waiting = waiting or _as_spare()
-        handed = waiting.wait(home, seconds)
-        if handed is None:
-            break
-        handed.begin(home)
-        task_id = handed.task_id
-    # Threads that wait for a node that does not answer must not hold the process back.
-    sys.stderr.flush()
-    os._exit(code)
+    from flowlite.supervise import process
 
-
-def _as_spare() -> Spare:
-    from flowlite.supervise.spare import Spare
-
-    return Spare()
-
-
-def _lead(task_id: str, home: Path) -> tuple[int, float]:
-    """Leads a task to its end; gives an exit code, and for how long its nodes are kept for the next one."""
-    code, seconds = 0, 0.0
-    try:
-        store = Store(home / "state.db")
-        lease = store.acquire_lease(
-            task_id, identity.owner(), LEASE_SECONDS, is_dead=identity.provably_dead
-        )
-        record = store.get_task(task_id)
-        if lease is not None and not record.final:
-            supervisor = Supervisor(store, home, record, lease, get_provider(record.provider))
-            asyncio.run(supervisor.run())
-            store.release_lease(lease)
-            seconds = supervisor.warm_seconds
-        store.close()
-    except LeaseLost as error:
-        _say(str(error))
-    except FlowError as error:
-        _say(f"{type(error).__name__}: {error}")
-        code = 1
-    except Exception:
-        _say(traceback.format_exc())
-        code = 1
-    return code, seconds
+    process.main()

@@ -102,9 +102,9 @@ def _check_machine(config: TaskConfig) -> None:
             f"memory: {config.memory:g} GB were asked for, and this machine has {memory:.0f} GB"
         )
     if config.mounts:
-        from flowlite.node import s3_tools
+        from flowlite.node.buckets import tools
 
-        problem = s3_tools.problem(s3_tools.search_path(os.environ, sys.executable))
+        problem = tools.problem(tools.search_path(os.environ, sys.executable))
         if problem:
             raise ConfigError(f"mounts: {problem}")
 

@@ -45,7 +45,7 @@ def choose_python(
             f"dependencies: missing in this Python: {'; '.join(missing)}; and there is no uv here to make an "
             f"environment with. Install it (`{sys.executable} -m pip install uv`), or what is missing"
         )
-    from flowlite.node import interpreters
+    from flowlite.node.pythons import interpreters
 
     if order["requirements"] is None and interpreters.find(order["python"]) is not None:
         return order, _notes(order, missing)

@@ -13,8 +13,8 @@ from provider_adapters.ssh.hosts import Facts, Memory
 from provider_adapters.ssh.pools import Host, Pool, choose_pool, read_pools
 
 if TYPE_CHECKING:
-    from flowlite.connect.host_keys import HostKey
-    from flowlite.connect.ssh_targets import SshTarget
+    from flowlite.connect.ssh.host_keys import HostKey
+    from flowlite.connect.ssh.targets import SshTarget
 
 DEFAULT_POOL = "default"
 
@@ -125,8 +125,8 @@ class Desk:
 
     def shown_key(self, name: str) -> tuple[SshTarget, HostKey, str]:
         """Where a host is, the key it shows now, and the fingerprint known so far ("" for none)."""
-        from flowlite.connect import host_keys
-        from flowlite.connect.ssh_targets import resolve_target
+        from flowlite.connect.ssh import host_keys
+        from flowlite.connect.ssh.targets import resolve_target
 
         try:
             target = hosts.target_of(self.find(name))
@@ -142,7 +142,7 @@ class Desk:
 
     def trust(self, target: SshTarget, key: HostKey) -> Path:
         """Accepts a key from now on."""
-        from flowlite.connect import host_keys
+        from flowlite.connect.ssh import host_keys
 
         return host_keys.trust(target, key)
 

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from flowlite.errors import NodeUnreachable, ProviderError
-from flowlite.node.lease import NAME as LEASE
+from flowlite.node.leasing.lease import NAME as LEASE
 from provider_adapters.ssh.pools import Host
 
 if TYPE_CHECKING:
     from flowlite.connect.base import Connection
-    from flowlite.connect.ssh_targets import SshTarget
+    from flowlite.connect.ssh.targets import SshTarget
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
@@ -107,7 +107,7 @@ def connect(host: Host) -> Connection:
 
 def connect_to(target: Mapping[str, Any]) -> Connection:
     """A connection to what a pool's entry says."""
-    from flowlite.connect.ssh import SshConnection
+    from flowlite.connect.ssh.connection import SshConnection
 
     return SshConnection(_resolved(target))
 
@@ -118,7 +118,7 @@ def target_of(host: Host) -> SshTarget:
 
 
 def _resolved(target: Mapping[str, Any]) -> SshTarget:
-    from flowlite.connect.ssh_targets import resolve_target
+    from flowlite.connect.ssh.targets import resolve_target
 
     table = {key: value for key, value in target.items() if key != "config_file"}
     return resolve_target(table, target.get("config_file"))

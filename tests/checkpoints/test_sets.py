@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlite.node.checkpoints_sets import (
+from flowlite.node.checkpoints.sets import (
     BadManifest,
     File,
     Manifest,

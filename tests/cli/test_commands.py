@@ -75,6 +75,8 @@ def test_status_as_json_has_one_stable_shape(flow: Flow) -> None:
         "max_price_per_hour": None,
         "max_cost": None,
         "estimated_cost": pytest.approx(2.0, abs=0.001),
+        "warm_nodes": 0,
+        "warm_until": None,
     }
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", task["created_at"])
 

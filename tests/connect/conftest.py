@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from flowlite.connect import ssh_link
-from flowlite.connect.ssh import SshConnection, resolve_target
+from flowlite.connect.ssh import link
+from flowlite.connect.ssh.connection import SshConnection, resolve_target
 from tests.connect.sshd import Sshd, program, scratch
 
 
@@ -36,7 +36,7 @@ def server() -> Iterator[Sshd]:
     directory = scratch()
     server = Sshd(directory).start()
     yield server
-    ssh_link.close_idle()
+    link.close_idle()
     server.stop()
     shutil.rmtree(directory)
 
@@ -52,7 +52,7 @@ def servers() -> Iterator[Callable[..., Sshd]]:
         return made[-1].start() if start else made[-1]
 
     yield make
-    ssh_link.close_idle()
+    link.close_idle()
     for server in made:
         server.stop()
         shutil.rmtree(server.directory)
@@ -84,7 +84,7 @@ def connect(tmp_path: Path) -> Iterator[Callable[..., SshConnection]]:
     yield make
     for connection in made:
         connection.close()
-    ssh_link.close_idle()
+    link.close_idle()
 
 
 @pytest.fixture

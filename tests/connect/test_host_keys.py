@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flowlite.connect import host_keys, ssh_link
-from flowlite.connect.ssh import SshConnection, resolve_target
-from flowlite.connect.ssh_targets import SshTarget, key_name
+from flowlite.connect.ssh import host_keys, link
+from flowlite.connect.ssh.connection import SshConnection, resolve_target
+from flowlite.connect.ssh.targets import SshTarget, key_name
 from flowlite.errors import HostKeyError, NodeUnreachable
 from tests.connect.sshd import Sshd, make_key
 from tests.helpers import eventually
@@ -91,7 +91,7 @@ def test_a_man_in_the_middle_of_the_way(servers: Servers, config: Callable[..., 
     path = config(gate.config_for("gate"), inner.config_for("inner", extra="  ProxyJump gate\n"))
     with SshConnection(resolve_target("inner", path)) as connection:
         assert connection.run(["echo", "inside"]).stdout == b"inside\n"
-    ssh_link.close_idle()
+    link.close_idle()
     swap(gate)
     with SshConnection(resolve_target("inner", path)) as connection:
         for attempt in (
@@ -149,7 +149,7 @@ def test_the_key_that_is_known_is_asked_for(servers: Servers, connect: Connect) 
         (server.directory / "known_hosts").write_text(f"{name} {public}")
         assert connection.run(["true"]).code == 0
         connection.close()
-        ssh_link.close_idle()
+        link.close_idle()
 
 
 def test_hashed_names(servers: Servers, connect: Connect) -> None:

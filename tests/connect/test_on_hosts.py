@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from flowlite.connect import ssh_files, ssh_link, ssh_transport
 from flowlite.connect.base import File
-from flowlite.connect.ssh import SshConnection, connect_all, resolve_target
+from flowlite.connect.ssh import files as ssh_files
+from flowlite.connect.ssh import link, transport
+from flowlite.connect.ssh.connection import SshConnection, connect_all, resolve_target
 from flowlite.errors import NodeUnreachable
 from tests.helpers import eventually
 
@@ -28,7 +29,7 @@ BIG = os.urandom(1 << 16) * 80
 def on_laptop(hosts: Cluster) -> Iterator[Cluster]:
     with hosts.enter_laptop():
         yield hosts
-        ssh_link.close_idle()
+        link.close_idle()
 
 
 @pytest.fixture
@@ -47,10 +48,10 @@ def reach(on_laptop: Cluster) -> Iterator[Callable[[Host], SshConnection]]:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What takes a minute in real life takes some seconds here."""
-    monkeypatch.setattr(ssh_transport, "PULSE_SECONDS", 0.5)
-    monkeypatch.setattr(ssh_transport, "CONNECT_SECONDS", 2.0)
-    monkeypatch.setattr(ssh_transport, "HANDSHAKE_SECONDS", 3.0)
-    monkeypatch.setattr(ssh_transport.Transport, "_active_check_timeout", 0.1)
+    monkeypatch.setattr(transport, "PULSE_SECONDS", 0.5)
+    monkeypatch.setattr(transport, "CONNECT_SECONDS", 2.0)
+    monkeypatch.setattr(transport, "HANDSHAKE_SECONDS", 3.0)
+    monkeypatch.setattr(transport.Transport, "_active_check_timeout", 0.1)
 
 
 Reach = Callable[["Host"], SshConnection]

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flowlite.connect.ssh_config import local_user, lookup
-from flowlite.connect.ssh_targets import parse_written, resolve_target
+from flowlite.connect.ssh.config import local_user, lookup
+from flowlite.connect.ssh.targets import parse_written, resolve_target
 from flowlite.errors import ConfigError
 
 needs_ssh = pytest.mark.skipif(shutil.which("ssh") is None, reason="no ssh on this machine")

@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
-from flowlite.connect import ssh_files, ssh_link
 from flowlite.connect.base import File
-from flowlite.connect.ssh import SshConnection, resolve_target
+from flowlite.connect.ssh import files as ssh_files
+from flowlite.connect.ssh import link
+from flowlite.connect.ssh.connection import SshConnection, resolve_target
 from flowlite.errors import NodeUnreachable
 from tests.connect.sshd import Sshd
 from tests.helpers import eventually
@@ -83,7 +84,7 @@ def relayed(server: Sshd, tmp_path: Path) -> Iterator[tuple[Relay, SshConnection
     connection = SshConnection(resolve_target("box", path))
     yield relay, connection
     connection.close()
-    ssh_link.close_idle()
+    link.close_idle()
     relay.close()
 
 
@@ -97,7 +98,7 @@ def test_a_reader_that_is_cut_off_loses_nothing(
 ) -> None:
     relay, connection = relayed
     # Being cut off while connecting counts as a failure, after which one waits.
-    monkeypatch.setattr(ssh_link, "LONGEST_PAUSE", 0.0)
+    monkeypatch.setattr(link, "LONGEST_PAUSE", 0.0)
     path = tmp_path / "log"
     path.write_bytes(b"")
     written, done = hashlib.sha256(), threading.Event()

@@ -16,9 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from flowlite.connect import ssh_link, ssh_transport
-from flowlite.connect.ssh import SshConnection, connect_all, resolve_target
-from flowlite.connect.ssh_quoting import login_line
+from flowlite.connect.ssh import link
+from flowlite.connect.ssh import transport as ssh_transport
+from flowlite.connect.ssh.connection import SshConnection, connect_all, resolve_target
+from flowlite.connect.ssh.quoting import login_line
 from flowlite.errors import NodeUnreachable
 from tests.connect.sshd import Sshd, free_port, scratch
 from tests.helpers import eventually
@@ -41,7 +42,7 @@ def test_connections_share_a_transport(servers: Servers, config: Callable[..., P
     with SshConnection(target) as third:
         third.run(["true"])
     assert server.log.read_text().count("Accepted publickey") == 1
-    ssh_link.close_idle()
+    link.close_idle()
     eventually(lambda: server.sessions() == [])
 
 
@@ -171,7 +172,7 @@ def test_a_channel_waits_as_long_as_its_caller(
 def test_a_host_that_opens_no_session(
     servers: Servers, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ssh_link, "REFUSED_SECONDS", 0.5)
+    monkeypatch.setattr(link, "REFUSED_SECONDS", 0.5)
     connection = connect(servers(MaxSessions="0"))
     with pytest.raises(NodeUnreachable, match="MaxSessions"):
         connection.run(["true"])
@@ -197,7 +198,7 @@ def test_nobody_listens(config: Callable[..., Path], monkeypatch: pytest.MonkeyP
     port = free_port()
     path = config(f"Host lab\n HostName 127.0.0.1\n Port {port}\n User ann\n")
     pauses: list[float] = []
-    monkeypatch.setattr(ssh_link.time, "sleep", pauses.append)
+    monkeypatch.setattr(link.time, "sleep", pauses.append)
     with SshConnection(resolve_target("lab", path)) as connection:
         for _ in range(9):
             with pytest.raises(NodeUnreachable) as caught:
@@ -206,7 +207,7 @@ def test_nobody_listens(config: Callable[..., Path], monkeypatch: pytest.MonkeyP
         assert part in str(caught.value)
     # Later attempts wait longer, up to a limit.
     assert len(pauses) == 8
-    assert all(pause <= ssh_link.LONGEST_PAUSE for pause in pauses)
+    assert all(pause <= link.LONGEST_PAUSE for pause in pauses)
     assert pauses[-1] > 2 * pauses[0]
 
 
@@ -270,7 +271,7 @@ def test_through_other_hosts(servers: Servers, config: Callable[..., Path]) -> N
         inner.stop()
         with pytest.raises(NodeUnreachable, match=r"two cannot connect to 127\.0\.0\.1"):
             connection.run(["true"])
-    ssh_link.close_idle()
+    link.close_idle()
     eventually(lambda: one.sessions() == two.sessions() == [])
 
 
@@ -292,7 +293,7 @@ def test_through_a_command(servers: Servers, config: Callable[..., Path]) -> Non
     target = resolve_target("box", config(server.config_for(extra=command)))
     with SshConnection(target) as connection:
         assert connection.run(["echo", "through"]).stdout == b"through\n"
-    ssh_link.close_idle()
+    link.close_idle()
     eventually(lambda: server.sessions() == [])
 
 
@@ -363,7 +364,7 @@ def test_the_agent_is_not_there(connection: SshConnection) -> None:
 def test_nothing_is_left(servers: Servers, connect: Connect) -> None:
     server = servers()
     connect(server).run(["true"])
-    ssh_link.close_idle()
+    link.close_idle()
     threads, descriptors = set(threading.enumerate()), len(os.listdir("/proc/self/fd"))
     for _ in range(3):
         connection = connect(server)
@@ -376,7 +377,7 @@ def test_nothing_is_left(servers: Servers, connect: Connect) -> None:
         eventually(lambda: not transport.is_active())  # noqa: B023
         assert connection.run(["true"]).code == 0
         connection.close()
-    ssh_link.close_idle()
+    link.close_idle()
     eventually(lambda: set(threading.enumerate()) <= threads, what="all threads ended")
     assert len(os.listdir("/proc/self/fd")) <= descriptors
 
@@ -388,6 +389,6 @@ def test_a_forked_process_has_links_of_its_own(connection: SshConnection) -> Non
         child = os.fork()
         if child == 0:
             gc.collect()
-            os._exit(0 if not ssh_link._links else 1)
+            os._exit(0 if not link._links else 1)
         assert os.waitpid(child, 0)[1] == 0
     assert connection.run(["true"]).code == 0

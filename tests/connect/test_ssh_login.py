@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from flowlite.connect import ssh_link
-from flowlite.connect.ssh import SshConnection, resolve_target
-from flowlite.connect.ssh_login import public_blob
+from flowlite.connect.ssh import link
+from flowlite.connect.ssh.connection import SshConnection, resolve_target
+from flowlite.connect.ssh.login import public_blob
 from flowlite.errors import NodeUnreachable
 from tests.connect.sshd import Sshd, make_key, scratch
 
@@ -30,7 +30,7 @@ def log_in(server: Sshd, config: Config, *lines: str) -> None:
             assert connection.run(["echo", "in"]).stdout == b"in\n"
             assert connection.run(["printenv", "SSH_AUTH_SOCK"]).code == 1
     finally:
-        ssh_link.close_idle()
+        link.close_idle()
 
 
 def allow(server: Sshd, *keys: Path) -> None:

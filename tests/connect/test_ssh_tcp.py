@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from flowlite.connect import ssh_transport
-from flowlite.connect.ssh import SshConnection
+from flowlite.connect.ssh import transport as ssh_transport
+from flowlite.connect.ssh.connection import SshConnection
 from flowlite.errors import NodeUnreachable
 from tests.connect.sshd import Sshd
 from tests.helpers import eventually

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from flowlite.connect import host_keys, system_ssh
-from flowlite.connect.ssh import SshConnection, resolve_target
+from flowlite.connect.ssh import host_keys
+from flowlite.connect.ssh import system as system_ssh
+from flowlite.connect.ssh.connection import SshConnection, resolve_target
 from flowlite.errors import HostKeyError, NodeUnreachable
 from tests.connect.sshd import Sshd
 from tests.helpers import eventually
@@ -108,7 +109,7 @@ def test_what_ssh_is_told(
 def test_a_terminal(connection: SshConnection, server: Sshd, tmp_path: Path) -> None:
     program = (
         "import sys\n"
-        "from flowlite.connect.ssh import SshConnection, resolve_target\n"
+        "from flowlite.connect.ssh.connection import SshConnection, resolve_target\n"
         "c = SshConnection(resolve_target('box', sys.argv[1]))\n"
         "text = 'tty -s && printf typed: && read x && echo \"<$x>\"; exit 6'\n"
         "sys.exit(c.stream(['sh', '-c', text], terminal=True))\n"

@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from flowlite.node import engines, processes, warm
-from flowlite.node.engines import Engine, EngineError, Outline
+from flowlite.node import processes, warm
+from flowlite.node.containers import engines
+from flowlite.node.containers.engines import Engine, EngineError, Outline
 from tests.helpers import assert_no_process_left, eventually
 from tests.node.agents import RealGang
 from tests.podman import BARE, IMAGE, Podman

@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from flowlite.node import lease, processes, tidy
+from flowlite.node import processes
+from flowlite.node.leasing import lease, tidy
 from tests.helpers import eventually
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="hosts are leased on Linux")
@@ -181,9 +182,7 @@ class TestTaking:
     @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
     def test_another_user_sees_who_and_can_do_nothing(self, host: Host) -> None:
         host.take("t1", data={"secret": "x"})
-        become = (
-            "import os, json; from flowlite.node import lease; os.setgid(65534); os.setuid(65534)"
-        )
+        become = "import os, json; from flowlite.node.leasing import lease; os.setgid(65534); os.setuid(65534)"
         said = [
             {"do": "show"},
             {"do": "release", "token": "t1-launch-1"},

@@ -17,8 +17,9 @@ from typing import Any
 
 import pytest
 
-from flowlite.node import interpreters, processes, pythons, uv
+from flowlite.node import processes
 from flowlite.node.config import AgentConfig, AttemptPaths
+from flowlite.node.pythons import environments, interpreters, uv
 from tests.helpers import eventually
 from tests.node.agents import RealGang
 from tests.wheels import make_wheel, serve_index, use_no_index
@@ -80,7 +81,7 @@ class Place:
             **changes,
         }
 
-    def ready(self, spec: dict[str, Any], **options: Any) -> pythons.Ready:
+    def ready(self, spec: dict[str, Any], **options: Any) -> environments.Ready:
         config = AgentConfig(
             task="t",
             name="t",
@@ -93,7 +94,7 @@ class Place:
             python_spec=spec,
             **options,
         )
-        return asyncio.run(pythons.ready(config, self.paths))
+        return asyncio.run(environments.ready(config, self.paths))
 
     def made(self) -> list[Path]:
         return [path for path in self.envs.iterdir() if path.is_dir()]
@@ -105,7 +106,7 @@ class TestAnEnvironment:
         code = "import probe_two, probe_one, sys; print(probe_two.VERSION, sys.prefix != sys.base_prefix)"
         shown = subprocess.run([ready.python, "-c", code], capture_output=True, text=True)
         assert shown.stdout.split() == ["2.5", "True"], shown.stderr
-        assert pythons.packages_of(ready.python) == ["probe-one==1.0", "probe-two==2.5"]
+        assert environments.packages_of(ready.python) == ["probe-one==1.0", "probe-two==2.5"]
         alone = subprocess.run([ready.python, "-c", "import pytest"], capture_output=True)
         assert alone.returncode != 0
 
@@ -136,7 +137,7 @@ class TestAnEnvironment:
         (path / "leftover").write_text("of an interrupted run")
         assert place.ready(place.spec()).python == ready.python
         assert not (path / "leftover").exists()
-        assert pythons.is_whole(path)
+        assert environments.is_whole(path)
 
     def test_is_made_again_when_its_python_has_gone(self, tmp_path: Path, index: str) -> None:
         place = Place(tmp_path, index)
@@ -146,9 +147,9 @@ class TestAnEnvironment:
         path = Path(ready.python).parent.parent
         (path / "bin" / "python").unlink()
         (path / "bin" / "python").symlink_to(tmp_path / "gone")
-        assert not pythons.is_whole(path)
+        assert not environments.is_whole(path)
         place.ready(place.spec())
-        assert pythons.is_whole(path)
+        assert environments.is_whole(path)
 
     def test_nothing_to_install_needs_no_environment(self, tmp_path: Path) -> None:
         place = Place(tmp_path)
@@ -159,14 +160,14 @@ class TestAnEnvironment:
         place = Place(tmp_path)
         ready = place.ready(place.spec(""))
         assert ready.python != sys.executable
-        assert pythons.packages_of(ready.python) == []
+        assert environments.packages_of(ready.python) == []
 
     def test_settings_of_the_task_win_over_those_that_came_along(
         self, tmp_path: Path, index: str
     ) -> None:
         place = Place(tmp_path, "http://127.0.0.1:9/simple")
         ready = place.ready(place.spec(), environment={"UV_DEFAULT_INDEX": index})
-        assert "probe-two==2.5" in pythons.packages_of(ready.python)
+        assert "probe-two==2.5" in environments.packages_of(ready.python)
 
 
 class TestSeveralAtATime:
@@ -178,7 +179,7 @@ class TestSeveralAtATime:
             by_one, served[:] = len(served), []
             place = Place(tmp_path, address)
             shutil.rmtree(tmp_path / "uv-cache")
-            ready: list[pythons.Ready] = []
+            ready: list[environments.Ready] = []
             threads = [
                 threading.Thread(target=lambda: ready.append(place.ready(place.spec())))
                 for _ in range(4)
@@ -214,9 +215,9 @@ class TestSeveralAtATime:
                 child = eventually(lambda: _uv_below(agent.pid))
                 agent.kill()
                 eventually(lambda: not processes.is_alive(child), what="uv ends with its agent")
-                assert not any(pythons.is_whole(path) for path in place.made())
+                assert not any(environments.is_whole(path) for path in place.made())
             go_on.set()
-            assert "probe-one==1.0" in pythons.packages_of(
+            assert "probe-one==1.0" in environments.packages_of(
                 place.ready(place.spec("probe-one")).python
             )
 
@@ -228,10 +229,10 @@ class TestSeveralAtATime:
         os.close(unused.lock)
         for each in (used, unused):
             os.utime(Path(each.python).parent.parent / "flowlite.json", (1, 1))
-        assert pythons.clean(place.envs, 3600) == [Path(unused.python).parent.parent.name]
+        assert environments.clean(place.envs, 3600) == [Path(unused.python).parent.parent.name]
         os.close(used.lock)
         place.ready(place.spec("probe-one"))
-        assert pythons.clean(place.envs, 3600) == [], "it was just used"
+        assert environments.clean(place.envs, 3600) == [], "it was just used"
 
     def test_a_lock_that_uv_holds_keeps_others_out(self, tmp_path: Path) -> None:
         """An agent that is gone does not free the lock while its uv still writes."""
@@ -261,24 +262,24 @@ class TestSeveralAtATime:
 class TestRefusals:
     def test_an_index_out_of_reach_is_named_without_its_password(self, tmp_path: Path) -> None:
         place = Place(tmp_path, "http://me:hunter2@127.0.0.1:9/simple")
-        with pytest.raises(pythons.PythonError) as caught:
+        with pytest.raises(environments.PythonError) as caught:
             place.ready(place.spec())
         told = str(caught.value)
         assert "probe-two" in told
         assert "127.0.0.1:9/simple" in told
         assert "cannot be reached" in told
         assert "hunter2" not in told
-        assert not [path for path in place.made() if pythons.is_whole(path)]
+        assert not [path for path in place.made() if environments.is_whole(path)]
 
     def test_a_package_that_is_not_there_is_named(self, tmp_path: Path, index: str) -> None:
         place = Place(tmp_path, index)
-        with pytest.raises(pythons.PythonError, match="probe-none"):
+        with pytest.raises(environments.PythonError, match="probe-none"):
             place.ready(place.spec("probe-none==7\n"))
 
     def test_a_version_that_nothing_has_says_what_there_is(self, tmp_path: Path) -> None:
         place = Place(tmp_path)
         wanted = place.spec(None, python="3.99")
-        with pytest.raises(pythons.PythonError) as caught:
+        with pytest.raises(environments.PythonError) as caught:
             place.ready(wanted)
         told = str(caught.value)
         assert "Python 3.99 is needed on this node" in told
@@ -291,7 +292,7 @@ class TestRefusals:
         place = Place(tmp_path)
         monkeypatch.setattr(uv, "own", lambda: None)
         spec = place.spec(uv=None, why_no_uv="the registry did not answer")
-        with pytest.raises(pythons.PythonError, match="the registry did not answer"):
+        with pytest.raises(environments.PythonError, match="the registry did not answer"):
             place.ready(spec)
 
     def test_credentials_reach_the_index_and_nobody_else(
@@ -300,7 +301,7 @@ class TestRefusals:
         with serve_index(wheels, user="me", password="hunter2") as address:
             place = Place(tmp_path, address)
             ready = place.ready(place.spec())
-        assert "probe-two==2.5" in pythons.packages_of(ready.python)
+        assert "probe-two==2.5" in environments.packages_of(ready.python)
         assert "hunter2" not in caplog.text
         written = [path for path in place.envs.rglob("*") if path.is_file()]
         assert not [path for path in written if b"hunter2" in path.read_bytes()]
@@ -394,7 +395,9 @@ class TestTheWholeAgent:
             environment={"UV_DEFAULT_INDEX": index},
         ) as gang:
             gang.start_agent(0)
-            eventually(lambda: place.envs.exists() and any(map(pythons.is_whole, place.made())))
+            eventually(
+                lambda: place.envs.exists() and any(map(environments.is_whole, place.made()))
+            )
             make_wheel(wheels, "probe-one", "1.1")
             gang.configs[1].python_spec = new
             gang.paths[1].config.write_text(gang.configs[1].to_json())
@@ -473,4 +476,4 @@ if OTHERS:
         place = Place(tmp_path, index)
         ready = place.ready(place.spec("probe-one", python=OTHERS[0]))
         assert interpreters.matches(interpreters.version_of(ready.python) or "", OTHERS[0])
-        assert pythons.packages_of(ready.python) == ["probe-one==1.0"]
+        assert environments.packages_of(ready.python) == ["probe-one==1.0"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import resource
@@ -16,6 +17,8 @@ from typing import Any
 import pytest
 
 from flowlite.node import kept, likeness, loaded, marks, processes, warm
+from flowlite.node.config import AttemptPaths
+from flowlite.node.workers import Workers
 from tests.helpers import eventually, processes_of
 from tests.node.test_warm import Client, order
 
@@ -368,3 +371,33 @@ def test_nothing_of_a_keeper_that_was_killed_stays_beside_the_socket() -> None:
     socket = Path(client.ready["socket"])
     eventually(lambda: not list(socket.parent.glob(f"{socket.name}.*.hosts")))
     client.close()
+
+
+def test_an_agent_that_meets_a_stale_template_goes_on_with_another(place: Path) -> None:
+    module = place / "flowlite_test_stale.py"
+    module.write_text("VALUE = 1")
+    path = {"PYTHONPATH": str(place)}
+    first = Client(spec_of("t-one", environment=path, imports=["flowlite_test_stale"]))
+    module.write_text("VALUE = 22")
+
+    async def connect() -> dict[str, Any]:
+        spec = spec_of("t-two", environment=path, imports=["flowlite_test_stale"])
+        workers = Workers(
+            spec,
+            AttemptPaths(place),
+            node=0,
+            task="t-two",
+            attempt=1,
+            stop_signal=signal.SIGTERM,
+            grace=0.5,
+            report=lambda body: None,
+        )
+        async with asyncio.timeout(20):
+            found = await workers.connect()
+        await workers.close()
+        return found
+
+    found = asyncio.run(connect())
+    assert found["template"] != first.ready["template"]
+    assert found["failed_imports"] == {}
+    first.close()

@@ -13,7 +13,7 @@ from flowlite import TaskFailed
 from flowlite.client import Flow
 from flowlite.connect import uv
 from flowlite.errors import ConfigError
-from flowlite.node import interpreters
+from flowlite.node.pythons import interpreters
 from flowlite.spec import TaskConfig
 from provider_adapters.local import LocalProvider
 from provider_adapters.local.pythons import missing_requirements

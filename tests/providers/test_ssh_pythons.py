@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from flowlite.node import interpreters
+from flowlite.node.pythons import interpreters
 from tests.own_python import serve_pythons
 from tests.providers.lab import Lab
 from tests.wheels import make_wheel, serve_index, use_no_index

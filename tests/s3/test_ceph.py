@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from flowlite.node import s3_tools
-from flowlite.node.s3 import S3Error, Store
-from flowlite.node.s3_sign import Credential
+from flowlite.node.buckets import tools
+from flowlite.node.s3.sign import Credential
+from flowlite.node.s3.store import S3Error, Store
 from tests.s3.guards import Guard, entry
 from tests.s3.servers import S3Server
 from tests.s3.test_guard import KEYS, TOOLS
@@ -57,7 +57,7 @@ def test_refusals(server: S3Server, credential: Credential | None, code: str) ->
     assert (caught.value.code, caught.value.status) == (code, 403)
 
 
-@pytest.mark.skipif(not os.path.exists(s3_tools.FUSE_DEVICE), reason="no FUSE on this machine")
+@pytest.mark.skipif(not os.path.exists(tools.FUSE_DEVICE), reason="no FUSE on this machine")
 @pytest.mark.parametrize("tool", TOOLS)
 def test_mounts(server: S3Server, tool: str, tmp_path: Path) -> None:
     if not shutil.which(tool):

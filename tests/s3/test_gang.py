@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from flowlite import Flow, FlowApp, Task, TaskConfig, TaskFailed
-from flowlite.node import processes, s3_tools, staging
+from flowlite.node import processes, staging
+from flowlite.node.buckets import tools
 from tests.helpers import assert_no_process_left, eventually, processes_of
 from tests.s3.servers import S3Server
 
@@ -31,7 +32,7 @@ OBJECTS = {
 }
 
 pytestmark = pytest.mark.skipif(
-    not os.path.exists(s3_tools.FUSE_DEVICE), reason="no FUSE on this machine"
+    not os.path.exists(tools.FUSE_DEVICE), reason="no FUSE on this machine"
 )
 
 

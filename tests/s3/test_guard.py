@@ -18,8 +18,10 @@ from typing import Any
 
 import pytest
 
-from flowlite.node import bucket_guard, processes, s3_tools, staging
-from flowlite.node.s3 import Store
+from flowlite.node import processes, staging
+from flowlite.node.buckets import guard as bucket_guard
+from flowlite.node.buckets import tools
+from flowlite.node.s3.store import Store
 from tests.helpers import eventually
 from tests.s3.gate import Gate
 from tests.s3.guards import Guard, entry
@@ -38,7 +40,7 @@ KEYS = {
 LIST = "import os; print(sorted(os.path.relpath(os.path.join(d, f), {0!r}) for d, _, fs in os.walk({0!r}) for f in fs))"
 
 pytestmark = pytest.mark.skipif(
-    not os.path.exists(s3_tools.FUSE_DEVICE), reason="no FUSE on this machine"
+    not os.path.exists(tools.FUSE_DEVICE), reason="no FUSE on this machine"
 )
 
 

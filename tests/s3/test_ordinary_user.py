@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from flowlite.node import s3_tools
+from flowlite.node.buckets import tools
 from tests.s3.guards import SYSTEM_PYTHON
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,7 +23,7 @@ OPEN_TO_ALL = (
 def missing() -> str:
     if os.geteuid() != 0:
         return "only root can become another user"
-    if not os.path.exists(s3_tools.FUSE_DEVICE) or not shutil.which("fusermount3"):
+    if not os.path.exists(tools.FUSE_DEVICE) or not shutil.which("fusermount3"):
         return "no FUSE for ordinary users on this machine"
     asked = [SYSTEM_PYTHON, "-c", "import sys; sys.exit(sys.version_info < (3, 11))"]
     if not os.path.exists(SYSTEM_PYTHON) or subprocess.run(asked, check=False).returncode:

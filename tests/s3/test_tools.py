@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from flowlite import ConfigError, TaskConfig
-from flowlite.node import s3_tools
-from flowlite.node.s3 import Store
-from flowlite.node.s3_sign import Credential
+from flowlite.node.buckets import tools as s3_tools
+from flowlite.node.s3.sign import Credential
+from flowlite.node.s3.store import Store
 from provider_adapters.local import LocalProvider
 
 GIVEN = Credential("AKID", "s3cr3t")

@@ -17,9 +17,10 @@ from typing import Any
 
 import pytest
 
-from flowlite.node import processes, sharing_sftp
-from flowlite.node.sharing_mount import missing_here
-from flowlite.node.sharing_stream import Stream, admit, knock, proof
+from flowlite.node import processes
+from flowlite.node.sharing import sftp as sharing_sftp
+from flowlite.node.sharing.mount import missing_here
+from flowlite.node.sharing.stream import Stream, admit, knock, proof
 from flowlite.node.staging import mounted_below
 from flowlite.node.wire import WireError
 from tests.helpers import eventually

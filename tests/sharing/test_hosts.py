@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from flowlite.node.sharing_mount import missing_here
+from flowlite.node.sharing.mount import missing_here
 from tests.providers.lab import Lab
 
 if TYPE_CHECKING:

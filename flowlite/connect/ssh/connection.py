@@ -1,0 +1,190 @@
+"""A host reached by SSH: the connection of every provider whose nodes are other machines.
+
+Connections to one host share one authenticated transport per process (`ssh_link`); each command has a channel on it.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flowlite.connect.base import Completed, Connection, File
+from flowlite.connect.ssh.quoting import command, quote, readable
+from flowlite.connect.ssh.targets import SshTarget, resolve_target
+from flowlite.errors import NodeUnreachable
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from flowlite.connect.ssh.link import Link
+
+_MOST_AT_ONCE = 64
+_START_SECONDS = 60.0
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+class SshConnection(Connection):
+    """A host within reach. Nothing is sent before the first use, or `open`."""
+
+    def __init__(self, target: SshTarget) -> None:
+        self.target = target
+        self._held: Link | None = None
+        self._closed = False
+        self._lock = threading.Lock()
+
+    @property
+    def _link(self) -> Link:
+        # Not at the top: paramiko takes 0.2 s to import, and reading a configuration needs none of it.
+        from flowlite.connect.ssh import link
+
+        with self._lock:
+            if self._closed:
+                raise NodeUnreachable(f"host {self.target.label}: this connection was closed")
+            if self._held is None:
+                self._held = link.acquire(self.target)
+            return self._held
+
+    def open(self) -> None:
+        """Connects and logs in now, rather than on the first use. Raises NodeUnreachable."""
+        self._link.transport()
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        input: bytes | None = None,
+        timeout: float | None = None,
+    ) -> Completed:
+        from flowlite.connect.ssh import commands
+
+        text = b"exec " + command(argv)
+        try:
+            return commands.execute(self._link, text, feed=input, timeout=timeout)
+        except TimeoutError:
+            raise TimeoutError(
+                f"host {self.target.label}: {argv[0]} did not end within {timeout} s"
+            ) from None
+
+    def start(self, argv: Sequence[str], *, log: str, environment: Mapping[str, str]) -> int:
+        from flowlite.connect.ssh import commands
+        from flowlite.connect.ssh import files as ssh_files
+
+        text = _start_script(argv, log, environment)
+        done = commands.execute(self._link, text, timeout=_START_SECONDS, private=True)
+        if done.code:
+            said = readable(done.stderr)
+            what = f"cannot start {argv[0]}"
+            raise ssh_files.os_error(
+                self._link, what, said or f"exit status {done.code}", done.code
+            )
+        return int(done.stdout)
+
+    def put(self, source: bytes | Path, target: str, *, mode: int = 0o600) -> None:
+        self.put_many([File(target, source, mode)])
+
+    def put_cached(
+        self,
+        source: Path,
+        target: str,
+        sha256: str,
+        *,
+        mode: int = 0o600,
+        cache: str | None = None,
+    ) -> None:
+        self.put_many([File(target, source, mode, sha256, cache)])
+
+    def put_many(self, files: Sequence[File]) -> None:
+        from flowlite.connect.ssh import files as ssh_files
+
+        ssh_files.put_files(self._link, files)
+
+    def get(self, source: str, target: Path) -> None:
+        from flowlite.connect.ssh import files as ssh_files
+
+        ssh_files.get_file(self._link, source, target)
+
+    def read(self, path: str, offset: int = 0) -> Iterator[bytes]:
+        from flowlite.connect.ssh import files as ssh_files
+
+        return ssh_files.read_file(self._link, path, offset)
+
+    def follow(self, argv: Sequence[str], take: Callable[[str, bytes], None]) -> int:
+        from flowlite.connect.ssh import commands
+
+        return commands.follow(self._link, b"exec " + command(argv), take)
+
+    def stream(self, argv: Sequence[str], *, terminal: bool) -> int:
+        from flowlite.connect.ssh import system
+
+        return system.stream(self.target, argv, terminal=terminal)
+
+    def ssh_entry(self, alias: str, known_hosts: Path) -> tuple[str, str] | None:
+        from flowlite.connect.ssh import system
+
+        system.require_known(self.target)
+        return system.entries(alias, self.target, known_hosts)
+
+    async def open_tcp(
+        self, address: str, port: int
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        from flowlite.connect.ssh import tcp
+
+        return await tcp.open_stream(self._link, address, port)
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            held, self._held = self._held, None
+        if held is not None:
+            from flowlite.connect.ssh import link
+
+            link.release(held)
+
+
+def connect_all(targets: Sequence[SshTarget]) -> list[SshConnection | NodeUnreachable]:
+    """Connects to many hosts at a time: for each a connection, or why there is none."""
+
+    def connect(target: SshTarget) -> SshConnection | NodeUnreachable:
+        connection = SshConnection(target)
+        try:
+            connection.open()
+        except NodeUnreachable as error:
+            connection.close()
+            return error
+        return connection
+
+    if not targets:
+        return []
+    with ThreadPoolExecutor(min(_MOST_AT_ONCE, len(targets))) as pool:
+        return list(pool.map(connect, targets))
+
+
+def _start_script(argv: Sequence[str], log: str, environment: Mapping[str, str]) -> bytes:
+    """Starts a command in a session of its own and prints its process id."""
+    exports = []
+    for name, value in environment.items():
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"{name!r} is not the name of a variable that a shell can set")
+        exports.append(b"export %s=%s\n" % (name.encode(), quote(value)))
+    words, program = command(argv), quote(argv[0])
+    at, directory = quote(log), quote(posixpath.dirname(log) or "/")
+    return b"".join(
+        (
+            *exports,
+            b"absent(){ printf '%s is not there\\n' \"$1\" >&2;exit 44;}\n",
+            b"[ -d %s ]||absent %s\n" % (directory, directory),
+            b"cd /;u=$(umask);umask 077;: >>%s||exit 74;umask $u\n" % at,
+            b"command -v %s >/dev/null||absent %s\n" % (program, program),
+            b"if command -v setsid >/dev/null;then setsid %s </dev/null >>%s 2>&1 &\n"
+            % (words, at),
+            b"else set -m;%s </dev/null >>%s 2>&1 &\nfi\necho $!" % (words, at),
+        )
+    )
+
+
+__all__ = ["SshConnection", "SshTarget", "connect_all", "resolve_target"]

@@ -1,0 +1,334 @@
+"""Files to and from a host through commands that every host has: `cat`, `tail`, `tar`, `mv`."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import posixpath
+import secrets
+import tarfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from flowlite.connect.base import File
+from flowlite.connect.ssh.commands import Run
+from flowlite.connect.ssh.link import Link
+from flowlite.connect.ssh.quoting import quote, readable
+from flowlite.errors import NodeUnreachable
+
+_BLOCK = 256 * 1024
+# A command on files in which nothing moves for so long hangs; hashing what is there gets more.
+_STALL_SECONDS = 60.0
+_HASHED_PER_SECOND = 20e6
+# Exit statuses of the scripts below.
+_ABSENT, _NO_ACCESS, _DIRECTORY, _PARTIAL, _NO_TAR, _FAILED = 44, 45, 46, 47, 48, 74
+
+_HEAD = b"""umask 077;LC_ALL=C;export LC_ALL
+fail(){ exit 74;}
+dir(){ [ -d "$1" ]||mkdir -p "$1"||fail;}
+has(){ [ -f "$2" ]||return 1
+if [ $3 -gt 4000000 ]&&command -v openssl;then h=$(openssl dgst -sha256 -r <"$2")
+elif command -v sha256sum;then h=$(sha256sum <"$2");elif command -v shasum;then h=$(shasum -a 256 <"$2")
+else return 1;fi >/dev/null 2>&1;[ "${h%% *}" = "$1" ];}
+place(){ [ ! -d "$2" ]||{ echo "$2 is a directory" >&2;exit 46;};mv -f "$1" "$2"||fail;}
+linked(){ if [ -x "$1" ]&&[ "$4" = x ]||[ ! -x "$1" ]&&[ "$4" != x ];then ln "$1" "$2" 2>/dev/null||cp -p "$1" "$2"
+else cp "$1" "$2"&&chmod "$5" "$2";fi||fail;place "$2" "$3";rm -f "$2";touch -c "$1";}
+"""
+
+
+@dataclass(slots=True)
+class _Upload:
+    """One file on its way. `number` names it in the script, `partial` is its name until it is whole."""
+
+    number: int
+    file: File
+    partial: str
+    size: int
+
+    @property
+    def place(self) -> str:
+        """Where the content lies in the end: the cache, or the target."""
+        return f"{self.file.cache}/{self.file.sha256}" if self.file.cache else self.file.target
+
+
+def put_files(link: Link, files: Sequence[File]) -> None:
+    """Writes files, each whole or not at all, in one go. Those with a hash are sent only where they are missing.
+
+    Raises:
+        NodeUnreachable: The host does not answer.
+        OSError: A file cannot be read here, or not be written there.
+    """
+    uploads = [_upload(number, file) for number, file in enumerate(files)]
+    if not uploads:
+        return
+    with link.session() as channel:
+        run = Run(link, channel)
+        run.begin(_script(uploads), len(uploads) > 8)
+        hashed = [u.size for u in uploads if u.file.sha256]
+        pieces = _moving(link, run, _STALL_SECONDS + sum(hashed) / _HASHED_PER_SECOND)
+        errors: list[bytes] = []
+        chosen = uploads
+        if hashed:
+            wanted = _first_line(pieces, errors)
+            if wanted is None:
+                raise _error(link, run.code(), errors, uploads)
+            chosen = [u for u in uploads if str(u.number) in wanted.split()]
+        content = _Content(chosen, archive=len(uploads) > 1)
+        run.feed(content, sum(u.size for u in chosen) <= 8192)
+        errors += [block for stream, block in pieces if stream == "err"]
+        if content.error is not None:
+            raise content.error
+        if run.code() == _NO_TAR:
+            errors.clear()
+        elif run.code():
+            raise _error(link, run.code(), errors, uploads)
+        else:
+            return
+    for file in files:
+        put_files(link, [file])
+
+
+def _upload(number: int, file: File) -> _Upload:
+    target = file.target
+    if not posixpath.isabs(target) or ".." in target.split("/") or target.endswith("/"):
+        raise ValueError(f"{target!r} is not the absolute path of a file")
+    if file.cache and not file.sha256:
+        raise ValueError(f"{target!r}: a cache needs the content's hash")
+    content = file.content
+    size = len(content) if isinstance(content, bytes) else content.stat().st_size
+    upload = _Upload(number, file, "", size)
+    head, _, name = upload.place.rpartition("/")
+    upload.partial = f"{head}/.{name[:200]}.{secrets.token_hex(4)}.part"
+    return upload
+
+
+def _script(uploads: Sequence[_Upload]) -> bytes:
+    """Says which files are needed, takes them, and puts each in its place."""
+    lines = [_HEAD]
+    places: dict[str, None] = {}
+    for upload in uploads:
+        for path in (upload.place, upload.file.target):
+            places[posixpath.dirname(path)] = None
+    lines += [b"dir %s\n" % quote(place) for place in places]
+    partials = b" ".join(quote(u.partial) for u in uploads)
+    lines.append(
+        b"trap 'rm -f %s' EXIT;trap fail HUP INT TERM\nn=\n" % partials.replace(b"'", b"'\\''")
+    )
+    for upload in uploads:
+        lines.append(_question(upload))
+    lines.append(b'echo "need$n"\n')
+    lines.append(_take_one(uploads[0]) if len(uploads) == 1 else _TAKE_ALL)
+    for upload in uploads:
+        lines.append(_placing(upload))
+    lines.append(b"trap - EXIT\nexit 0")
+    return b"".join(lines)
+
+
+def _question(upload: _Upload) -> bytes:
+    file = upload.file
+    if file.sha256 is None:
+        return b'n="$n %d"\n' % upload.number
+    there = b"has %s %s %d" % (quote(file.sha256), quote(upload.place), upload.size)
+    return b'%s||n="$n %d"\n' % (there, upload.number)
+
+
+def _take_one(upload: _Upload) -> bytes:
+    partial = quote(upload.partial)
+    mode = (
+        b"chmod %o %s||fail\n" % (upload.file.mode, partial) if upload.file.mode != 0o600 else b""
+    )
+    return b'if [ "$n" ];then cat >%s||fail;[ $(wc -c <%s) -eq %d ]||exit 47\n%sfi\n' % (
+        partial,
+        partial,
+        upload.size,
+        mode,
+    )
+
+
+_TAKE_ALL = b"""if [ "$n" ];then command -v tar >/dev/null||exit 48
+(cd /&&tar -xpof -)||exit 74;fi
+"""
+
+
+def _placing(upload: _Upload) -> bytes:
+    """Puts a file that came in its place, and links it from the cache."""
+    partial, target, place = (
+        quote(path) for path in (upload.partial, upload.file.target, upload.place)
+    )
+    text = b'case "$n " in *" %d "*)place %s %s;;esac\n' % (upload.number, partial, place)
+    if not upload.file.cache:
+        return text
+    execute = b"x" if upload.file.mode & 0o100 else b"-"
+    link = quote(f"{upload.file.target}.{secrets.token_hex(4)}.part")
+    return text + b"[ %s -ef %s ]||linked %s %s %s %s %o\n" % (
+        place,
+        target,
+        place,
+        link,
+        target,
+        execute,
+        upload.file.mode,
+    )
+
+
+class _Content:
+    """The bytes to send: the one file as it is, or an archive of several."""
+
+    def __init__(self, uploads: Sequence[_Upload], *, archive: bool) -> None:
+        self._uploads = uploads
+        self._archive = archive
+        self.error: OSError | None = None
+
+    def __iter__(self) -> Iterator[bytes]:
+        try:
+            small = bytearray()
+            for upload in self._uploads:
+                if self._archive:
+                    small += _header(upload)
+                for block in _blocks(upload):
+                    small += block
+                    if len(small) >= _BLOCK:
+                        yield bytes(small)
+                        small.clear()
+                if self._archive:
+                    small += bytes(-upload.size % 512)
+            if self._archive and self._uploads:
+                small += bytes(1024)
+            yield bytes(small)
+        except OSError as error:
+            # What is there already has the wrong length, so nothing of it is taken.
+            self.error = error
+
+
+def _header(upload: _Upload) -> bytes:
+    info = tarfile.TarInfo(upload.partial.lstrip("/"))
+    info.size = upload.size
+    info.mode = upload.file.mode
+    return info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
+
+
+def _blocks(upload: _Upload) -> Iterator[bytes]:
+    content = upload.file.content
+    if isinstance(content, bytes):
+        yield content
+        return
+    left = upload.size
+    with open(content, "rb", buffering=0) as file:
+        while left > 0:
+            block = file.read(min(_BLOCK, left))
+            if not block:
+                raise OSError(errno.EIO, "it became shorter while it was sent", str(content))
+            left -= len(block)
+            yield block
+
+
+def _moving(link: Link, run: Run, stall: float) -> Iterator[tuple[str, bytes]]:
+    """The output of a command on files, as long as something moves."""
+    try:
+        yield from run.pieces(stall=stall)
+    except TimeoutError:
+        raise NodeUnreachable(
+            f"host {link.target.label}: it answers, but a command on its files stood still for {stall:.0f} s; a disk "
+            "or a shared file system there may hang"
+        ) from None
+
+
+def _first_line(pieces: Iterator[tuple[str, bytes]], errors: list[bytes]) -> str | None:
+    text = b""
+    for stream, block in pieces:
+        if stream == "err":
+            errors.append(block)
+            continue
+        text += block
+        if text.endswith(b"\n"):
+            return text.decode().removeprefix("need")
+    return None
+
+
+def _error(link: Link, code: int, errors: list[bytes], uploads: Sequence[_Upload]) -> OSError:
+    said = readable(b"".join(errors))
+    what = ", ".join(u.file.target for u in uploads[:3]) + (", …" if len(uploads) > 3 else "")
+    if code == _PARTIAL:
+        said = "only a part of it arrived"
+    return os_error(link, f"cannot write {what}", said or f"exit status {code}", code)
+
+
+def os_error(link: Link, what: str, said: str, code: int) -> OSError:
+    """The error of a file operation on a host, of the type that the same operation here would raise."""
+    number = {_ABSENT: errno.ENOENT, _NO_ACCESS: errno.EACCES, _DIRECTORY: errno.EISDIR}.get(code)
+    if number is None:
+        known = (
+            errno.ENOSPC,
+            errno.EACCES,
+            errno.EROFS,
+            errno.EDQUOT,
+            errno.ENOTDIR,
+            errno.EPERM,
+            errno.ENOENT,
+        )
+        number = next((n for n in known if os.strerror(n).lower() in said.lower()), errno.EIO)
+    return OSError(number, f"host {link.target.label}: {what}: {said}")
+
+
+# Reading
+
+
+def read_file(link: Link, path: str, offset: int) -> Iterator[bytes]:
+    """The bytes of a file from `offset` to its end. It ends without an error only if all of them came.
+
+    Raises:
+        FileNotFoundError: It is not there.
+        OSError: It cannot be read.
+        NodeUnreachable: The connection broke.
+    """
+    name = quote(path)
+    tool = b"cat" if offset == 0 else b"tail -c +%d" % (offset + 1)
+    text = (
+        b"LC_ALL=C;export LC_ALL;[ -e %s ]||exit 44;[ ! -d %s ]||exit 46;[ -r %s ]||exit 45;exec %s <%s"
+        % (
+            name,
+            name,
+            name,
+            tool,
+            name,
+        )
+    )
+    with link.session() as channel:
+        run = Run(link, channel)
+        run.begin(text, False)
+        run.end_input()
+        errors: list[bytes] = []
+        for stream, block in _moving(link, run, _STALL_SECONDS):
+            if stream == "out":
+                yield block
+            else:
+                errors.append(block)
+        code = run.code()
+    if code:
+        said = readable(b"".join(errors))
+        reason = {
+            _ABSENT: "it is not there",
+            _NO_ACCESS: "this user may not read it",
+            _DIRECTORY: "it is a directory",
+        }
+        raise os_error(
+            link, f"cannot read {path}", reason.get(code, said or f"exit status {code}"), code
+        )
+
+
+def get_file(link: Link, source: str, target: Path) -> None:
+    """Fetches a file whole or not at all. Raises as `read_file`."""
+    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+    try:
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with io.FileIO(descriptor, "wb") as file:
+            for block in read_file(link, source, 0):
+                view = memoryview(block)
+                while view:
+                    view = view[file.write(view) :]
+        os.replace(partial, target)
+    finally:
+        partial.unlink(missing_ok=True)

@@ -1,0 +1,228 @@
+"""The keys by which hosts prove who they are: always compared, and accepted only where somebody has done so on purpose.
+
+Keys are known from `FLOW_HOME/known_hosts`, which `flow hosts trust` writes, and from the files OpenSSH uses, which are
+only read.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flowlite import config
+from flowlite.connect.ssh.config import matches_pattern
+from flowlite.errors import ConfigError, HostKeyError
+
+if TYPE_CHECKING:
+    from flowlite.connect.ssh.targets import SshTarget
+
+OWN_FILE = "known_hosts"
+_REVOKED = "@revoked"
+
+
+@dataclass(frozen=True, slots=True)
+class HostKey:
+    """A public key of a host: its kind ("ssh-ed25519") and its bytes."""
+
+    kind: str
+    blob: bytes
+
+    @property
+    def fingerprint(self) -> str:
+        """As OpenSSH prints it: `SHA256:…`."""
+        digest = base64.b64encode(hashlib.sha256(self.blob).digest()).decode().rstrip("=")
+        return f"SHA256:{digest}"
+
+    @property
+    def line(self) -> str:
+        """Kind and bytes as files of known hosts have them."""
+        return f"{self.kind} {base64.b64encode(self.blob).decode()}"
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """One known key and the file it is from."""
+
+    key: HostKey
+    file: str
+    revoked: bool = False
+
+
+def own_file() -> Path:
+    """The file of keys that were accepted with `flow hosts trust`."""
+    return config.home() / OWN_FILE
+
+
+def known(target: SshTarget) -> list[Known]:
+    """All keys that are known for a host, those accepted through us first."""
+    files = [str(own_file()), *target.known_hosts]
+    return [found for file in files for found in _in_file(file, target.host_key_name)]
+
+
+def check(target: SshTarget, key: HostKey) -> None:
+    """Compares the key that a host has shown with what is known.
+
+    Raises:
+        HostKeyError: It is unknown, another one, or revoked. Nothing may be sent to that host.
+    """
+    found = known(target)
+    if any(entry.revoked and entry.key == key for entry in found):
+        raise HostKeyError(
+            f"host {target.label}: its key {key.fingerprint} is marked as revoked; do not use that host",
+            host=target.name,
+            fingerprint=key.fingerprint,
+            changed=True,
+        )
+    valid = [entry for entry in found if not entry.revoked]
+    if any(entry.key == key for entry in valid):
+        return
+    what = f"its {_plain(key.kind)} key has the fingerprint {key.fingerprint}"
+    trust = f"`flow hosts trust {target.name}`"
+    if not valid:
+        raise HostKeyError(
+            f"host {target.label} is not known: {what}. Compare it with what the host's owner says, "
+            f"then accept it with {trust}",
+            host=target.name,
+            fingerprint=key.fingerprint,
+        )
+    before = ", ".join(dict.fromkeys(f"{e.key.fingerprint} ({e.file})" for e in valid))
+    raise HostKeyError(
+        f"host {target.label} shows another key than before: {what}, known is {before}. Either it was set up "
+        f"anew, or somebody stands in between; nothing was sent. If its owner confirms the new key: {trust}",
+        host=target.name,
+        fingerprint=key.fingerprint,
+        changed=True,
+    )
+
+
+def fetch(target: SshTarget) -> HostKey:
+    """The key that a host shows now. Hosts on the way to it must be known; nothing is sent to the host itself.
+
+    Raises:
+        NodeUnreachable: It does not answer.
+    """
+    from flowlite.connect.ssh.link import shown_key
+
+    return shown_key(target)
+
+
+def trust(target: SshTarget, key: HostKey) -> Path:
+    """Accepts a key for a host from now on, in place of those accepted before. Returns the file written."""
+    path = config.ensure_home() / OWN_FILE
+    kept = []
+    for line in _text_lines(str(path)):
+        entry = _parse(line)
+        if entry is None or not _names(entry[1], target.host_key_name) or entry[0] == _REVOKED:
+            kept.append(line)
+    kept.append(f"{target.host_key_name} {key.line}")
+    _write(path, kept)
+    return path
+
+
+def forget(target: SshTarget) -> bool:
+    """Takes back what `trust` wrote. Returns whether there was anything."""
+    path = own_file()
+    lines = list(_text_lines(str(path)))
+    kept = []
+    for line in lines:
+        entry = _parse(line)
+        if entry is None or not _names(entry[1], target.host_key_name):
+            kept.append(line)
+    if len(kept) < len(lines):
+        _write(path, kept)
+    return len(kept) < len(lines)
+
+
+def pinned_lines(target: SshTarget) -> list[str]:
+    """Lines for a file of known hosts that holds what is known of this host and no more."""
+    found = known(target)
+    revoked = {entry.key for entry in found if entry.revoked}
+    keys = dict.fromkeys(entry.key for entry in found if entry.key not in revoked)
+    return [f"{target.host_key_name} {key.line}" for key in keys]
+
+
+# Files
+
+
+def _write(path: Path, lines: Sequence[str]) -> None:
+    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with open(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
+            file.write("".join(f"{line}\n" for line in lines))
+        os.replace(partial, path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def _in_file(file: str, name: str) -> Iterator[Known]:
+    for line in _text_lines(file):
+        entry = _parse(line)
+        if entry is None:
+            continue
+        marker, names, key = entry
+        # A line about an authority is not about a key that a host can show to us.
+        if marker in ("", _REVOKED) and _names(names, name):
+            yield Known(key, file, marker == _REVOKED)
+
+
+def _text_lines(file: str) -> Iterator[str]:
+    try:
+        text = Path(file).read_text(encoding="utf-8", errors="surrogateescape")
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
+    yield from text.splitlines()
+
+
+def _parse(line: str) -> tuple[str, str, HostKey] | None:
+    """Marker, names and key of a line; None for a line that is something else."""
+    words = line.split()
+    marker = ""
+    if words and words[0].startswith("@"):
+        marker = words.pop(0)
+    if len(words) < 3 or words[0].startswith("#"):
+        return None
+    try:
+        blob = base64.b64decode(words[2], validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    return marker, words[0], HostKey(words[1], blob)
+
+
+def _names(names: str, name: str) -> bool:
+    """Whether the first field of a line is about a host."""
+    found = False
+    for pattern in names.split(","):
+        if pattern.startswith("|1|"):
+            found |= _hashed(pattern, name)
+        elif pattern.startswith("!"):
+            if matches_pattern(name, pattern[1:].lower()):
+                return False
+        elif matches_pattern(name, pattern.lower()):
+            found = True
+    return found
+
+
+def _hashed(pattern: str, name: str) -> bool:
+    try:
+        salt, digest = (base64.b64decode(part) for part in pattern.split("|")[2:4])
+    except (binascii.Error, ValueError):
+        return False
+    mine = hmac.new(salt, name.encode("utf-8", "surrogateescape"), hashlib.sha1).digest()
+    return hmac.compare_digest(mine, digest)
+
+
+def _plain(kind: str) -> str:
+    """`ED25519` for `ssh-ed25519`."""
+    name = kind.removeprefix("ssh-").removeprefix("ecdsa-sha2-")
+    return name.upper() if not name.startswith("nistp") else "ECDSA"

@@ -1,0 +1,215 @@
+"""Logging in with keys: those of the configuration first, then the agent's, then the usual files."""
+
+from __future__ import annotations
+
+import base64
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import paramiko
+
+from flowlite.errors import NodeUnreachable
+
+if TYPE_CHECKING:
+    from flowlite.connect.ssh.targets import SshTarget
+
+_MAGIC = b"openssh-key-v1\0"
+
+
+class _Agent(paramiko.Agent):
+    """The agent behind one socket. It signs; it is never forwarded."""
+
+    def __init__(self, path: str) -> None:
+        paramiko.agent.AgentSSH.__init__(self)
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.settimeout(10.0)
+            connection.connect(path)
+            # A key may have to be confirmed by its owner.
+            connection.settimeout(60.0)
+            self._connect(connection)  # type: ignore[attr-defined]
+        except BaseException:
+            connection.close()
+            raise
+
+
+@dataclass(slots=True)
+class _Tried:
+    """What was tried, for the message when nothing worked."""
+
+    keys: list[str] = field(default_factory=list)
+    hints: list[str] = field(default_factory=list)
+
+
+def log_in(transport: paramiko.Transport, target: SshTarget) -> None:
+    """Proves to a host, whose own key has been compared, who we are.
+
+    Raises:
+        NodeUnreachable: No key was accepted; says which were tried and what to do.
+    """
+    tried = _Tried()
+    agent = _open_agent(target, tried)
+    try:
+        for words, key in _candidates(target, agent, tried):
+            tried.keys.append(words)
+            try:
+                more = transport.auth_publickey(target.user, key)
+            except paramiko.BadAuthenticationType as error:
+                raise _wants(target, error.allowed_types) from None
+            except paramiko.AuthenticationException:
+                if not transport.is_active():
+                    break
+                continue
+            except (paramiko.SSHException, EOFError, OSError) as error:
+                tried.hints.append(f"{words}: {error or type(error).__name__}")
+                if not transport.is_active():
+                    break
+                continue
+            if more:
+                raise _wants(target, more)
+            return
+        raise _refused(target, tried, transport)
+    finally:
+        if agent is not None:
+            agent.close()
+
+
+def _open_agent(target: SshTarget, tried: _Tried) -> _Agent | None:
+    path = os.environ.get("SSH_AUTH_SOCK", "") if target.agent is None else target.agent
+    if not path:
+        return None
+    try:
+        return _Agent(path)
+    except (OSError, paramiko.SSHException, EOFError) as error:
+        tried.hints.append(f"the agent at {path} does not answer ({error})")
+        return None
+
+
+def _candidates(
+    target: SshTarget, agent: _Agent | None, tried: _Tried
+) -> Iterator[tuple[str, paramiko.PKey]]:
+    """Keys in the order in which they are tried, each once, with words for people."""
+    held = {key.asbytes(): key for key in agent.get_keys()} if agent else {}
+    used: set[bytes] = set()
+    files = list(target.identities)
+    if target.explicit:
+        yield from _files(target, files, held, used, tried)
+    if not target.identities_only:
+        for blob, key in held.items():
+            if blob not in used:
+                used.add(blob)
+                yield f"{key.comment or key.name} of the agent", key
+    if not target.explicit:
+        yield from _files(target, files, held, used, tried)
+
+
+def _files(
+    target: SshTarget,
+    files: list[str],
+    held: dict[bytes, paramiko.AgentKey],
+    used: set[bytes],
+    tried: _Tried,
+) -> Iterator[tuple[str, paramiko.PKey]]:
+    for path in files:
+        blob = public_blob(Path(path))
+        if blob is not None and blob in held:
+            if blob not in used:
+                used.add(blob)
+                yield f"{path} in the agent", held[blob]
+            continue
+        key = _load(path, target, tried)
+        if key is not None and key.asbytes() not in used:
+            used.add(key.asbytes())
+            for certificate in _certificates(path, key, target):
+                yield f"{path} with {certificate}", _certified(path, certificate)
+            yield path, key
+
+
+def _load(path: str, target: SshTarget, tried: _Tried) -> paramiko.PKey | None:
+    if not os.path.exists(path):
+        if target.explicit:
+            tried.hints.append(f"{path} is not there")
+        return None
+    try:
+        key = paramiko.PKey.from_path(path)
+    except (paramiko.PasswordRequiredException, TypeError):
+        tried.hints.append(
+            f"{path} is encrypted and no agent holds it: run `ssh-add {path}` and try again"
+        )
+        return None
+    except PermissionError:
+        tried.hints.append(f"{path} cannot be read by this user")
+        return None
+    except Exception as error:
+        tried.hints.append(f"{path} is not a private key that can be used here ({error})")
+        return None
+    # `from_path` takes a certificate that lies beside the key; both are tried here, one after the other.
+    key.public_blob = None
+    return key
+
+
+def _certificates(path: str, key: paramiko.PKey, target: SshTarget) -> list[str]:
+    """Certificates for this key, from the configuration or beside it."""
+    found = []
+    for candidate in dict.fromkeys((*target.certificates, f"{path}-cert.pub")):
+        with suppress(Exception):
+            if os.path.exists(candidate):
+                _certified(path, candidate)
+                found.append(candidate)
+    return found
+
+
+def _certified(path: str, certificate: str) -> paramiko.PKey:
+    key = paramiko.PKey.from_path(path)
+    key.public_blob = None
+    key.load_certificate(certificate)
+    return key
+
+
+def public_blob(path: Path) -> bytes | None:
+    """The public half of a private key file, also of an encrypted one: from its `.pub`, or its own head."""
+    with suppress(OSError, ValueError, IndexError):
+        return base64.b64decode(path.with_name(f"{path.name}.pub").read_text().split()[1])
+    with suppress(OSError, ValueError, IndexError):
+        lines = path.read_text().strip().splitlines()
+        if "OPENSSH PRIVATE KEY" in lines[0]:
+            return _public_of(base64.b64decode("".join(lines[1:-1])))
+    return None
+
+
+def _public_of(content: bytes) -> bytes | None:
+    if not content.startswith(_MAGIC):
+        return None
+    rest = content[len(_MAGIC) :]
+    for _ in range(3):  # cipher, key derivation, its options
+        length = int.from_bytes(rest[:4], "big")
+        rest = rest[4 + length :]
+    length = int.from_bytes(rest[4:8], "big")
+    return rest[8 : 8 + length]
+
+
+# Words
+
+
+def _wants(target: SshTarget, kinds: list[str]) -> NodeUnreachable:
+    return NodeUnreachable(
+        f"host {target.label}: it asks for {', '.join(kinds)} besides a key; flowlite logs in with keys only. "
+        "Allow publickey alone for this user there"
+    )
+
+
+def _refused(target: SshTarget, tried: _Tried, transport: paramiko.Transport) -> NodeUnreachable:
+    keys = ", ".join(tried.keys) or "no key, since none was found"
+    hints = "".join(f"; {hint}" for hint in tried.hints)
+    if len(tried.keys) > 3 and not transport.is_active():
+        hints += "; it hung up after so many: set IdentityFile and IdentitiesOnly for it"
+    return NodeUnreachable(
+        f"host {target.label}: logging in as {target.user!r} was refused; tried {keys}{hints}. "
+        f"Add your public key to ~{target.user}/.ssh/authorized_keys there, or set User and IdentityFile "
+        f"for {target.name} in {target.config_file or '~/.ssh/config'}"
+    )

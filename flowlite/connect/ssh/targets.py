@@ -1,0 +1,230 @@
+"""Where a host is and how to log in there, from what the user wrote and what OpenSSH's configuration adds."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from flowlite.connect.ssh import config
+from flowlite.errors import ConfigError
+
+PORT = 22
+# What OpenSSH tries where no IdentityFile is set, as far as it can be read here.
+_DEFAULT_IDENTITIES = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
+_DEFAULT_KNOWN = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2")
+_GLOBAL_KNOWN = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
+_MOST_JUMPS = 8
+_WRITTEN = re.compile(
+    r"(?:ssh://)?(?:(?P<user>[^@]+)@)?(?:\[(?P<bare>[^\]]+)\]|(?P<host>[^@:]+|[^@]*:[^@]*:[^@]*))"
+    r"(?::(?P<port>[^:\]]*))?/?"
+)
+_KEYS = ("host", "user", "port", "identity_file", "jump", "name")
+
+
+@dataclass(frozen=True, slots=True)
+class SshTarget:
+    """One host to log in to.
+
+    Attributes:
+        name: What people call it: an alias of the configuration, or what they wrote.
+        host: Name or address to connect to.
+        identities: Private key files, in their order.
+        jump: Hosts on the way, the first one first; each is reached through those before it.
+        host_key_name: The name its key is filed under; `host` with the port where that is not 22.
+        config_file: The configuration it came from; None for OpenSSH's usual files.
+        explicit: Whether `identities` were set by somebody, rather than being the usual ones.
+        identities_only: Whether other keys of the agent are left alone.
+        agent: Socket of the agent; None for `SSH_AUTH_SOCK`, "" for no agent.
+        known_hosts: Files of known host keys, besides ours.
+        proxy_command: A command whose standard input and output lead to the host.
+    """
+
+    name: str
+    user: str
+    host: str
+    port: int = PORT
+    identities: tuple[str, ...] = ()
+    jump: tuple[SshTarget, ...] = ()
+    host_key_name: str = ""
+    config_file: str | None = None
+    explicit: bool = False
+    identities_only: bool = False
+    certificates: tuple[str, ...] = ()
+    agent: str | None = None
+    known_hosts: tuple[str, ...] = ()
+    proxy_command: str | None = None
+
+    @property
+    def address(self) -> str:
+        """`user@host:port`, the port only where it is not 22."""
+        host = f"[{self.host}]" if ":" in self.host and self.port != PORT else self.host
+        return f"{self.user}@{host}" + (f":{self.port}" if self.port != PORT else "")
+
+    @property
+    def label(self) -> str:
+        """What messages call it: `lab1 (user@10.0.0.3)`, with the way there."""
+        way = f" through {', '.join(hop.name for hop in self.jump)}" if self.jump else ""
+        if self.name in (self.host, self.address):
+            return f"{self.address}{way}"
+        return f"{self.name} ({self.address}{way})"
+
+
+def resolve_target(
+    written: str | Mapping[str, object], config_file: str | Path | None = None
+) -> SshTarget:
+    """Where a host is, from an alias, `user@host:port`, or a table with host, user, port, identity_file, jump.
+
+    What is written wins over the configuration. Nothing is connected to.
+
+    Args:
+        written: What the user wrote.
+        config_file: An OpenSSH configuration; `FLOW_SSH_CONFIG`, else OpenSSH's usual files.
+
+    Raises:
+        ConfigError: It is not understood, or the configuration cannot be read.
+    """
+    config_file = config_file or os.environ.get("FLOW_SSH_CONFIG") or None
+    table = _table(written)
+    return _resolve(table, str(config_file) if config_file else None, 0, with_jump=True)
+
+
+def _table(written: str | Mapping[str, object]) -> dict[str, object]:
+    if isinstance(written, str):
+        return parse_written(written)
+    unknown = [key for key in written if key not in _KEYS]
+    if unknown:
+        raise ConfigError(
+            f"host {dict(written)!r}: {unknown[0]!r} is not one of {', '.join(_KEYS)}"
+        )
+    host = written.get("host")
+    if not isinstance(host, str) or not host:
+        raise ConfigError(f"host {dict(written)!r}: give host, a name or an address")
+    given = {key: value for key, value in written.items() if value is not None}
+    return {**parse_written(host), **{k: v for k, v in given.items() if k != "host"}}
+
+
+def parse_written(text: str) -> dict[str, object]:
+    """The parts of `[ssh://][user@]host[:port]`; the host of a bare IPv6 address needs no brackets."""
+    found = _WRITTEN.fullmatch(text)
+    host = found and (found["bare"] or found["host"])
+    if found is None or not host or not _is_host(host):
+        raise ConfigError(f"host {text!r}: give a name, an address, or user@host:port")
+    parts: dict[str, object] = {"host": host, "name": text}
+    if found["user"]:
+        parts["user"] = found["user"]
+    if found["port"]:
+        parts["port"] = found["port"]
+    return parts
+
+
+def _is_host(text: str) -> bool:
+    """Whether it may be a name or an address. What begins with a dash would be an option to `ssh`."""
+    if ":" not in text:
+        return not text.startswith("-") and re.fullmatch(r"[^\s/'\"]+", text) is not None
+    try:
+        ipaddress.IPv6Address(text.partition("%")[0])
+    except ValueError:
+        return False
+    return True
+
+
+def _resolve(
+    table: Mapping[str, object], config_file: str | None, depth: int, *, with_jump: bool
+) -> SshTarget:
+    if depth > _MOST_JUMPS:
+        raise ConfigError(f"host {table['host']!r}: its ProxyJump leads in a circle, or too far")
+    alias = str(table["host"])
+    given_user = str(table["user"]) if table.get("user") else None
+    if given_user is not None and (given_user.startswith("-") or "\n" in given_user):
+        raise ConfigError(f"host {alias!r}: the user {given_user!r} is not a name")
+    options = config.lookup(alias, config.default_files(config_file), user=given_user)
+
+    def first(keyword: str, default: str = "") -> str:
+        return options.get(keyword, [default])[0]
+
+    user = given_user or first("user") or config.local_user()
+    port = _port(table.get("port") or first("port") or PORT, alias)
+    hostname = config.expand(first("hostname") or alias, {"h": alias}).lower()
+    values = config.tokens(alias, hostname, user, str(port))
+    own = str(table["identity_file"]) if table.get("identity_file") else ""
+    identities = [own] if own else options.get("identityfile", [])
+    expanded = [config.expand_path(text, values) for text in identities if text != "none"]
+    target = SshTarget(
+        name=str(table.get("name") or alias),
+        user=user,
+        host=hostname,
+        port=port,
+        identities=tuple(
+            expanded if identities else (os.path.expanduser(p) for p in _DEFAULT_IDENTITIES)
+        ),
+        host_key_name=first("hostkeyalias") or key_name(hostname, port),
+        config_file=config_file,
+        explicit=bool(identities),
+        identities_only=first("identitiesonly").lower() in ("yes", "true"),
+        certificates=tuple(
+            config.expand_path(text, values)
+            for text in options.get("certificatefile", [])
+            if text != "none"
+        ),
+        agent=_agent(first("identityagent"), values),
+        known_hosts=_known_hosts(options, values),
+    )
+    if not with_jump:
+        return target
+    if table.get("jump"):
+        return replace(target, jump=_jump(str(table["jump"]), values, config_file, depth))
+    if first("proxyjump", "none").lower() != "none":
+        return replace(target, jump=_jump(first("proxyjump"), values, config_file, depth))
+    command = first("proxycommand")
+    if command and command.lower() != "none":
+        return replace(target, proxy_command=config.expand(command, values))
+    return target
+
+
+def _jump(
+    text: str, values: dict[str, str], config_file: str | None, depth: int
+) -> tuple[SshTarget, ...]:
+    """The hosts of a ProxyJump. The first one's own ProxyJump counts, too; that of the others does not."""
+    if text.lower() == "none":
+        return ()
+    hops: list[SshTarget] = []
+    for position, part in enumerate(config.expand(text, values).split(",")):
+        table = parse_written(part.strip())
+        hop = _resolve(table, config_file, depth + 1, with_jump=position == 0)
+        hops += [*hop.jump, replace(hop, jump=())] if position == 0 else [hop]
+    return tuple(hops)
+
+
+def _port(value: object, alias: str) -> int:
+    text = str(value)
+    if not text.isdecimal() or not 0 < int(text) < 65536:
+        raise ConfigError(f"host {alias!r}: {text!r} is not a port; give 1 to 65535")
+    return int(text)
+
+
+def key_name(host: str, port: int) -> str:
+    """The name a host's key is filed under."""
+    return host.lower() if port == PORT else f"[{host.lower()}]:{port}"
+
+
+def _agent(text: str, values: dict[str, str]) -> str | None:
+    if not text or text == "SSH_AUTH_SOCK":
+        return None
+    if text.lower() == "none":
+        return ""
+    if text.startswith("$") and not text.startswith("${"):
+        return os.environ.get(text[1:], "")
+    return config.expand_path(text, values)
+
+
+def _known_hosts(options: config.Options, values: dict[str, str]) -> tuple[str, ...]:
+    own = options.get("userknownhostsfile", list(_DEFAULT_KNOWN))
+    shared = options.get("globalknownhostsfile", list(_GLOBAL_KNOWN))
+    texts = [text for text in (*own, *shared) if text.lower() != "none"]
+    # Keys that everybody may write into prove nothing.
+    paths = [config.expand_path(text, values) for text in texts]
+    return tuple(path for path in paths if path != os.devnull)

@@ -1,0 +1,279 @@
+"""An SSH transport to one host: how it is opened, and how we learn that it is dead.
+
+paramiko does the work. Added here: silence is noticed, a refused channel says why to the one who asked for it, and a
+command that died of a signal is told apart from one that ended.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import subprocess
+import threading
+import time
+from contextlib import suppress
+from typing import Any
+
+import paramiko
+from paramiko.common import MSG_CHANNEL_REQUEST, cMSG_GLOBAL_REQUEST
+from paramiko.packet import Packetizer
+
+from flowlite.connect.ssh import host_keys
+from flowlite.connect.ssh.quoting import readable
+from flowlite.connect.ssh.targets import SshTarget
+from flowlite.errors import NodeUnreachable
+
+CONNECT_SECONDS = 10.0
+HANDSHAKE_SECONDS = 15.0
+CHANNEL_SECONDS = 60.0
+# A host that is silent is asked this often, and given up after so many questions.
+PULSE_SECONDS = 5.0
+UNANSWERED = 3
+# A transport that nobody holds is kept for a while, for whoever comes next.
+IDLE_SECONDS = 30.0
+# Bytes that may be under way towards us: enough for 100 MB/s at 80 ms.
+WINDOW = 8 * 1024 * 1024
+
+# The usual order starts with ciphers that need a MAC of their own; this one is twice as fast.
+_CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")
+_PROXY_SECONDS = 2.0
+
+# Whoever looks for a fault lowers its level; errors reach the user as exceptions.
+LOG = "flowlite.ssh"
+if logging.getLogger(LOG).level == logging.NOTSET:
+    logging.getLogger(LOG).setLevel(logging.CRITICAL)
+
+
+class _Silent(EOFError):
+    """The host did not answer for too long."""
+
+
+class _Packets(Packetizer):
+    """Packets with a pulse: whoever says nothing for a while is asked, and given up if nothing comes back."""
+
+    transport: Transport | None = None
+    unanswered = 0
+    asked = 0.0
+
+    def read_message(self) -> Any:
+        message = super().read_message()
+        self.unanswered = 0
+        self.asked = time.monotonic()
+        return message
+
+    def _check_keepalive(self) -> None:
+        transport, now = self.transport, time.monotonic()
+        if transport is None or now - self.asked < PULSE_SECONDS:
+            return
+        if self.unanswered >= UNANSWERED:
+            raise _Silent(f"it has not answered for {self.unanswered * PULSE_SECONDS:.0f} s")
+        self.asked = now
+        self.unanswered += 1
+        transport.pulse()
+
+
+def stay_idle(seconds: float) -> None:
+    """Transports that nobody holds are kept for so long, where that is longer than usual."""
+    global IDLE_SECONDS
+    IDLE_SECONDS = max(IDLE_SECONDS, seconds)
+
+
+class Transport(paramiko.Transport):
+    """A transport that notes by which signal a command died, and whose host's silence is noticed."""
+
+    # How soon it sees that it was closed by someone else; `close` below does not wait for it.
+    _active_check_timeout = 1.0
+
+    def __init__(self, sock: Any) -> None:
+        super().__init__(sock, default_window_size=WINDOW, packetizer_class=_Packets)
+        self._channel_handler_table = {
+            **paramiko.Transport._channel_handler_table,  # type: ignore[attr-defined]
+            MSG_CHANNEL_REQUEST: _note_request,
+        }
+        self.set_log_channel(LOG)
+        self.idle_since: float | None = None
+        self.proxy: subprocess.Popen[bytes] | None = None
+        # Which thread waits for which channel, both ways, and what it was refused with.
+        self._asked: dict[int, int] = {}
+        self._askers: dict[int, int] = {}
+        self._refusals: dict[int, paramiko.ChannelException] = {}
+
+    def watch(self) -> None:
+        """From now on, silence is noticed."""
+        packets: _Packets = self.packetizer  # type: ignore[assignment]
+        packets.asked = time.monotonic()
+        packets.transport = self
+
+    def pulse(self) -> None:
+        """Asks for a sign of life, unless a writer is in the way; and goes if nobody wants it any more."""
+        if self.idle_since is not None and time.monotonic() - self.idle_since > IDLE_SECONDS:
+            raise EOFError("not needed any more")
+        lock = getattr(self.packetizer, "_Packetizer__write_lock", None)
+        if lock is None or not self.clear_to_send.is_set() or not lock.acquire(blocking=False):
+            return
+        try:
+            message = paramiko.Message()
+            message.add_byte(cMSG_GLOBAL_REQUEST)
+            message.add_string("keepalive@openssh.com")
+            message.add_boolean(True)
+            self._send_message(message)  # type: ignore[attr-defined]
+        finally:
+            lock.release()
+
+    def ask_channel(self, kind: str, to: tuple[str, int] | None = None) -> paramiko.Channel:
+        """Opens a channel.
+
+        Raises:
+            paramiko.ChannelException: It was refused. The error is that of this channel: paramiko keeps one for all.
+            paramiko.SSHException: There was no answer.
+        """
+        caller = threading.get_ident()
+        self._refusals.pop(caller, None)
+        try:
+            here = ("127.0.0.1", 0) if to else None
+            return self.open_channel(kind, to, here, timeout=CHANNEL_SECONDS)
+        except paramiko.SSHException as error:
+            raise self._refusals.pop(caller, error) from None
+        finally:
+            self._askers.pop(self._asked.pop(caller, -1), None)
+
+    def _next_channel(self) -> int:
+        number: int = super()._next_channel()  # type: ignore[misc]
+        caller = threading.get_ident()
+        self._asked[caller], self._askers[number] = number, caller
+        return number
+
+    def _parse_channel_open_failure(self, message: paramiko.Message) -> None:
+        position = message.packet.tell()
+        caller = self._askers.get(message.get_int(), 0)
+        self._refusals[caller] = paramiko.ChannelException(message.get_int(), message.get_text())
+        message.packet.seek(position)
+        super()._parse_channel_open_failure(message)  # type: ignore[misc]
+
+    def close(self) -> None:
+        # Wakes a reader at once; closing alone does not.
+        with suppress(Exception):
+            self.sock.shutdown(socket.SHUT_RDWR)
+        super().close()
+        if self.proxy is not None:
+            self.proxy.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                self.proxy.wait(_PROXY_SECONDS)
+                return
+            self.proxy.kill()
+            self.proxy.wait()
+
+    def why(self) -> str:
+        """What ended it, as a clause."""
+        error = self.saved_exception
+        if error is None or (isinstance(error, EOFError) and not str(error)):
+            return "the connection was closed"
+        return f"the connection broke: {readable(str(error))}"
+
+
+def _note_request(channel: Any, message: paramiko.Message) -> None:
+    """Notes `exit-signal`, which paramiko passes over, and leaves the rest to it."""
+    position = message.packet.tell()
+    if message.get_text() == "exit-signal":
+        message.get_boolean()
+        channel.exit_signal = message.get_text()
+    message.packet.seek(position)
+    paramiko.Channel._handle_request(channel, message)  # type: ignore[attr-defined]
+
+
+def open_socket(target: SshTarget) -> socket.socket:
+    """A TCP stream to the host's sshd. Raises NodeUnreachable."""
+    try:
+        sock = socket.create_connection((target.host, target.port), CONNECT_SECONDS)
+    except socket.gaierror as error:
+        raise NodeUnreachable(
+            f"host {target.label}: the name {target.host!r} is not known ({error.strerror}); give an address, or set "
+            f"HostName for it in {target.config_file or '~/.ssh/config'}"
+        ) from None
+    except (TimeoutError, OSError) as error:
+        why = (
+            f"no answer within {CONNECT_SECONDS:.0f} s"
+            if isinstance(error, TimeoutError)
+            else error.strerror or str(error)
+        )
+        raise NodeUnreachable(
+            f"host {target.label}: cannot connect to {target.host} port {target.port}: {why}; look whether it is up, "
+            "and whether a firewall or another port is in the way"
+        ) from None
+    # Without it each command waits 40 ms for an acknowledgement.
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    with suppress(AttributeError, OSError):
+        # Also when a full buffer keeps the pulse from being sent.
+        limit = int(1000 * PULSE_SECONDS * (UNANSWERED + 1))
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limit)
+    return sock
+
+
+def start_proxy(target: SshTarget, command: str) -> tuple[socket.socket, subprocess.Popen[bytes]]:
+    """Starts a ProxyCommand. Its input and output are the other end of the socket. Raises NodeUnreachable."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        try:
+            process = subprocess.Popen(
+                ["/bin/sh", "-c", f"exec {command}"],
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
+                start_new_session=True,
+            )
+        except OSError as error:
+            ours.close()
+            raise NodeUnreachable(f"host {target.label}: ProxyCommand: {error}") from None
+    return ours, process
+
+
+def greet(target: SshTarget, sock: Any) -> Transport:
+    """Exchanges keys with the host; nothing of ours is sent yet. Raises NodeUnreachable."""
+    transport = Transport(sock)
+    transport.name = f"flowlite-ssh {target.name}"
+    transport.banner_timeout = HANDSHAKE_SECONDS
+    transport.handshake_timeout = HANDSHAKE_SECONDS
+    options = transport.get_security_options()
+    known = dict.fromkeys(entry.key.kind for entry in host_keys.known(target) if not entry.revoked)
+    options.key_types = _known_first(options.key_types, known)
+    options.ciphers = _first(options.ciphers, _CIPHERS)
+    try:
+        transport.start_client(timeout=HANDSHAKE_SECONDS)
+    except (paramiko.SSHException, EOFError, OSError) as error:
+        transport.close()
+        raise NodeUnreachable(f"host {target.label}: {_no_greeting(error)}") from None
+    # At its time-out it returns as if nothing were wrong.
+    if not transport.initial_kex_done:
+        transport.close()
+        raise NodeUnreachable(f"host {target.label}: {_no_greeting(EOFError())}")
+    return transport
+
+
+def _no_greeting(error: BaseException) -> str:
+    text = str(error)
+    if isinstance(error, EOFError) or "banner" in text.lower() or "Timeout" in text:
+        return (
+            f"something accepts the connection, but does not speak SSH within {HANDSHAKE_SECONDS:.0f} s or hangs up; "
+            "the host may be overloaded or hang, its sshd may refuse more connections (MaxStartups), or the port is "
+            "another service's"
+        )
+    return f"no secure connection could be agreed on: {readable(text) or type(error).__name__}"
+
+
+def _known_first(offered: Any, known: Any) -> list[str]:
+    """Kinds of host keys with those that are known for the host in front, so that it shows one of them."""
+    wanted = [kind for kind in offered if kind in known]
+    if "ssh-rsa" in known:
+        wanted += [kind for kind in offered if kind.startswith("rsa-sha2-")]
+    return _first(offered, wanted)
+
+
+def _first(offered: Any, wanted: Any) -> list[str]:
+    chosen = [word for word in wanted if word in offered]
+    return [*chosen, *(word for word in offered if word not in chosen)]
+
+
+def shown(transport: Transport) -> host_keys.HostKey:
+    """The host's key, by which it has proved itself."""
+    key = transport.get_remote_server_key()
+    return host_keys.HostKey(key.get_name(), key.asbytes())

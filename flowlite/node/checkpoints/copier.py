@@ -1,0 +1,319 @@
+"""Copying one directory of checkpoints to one place: what is finished goes up, whole sets only are ever named there."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from .. import processes
+from . import tree as tree
+from .memory import Memory
+from .places import Place, PlaceError, place_of
+from .restore import Restore
+from .sets import (
+    File,
+    Manifest,
+    SetName,
+    claim_name,
+    generation_of,
+    object_name,
+    superfluous,
+    writers,
+)
+from .watch import Seen, Watch
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from typing import Any
+
+SETTLE_SECONDS = 2.0
+"""How long a file must have been at rest to be taken for finished; less where copies are made more often."""
+PROOF_SECONDS = 15.0
+_PARALLEL = 4
+
+
+class Replaced(PlaceError):
+    """Somebody else copies to the same place now."""
+
+
+class Emptied(PlaceError):
+    """What we have put there is gone."""
+
+
+class Copier:
+    """Copies one directory to one place."""
+
+    def __init__(self, order: Mapping[str, Any]) -> None:
+        """
+        Args:
+            order: As `checkpoints.Checkpoints` writes it.
+        """
+        self.order = order
+        self.node, self.nodes = int(order["node"]), int(order["nodes"])
+        self.root = Path(order["root"])
+        self.place: Place = place_of(order["sync"], Path(order["storage"]))
+        self.memory = Memory(Path(order["memory"]))
+        self.watch = Watch(min(SETTLE_SECONDS, float(order["every"]) / 2))
+        self.newest: tuple[SetName, Manifest] | None = None
+        self._generation = 0
+        self._number = 0
+        self._uploaded: dict[str, int] = {}
+        self._orphans: set[str] = set()
+        self._manifests: dict[str, Manifest] = {}
+        self._look = tree.Look()
+        self._lock = threading.Lock()
+
+    @property
+    def scope(self) -> str:
+        """Below what its files lie."""
+        return "files" if self.nodes == 1 else f"files/node{self.node:04d}"
+
+    # Before workers start
+
+    def prove(self, token: str, write: bool) -> None:
+        """Make sure that all nodes see the same place. Raises PlaceError."""
+        name = f"proof/{token}"
+        if write:
+            for old in self.place.sizes("proof/"):
+                self.place.delete([old])
+            self.place.write(name, b"flowlite")
+            return
+        until = time.monotonic() + PROOF_SECONDS
+        while name not in self.place.sizes("proof/"):
+            if time.monotonic() > until:
+                raise PlaceError(
+                    f"{self.place.name} of checkpoint.sync is not the same place here as on node 0: a file written "
+                    f"there did not appear within {PROOF_SECONDS:g} s. Give a directory that all nodes share, or a "
+                    "bucket ('s3://bucket/prefix')"
+                )
+            time.sleep(0.1)
+
+    def restore(self, aside: bool) -> dict[str, Any]:
+        """Bring the newest set back.
+
+        Args:
+            aside: The directory is flowlite's own: files that were cut off are renamed, lest one be taken for whole.
+        """
+        files = tree.look_at(self.root).files
+        self.watch.doubtful = self.memory.doubts(files)
+        source = bool(self.order["source"])
+        put = tree.put_aside(self.root, sorted(self.watch.doubtful)) if aside else []
+        # What a node has that copies is the truth, but for what was cut off.
+        complete = source and self.memory.known and bool(files)
+        which = 0 if self.nodes == 1 else self.node
+        restore = Restore(
+            self.place,
+            self.root,
+            self.memory,
+            node=which,
+            nodes=self.nodes,
+            only=set(put) if complete else None,
+        )
+        restore.run()
+        self.newest = restore.taken
+        return {
+            "files": len(restore.brought),
+            "bytes": sum(file.size for file in restore.brought),
+            "set": set_label(restore.taken[0]) if restore.taken else "",
+            "kept": restore.kept,
+            "aside": put,
+        }
+
+    def claim(self) -> None:
+        """Begin to copy: whoever did before, and still does, stops."""
+        paths = self.place.sizes("sets/")
+        self._generation = generation_of(self.order["writer"], writers(paths))
+        self.place.write(claim_name(self._generation, self.order["writer"]), b"")
+        names = self._mine(paths)
+        needed = {file.object: file.size for name in names for file in self._manifest(name).files}
+        present = self._present()
+        self._uploaded = {name: size for name, size in needed.items() if present.get(name) == size}
+        self._orphans = set(present) - set(needed)
+
+    # Looking
+
+    def look(self, keeper: int | None) -> None:
+        """Look at the directory once."""
+        found = tree.look_at(self.root)
+        pids = processes.descendants([keeper]) if keeper is not None else set()
+        writing = tree.open_for_writing(found, pids)
+        with self._lock:
+            self._look = found
+            self.watch.look(found.files, writing, time.monotonic())
+            self.memory.note(self.watch.finished, self.watch.doubtful)
+
+    def cut(self, keeper: int | None) -> None:
+        """A worker was cut off: what was not at rest before that may be half of what it should be."""
+        found = tree.look_at(self.root)
+        writing = tree.open_for_writing(found, processes.descendants([keeper] if keeper else []))
+        with self._lock:
+            self.watch.look(found.files, writing, time.monotonic())
+            self.watch.cut()
+            self.memory.note(self.watch.finished, self.watch.doubtful)
+
+    def end(self) -> None:
+        """All writers have ended."""
+        found = tree.look_at(self.root)
+        with self._lock:
+            self._look = found
+            self.watch.end(found.files)
+            self.memory.note(self.watch.finished, self.watch.doubtful, clean=True)
+
+    # Copying
+
+    def copy(self, number: int | None = None) -> bool:
+        """Copy what is finished. False if that would be nothing new.
+
+        Args:
+            number: Of the set; None takes the next.
+
+        Raises:
+            PlaceError: It failed, or somebody else copies there now.
+        """
+        with self._lock:
+            finished, found = self.watch.finished, self._look
+            left_out = [*self.watch.unfinished, *sorted(found.skipped)]
+        self._paths()
+        files = self._copy_files(finished, found.modes)
+        manifest = Manifest(
+            node=self.node,
+            nodes=self.nodes,
+            files=tuple(sorted([*files, *self._earlier(left_out)], key=lambda file: file.path)),
+            links=found.links,
+            directories=tuple(found.directories),
+            unfinished=tuple(left_out),
+            facts={**self.order["facts"], "time": time.time()},
+        )
+        if self._says_nothing_new(manifest):
+            return False
+        self._number = max(self._number + 1, number or 0)
+        name = SetName(
+            self._generation,
+            self.order["writer"],
+            self._number,
+            self.node,
+            self.nodes,
+            manifest.digest,
+        )
+        self.place.write(name.path, manifest.to_json().encode())
+        self._manifests[name.path] = manifest
+        self.newest = (name, manifest)
+        self.memory.save()
+        return True
+
+    def _earlier(self, unfinished: Iterable[str]) -> list[File]:
+        """What is being written anew stands in the set as it was before."""
+        wanted = set(unfinished)
+        known = self.newest[1].files if self.newest is not None else ()
+        return [file for file in known if file.path in wanted]
+
+    def told(self) -> dict[str, Any]:
+        """The newest set of this node, in figures, and what is not in it."""
+        left_out = self.watch.unfinished
+        if self.newest is None:
+            return {"files": 0, "bytes": 0, "set": "", "unfinished": left_out}
+        name, manifest = self.newest
+        return {
+            "files": len(manifest.files),
+            "bytes": manifest.size,
+            "set": set_label(name),
+            "unfinished": left_out,
+        }
+
+    def prune(self) -> None:
+        """Delete the sets that need not be kept, and what no set names any more. Raises PlaceError."""
+        paths = self._paths()
+        names = [name for path in paths if (name := SetName.parse(path)) is not None]
+        gone = superfluous(names, self.node, int(self.order["keep"]))
+        dropped = {file.object for name in gone for file in self._manifest(name).files}
+        self.place.delete([name.path for name in gone])
+        left = [name for name in self._mine(paths) if name not in gone]
+        needed = {file.object for name in left for file in self._manifest(name).files}
+        # Only what is known to be superfluous: others may be sending what is in no set yet.
+        unused = sorted((dropped | self._orphans) - needed)
+        self.place.delete(unused)
+        self._orphans.clear()
+        for each in unused:
+            self._uploaded.pop(each, None)
+        self._manifests = {name.path: self._manifests[name.path] for name in left}
+        if self.node == 0:
+            alive = {(name.generation, name.writer) for name in names if name not in gone}
+            mine = (self._generation, str(self.order["writer"]))
+            old = writers(paths) - alive - {mine}
+            claims = {claim_name(*each) for each in old} & set(paths)
+            self.place.delete(sorted(claims))
+
+    def _says_nothing_new(self, manifest: Manifest) -> bool:
+        if self.nodes > 1:
+            # A set needs the manifest of each node, also of one where nothing has changed.
+            return False
+        if self.newest is None:
+            return not (manifest.files or manifest.links)
+        return manifest.digest == self.newest[1].digest
+
+    def _paths(self) -> dict[str, int]:
+        """What lies below `sets/`. Raises Replaced if somebody has begun to copy there after us, and Emptied."""
+        paths = self.place.sizes("sets/")
+        mine = (self._generation, str(self.order["writer"]))
+        if claim_name(*mine) not in paths:
+            self.newest = None
+            raise Emptied(f"what was copied to {self.place.name} is not there any more")
+        later = [who for who in writers(paths) if who > mine]
+        if later:
+            raise Replaced(
+                f"{later[0][1]} has begun to copy to {self.place.name} after this task did, so nothing more is copied "
+                "from here. Give each task a place of its own"
+            )
+        return paths
+
+    def _mine(self, paths: Iterable[str]) -> list[SetName]:
+        found = (SetName.parse(path) for path in paths)
+        return [name for name in found if name is not None and name.node == self.node]
+
+    def _present(self) -> dict[str, int]:
+        found = self.place.sizes(f"{self.scope}/")
+        if self.nodes > 1:
+            return found
+        return {name: size for name, size in found.items() if not name.startswith("files/node")}
+
+    def _copy_files(self, finished: Mapping[str, Seen], modes: Mapping[str, int]) -> list[File]:
+        def copy_one(path: str) -> File | None:
+            return self._copy_file(path, finished[path], modes.get(path, 0o600))
+
+        with ThreadPoolExecutor(_PARALLEL) as pool:
+            copied = list(pool.map(copy_one, sorted(finished)))
+        return [file for file in copied if file is not None]
+
+    def _copy_file(self, path: str, seen: Seen, mode: int) -> File | None:
+        """One file, unless it is there; None if it changed meanwhile: what was sent may be a mixture."""
+        source = self.root / path
+        try:
+            sha256 = self.memory.hash_of(path, seen) or tree.sha256_of(source)
+            if tree.seen_at(source) != seen:
+                return None
+            self.memory.learn(path, seen, sha256)
+            name = object_name(self.scope, path, sha256)
+            if self._uploaded.get(name) != seen.size:
+                self.place.upload(source, name, seen.size)
+                if tree.seen_at(source) != seen:
+                    self.place.delete([name])
+                    return None
+                self._uploaded[name] = seen.size
+        except FileNotFoundError:
+            return None
+        except PermissionError as error:
+            raise PlaceError(f"{source} cannot be read: {error.strerror}") from error
+        return File(path, seen.size, seen.mtime_ns, mode, sha256, name)
+
+    def _manifest(self, name: SetName) -> Manifest:
+        if name.path not in self._manifests:
+            self._manifests[name.path] = Manifest.from_json(self.place.read(name.path))
+        return self._manifests[name.path]
+
+
+def set_label(name: SetName) -> str:
+    """How people call a set."""
+    return f"{name.generation}.{name.number}"

@@ -1,0 +1,165 @@
+"""Bringing the newest complete set back, before workers start."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from . import tree as tree
+from .memory import Memory
+from .places import Place, PlaceError
+from .sets import BadManifest, File, Manifest, SetName, SetOf, agree, is_complete, whole_sets
+
+_PARALLEL = 4
+
+
+class RestoreError(PlaceError):
+    """There are sets, and none of them can be brought back."""
+
+
+class Restore:
+    """Brings the newest complete set into a directory.
+
+    Attributes:
+        taken: The set that was brought back: name and manifest of this node; None if there was none.
+        kept: Files that were left as they are, since their content here is known to no set: it is newer.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        root: Path,
+        memory: Memory,
+        *,
+        node: int,
+        nodes: int,
+        only: set[str] | None = None,
+    ) -> None:
+        """
+        Args:
+            node: Whose files to take.
+            nodes: How many nodes copy.
+            only: Nothing but these paths; None brings all that is not here, or known to be older.
+        """
+        self._place = place
+        self._root = root
+        self._memory = memory
+        self._node = node
+        self._nodes = nodes
+        self._only = only
+        self.taken: tuple[SetName, Manifest] | None = None
+        self.kept: list[str] = []
+        self.brought: list[File] = []
+        self.problems: list[str] = []
+
+    def run(self) -> None:
+        """Raises RestoreError, PlaceError, and OSError where the directory cannot be written."""
+        sets = whole_sets(self._names())
+        if not sets:
+            return
+        if len(sets[0].names) != self._nodes:
+            raise RestoreError(self._other_number(len(sets[0].names)))
+        loaded: list[tuple[SetOf, list[Manifest]]] = []
+        for candidate in sets:
+            manifests = self._load(candidate)
+            if manifests is None:
+                continue
+            if agree(manifests) and self._take(candidate, manifests):
+                return
+            loaded.append((candidate, manifests))
+        # No set in which all nodes have the same directories: each node may have its own names.
+        for candidate, manifests in loaded:
+            if not agree(manifests) and self._take(candidate, manifests):
+                return
+        raise RestoreError(
+            f"{len(sets)} sets of checkpoints are at {self._place.name}, and none is whole: "
+            f"{'; '.join(self.problems[:3])}. To begin anew, give checkpoint.sync another place, or empty this one"
+        )
+
+    def _names(self) -> list[SetName]:
+        found = [SetName.parse(path) for path in self._place.sizes("sets/")]
+        return [name for name in found if name is not None]
+
+    def _other_number(self, found: int) -> str:
+        how = {True: "nodes='leader'", False: "nodes='all'"}
+        return (
+            f"the checkpoints at {self._place.name} were copied by {found} "
+            f"{'node' if found == 1 else 'nodes'} ({how[found == 1]}), and this task would copy from {self._nodes} "
+            f"({how[self._nodes == 1]}); give it the same nodes, or another place in checkpoint.sync"
+        )
+
+    def _load(self, candidate: SetOf) -> list[Manifest] | None:
+        """The manifests of a set, if all it needs is there."""
+        label = f"set {candidate.key[0]}.{candidate.key[2]}"
+        try:
+            manifests = [
+                Manifest.from_json(self._place.read(name.path)) for name in candidate.names
+            ]
+        except FileNotFoundError:
+            return None
+        except BadManifest as error:
+            self.problems.append(f"{label}: {error}")
+            return None
+        if not is_complete(manifests, self._place.sizes("files/")):
+            self.problems.append(f"{label}: files are missing or have another size")
+            return None
+        return manifests
+
+    def _take(self, candidate: SetOf, manifests: Sequence[Manifest]) -> bool:
+        """Bring a set back. False if it turns out not to be whole."""
+        mine = manifests[self._node]
+        wanted = [file for file in mine.files if self._wants(file)]
+        try:
+            with ThreadPoolExecutor(_PARALLEL) as pool:
+                list(pool.map(self._fetch, wanted))
+            for file in wanted:
+                partial = tree.partial_of(self._root, file.path)
+                seen = tree.put_in_place(self._root, file, partial)
+                self._memory.learn(file.path, seen, file.sha256)
+        except (FileNotFoundError, _Damaged) as error:
+            self.problems.append(f"set {candidate.key[0]}.{candidate.key[2]}: {error}")
+            return False
+        finally:
+            for file in wanted:
+                with contextlib.suppress(OSError):
+                    tree.partial_of(self._root, file.path).unlink(missing_ok=True)
+        if self._only is None:
+            for path, target in mine.links.items():
+                tree.put_link(self._root, path, target)
+            for path in mine.directories:
+                tree.make_parents(self._root, f"{path}/.")
+        self.taken = (candidate.names[self._node], mine)
+        self.brought = wanted
+        self._memory.save()
+        return True
+
+    def _wants(self, file: File) -> bool:
+        if self._only is not None:
+            return file.path in self._only
+        here = tree.seen_at(self._root / file.path)
+        if here is None:
+            return True
+        if here.mark == (file.size, file.mtime_ns):
+            self._memory.learn(file.path, here, file.sha256)
+            return False
+        # What we copied or brought ourselves is in some set already, so this one is newer.
+        if self._memory.hash_of(file.path, here) is not None:
+            return True
+        if here.size == file.size and tree.sha256_of(self._root / file.path) == file.sha256:
+            self._memory.learn(file.path, here, file.sha256)
+            return False
+        self.kept.append(file.path)
+        return False
+
+    def _fetch(self, file: File) -> None:
+        tree.make_parents(self._root, file.path)
+        partial = tree.partial_of(self._root, file.path)
+        self._place.download(file.object, partial, file.size)
+        if partial.stat().st_size != file.size or tree.sha256_of(partial) != file.sha256:
+            raise _Damaged(f"{file.object} is not what was copied there")
+
+
+class _Damaged(OSError):
+    """An object is not what its manifest says."""

@@ -1,0 +1,205 @@
+"""The directory of the checkpoints: looking at it, reading it, and putting files back into it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .sets import File, leads_inside
+from .watch import Seen, is_temporary
+
+_BLOCK = 1 << 20
+_ACCESS_MODE = os.O_RDONLY | os.O_WRONLY | os.O_RDWR
+RESTORING = ".flowlite-restoring-"
+"""What the name of a file begins with that is being brought back."""
+OWN = ".flowlite-"
+
+
+@dataclass(slots=True)
+class Look:
+    """What one look at a directory found, by path relative to it.
+
+    Attributes:
+        identities: Device and inode of each file, to find those who have it open.
+        skipped: What cannot be kept, with the reason.
+    """
+
+    files: dict[str, Seen] = field(default_factory=dict)
+    modes: dict[str, int] = field(default_factory=dict)
+    links: dict[str, str] = field(default_factory=dict)
+    directories: list[str] = field(default_factory=list)
+    identities: dict[tuple[int, int], str] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
+
+
+def look_at(root: Path) -> Look:
+    """What is in a directory. Links are noted and never followed; what vanishes meanwhile is not there.
+
+    Raises:
+        OSError: The directory itself cannot be read.
+    """
+    found = Look()
+    todo = [""]
+    while todo:
+        above = todo.pop()
+        try:
+            entries = sorted(os.scandir(root / above), key=lambda entry: entry.name)
+        except OSError:
+            if not above:
+                raise
+            continue
+        ours = [entry for entry in entries if not entry.name.startswith(OWN)]
+        if above and not ours:
+            found.directories.append(above)
+        for entry in ours:
+            path = f"{above}/{entry.name}" if above else entry.name
+            try:
+                _note(found, root, path, entry, todo)
+            except OSError:
+                continue
+    return found
+
+
+def _note(found: Look, root: Path, path: str, entry: os.DirEntry[str], todo: list[str]) -> None:
+    if entry.is_symlink():
+        target = _relative(root, path, os.readlink(entry.path))
+        if leads_inside(path, target):
+            found.links[path] = target
+        else:
+            found.skipped[path] = "it is a link that leads out of the directory"
+        return
+    status = entry.stat(follow_symlinks=False)
+    if stat.S_ISDIR(status.st_mode):
+        todo.append(path)
+    elif not stat.S_ISREG(status.st_mode):
+        found.skipped[path] = "it is neither a file nor a directory"
+    else:
+        found.files[path] = seen_of(status)
+        found.modes[path] = stat.S_IMODE(status.st_mode)
+        found.identities[(status.st_dev, status.st_ino)] = path
+
+
+def _relative(root: Path, path: str, target: str) -> str:
+    """A link's target relative to the link, where it was written from the root but stays inside."""
+    top = f"{root}/"
+    if not target.startswith(top):
+        return target
+    return os.path.relpath(target[len(top) :] or ".", os.path.dirname(path) or ".")
+
+
+def seen_of(status: os.stat_result) -> Seen:
+    return Seen(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+
+
+def seen_at(path: Path) -> Seen | None:
+    """A file as it is now; None if there is none."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return None
+    return seen_of(status) if stat.S_ISREG(status.st_mode) else None
+
+
+def open_for_writing(look: Look, pids: Iterable[int]) -> set[str]:
+    """Those files of a look that one of these processes has open for writing, as far as the kernel tells."""
+    found: set[str] = set()
+    if not look.identities:
+        return found
+    for pid in pids:
+        directory = f"/proc/{pid}/fd"
+        try:
+            numbers = os.listdir(directory)
+        except OSError:
+            continue
+        for number in numbers:
+            try:
+                status = os.stat(f"{directory}/{number}")
+                path = look.identities.get((status.st_dev, status.st_ino))
+                if path is not None and _writes(pid, number):
+                    found.add(path)
+            except OSError:
+                continue
+    return found
+
+
+def _writes(pid: int, number: str) -> bool:
+    with open(f"/proc/{pid}/fdinfo/{number}", "rb") as file:
+        for line in file:
+            if line.startswith(b"flags:"):
+                return int(line.split()[1], 8) & _ACCESS_MODE != os.O_RDONLY
+    return True
+
+
+def sha256_of(path: Path) -> str:
+    """The hash of a file."""
+    digest = hashlib.sha256()
+    with open(path, "rb", buffering=0) as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+# Bringing back
+
+
+class NotSafe(OSError):
+    """A path of the set leads through something that is no directory of ours."""
+
+
+def make_parents(root: Path, path: str) -> None:
+    """Make the directories above a file. Raises NotSafe where a link or a file stands in their place."""
+    at = root
+    for part in path.split("/")[:-1]:
+        at = at / part
+        try:
+            os.mkdir(at)
+        except FileExistsError:
+            if not stat.S_ISDIR(os.lstat(at).st_mode):
+                raise NotSafe(f"{at} is there and is no directory") from None
+
+
+def partial_of(root: Path, path: str) -> Path:
+    """Where a file is put until it is whole, beside its place."""
+    above, _, name = path.rpartition("/")
+    short = hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    return root / above / f"{RESTORING}{short}"
+
+
+def put_in_place(root: Path, file: File, partial: Path) -> Seen:
+    """Give a file that has been brought back its time, its mode and its name."""
+    os.utime(partial, ns=(file.mtime_ns, file.mtime_ns))
+    os.chmod(partial, file.mode | stat.S_IRUSR | stat.S_IWUSR)
+    os.replace(partial, root / file.path)
+    return seen_of(os.lstat(root / file.path))
+
+
+def put_link(root: Path, path: str, target: str) -> bool:
+    """Make a link, unless something else is there. True if it was made or changed."""
+    make_parents(root, path)
+    at = root / path
+    if at.is_symlink():
+        if os.readlink(at) == target:
+            return False
+        os.unlink(at)
+    elif at.exists():
+        return False
+    os.symlink(target, at)
+    return True
+
+
+def put_aside(root: Path, paths: Iterable[str]) -> list[str]:
+    """Rename files that were cut off to NAME.unfinished, so that nobody takes them for whole; gives those renamed."""
+    done = []
+    for path in paths:
+        if is_temporary(path):
+            continue
+        try:
+            os.replace(root / path, root / f"{path}.unfinished")
+            done.append(path)
+        except OSError:
+            continue
+    return done

@@ -1,0 +1,192 @@
+"""docker and podman: which of them works on this node, and the command line that each wants. Pure but for `find`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from .. import processes
+
+_ANSWER_SECONDS = 30.0
+_WORDS = 400
+# Where the program in the container finds its way: variables, then a Python, then what to run in it.
+SHELL = "/bin/sh"
+_CAP_SYS_RESOURCE = 24
+STACK_BYTES = 67108864
+
+
+class EngineError(OSError):
+    """No container can be run here; the text says why, and what to do."""
+
+
+class Engine(NamedTuple):
+    """A container engine that works.
+
+    Attributes:
+        program: Its path.
+        kind: "docker" or "podman": how it is spoken to (`docker` may be podman by another name).
+        rootless: It runs as the user, who is root inside (docker) or can be kept as who he is (podman).
+    """
+
+    program: str
+    kind: str
+    rootless: bool = False
+
+
+class Said(NamedTuple):
+    """How a command of an engine ended."""
+
+    code: int
+    out: str
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """What a container is to be.
+
+    Attributes:
+        name: By which it is found again.
+        user: User id, group id, and further groups whose files it may use.
+        mounts: Source on the node, path inside, and whether it is read-only.
+        gpus: It gets all GPUs; `CUDA_VISIBLE_DEVICES` says which are the task's.
+        devices: Further devices, such as /dev/infiniband.
+        limits: Whether the limits on locked memory and stack may be lifted.
+    """
+
+    name: str
+    image: str
+    user: tuple[int, int, tuple[int, ...]]
+    mounts: tuple[tuple[str, str, bool], ...] = ()
+    gpus: bool = False
+    devices: tuple[str, ...] = ()
+    limits: bool = True
+
+
+def run_command(engine: Engine, outline: Outline, program: Sequence[str]) -> list[str]:
+    """The command line that runs `program`, arguments of a shell, in a container. No value of a variable is on it."""
+    words = [engine.program, "run", "--rm", "--pull", "never", "--name", outline.name]
+    # As on the node itself: addresses, shared memory, and processes that the agent can see and signal.
+    words += ["--network", "host", "--ipc", "host", "--pid", "host"]
+    if outline.limits:
+        words += ["--ulimit", "memlock=-1", "--ulimit", f"stack={STACK_BYTES}"]
+    # For stacks of hanging ranks; and files of the user are to be used whatever they are labelled.
+    words += ["--cap-add", "SYS_PTRACE", "--security-opt", "label=disable"]
+    words += _user(engine, outline)
+    if outline.gpus:
+        every = ["--gpus", "all"] if engine.kind == "docker" else ["--device", "nvidia.com/gpu=all"]
+        words += every
+    for device in outline.devices:
+        words += ["--device", device]
+    for source, target, read_only in outline.mounts:
+        # By name, since a path may have a colon in it.
+        quoted = f"type=bind,source={_csv(source)},target={_csv(target)}"
+        words += ["--mount", f"{quoted},readonly" if read_only else quoted]
+    words += ["--workdir", "/", "--entrypoint", SHELL, outline.image]
+    return [*words, *program]
+
+
+def exec_command(
+    engine: Engine, name: str, program: Sequence[str], *, terminal: bool = False
+) -> list[str]:
+    """The command line that runs something beside what already runs in a container."""
+    return [engine.program, "exec", "-it" if terminal else "-i", name, *program]
+
+
+def _user(engine: Engine, outline: Outline) -> list[str]:
+    """Whoever the agent is, so that what is written belongs to the user."""
+    uid, gid, groups = outline.user
+    if engine.rootless and engine.kind == "docker":
+        return []
+    words = ["--user", f"{uid}:{gid}"]
+    if engine.rootless:
+        words = ["--userns", "keep-id", *words, "--group-add", "keep-groups"]
+    elif uid != 0:
+        words += [word for group in groups if group != gid for word in ("--group-add", str(group))]
+    return words
+
+
+def _csv(path: str) -> str:
+    if "," in path or '"' in path:
+        raise EngineError(
+            f"{path!r} cannot be shown in a container: its name has a comma or a quote"
+        )
+    return path
+
+
+async def find() -> Engine:
+    """The first of docker and podman that answers.
+
+    Raises:
+        EngineError: Neither does.
+    """
+    problems = []
+    for name in ("docker", "podman"):
+        program = shutil.which(name)
+        if program is None:
+            problems.append(f"{name} is not installed")
+            continue
+        kind = "podman" if "podman" in (await ask([program, "--version"])).out.lower() else name
+        what = (
+            "{{.SecurityOptions}}" if kind == "docker" else "rootless={{.Host.Security.Rootless}}"
+        )
+        told = await ask([program, "info", "--format", what])
+        if told.code == 0:
+            word = "name=rootless" if kind == "docker" else "rootless=true"
+            return Engine(program, kind, word in told.out)
+        problems.append(f"{name}: {told.words or f'exit code {told.code}'}")
+    raise EngineError(
+        f"image= needs docker or podman on this node, and neither works ({'; '.join(problems)}). Install one of them, "
+        "let this user use it, or leave image out"
+    )
+
+
+async def ask(words: Sequence[str], seconds: float = _ANSWER_SECONDS) -> Said:
+    """Run a command of an engine to its end."""
+    try:
+        child = await asyncio.create_subprocess_exec(
+            *words,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=environment(),
+            cwd="/",
+            start_new_session=True,
+        )
+    except OSError as error:
+        return Said(127, "", f"{words[0]}: {error.strerror}")
+    try:
+        async with asyncio.timeout(seconds):
+            out, err = await child.communicate()
+    except TimeoutError:
+        processes.send_group(child.pid, signal.SIGKILL)
+        await child.wait()
+        return Said(124, "", f"no answer within {seconds:g} s")
+    except BaseException:
+        processes.send_group(child.pid, signal.SIGKILL)
+        raise
+    assert child.returncode is not None
+    said = " ".join(err.decode(errors="replace").split())
+    return Said(child.returncode, out.decode(errors="replace"), said[-_WORDS:])
+
+
+def environment() -> dict[str, str]:
+    """For the engine's own processes: they outlive a task's on purpose, to clean up after a container."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("FLOW_")}
+
+
+def may_lift_limits(engine: Engine) -> bool:
+    """Whether the engine can give a container more than this process has: its daemon can; podman is as we are."""
+    if engine.kind == "docker":
+        return not engine.rootless
+    try:
+        with open("/proc/self/status", encoding="ascii") as file:
+            mine = next(line.split()[1] for line in file if line.startswith("CapEff:"))
+    except (OSError, StopIteration):
+        return False
+    return not engine.rootless and bool(int(mine, 16) >> _CAP_SYS_RESOURCE & 1)

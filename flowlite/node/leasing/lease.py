@@ -1,0 +1,209 @@
+"""The lease of a host: one task at a time, whoever asks.
+
+The lock is a name that the kernel gives to one process at a time, for all users of the host: a Unix socket in the
+abstract namespace. A small process, the holder (holder.py), has it from the launch on, answers who holds the host, and
+loses it when it dies, however that happens; no file can be left over, and no clock is involved.
+
+`agent.pyz lease take|release|keep|show` reads a request as JSON from its standard input and writes the answer as JSON:
+
+    take     {"lease", "token", "task", "name", "client", "label", "instance", "root", "home", "ttl", "data",
+              "towards": [addresses], "make": [directories]}
+             -> {"ok": true, "lease": {...}, "address": …, "boot": …} or {"ok": false, "held": {...}}
+    release  {"token"} or {"task", "client"}: ends everything of the task on this host, and removes its directory
+    keep     {"task", "client", "seconds", "data"}: ends the task, but keeps the host for its owner, and with it what
+             was imported there (kept.py)
+    show     {} -> {"ok": true, "held": {...} or null}
+
+An owner is a user of the host together with a FLOW_HOME (`client`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+import sys
+import time
+
+from .. import net
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+NAME = "flowlite-host"
+MARKER = "FLOW_LEASE"
+"""Variable of every process that belongs to a lease: `name/id`."""
+ANSWER_SECONDS = 15.0
+"""A release waits until the last process has died."""
+_TAKE_TRIES = 20
+_MOST_BYTES = 1 << 20
+
+
+def ask(request: Mapping[str, Any], name: str = NAME) -> dict[str, Any] | None:
+    """What the holder answers; None if nobody holds the host.
+
+    A holder that does not answer (it is stopped, or its host is starved) holds the host all the same.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(ANSWER_SECONDS)
+        try:
+            connection.connect(address(name))
+        except ConnectionRefusedError:
+            return None
+        except (TimeoutError, BlockingIOError):
+            return _silent(None)
+        try:
+            connection.sendall(json.dumps(dict(request)).encode() + b"\n")
+            answer = read_line(connection)
+        except TimeoutError:
+            return _silent(peer_uid(connection))
+        except OSError:
+            answer = b""
+    # It ended while we asked: the host is free, or about to be.
+    return json.loads(answer) if answer else None
+
+
+def take(request: Mapping[str, Any], name: str = NAME) -> dict[str, Any]:
+    """Takes the host for a task, or says who holds it. The same token again gives the same lease."""
+    from . import holder
+
+    answer: dict[str, Any] | None = None
+    for _ in range(_TAKE_TRIES):
+        answer = ask({**request, "do": "take"}, name)
+        if answer is None:
+            answer = holder.start(request, name)
+        if answer is not None:
+            break
+        # Somebody was quicker, or is just leaving.
+        time.sleep(0.02)
+    if answer is None:
+        return {"ok": False, "held": {"state": "unclear"}, "error": "the lease cannot be made"}
+    if answer["ok"]:
+        answer["boot"] = _boot_id()
+        answer["address"] = _address(request.get("towards", ()))
+        answer["problem"] = _make(request.get("make", ()))
+    return answer
+
+
+def release(request: Mapping[str, Any], name: str = NAME) -> dict[str, Any]:
+    """Ends a task on this host. What its lease left behind when it lapsed is removed, too."""
+    answer = ask({**request, "do": "release"}, name)
+    if answer is not None and not answer.get("other"):
+        return answer
+    # Held by nobody, or by somebody else: of this task there is at most a directory.
+    return {"ok": True, "gone": _forget(request)}
+
+
+def show(name: str = NAME) -> dict[str, Any]:
+    """Who holds the host."""
+    return {"ok": True, "held": (ask({"do": "show"}, name) or {}).get("held")}
+
+
+def address(name: str) -> str:
+    """The name as the kernel wants it: abstract names begin with a zero byte."""
+    if not sys.platform.startswith("linux"):
+        raise OSError("hosts are leased on Linux only; this one runs " + sys.platform)
+    return "\0" + name
+
+
+def peer_uid(connection: socket.socket) -> int:
+    """The user at the other end, as the kernel knows it."""
+    size = struct.calcsize("3i")
+    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    return int(struct.unpack("3i", found)[1])
+
+
+def read_line(connection: socket.socket) -> bytes:
+    """One line, or b"" if the other side leaves before it is complete."""
+    got = b""
+    while not got.endswith(b"\n"):
+        block = connection.recv(65536)
+        if not block or len(got) > _MOST_BYTES:
+            return b""
+        got += block
+    return got
+
+
+def user_name(uid: int) -> str:
+    """A user's name, or the number where there is none."""
+    try:
+        import pwd
+
+        return pwd.getpwuid(uid).pw_name
+    except (ImportError, KeyError):
+        return f"uid {uid}"
+
+
+def _boot_id() -> str:
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def _silent(uid: int | None) -> dict[str, Any]:
+    held: dict[str, Any] = {"state": "silent"}
+    if uid is not None:
+        held |= {"uid": uid, "user": user_name(uid)}
+    return {"ok": False, "held": held}
+
+
+def _address(towards: Any) -> str | None:
+    """This host's address on the way to the first of the others that there is a way to."""
+    for other in towards:
+        own = net.address_towards(str(other))
+        if own is not None and not own.startswith("127.") and own != "::1":
+            return own
+    return None
+
+
+def _make(directories: Any) -> str:
+    """Makes directories of shared volumes; "" or what is wrong."""
+    for each in directories:
+        try:
+            os.makedirs(os.path.expanduser(str(each)), exist_ok=True)
+        except OSError as error:
+            return f"{each}: {error.strerror}"
+    return ""
+
+
+def _forget(request: Mapping[str, Any]) -> bool:
+    from . import tidy
+
+    root, home = str(request.get("root", "")), str(request.get("home", ""))
+    return tidy.remove_home(root, home) if root and home else False
+
+
+def _templates() -> list[dict[str, Any]]:
+    """The processes of this user that wait with their imports for the next task."""
+    from .. import kept, warm
+
+    try:
+        found = kept.all_of(warm.socket_directory())
+    except OSError:
+        return []
+    return [{"pid": each.pid, "start": each.start} for each in found]
+
+
+def main(arguments: list[str]) -> int:
+    """`lease WHAT [NAME]`. 0 also where the answer is no."""
+    what, name = arguments[0], arguments[1] if len(arguments) > 1 else NAME
+    request = json.load(sys.stdin)
+    if what == "take":
+        answer = take(request, name)
+    elif what == "release":
+        answer = release(request, name)
+    elif what == "keep":
+        spared = {**request, "do": "keep", "spare": _templates()}
+        answer = ask(spared, name) or {"ok": False, "held": None}
+    elif what == "show":
+        answer = show(name)
+    else:
+        sys.stderr.write(f"lease: {what!r} is none of take, release, keep, show\n")
+        return 2
+    sys.stdout.write(json.dumps(answer) + "\n")
+    return 0

@@ -1,0 +1,211 @@
+"""What a task leaves on a host: its processes, its mounts, its directory, and what is kept by content hash.
+
+Below the node's root:
+
+    blobs/ envs/         kept for the next task, by content hash, until nobody has used them for a while
+    tasks/<instance>/    the home of one node of one task
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import stat
+import time
+
+from .. import processes
+from . import lease
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+KILL_SECONDS = 10.0
+UNUSED_SECONDS = 14 * 86400.0
+
+
+# Processes
+
+
+def members(marker: str) -> set[int]:
+    """Processes that bear the marker of a lease, and all below them."""
+    found = processes.marked({lease.MARKER: marker})
+    return (found | processes.descendants(found)) - {os.getpid()}
+
+
+def strays(name: str, marker: str) -> set[int]:
+    """Processes of other leases of this name: nobody holds them any more.
+
+    A name counts within one network namespace; a container on this host may have a lease of its own.
+    """
+    prefix, own = f"{name}/", _network(os.getpid())
+    found = set()
+    for pid, row in processes.table().items():
+        bears = processes.environment_of(pid).get(lease.MARKER, "")
+        if bears.startswith(prefix) and bears != marker and not row.dead and pid != os.getpid():
+            found |= {pid} if _network(pid) == own else set()
+    return found
+
+
+def _network(pid: int) -> str:
+    try:
+        return os.readlink(f"/proc/{pid}/ns/net")
+    except OSError:
+        return ""
+
+
+def kill(find: Callable[[], set[int]]) -> set[int]:
+    """Kills what `find` finds until it finds nothing; gives what does not die."""
+    until = time.monotonic() + KILL_SECONDS
+    while found := find():
+        for pid in found:
+            processes.send(pid, signal.SIGKILL)
+        pause = 0.0005
+        while any(processes.is_alive(pid) for pid in found):
+            if time.monotonic() > until:
+                return found
+            time.sleep(pause)
+            pause = min(0.05, pause * 2)
+    return set()
+
+
+# Signs of life
+
+
+def agent_lives(home: str) -> bool:
+    """Whether the agent of any attempt runs."""
+    for attempt in _attempts(home):
+        try:
+            with open(os.path.join(attempt, "agent.pid"), "rb") as file:
+                noted = json.load(file)
+            if processes.is_alive(int(noted["pid"]), str(noted["start"])):
+                return True
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return False
+
+
+def facts(*directories: str) -> dict[str, tuple[int, int]]:
+    """Size and time of what lies in some directories and their attempts: another answer means that somebody writes."""
+    found = {}
+    for directory in directories:
+        for each in (directory, *_attempts(directory)):
+            with contextlib.suppress(OSError), os.scandir(each) as entries:
+                for entry in entries:
+                    with contextlib.suppress(OSError):
+                        status = entry.stat(follow_symlinks=False)
+                        found[entry.path] = (status.st_size, status.st_mtime_ns)
+    return found
+
+
+def _attempts(home: str) -> list[str]:
+    try:
+        names = os.listdir(home)
+    except OSError:
+        return []
+    return [os.path.join(home, name) for name in names if name[:1] == "a" and name[1:].isdigit()]
+
+
+# Directories
+
+
+def remove_home(root: str, home: str) -> bool:
+    """Removes a task's directory with all that is in it, never what is mounted there. False if something stays."""
+    tasks = os.path.realpath(os.path.join(root, "tasks"))
+    inside = os.path.realpath(os.path.dirname(home)) == tasks and not os.path.islink(home)
+    if not inside or not os.path.basename(home).strip("."):
+        return False
+    unmount_below(home)
+    with contextlib.suppress(OSError):
+        _remove(home, set(mounts_below(home)))
+    return not os.path.lexists(home)
+
+
+def mounts_below(directory: str) -> list[str]:
+    """What is mounted in a directory or below it, the deepest first."""
+    wanted = os.path.realpath(directory)
+    found = []
+    with contextlib.suppress(OSError), open("/proc/self/mountinfo", encoding="utf-8") as file:
+        for line in file:
+            point = line.split()[4].encode().decode("unicode_escape")
+            if point == wanted or point.startswith(wanted + "/"):
+                found.append(point)
+    return sorted(found, key=len, reverse=True)
+
+
+def unmount_below(directory: str) -> None:
+    """Takes away buckets and shared volumes, also those whose server has died."""
+    points = mounts_below(directory)
+    if points:
+        # Long to import, and rarely needed.
+        import subprocess
+    for point in points:
+        for command in (["fusermount3", "-uz", point], ["umount", "-l", point]):
+            with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+                done = subprocess.run(command, capture_output=True, timeout=10.0, check=False)
+                if done.returncode == 0:
+                    break
+
+
+def _remove(path: str, mounted: set[str]) -> None:
+    """Removes a tree. Links are removed, not followed; mounts, and other file systems, are left alone."""
+    status = os.lstat(path)
+    if not stat.S_ISDIR(status.st_mode):
+        os.unlink(path)
+        return
+    if os.path.realpath(path) in mounted or os.lstat(os.path.dirname(path)).st_dev != status.st_dev:
+        return
+    # A worker may have made it unreadable, for itself or for us.
+    os.chmod(path, 0o700)
+    with os.scandir(path) as entries:
+        names = [entry.path for entry in entries]
+    for each in names:
+        with contextlib.suppress(OSError):
+            _remove(each, mounted)
+    os.rmdir(path)
+
+
+def by_age(root: str, unused: float = UNUSED_SECONDS) -> list[str]:
+    """Removes what nobody has used for so long; gives the paths. What a task of any host uses stays."""
+    removed = []
+    for path, used in _kept(root):
+        # By this host's own clock on both sides, so that it does not matter whether it is right.
+        if time.time() - used > unused:
+            with contextlib.suppress(OSError):
+                _remove(path, set(mounts_below(path)))
+                removed.append(path)
+    if os.path.isdir(os.path.join(root, "envs")):
+        # Not at the top: a holder has no need of what this brings along.
+        from pathlib import Path
+
+        from ..pythons import environments as pythons
+
+        environments = Path(root, "envs")
+        removed += [str(environments / name) for name in pythons.clean(environments, unused)]
+    return removed
+
+
+def _kept(root: str) -> Iterator[tuple[str, float]]:
+    """Path and last use of files kept by their hash, and of what lapsed leases have left."""
+    for entry in _entries(os.path.join(root, "blobs")):
+        with contextlib.suppress(OSError):
+            status = entry.stat(follow_symlinks=False)
+            if status.st_nlink == 1:
+                # A link made or taken away changes the ctime of what it leads to.
+                yield entry.path, max(status.st_mtime, status.st_ctime)
+    for entry in _entries(os.path.join(root, "tasks")):
+        with contextlib.suppress(OSError):
+            if entry.is_dir(follow_symlinks=False) and not agent_lives(entry.path):
+                within = facts(entry.path).values()
+                newest = max((time_ns / 1e9 for _, time_ns in within), default=0.0)
+                yield entry.path, max(newest, entry.stat(follow_symlinks=False).st_mtime)
+
+
+def _entries(directory: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(directory) as entries:
+            return list(entries)
+    except OSError:
+        return []

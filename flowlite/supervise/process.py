@@ -1,0 +1,73 @@
+"""The process of a supervisor: it leads its task to the end and leaves, or waits for the next one (spare.py)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flowlite.errors import FlowError, LeaseLost
+from flowlite.provider import get_provider
+from flowlite.store import Store
+from flowlite.supervise import identity
+from flowlite.supervise.leading import LEASE_SECONDS, say
+from flowlite.supervise.supervisor import Supervisor
+
+if TYPE_CHECKING:
+    from flowlite.supervise.spare import Spare
+
+
+def main() -> None:
+    """Leads the task of the command line, if nobody else does, and those that are handed over after it."""
+    task_id, home = sys.argv[1], Path(os.environ["FLOW_HOME"])
+    waiting: Spare | None = None
+    while True:
+        code, seconds = _lead(task_id, home)
+        # One that did not come to the end of its task must be seen to be gone.
+        if code != 0 or seconds <= 0:
+            break
+        waiting = waiting or _as_spare()
+        handed = waiting.wait(home, seconds)
+        if handed is None:
+            break
+        handed.begin(home)
+        task_id = handed.task_id
+    # Threads that wait for a node that does not answer must not hold the process back.
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _as_spare() -> Spare:
+    # Only who keeps nodes warm pays for the import.
+    from flowlite.supervise.spare import Spare
+
+    return Spare()
+
+
+def _lead(task_id: str, home: Path) -> tuple[int, float]:
+    """Leads a task to its end; gives an exit code, and for how long its nodes are kept for the next one."""
+    code, seconds = 0, 0.0
+    try:
+        store = Store(home / "state.db")
+        lease = store.acquire_lease(
+            task_id, identity.owner(), LEASE_SECONDS, is_dead=identity.provably_dead
+        )
+        record = store.get_task(task_id)
+        if lease is not None and not record.final:
+            supervisor = Supervisor(store, home, record, lease, get_provider(record.provider))
+            asyncio.run(supervisor.run())
+            store.release_lease(lease)
+            seconds = supervisor.warm_seconds
+        store.close()
+    except LeaseLost as error:
+        say(str(error))
+    except FlowError as error:
+        say(f"{type(error).__name__}: {error}")
+        code = 1
+    except Exception:
+        say(traceback.format_exc())
+        code = 1
+    return code, seconds
