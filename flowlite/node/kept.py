@@ -106,11 +106,29 @@ def all_of(directory: str) -> list[Kept]:
 
 
 def make_room(directory: str, most: int) -> None:
-    """Have those unused for longest end, so that one more makes `most` at the most; those in use stay."""
+    """Have those unused for longest end, so that one more makes `most` at the most; those in use stay.
+
+    To be called `alone`.
+    """
+    _tidy(directory)
     present = all_of(directory)
     idle = [each for each in present if not each.agents]
     for each in idle[: max(0, len(present) + 1 - most)]:
         tell(each.socket, "retire")
+
+
+def _tidy(directory: str) -> None:
+    """Remove what templates that were killed have left."""
+    for name in os.listdir(directory):
+        path = os.path.join(directory, name)
+        if name.startswith(PREFIX) and "." not in name:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+                try:
+                    probe.connect(path)
+                except ConnectionRefusedError:
+                    forget(path)
+                except OSError:
+                    continue
 
 
 def end(templates: list[Kept]) -> None:

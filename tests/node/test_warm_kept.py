@@ -296,6 +296,16 @@ class TestWhenItGoes:
         assert processes.is_alive(templates[0])
         third.close()
 
+    def test_what_a_killed_one_left_is_removed_with_the_next_start(self) -> None:
+        client = Client(spec_of(environment={"N": "1"}))
+        os.kill(client.ready["template"], signal.SIGKILL)
+        client.close()
+        gone(client.ready["template"])
+        left = Path(client.ready["socket"])
+        assert left.exists()
+        Client(spec_of(environment={"N": "2"})).close()
+        assert not list(left.parent.glob(f"{left.name}*"))
+
     def test_those_in_use_stay(self) -> None:
         clients = [Client(spec_of(environment={"N": str(n)}, most=1)) for n in range(3)]
         assert all(processes.is_alive(client.ready["template"]) for client in clients)
