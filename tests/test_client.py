@@ -76,7 +76,9 @@ def paid(flow_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         __import__("flowlite.provider").provider.SHIPPED, "paid", f"{__name__}:PaidProvider"
     )
     # No supervisor: these tests end where its work begins.
-    monkeypatch.setattr("flowlite.supervise.start.start_supervisor", lambda home, task_id, spare=False: 0)
+    monkeypatch.setattr(
+        "flowlite.supervise.start.start_supervisor", lambda home, task_id, spare=False: 0
+    )
     monkeypatch.setattr(
         "flowlite.supervise.start.ensure_supervisors", lambda store, home, *, only=None: []
     )

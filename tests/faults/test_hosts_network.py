@@ -117,7 +117,7 @@ WRITE = """
 import os, random, sys, time
 chance, out = random.Random(int(os.environ["RANK"])), sys.stdout.buffer
 while not os.path.exists(sys.argv[1]):
-    out.write(chance.randbytes(chance.randint(1, 6_000)))
+    out.write(chance.randbytes(chance.randint(1, 12_000)))
     out.flush()
     time.sleep(0.01)
 """
@@ -153,7 +153,7 @@ def test_a_thousand_disconnects_of_the_log_reader_lose_and_double_nothing(
                 proxy.random = Uneven(7)
                 gang.link = _reader(gang, proxy)
                 await gang.until("started")
-                proxy.budget = (500, 900_000)
+                proxy.budget = (500, 400_000)
                 proxy.tear()
                 following = asyncio.create_task(gang.until("ended", within=200))
                 while proxy.breaks < 1000:
