@@ -251,6 +251,26 @@ def end_all(
         time.sleep(0.01)
 
 
+def kill_all(find: Callable[[], set[int]], give_up: float = 10.0) -> set[int]:
+    """SIGKILL to whatever `find` finds until it finds nothing.
+
+    Returns:
+        What could not be ended within `give_up` seconds: it waits for a device or a file system.
+    """
+    until = time.monotonic() + give_up
+    while found := find():
+        for pid in found:
+            send(pid, signal.SIGKILL)
+        # Looking at all processes of the machine takes longer than most need to die.
+        pause = 0.0005
+        while any(is_alive(pid) for pid in found):
+            if time.monotonic() > until:
+                return found
+            time.sleep(pause)
+            pause = min(0.05, pause * 2)
+    return set()
+
+
 def _prctl(option: int, value: int) -> bool:
     if not LINUX:
         return False

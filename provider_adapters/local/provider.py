@@ -6,10 +6,9 @@ import dataclasses
 import hashlib
 import json
 import shutil
-import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,9 +33,6 @@ from provider_adapters.local.volumes import Volumes
 if TYPE_CHECKING:
     from flowlite.connect.base import Connection
     from flowlite.spec import TaskConfig
-
-# A process that SIGKILL does not end within this time waits for a device or a file system.
-_KILL_SECONDS = 10.0
 
 
 class LocalProvider(Provider):
@@ -239,9 +235,11 @@ class LocalProvider(Provider):
         """Kills every process of these instances, or of the whole task; gives those that would not die."""
         if ending is None:
             markers = {"FLOW_TASK_ID": task_id, "FLOW_HOME": str(self._home)}
-            return _kill(lambda: processes.marked(markers))
+            return processes.kill_all(lambda: processes.marked(markers))
         homes = [self._node_home(instance) for instance in ending]
-        return _kill(lambda: {pid for home in homes for pid in _processes_of_node(home)})
+        return processes.kill_all(
+            lambda: {pid for home in homes for pid in _processes_of_node(home)}
+        )
 
     def _tasks_with_processes(self, task_id: str | None) -> set[str]:
         markers = {"FLOW_HOME": str(self._home)}
@@ -268,22 +266,6 @@ def _instances(task_id: str, entry: dict[str, Any]) -> list[Instance]:
         )
         for name in entry["instances"]
     ]
-
-
-def _kill(find: Callable[[], set[int]]) -> set[int]:
-    """Kills what `find` finds until it finds nothing; gives what does not die."""
-    deadline = time.monotonic() + _KILL_SECONDS
-    while found := find():
-        for pid in found:
-            processes.send(pid, signal.SIGKILL)
-        # Looking at all processes of the machine takes longer than most need to die.
-        pause = 0.0005
-        while any(processes.is_alive(pid) for pid in found):
-            if time.monotonic() > deadline:
-                return found
-            time.sleep(pause)
-            pause = min(0.05, pause * 2)
-    return set()
 
 
 def _kept_socket(home: Path) -> str:

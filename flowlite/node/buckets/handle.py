@@ -11,11 +11,10 @@ import contextlib
 import json
 import logging
 import os
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .. import processes, staging
+from .. import companion, staging
 from ..config import AttemptPaths
 
 END_SECONDS = 20.0
@@ -51,18 +50,10 @@ class Buckets:
         Raises:
             BucketsError: One of them cannot be read or shown.
         """
-        command = processes.own_command(
-            sys.executable, "buckets", str(self._paths.directory), flags=("-I", "-S")
+        directory = self._paths.directory
+        self._guard = await companion.start(
+            "buckets", str(directory), log=directory / "buckets.log"
         )
-        with open(self._paths.directory / "buckets.log", "ab") as said:
-            self._guard = await asyncio.create_subprocess_exec(
-                *command,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=said,
-                cwd="/",
-                start_new_session=True,
-            )
         told = await self._hear()
         if told is None:
             raise BucketsError(

@@ -11,12 +11,11 @@ import contextlib
 import json
 import logging
 import os
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from .. import processes
+from .. import companion
 from ..config import AgentConfig, AttemptPaths, write_atomically
 
 NAME = "checkpoint"
@@ -204,18 +203,8 @@ class Checkpoints:
         }
         file = self._paths.directory / "checkpoints.json"
         write_atomically(file, json.dumps(order))
-        command = processes.own_command(
-            sys.executable, "checkpoints", str(file), str(os.getpid()), flags=("-I", "-S")
-        )
-        with open(self._paths.directory / "checkpoints.log", "ab") as said:
-            self._process = await asyncio.create_subprocess_exec(
-                *command,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=said,
-                cwd="/",
-                start_new_session=True,
-            )
+        log = self._paths.directory / "checkpoints.log"
+        self._process = await companion.start("checkpoints", str(file), str(os.getpid()), log=log)
         self._hearing = asyncio.create_task(self._hear(self._process))
 
     def _memory(self) -> Path:

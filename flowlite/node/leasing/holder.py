@@ -278,7 +278,7 @@ class Holder:
 
     def sweep(self) -> None:
         """Ends what a lease of this name left running when its holder and guard were killed."""
-        tidy.kill(lambda: tidy.strays(self._name, self._marker))
+        processes.kill_all(lambda: tidy.strays(self._name, self._marker))
 
     def _kill(self, spare: Iterable[Mapping[str, Any]]) -> set[int]:
         spared = {
@@ -286,7 +286,7 @@ class Holder:
             for each in spare
             if processes.is_alive(int(each["pid"]), str(each["start"]))
         }
-        return tidy.kill(lambda: tidy.members(self._marker) - spared)
+        return processes.kill_all(lambda: tidy.members(self._marker) - spared)
 
     @property
     def _home(self) -> str:

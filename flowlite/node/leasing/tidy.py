@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import stat
 import time
 
@@ -20,9 +19,8 @@ from . import lease
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-KILL_SECONDS = 10.0
 UNUSED_SECONDS = 14 * 86400.0
 
 
@@ -54,21 +52,6 @@ def _network(pid: int) -> str:
         return os.readlink(f"/proc/{pid}/ns/net")
     except OSError:
         return ""
-
-
-def kill(find: Callable[[], set[int]]) -> set[int]:
-    """Kills what `find` finds until it finds nothing; gives what does not die."""
-    until = time.monotonic() + KILL_SECONDS
-    while found := find():
-        for pid in found:
-            processes.send(pid, signal.SIGKILL)
-        pause = 0.0005
-        while any(processes.is_alive(pid) for pid in found):
-            if time.monotonic() > until:
-                return found
-            time.sleep(pause)
-            pause = min(0.05, pause * 2)
-    return set()
 
 
 # Signs of life

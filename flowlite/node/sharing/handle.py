@@ -12,11 +12,10 @@ import contextlib
 import json
 import logging
 import os
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .. import processes, staging
+from .. import companion, staging
 from ..config import AgentConfig, AttemptPaths
 
 SHARE = "sshfs"
@@ -124,18 +123,9 @@ class Sharing:
             log.warning("%s cannot be unmounted", left)
 
     async def _start(self, what: str, *arguments: str) -> Mapping[str, Any]:
-        command = processes.own_command(
-            sys.executable, what, str(self._paths.directory), *arguments, flags=("-I", "-S")
-        )
-        with open(self._paths.directory / "sharing.log", "ab") as said:
-            self._process = await asyncio.create_subprocess_exec(
-                *command,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=said,
-                cwd="/",
-                start_new_session=True,
-            )
+        directory = self._paths.directory
+        log = directory / "sharing.log"
+        self._process = await companion.start(what, str(directory), *arguments, log=log)
         try:
             async with asyncio.timeout(_START_SECONDS):
                 told = await self._hear()
