@@ -24,7 +24,7 @@ env: $(ENV_READY) ## the environment in .venv, made if it is missing
 train: $(ENV_READY) ## train on handwritten digits: 4 local nodes, 2 processes each
 	@$(PY) examples/digits_ddp.py
 
-test: $(ENV_READY) ## all tests (under 10 minutes on 2 cores)
+test: $(ENV_READY) ## all tests (about 25 minutes on 2 cores with TEST_PROCESSES=4)
 	$(PY) -m pytest -n $(TEST_PROCESSES) --dist worksteal
 
 test-quick: $(ENV_READY) ## the tests that take under 3 minutes on 2 cores

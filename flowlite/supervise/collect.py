@@ -136,8 +136,19 @@ def _write(descriptor: int, data: memoryview) -> None:
 
 
 def add_all(
-    collector: Collector, rank: int, node: int, stream: str, blocks: Iterable[bytes], at: float
+    collector: Collector,
+    rank: int,
+    node: int,
+    stream: str,
+    offset: int,
+    blocks: Iterable[bytes],
+    at: float,
 ) -> None:
-    """Adds blocks that follow on what is here."""
+    """Adds blocks of which the first one begins at `offset`.
+
+    They keep the places they were read from: the same bytes may come from elsewhere meanwhile, such as an earlier
+    reading that was given up and now goes on.
+    """
     for block in blocks:
-        collector.add(rank, node, stream, collector.size(rank, stream), at, block)
+        collector.add(rank, node, stream, offset, at, block)
+        offset += len(block)

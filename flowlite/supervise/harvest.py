@@ -108,8 +108,9 @@ class Harvest:
 
     def _sweep(self, node: Node, rank: int, stream: str) -> None:
         with suppress(FileNotFoundError):
-            blocks = node.read(f"r{rank}.{stream}", self.collector.size(rank, stream))
-            add_all(self.collector, rank, node.rank, stream, blocks, time.time())
+            offset = self.collector.size(rank, stream)
+            blocks = node.read(f"r{rank}.{stream}", offset)
+            add_all(self.collector, rank, node.rank, stream, offset, blocks, time.time())
 
 
 def _is_ours(problem: Exception | None) -> bool:

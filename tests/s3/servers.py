@@ -102,6 +102,8 @@ class S3Server:
         """Let it hang: connections are accepted, and nothing is answered."""
         for each in self._running:
             each.send_signal(signal.SIGSTOP)
+        for each in self._running:
+            eventually(lambda each=each: _all_stopped(each.pid), what="the server stands still")
 
     def resume(self) -> None:
         for each in self._running:
@@ -275,6 +277,15 @@ def rclone_with_server() -> str | None:
             if asked.returncode == 0 and "--auth-key" in asked.stdout:
                 return program
     return None
+
+
+def _all_stopped(pid: int) -> bool:
+    """Whether every thread of a process stands still: a signal reaches them one after the other."""
+    states = [
+        stat.read_text().rpartition(")")[2].split()[0]
+        for stat in Path(f"/proc/{pid}/task").glob("*/stat")
+    ]
+    return bool(states) and set(states) == {"T"}
 
 
 def free_port() -> int:

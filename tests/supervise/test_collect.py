@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -128,6 +129,20 @@ def test_more_streams_than_may_be_open(tmp_path: Path) -> None:
     assert paths.stream(1, 0, 7, "out").read_bytes() == b"xxxy"
 
 
+def test_what_two_readings_bring_is_here_once(tmp_path: Path) -> None:
+    """A reading of the disk was given up, another one has brought all of it, and now the first one goes on."""
+    collector, paths = new(tmp_path)
+
+    def late() -> Iterator[bytes]:
+        add_all(collector, 0, 0, "out", 0, [b"1\n", b"2\nend\n"], 1.0)
+        yield b"1\n2\n"
+        yield b"end\n"
+
+    add_all(collector, 0, 0, "out", 0, late(), 2.0)
+
+    assert paths.stream(1, 0, 0, "out").read_bytes() == b"1\n2\nend\n"
+
+
 @given(
     content=st.binary(max_size=60),
     cuts=st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=12),
@@ -141,6 +156,7 @@ def test_any_pieces_in_any_order_give_the_stream(
             collector.add(0, 0, "out", start, 1.0, content[start:end])
         if start % 7 == 0:
             collector.close()
-    add_all(collector, 0, 0, "out", [content[collector.size(0, "out") :]], 2.0)
+    have = collector.size(0, "out")
+    add_all(collector, 0, 0, "out", have, [content[have:]], 2.0)
     file = paths.stream(1, 0, 0, "out")
     assert (file.read_bytes() if file.exists() else b"") == content
