@@ -188,7 +188,7 @@ def test_giving_up_before_it_is_open(connection: SshConnection) -> None:
             await soon(lambda: bridges() == [])
 
     asyncio.run(scenario())
-    assert len(os.listdir("/proc/self/fd")) <= descriptors
+    eventually(lambda: len(os.listdir("/proc/self/fd")) <= descriptors)
 
 
 def test_a_loop_that_is_gone(connection: SshConnection) -> None:

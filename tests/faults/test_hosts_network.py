@@ -87,7 +87,7 @@ def test_delay_and_loss_stop_nothing(site: Site) -> None:
     slow_network(site)
     gang = site.submit(shell(COUNT))
     gang.wait("running", timeout=120)
-    eventually(lambda: gang.counted(0) > 60, timeout=60)
+    eventually(lambda: gang.counted(0) > 60, timeout=120)
     site.cluster.laptop.partition()
     pause(6.0)
     site.cluster.laptop.heal()
