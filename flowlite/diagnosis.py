@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 # Where a rank stands when it waits for others: (end of the file name, functions; none means all) -> what it waits in.
@@ -115,7 +115,7 @@ class Diagnosis:
     groups: tuple[Group, ...]
     verdict: str
     missing: tuple[int, ...] = ()
-    waited_for: tuple[int, ...] = field(default=())
+    waited_for: tuple[int, ...] = ()
 
 
 def diagnose(ranks: Iterable[Rank], world_size: int) -> Diagnosis:

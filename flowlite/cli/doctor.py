@@ -6,13 +6,13 @@ import json as json_module
 import os
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from flowlite.cli import output
+from flowlite.cli.asking import ask_program, on_all_nodes
 from flowlite.cli.names import complete_task
 from flowlite.errors import FlowError, NotFound
 
@@ -20,16 +20,13 @@ if TYPE_CHECKING:
     from flowlite.diagnosis import Diagnosis, Group
     from flowlite.task import Task
 
-_MOST_AT_ONCE = 32
-_LOOK_SECONDS = 60.0
+_TOOL_SECONDS = 60.0
 _LINK_SECONDS = 30.0
 # All pairs of so many nodes are measured; of more, each node and the next.
 _ALL_PAIRS = 4
 _SHOWN_FRAMES = 8
 _CLOCK_OFF = 5.0
 _DISK_LOW = 0.05
-
-_Value = TypeVar("_Value")
 
 
 def register(application: typer.Typer, command: str) -> None:
@@ -77,29 +74,6 @@ def doctor(
     output.say(diagnosis.verdict or _nothing_found(diagnosis))
 
 
-def on_all_nodes(task: Task[Any], ask: Callable[[int], _Value]) -> list[_Value]:
-    """What `ask` gives for every node, by rank, all at a time."""
-    with ThreadPoolExecutor(min(_MOST_AT_ONCE, task.num_instances)) as pool:
-        return list(pool.map(ask, range(task.num_instances)))
-
-
-def ask_program(
-    task: Task[Any], node: int, what: str, *, timeout: float = _LOOK_SECONDS
-) -> dict[str, Any]:
-    """What the node's own program answers; {"error"} where it does not."""
-    try:
-        with task.reach(node) as there:
-            done = there.connection.run([*there.program, what, there.home], timeout=timeout)
-    except (FlowError, OSError) as error:
-        return {"error": str(error) or type(error).__name__}
-    try:
-        answer = json_module.loads(done.stdout)
-    except ValueError:
-        said = done.stderr.decode(errors="replace").strip().splitlines()
-        return {"error": said[-1] if said else f"no answer, exit status {done.code}"}
-    return dict(answer)
-
-
 def _look(task: Task[Any], node: int) -> dict[str, Any]:
     before = time.time()
     seen = ask_program(task, node, "look")
@@ -143,7 +117,7 @@ def _serve(task: Task[Any], node: int, token: bytes) -> dict[str, Any]:
     try:
         with task.reach(node) as there:
             argv = [*there.program, "links", "serve", address, str(_LINK_SECONDS)]
-            done = there.connection.run(argv, input=token, timeout=_LOOK_SECONDS)
+            done = there.connection.run(argv, input=token, timeout=_TOOL_SECONDS)
         return {"address": address, **json_module.loads(done.stdout)}
     except (FlowError, OSError, ValueError) as error:
         return {"error": str(error) or type(error).__name__}
@@ -158,7 +132,7 @@ def _measure(
     try:
         with task.reach(a) as there:
             argv = [*there.program, "links", "measure", server["address"], str(server["port"])]
-            done = there.connection.run(argv, input=token, timeout=_LOOK_SECONDS)
+            done = there.connection.run(argv, input=token, timeout=_TOOL_SECONDS)
         return {**link, **json_module.loads(done.stdout)}
     except (FlowError, OSError, ValueError) as error:
         return {**link, "error": str(error) or type(error).__name__}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flowlite.cli import output
-from flowlite.cli.doctor import ask_program, on_all_nodes
+from flowlite.cli.asking import ask_program, on_all_nodes
 from flowlite.cli.names import complete_task
 from flowlite.errors import NotFound
 
