@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from flowlite.errors import FlowError
+from flowlite.node import staging
 from flowlite.provider import Instance, get_provider, provider_names
 from flowlite.store import Store
 from flowlite.supervise import spare
@@ -109,5 +110,6 @@ def _remove_drafts(store: Store, home: Path, found: Reconciled, dry_run: bool) -
             continue
         if directory.name not in known and age > _DRAFT_SECONDS:
             found.removed.append(str(directory))
-            if not dry_run:
+            # What is still mounted there is not ours to delete.
+            if not dry_run and not staging.unmount_below(directory):
                 shutil.rmtree(directory, ignore_errors=True)

@@ -100,36 +100,14 @@ def remove_home(root: str, home: str) -> bool:
     inside = os.path.realpath(os.path.dirname(home)) == tasks and not os.path.islink(home)
     if not inside or not os.path.basename(home).strip("."):
         return False
-    unmount_below(home)
+    # Long to import, for a holder that lives as long as a task and needs it once.
+    from .. import staging
+
+    place = os.path.realpath(home)
+    staging.unmount_below(place)
     with contextlib.suppress(OSError):
-        _remove(home, set(mounts_below(home)))
+        _remove(home, set(staging.mounted_below(place)))
     return not os.path.lexists(home)
-
-
-def mounts_below(directory: str) -> list[str]:
-    """What is mounted in a directory or below it, the deepest first."""
-    wanted = os.path.realpath(directory)
-    found = []
-    with contextlib.suppress(OSError), open("/proc/self/mountinfo", encoding="utf-8") as file:
-        for line in file:
-            point = line.split()[4].encode().decode("unicode_escape")
-            if point == wanted or point.startswith(wanted + "/"):
-                found.append(point)
-    return sorted(found, key=len, reverse=True)
-
-
-def unmount_below(directory: str) -> None:
-    """Takes away buckets and shared volumes, also those whose server has died."""
-    points = mounts_below(directory)
-    if points:
-        # Long to import, and rarely needed.
-        import subprocess
-    for point in points:
-        for command in (["fusermount3", "-uz", point], ["umount", "-l", point]):
-            with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-                done = subprocess.run(command, capture_output=True, timeout=10.0, check=False)
-                if done.returncode == 0:
-                    break
 
 
 def _remove(path: str, mounted: set[str]) -> None:
@@ -156,8 +134,10 @@ def by_age(root: str, unused: float = UNUSED_SECONDS) -> list[str]:
     for path, used in _kept(root):
         # By this host's own clock on both sides, so that it does not matter whether it is right.
         if time.time() - used > unused:
+            from .. import staging
+
             with contextlib.suppress(OSError):
-                _remove(path, set(mounts_below(path)))
+                _remove(path, set(staging.mounted_below(os.path.realpath(path))))
                 removed.append(path)
     if os.path.isdir(os.path.join(root, "envs")):
         # Not at the top: a holder has no need of what this brings along.
