@@ -41,13 +41,13 @@ format: $(ENV_READY) ## rewrite the code as `make check` wants it
 	$(PY) -m ruff check --fix .
 
 hosts: $(ENV_READY) ## N test hosts with sshd on this machine, and a laptop beside them (as root): make hosts N=4
-	@$(PY) -m tests.hosts up $(N)
+	@$(PY) -m flowlite.testing.hosts up $(N)
 
 hosts-shell: $(ENV_READY) ## a shell on that laptop, where `flow` is set up to reach the hosts
-	@$(PY) -m tests.hosts shell
+	@$(PY) -m flowlite.testing.hosts shell
 
 hosts-down: $(ENV_READY) ## take the hosts away, and all that runs on them
-	@$(PY) -m tests.hosts down
+	@$(PY) -m flowlite.testing.hosts down
 
 bench: $(BENCH_READY) ## every figure of docs/performance.md, beside its peer
 	$(PY) -m benchmarks

@@ -11,7 +11,7 @@ from benchmarks.measure import Run, interleave
 from benchmarks.pool import pool
 from benchmarks.table import Row, seconds
 from flowlite import Flow, TaskConfig
-from tests.hosts import Cluster
+from flowlite.testing.hosts import Cluster
 
 SIZES = (4, 16, 64)
 WARM_BOUND = 3.0

@@ -15,7 +15,7 @@ from benchmarks.measure import Run, interleave
 from benchmarks.pool import pool
 from benchmarks.table import Row, seconds
 from flowlite.connect.ssh.connection import SshConnection, resolve_target
-from tests.hosts import Cluster
+from flowlite.testing.hosts import Cluster
 
 HOSTS = 4
 MEGABYTES = 200

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.measure import fresh_home
-from tests.hosts import Cluster
+from flowlite.testing.hosts import Cluster
 
 POOL = "bench"
 

@@ -13,7 +13,7 @@ from benchmarks.table import Row, seconds
 from flowlite import Flow, TaskConfig
 from flowlite.errors import FlowError
 from flowlite.task import Task
-from tests.hosts import Cluster
+from flowlite.testing.hosts import Cluster
 
 NODES, PER_NODE = 3, 2
 NODE_BOUND, WORKER_BOUND, AGAIN_BOUND = 20.0, 2.0, 5.0

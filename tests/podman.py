@@ -21,7 +21,7 @@ from flowlite.connect.uv import uv_here
 from tests.helpers import eventually
 
 if TYPE_CHECKING:
-    from tests.hosts import Host
+    from flowlite.testing.hosts import Host
 
 IMAGE = "localhost/flowlite-test:1"
 BARE = "localhost/flowlite-bare:1"

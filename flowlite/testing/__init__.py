@@ -1,15 +1,19 @@
-"""For authors of provider adapters: `flowlite.testing.conformance` holds an adapter to the contract. Needs pytest."""
+"""For those who test with flowlite: adapters held to the contract, machines to test against, and clouds in a box.
+
+`conformance` needs pytest (extra `testing`); `hosts` and `cloud` need Linux and root, and `cloud` the extra `cloud`.
+"""
 
 from __future__ import annotations
 
-import pytest
+import sys
 
 # These are no test files of the project that uses them, and still their failures should explain themselves.
-pytest.register_assert_rewrite(
-    "flowlite.testing.launching",
-    "flowlite.testing.reaching",
-    "flowlite.testing.streams",
-    "flowlite.testing.storing",
-    "flowlite.testing.running",
-    "flowlite.testing.failing",
-)
+if pytest := sys.modules.get("pytest"):
+    pytest.register_assert_rewrite(
+        "flowlite.testing.launching",
+        "flowlite.testing.reaching",
+        "flowlite.testing.streams",
+        "flowlite.testing.storing",
+        "flowlite.testing.running",
+        "flowlite.testing.failing",
+    )

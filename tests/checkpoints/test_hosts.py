@@ -15,7 +15,7 @@ from tests.helpers import eventually
 from tests.providers.lab import Lab
 
 if TYPE_CHECKING:
-    from tests.hosts import Cluster
+    from flowlite.testing.hosts import Cluster
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -10,7 +10,7 @@ from tests.docs.blocks import Reader, blocks_of, environment_of
 from tests.providers.lab import ROOT, Lab
 
 if TYPE_CHECKING:
-    from tests.hosts import Cluster
+    from flowlite.testing.hosts import Cluster
 
 PAGE = ROOT / "docs" / "reaching-nodes.md"
 

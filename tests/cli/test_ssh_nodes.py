@@ -18,7 +18,7 @@ from tests.helpers import eventually
 from tests.providers.lab import Lab
 
 if TYPE_CHECKING:
-    from tests.hosts import Cluster
+    from flowlite.testing.hosts import Cluster
 
 FLOW = [sys.executable, "-m", "flowlite.cli"]
 

@@ -12,9 +12,9 @@ import pytest
 
 from flowlite.provider import Instance, Provider
 from flowlite.testing.conformance import ProviderSuite, ProviderUnderTest
+from flowlite.testing.hosts import Cluster, Host
 from provider_adapters.ssh import SshProvider
 from tests.helpers import kill_processes_of_home
-from tests.hosts import Cluster, Host
 
 
 class Ssh(ProviderUnderTest):

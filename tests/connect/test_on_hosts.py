@@ -20,7 +20,7 @@ from flowlite.errors import NodeUnreachable
 from tests.helpers import eventually
 
 if TYPE_CHECKING:
-    from tests.hosts import Cluster, Host
+    from flowlite.testing.hosts import Cluster, Host
 
 BIG = os.urandom(1 << 16) * 80
 

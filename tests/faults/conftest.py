@@ -10,7 +10,7 @@ import pytest
 from tests.faults.on_hosts import Site
 
 if TYPE_CHECKING:
-    from tests.hosts import Cluster
+    from flowlite.testing.hosts import Cluster
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from tests.gangs import Gang
 from tests.helpers import assert_no_process_left, eventually
 
 if TYPE_CHECKING:
-    from tests.hosts import Cluster, Host
+    from flowlite.testing.hosts import Cluster, Host
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from flowlite.supervise.reconcile import reconcile
+from flowlite.testing.hosts import Cluster, Host
 from tests.faults.on_hosts import COUNT, HostGang, Site, pause, shell
 from tests.helpers import assert_no_process_left, eventually, processes_of
-from tests.hosts import Cluster, Host
 
 # Writes its attempt into a file of the shared directory, again and again, until it may go.
 WRITE = "echo $$; while [ ! -e /tmp/go ]; do echo $FLOW_ATTEMPT >> /mnt/shared/rank$RANK; sleep 0.05; done"

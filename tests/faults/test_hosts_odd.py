@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from flowlite.supervise.reconcile import reconcile
+from flowlite.testing.hosts import Cluster
 from tests.faults.on_hosts import COUNT, HostGang, Site, pause, shell
 from tests.helpers import assert_no_process_left, eventually
-from tests.hosts import Cluster
 
 
 def texts(gang: HostGang, kind: str) -> list[str]:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import pytest
 
+from flowlite.testing.hosts import Host
 from tests.faults.on_hosts import COUNT, HostGang, Site, pause, shell, soon
-from tests.hosts import Host
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.hosts import Cluster, why_not
-from tests.hosts.probes import reachable, ssh
+from flowlite.testing.hosts import Cluster, why_not
+from flowlite.testing.hosts.probes import reachable, ssh
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
 ROOT = Path(__file__).resolve().parent.parent.parent

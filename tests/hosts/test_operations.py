@@ -7,9 +7,16 @@ import time
 
 import pytest
 
+from flowlite.testing.hosts import Cluster, why_not
+from flowlite.testing.hosts.probes import (
+    connect,
+    cut_off,
+    cut_off_from,
+    reachable,
+    reachable_from,
+    ssh,
+)
 from tests.helpers import eventually
-from tests.hosts import Cluster, why_not
-from tests.hosts.probes import connect, cut_off, cut_off_from, reachable, reachable_from, ssh
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
 
@@ -24,13 +31,13 @@ def test_kill_ends_every_process_and_refuses_at_once(hosts: Cluster) -> None:
     assert reachable(hosts, hosts[1])
 
 
-def test_a_host_that_starts_again_has_its_disk_and_an_empty_tmp(hosts: Cluster) -> None:
+def test_a_host_that_starts_again_has_its_disk_and_a_new_tmp(hosts: Cluster) -> None:
     host = hosts[0]
     host.exec(["sh", "-c", "echo kept > ~/file; echo kept > /opt/file; echo gone > /tmp/file"])
     host.kill()
     host.start()
     assert ssh(hosts, host, "cat ~/file /opt/file").stdout == "kept\nkept\n"
-    assert ssh(hosts, host, "ls /tmp").stdout == ""
+    assert ssh(hosts, host, "ls /tmp/file").stdout == ""
     host.kill()
     host.start(fresh=True)
     assert not (host.root / "root" / "file").exists()

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from flowlite.testing.hosts import why_not
 from tests.docs.blocks import Block, blocks_of, compare, environment_of
-from tests.hosts import why_not
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -28,7 +28,7 @@ def person(flow_home: Path) -> Iterator[dict[str, str]]:
     tools.mkdir()
     environment = {**environment_of(flow_home, tools), "TMPDIR": str(directory), "SHELL": "/bin/sh"}
     yield environment
-    run("python -m tests.hosts down", environment)
+    run("python -m flowlite.testing.hosts down", environment)
     shutil.rmtree(directory, ignore_errors=True)
 
 
@@ -61,7 +61,7 @@ def test_the_page_is_right(person: dict[str, str]) -> None:
             continue
         command, _, shown = part.partition("\n")
         if on_laptop:
-            command = f"python -m tests.hosts laptop sh -c {shlex.quote(command)}"
+            command = f"python -m flowlite.testing.hosts laptop sh -c {shlex.quote(command)}"
         code, output = run(command, person, typed="exit\n")
         assert code == 0, f"{command}: {output}"
         compare(block, shown, output)
@@ -69,7 +69,7 @@ def test_the_page_is_right(person: dict[str, str]) -> None:
 
 
 def test_mistakes_are_explained(person: dict[str, str]) -> None:
-    hosts = "python -m tests.hosts"
+    hosts = "python -m flowlite.testing.hosts"
     assert run(f"{hosts} list", person) == (
         1,
         "hosts: no hosts are up; `make hosts N=4` brings them up\n",
@@ -87,7 +87,7 @@ def test_mistakes_are_explained(person: dict[str, str]) -> None:
 
 
 def test_every_operation_can_be_typed(person: dict[str, str]) -> None:
-    hosts = "python -m tests.hosts"
+    hosts = "python -m flowlite.testing.hosts"
     assert run(f"{hosts} up 1", person)[0] == 0
     for command in (
         "pause node00",

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from flowlite.testing.hosts import Cluster, why_not
+from flowlite.testing.hosts.probes import Traces, interfaces
 from tests.helpers import eventually
-from tests.hosts import Cluster, why_not
-from tests.hosts.probes import Traces, interfaces
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
 ROOT = Path(__file__).resolve().parent.parent.parent
 OWNER = """
 import time
-from tests.hosts import Cluster
+from flowlite.testing.hosts import Cluster
 
 hosts = Cluster(2)
 {trouble}
@@ -150,7 +150,7 @@ def test_hosts_that_do_not_come_up_say_why_and_leave_nothing(tmp_path: Path) -> 
 
 
 def test_hosts_of_nobody_stay_until_they_are_closed() -> None:
-    code = "from tests.hosts import Cluster; print(Cluster(1, owned=False).directory)"
+    code = "from flowlite.testing.hosts import Cluster; print(Cluster(1, owned=False).directory)"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from tests.hosts import Cluster
+    from flowlite.testing.hosts import Cluster
 
 HOSTS = 4
 
@@ -18,7 +18,7 @@ HOSTS = 4
 def cluster_of_the_session() -> Iterator[Cluster]:
     """Four hosts, made when the first test asks for them."""
     _need_hosts()
-    from tests.hosts import Cluster
+    from flowlite.testing.hosts import Cluster
 
     with Cluster(HOSTS) as cluster:
         yield cluster
@@ -35,7 +35,7 @@ def hosts(cluster_of_the_session: Cluster) -> Iterator[Cluster]:
 def fresh_hosts() -> Iterator[Callable[..., Cluster]]:
     """Makes clusters for this test alone: `fresh_hosts(2, python={1: ...})`."""
     _need_hosts()
-    from tests.hosts import Cluster
+    from flowlite.testing.hosts import Cluster
 
     with ExitStack() as stack:
 
@@ -46,7 +46,7 @@ def fresh_hosts() -> Iterator[Callable[..., Cluster]]:
 
 
 def _need_hosts() -> None:
-    from tests.hosts import why_not
+    from flowlite.testing.hosts import why_not
 
     if reason := why_not():
         pytest.skip(reason)

@@ -10,7 +10,7 @@ import pytest
 from tests.providers.lab import Lab
 
 if TYPE_CHECKING:
-    from tests.hosts import Cluster
+    from flowlite.testing.hosts import Cluster
 
 
 @pytest.fixture

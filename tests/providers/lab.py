@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tests.helpers import eventually
 
 if TYPE_CHECKING:
-    from tests.hosts import Cluster, Host
+    from flowlite.testing.hosts import Cluster, Host
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SECONDS = 90.0

@@ -16,7 +16,7 @@ from tests.helpers import eventually
 from tests.providers.lab import Lab, left_on
 
 if TYPE_CHECKING:
-    from tests.hosts import Cluster
+    from flowlite.testing.hosts import Cluster
 
 WAIT = "until [ -e /tmp/go ]; do sleep 0.1; done"
 

@@ -14,7 +14,7 @@ from tests.helpers import eventually
 from tests.providers.lab import Lab, left_on
 
 if TYPE_CHECKING:
-    from tests.hosts import Cluster
+    from flowlite.testing.hosts import Cluster
 
 REDUCE = """
 import os

@@ -12,7 +12,7 @@ from tests.providers.lab import Lab
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.hosts import Cluster
+    from flowlite.testing.hosts import Cluster
 
 PYTHON = f'python = "{sys.executable}"'
 

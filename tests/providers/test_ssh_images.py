@@ -15,7 +15,7 @@ from tests.podman import IMAGE, set_up, why_not
 from tests.providers.lab import Lab
 
 if TYPE_CHECKING:
-    from tests.hosts import Cluster, Host
+    from flowlite.testing.hosts import Cluster, Host
 
 FUNCTION = f"""
 import os, sys

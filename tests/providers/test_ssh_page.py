@@ -13,7 +13,7 @@ from tests.providers.lab import ROOT
 if TYPE_CHECKING:
     import pytest
 
-    from tests.hosts import Cluster
+    from flowlite.testing.hosts import Cluster
 
 PAGE = ROOT / "docs" / "providers" / "ssh.md"
 NEEDS = "needs two hosts"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     pass
 
 if TYPE_CHECKING:
-    from tests.hosts import Cluster
+    from flowlite.testing.hosts import Cluster
 
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 FUNCTION = """

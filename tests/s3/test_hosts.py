@@ -16,7 +16,7 @@ from tests.providers.lab import Lab, left_on
 from tests.s3.servers import RcloneServer, S3Server
 
 if TYPE_CHECKING:
-    from tests.hosts import Cluster, Host
+    from flowlite.testing.hosts import Cluster, Host
 
 SHARD = random.Random(11).randbytes(1_500_000)
 WORKER = """

@@ -12,7 +12,7 @@ from flowlite.node.sharing.mount import missing_here
 from tests.providers.lab import Lab
 
 if TYPE_CHECKING:
-    from tests.hosts import Cluster
+    from flowlite.testing.hosts import Cluster
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -18,14 +18,22 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self, overload
 
-from tests.hosts import cgroups, keys, network, sweep, system
-from tests.hosts.host import Host, Laptop
-from tests.hosts.root import PATH
+from flowlite.testing.hosts import cgroups, keys, network, sweep, system
+from flowlite.testing.hosts.host import Host, Laptop
+from flowlite.testing.hosts.root import PATH
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+ROOT = Path(__file__).resolve().parents[3]
 TOOLS = ("sshd", "ssh-keygen", "ip", "nft", "ethtool", "tini", "nsenter")
 # Variables of the person or of the machine that a client under test must not see.
-_OURS_ONLY = ("AWS_", "PIP_", "FLOW_", "SSH_", "PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED")
+_OURS_ONLY = (
+    "AWS_",
+    "MITHRIL_",
+    "PIP_",
+    "FLOW_",
+    "SSH_",
+    "PYTHONDONTWRITEBYTECODE",
+    "PYTHONUNBUFFERED",
+)
 
 
 def why_not() -> str:
@@ -139,7 +147,14 @@ class Cluster(Sequence[Host]):
 
     def _start_room(self, lock: int) -> None:
         self._room: subprocess.Popen[str] | None = subprocess.Popen(
-            [sys.executable, "-S", "-m", "tests.hosts.room", str(self.directory), str(lock)],
+            [
+                sys.executable,
+                "-S",
+                "-m",
+                "flowlite.testing.hosts.room",
+                str(self.directory),
+                str(lock),
+            ],
             cwd=ROOT,
             env={"PATH": PATH, "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": str(sweep.parent())},
             pass_fds=[lock],

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.hosts import cgroups
+from flowlite.testing.hosts import cgroups
 
 PREFIX = "flowlite-hosts-"
 

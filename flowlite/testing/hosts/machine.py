@@ -10,7 +10,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from tests.hosts import cgroups, clock, keys, root, system
+from flowlite.testing.hosts import cgroups, clock, keys, root, system
 
 _SSHD = "/usr/sbin/sshd -f /run/sshd/sshd_config -E /var/log/sshd.log"
 _INIT = f"{_SSHD} && exec sleep infinity"
@@ -56,7 +56,7 @@ class Machine:
         """Waits until sshd listens. Raises RuntimeError with the console if it does not come to that."""
         deadline = time.monotonic() + timeout
         while not (self._root / keys.PID_FILE.lstrip("/")).exists():
-            if self._ended() or time.monotonic() > deadline:
+            if self.ended() or time.monotonic() > deadline:
                 raise RuntimeError(f"{self.name} did not come up: {self._last_words()}")
             time.sleep(0.002)
 
@@ -95,7 +95,7 @@ class Machine:
 
     def do_alive(self) -> bool:
         """Whether it runs."""
-        return self.pid is not None and not self._ended()
+        return not self.ended()
 
     def do_stop_sshd(self, sessions: bool) -> None:
         """Ends the listener; with `sessions` also those who are logged in."""
@@ -183,13 +183,14 @@ class Machine:
         logs = (self.identity.directory / "console.log", log)
         return "\n".join(log.read_text() for log in logs if log.exists())
 
-    def _ended(self) -> bool:
-        if self.pid is None:
-            return True
-        try:
-            return os.waitpid(self.pid, os.WNOHANG)[0] != 0
-        except ChildProcessError:
-            return True
+    def ended(self) -> bool:
+        """Whether it does not run, or not any more; its number is forgotten then, as others may get it."""
+        if self.pid is not None:
+            with contextlib.suppress(ChildProcessError):
+                if os.waitpid(self.pid, os.WNOHANG)[0] == 0:
+                    return False
+            self.pid = None
+        return True
 
     def _resize(self, size: str) -> None:
         system.mount("none", self.identity.disk, flags=system.REMOUNT, data=f"size={size}")

@@ -1,4 +1,4 @@
-"""Test hosts for a person: `make hosts N=4`, or `python -m tests.hosts COMMAND` (docs/testing.md)."""
+"""Test hosts for a person: `make hosts N=4`, or `python -m flowlite.testing.hosts COMMAND` (docs/testing.md)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.hosts import sweep
-from tests.hosts.cluster import ROOT, Cluster, why_not
-from tests.hosts.host import Host, Laptop
+from flowlite.testing.hosts import sweep
+from flowlite.testing.hosts.cluster import ROOT, Cluster, why_not
+from flowlite.testing.hosts.host import Host, Laptop
 
 POOL = "lab"
 # Commands that take the name of a host (or "laptop", where the laptop can do it) and further numbers.
@@ -47,7 +47,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m tests.hosts", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m flowlite.testing.hosts", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def add(
@@ -107,7 +107,7 @@ def _up(asked: argparse.Namespace) -> int:
     print(
         "make hosts-shell                       a shell on the laptop beside them, with `flow` set up"
     )
-    print("python -m tests.hosts --help           what can be done to them")
+    print("python -m flowlite.testing.hosts --help           what can be done to them")
     print("make hosts-down                        take everything away")
     return 0
 

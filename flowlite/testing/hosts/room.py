@@ -1,6 +1,6 @@
 """The process that everything of a cluster depends on: it lives in the switch's network namespace and starts the hosts.
 
-    python -m tests.hosts.room DIRECTORY LOCK
+    python -m flowlite.testing.hosts.room DIRECTORY LOCK
 
 Whatever it starts is killed by the kernel when it ends, and it ends when its owner does. So nothing is left over,
 however the owner came to its end. If this process itself is killed outright, the directory and the control groups stay,
@@ -25,10 +25,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from tests.hosts import cgroups, sweep, system
-from tests.hosts.machine import Machine
-from tests.hosts.network import LAPTOP, LAPTOP_ADDRESS, Switch
-from tests.hosts.root import Identity
+from flowlite.testing.hosts import cgroups, sweep, system
+from flowlite.testing.hosts.machine import Machine
+from flowlite.testing.hosts.network import LAPTOP, LAPTOP_ADDRESS, Switch
+from flowlite.testing.hosts.root import Identity
 
 
 class Room:
@@ -99,7 +99,7 @@ class Room:
         return {
             "room": os.getpid(),
             "laptop": self.switch.ports[LAPTOP].network,
-            "hosts": {m.name: m.pid for m in self.machines},
+            "hosts": {m.name: None if m.ended() else m.pid for m in self.machines},
             "groups": {m.name: str(m.group) for m in self.machines},
         }
 
@@ -109,7 +109,7 @@ class Room:
         for machine in chosen:
             if machine.name not in self.switch.ports:
                 self.switch.plug([machine.cable], self.tag)
-            if machine.pid is None:
+            if machine.ended():
                 machine.start(self.switch.ports[machine.name].network, fresh)
         for machine in chosen:
             machine.wait_until_up()

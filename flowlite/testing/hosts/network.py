@@ -13,8 +13,8 @@ import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from tests.hosts import system
-from tests.hosts.relay import relay
+from flowlite.testing.hosts import system
+from flowlite.testing.hosts.relay import relay
 
 NETWORK = "10.77.0"
 LAPTOP = "laptop"

@@ -8,14 +8,37 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.hosts import system
+from flowlite.testing.hosts import system
 
 USER, USER_ID = "flow", 1234
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "fuse", "net/tun")
+# What a host could end or harm the real machine with: written to, nothing happens.
+KNOBS = (
+    "proc/sysrq-trigger",
+    "proc/sys/kernel/sysrq",
+    "proc/sys/kernel/core_pattern",
+    "sys/power/state",
+)
+# Programs of systemd, which does not run on a host; without it they do nothing or, worse, look beyond the host.
+_SYSTEMD = (
+    "systemctl",
+    "systemd-run",
+    "loginctl",
+    "journalctl",
+    "reboot",
+    "halt",
+    "telinit",
+    "runlevel",
+    "init",
+)
+_POWER_OFF = ("poweroff", "shutdown")
+# Process 1 hands the signal on to what it waits for, and with process 1 everything on the host ends.
+_POWER_OFF_SCRIPT = "#!/bin/sh\nexec kill -s TERM 1\n"
 # Places on the disk, where they are shown, and their modes. Root's directory can be passed through, since the
 # interpreter may lie below it and other users need it, too.
 PLACES = (
@@ -86,6 +109,7 @@ def write_disk(host: Identity, authorized_key: str) -> None:
         if name != "root":
             os.chown(ssh.parent, owner, owner)
             ssh.parent.chmod(0o755)
+    _write_power_tools(host.disk / "upper" / "usr")
     if host.python:
         _write_python(host.disk / "upper" / "usr" / "local" / "bin", host.python)
 
@@ -111,8 +135,20 @@ def _write_accounts(etc: Path) -> None:
         (etc / file).chmod(0o640 if file == "shadow" else 0o644)
 
 
+def _write_power_tools(usr: Path) -> None:
+    for directory in (usr / "bin", usr / "sbin"):
+        directory.mkdir(parents=True)
+        for name in _SYSTEMD:
+            if os.path.lexists(Path("/usr") / directory.name / name):
+                # To an overlay this says that there is no such file.
+                os.mknod(directory / name, stat.S_IFCHR, os.makedev(0, 0))
+    for name in _POWER_OFF:
+        (usr / "sbin" / name).write_text(_POWER_OFF_SCRIPT)
+        (usr / "sbin" / name).chmod(0o755)
+
+
 def _write_python(directory: Path, python: str) -> None:
-    directory.mkdir(parents=True)
+    directory.mkdir(parents=True, exist_ok=True)
     for name in ("python", "python3"):
         # A script and not a link: reached by a link, an interpreter does not find its virtual environment.
         (directory / name).write_text(f'#!/bin/sh\nexec {python} "$@"\n')
@@ -139,6 +175,9 @@ def enter(host: Identity) -> None:
     system.mount("proc", root / "proc", "proc")
     system.mount("sysfs", root / "sys", "sysfs")
     system.mount("cgroup2", root / "sys" / "fs" / "cgroup", "cgroup2")
+    for knob in KNOBS:
+        if (root / knob).exists():
+            system.bind("/dev/null", root / knob)
     (root / "mnt" / "shared").mkdir(parents=True, exist_ok=True)
     system.bind(host.shared, root / "mnt" / "shared")
     for kept in sorted({*_disks(), *host.keep}):

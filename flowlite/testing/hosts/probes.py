@@ -10,7 +10,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from tests.hosts import Cluster, Host, cgroups
+from flowlite.testing.hosts import Cluster, Host, cgroups
 
 _INODE = re.compile(r"(?:net|pid|mnt|uts|ipc|cgroup):\[(\d+)\]")
 

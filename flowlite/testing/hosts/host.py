@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.hosts import network
-from tests.hosts.machine import enter
-from tests.hosts.root import PATH, USER, USER_ID
+from flowlite.testing.hosts import network
+from flowlite.testing.hosts.machine import enter
+from flowlite.testing.hosts.root import PATH, USER, USER_ID
 
 if TYPE_CHECKING:
-    from tests.hosts.cluster import Cluster
+    from flowlite.testing.hosts.cluster import Cluster
 
 
 class Laptop:
