@@ -83,6 +83,14 @@ class CapacityUnavailable(ProviderError):
         self.retry_after = retry_after
 
 
+class QuotaExceeded(ProviderError):
+    """The account may not have so much. Another place of the same region does not help."""
+
+
+class PermissionRefused(ProviderError):
+    """The credentials are missing, wrong, or not allowed to do that; the message names the action."""
+
+
 class NodeUnreachable(ProviderError):
     """A node does not answer through its connection."""
 

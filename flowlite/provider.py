@@ -59,7 +59,9 @@ class Plan(_Json):
         processes_per_node: Workers on each node.
         gpu: Canonical GPU kind ("h100"), or "" for CPU.
         gpus_per_node: GPUs that each node really has; 0 when the gang is rehearsed on CPU.
-        price_per_hour: US dollars per instance and hour, 0 where nothing is charged.
+        price_per_hour: US dollars per instance and hour as it is now, 0 where nothing is charged.
+        spot: Whether the machines may be taken away, at a price that may change.
+        price_cap: US dollars per instance and hour that must never be exceeded; sent along where the provider takes it.
         max_run_seconds: Longest run after GO, from the time and cost caps; None for no limit.
         max_cost: US dollars in all, or None.
         warm_seconds: How long the nodes are kept after the run for the next task, and charged.
@@ -75,11 +77,18 @@ class Plan(_Json):
     gpu: str = ""
     gpus_per_node: int = 0
     price_per_hour: float = 0.0
+    spot: bool = False
+    price_cap: float | None = None
     max_run_seconds: float | None = None
     max_cost: float | None = None
     warm_seconds: float = 0.0
     notes: tuple[str, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def highest_price(self) -> float:
+        """US dollars per instance and hour that it can come to while the price moves."""
+        return max(self.price_per_hour, self.price_cap or 0.0) if self.spot else self.price_per_hour
 
     @property
     def worst_case_cost(self) -> float | None:
@@ -89,7 +98,7 @@ class Plan(_Json):
         bounds = [self.max_cost] if self.max_cost is not None else []
         if self.max_run_seconds is not None:
             seconds = self.max_run_seconds + self.warm_seconds
-            bounds.append(self.price_per_hour * self.num_instances * seconds / 3600)
+            bounds.append(self.highest_price * self.num_instances * seconds / 3600)
         return min(bounds) if bounds else None
 
 
@@ -128,6 +137,9 @@ class Instance(_Json):
         launched_at: Unix time from which it is charged, 0 if unknown.
         data: The adapter's own values, JSON only.
         continues: Id of the warm instance that this one goes on from; "" if it is new.
+        ended_at: Unix time until which it is charged, as the provider says; 0 while it runs, or if unknown.
+        why: The provider's words for its end, "" if it has none.
+        preempted: Whether it was taken away for somebody else.
     """
 
     id: str
@@ -138,6 +150,9 @@ class Instance(_Json):
     launched_at: float = 0.0
     data: dict[str, Any] = field(default_factory=dict)
     continues: str = ""
+    ended_at: float = 0.0
+    why: str = ""
+    preempted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +172,8 @@ class NodeSettings(_Json):
         cache: Directory on the node where files lie by their hash, shared by all tasks; None where nothing is shared.
         python_spec: The Python environment the node makes for the workers; None takes `python` as it is.
         container: The image the workers run in, and with what it is started; None for none.
+        lease: {"file", "seconds"}: the machine ends itself if the agent does not renew this file; None for none.
+        preemption: {"kind"}: how the node is told that it will be taken away; None where it never is.
     """
 
     home: str
@@ -171,11 +188,18 @@ class NodeSettings(_Json):
     cache: str | None = None
     python_spec: dict[str, Any] | None = None
     container: dict[str, Any] | None = None
+    lease: dict[str, Any] | None = None
+    preemption: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class VolumeInfo(_Json):
-    """A named volume at the provider."""
+    """A named volume at the provider.
+
+    Attributes:
+        used_by: Tasks or instances that have it mounted.
+        price_per_month: US dollars for its present size, None where nothing is charged or known.
+    """
 
     name: str
     provider: str
@@ -183,11 +207,34 @@ class VolumeInfo(_Json):
     size_gb: float | None
     location: str
     used_bytes: int | None = None
+    region: str = ""
+    used_by: tuple[str, ...] = ()
+    price_per_month: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding(_Json):
+    """One thing that was looked at before anything is launched, such as credentials.
+
+    Attributes:
+        what: What was looked at, in a few words.
+        ok: Whether it is as it should be.
+        detail: What was found and, if that is not enough, what to do. Never a secret.
+    """
+
+    what: str
+    ok: bool
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Offer(_Json):
-    """One way to get a gang, with its price."""
+    """One way to get a gang, with its price.
+
+    Attributes:
+        spot: Whether the machines may be taken away.
+        fits: Whether it is what was asked for; if not, `note` says why it was left out.
+    """
 
     provider: str
     instance_type: str
@@ -197,6 +244,8 @@ class Offer(_Json):
     price_per_hour: float
     available: bool
     note: str = ""
+    spot: bool = False
+    fits: bool = True
 
 
 class Provider(ABC):
@@ -272,8 +321,27 @@ class Provider(ABC):
     def node_settings(self, plan: Plan, instance: Instance) -> NodeSettings:
         """How the agent runs on that instance. Pure."""
 
-    def offers(self, gpu: str | None = None, num_instances: int = 1) -> list[Offer]:
-        """What could be had, cheapest first."""
+    def others(self) -> list[Instance]:
+        """What bears flowlite's tag and was launched from another FLOW_HOME, wherever that is.
+
+        Its `data` has {"home", "owner", "deadline"}: whose it is, and the Unix time by which it should have ended
+        (None for no limit).
+        """
+        return []
+
+    def check(self) -> list[Finding]:
+        """Whether credentials and rights are there and enough, without launching anything."""
+        return []
+
+    def offers(
+        self,
+        gpu: str | None = None,
+        num_instances: int = 1,
+        *,
+        spot: bool | None = None,
+        region: str | None = None,
+    ) -> list[Offer]:
+        """What could be had, cheapest first; where nothing fits, the nearest with the reasons."""
         return []
 
     def create_volume(self, name: str, size_gb: float | None, interface: str) -> VolumeInfo:

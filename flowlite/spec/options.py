@@ -73,6 +73,7 @@ class CommonOptions(TypedDict, total=False):
     dependencies: Sequence[str] | str | None
     python: str | None
     priority: Literal["low", "med", "high"]
+    spot: bool | None
     max_price_per_hour: float | None
     max_run_time_hours: float | None
     max_cost: float | None

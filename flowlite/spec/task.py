@@ -53,6 +53,7 @@ class TaskConfig(Spec):
         dependencies: Requirements to install on the nodes, or the path of a requirements file.
         python: Python version on the nodes ("3.11"); None for the one of this machine.
         priority: Pricing tier where the provider has tiers.
+        spot: Whether machines may be taken away in exchange for a lower price; None leaves it to the provider.
         max_price_per_hour: Cap in US dollars per instance and hour.
         max_run_time_hours: Cap in hours from the start of the workers; enforced by the nodes themselves.
         max_cost: Cap in US dollars for the whole task.
@@ -88,6 +89,7 @@ class TaskConfig(Spec):
     dependencies: fields.Dependencies = ()
     python: fields.PythonVersion | None = None
     priority: Priority = "med"
+    spot: bool | None = None
     max_price_per_hour: Positive | None = None
     max_run_time_hours: Positive | None = None
     max_cost: Positive | None = None

@@ -168,7 +168,14 @@ class LocalProvider(Provider):
             python_spec=python and {**python, "directory": str(self._home / "envs")},
         )
 
-    def offers(self, gpu: str | None = None, num_instances: int = 1) -> list[Offer]:
+    def offers(
+        self,
+        gpu: str | None = None,
+        num_instances: int = 1,
+        *,
+        spot: bool | None = None,
+        region: str | None = None,
+    ) -> list[Offer]:
         from flowlite.spec.gpu import GpuRequest
         from provider_adapters.local.gpus import discover
         from provider_adapters.local.planning import price_per_hour

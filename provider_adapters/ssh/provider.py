@@ -126,7 +126,14 @@ class SshProvider(Provider):
             container=options.get("container"),
         )
 
-    def offers(self, gpu: str | None = None, num_instances: int = 1) -> list[Offer]:
+    def offers(
+        self,
+        gpu: str | None = None,
+        num_instances: int = 1,
+        *,
+        spot: bool | None = None,
+        region: str | None = None,
+    ) -> list[Offer]:
         from provider_adapters.ssh.offers import offers_of
 
         pools = read_pools(settings_of.load_settings())
