@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
@@ -64,6 +64,7 @@ class Plan(_Json):
         price_cap: US dollars per instance and hour that must never be exceeded; sent along where the provider takes it.
         max_run_seconds: Longest run after GO, from the time and cost caps; None for no limit.
         max_cost: US dollars in all, or None.
+        reserved_seconds: Time before `max_cost` is used up that is kept free for stopping and giving nodes back.
         warm_seconds: How long the nodes are kept after the run for the next task, and charged.
         notes: Sentences the user should read before launch (an option without effect here, a rehearsal on CPU).
         options: The adapter's own values, JSON only.
@@ -81,6 +82,7 @@ class Plan(_Json):
     price_cap: float | None = None
     max_run_seconds: float | None = None
     max_cost: float | None = None
+    reserved_seconds: float = 0.0
     warm_seconds: float = 0.0
     notes: tuple[str, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
@@ -97,7 +99,7 @@ class Plan(_Json):
             return 0.0
         bounds = [self.max_cost] if self.max_cost is not None else []
         if self.max_run_seconds is not None:
-            seconds = self.max_run_seconds + self.warm_seconds
+            seconds = self.max_run_seconds + self.reserved_seconds + self.warm_seconds
             bounds.append(self.highest_price * self.num_instances * seconds / 3600)
         return min(bounds) if bounds else None
 
@@ -257,6 +259,9 @@ class Provider(ABC):
     """Whether an instance that `list_instances` does not name any more is known to have ended. Where it is not, as with
     hosts that may only be out of reach, a lost node is replaced once it has surely stopped its workers by itself."""
 
+    teardown_seconds: float = 30.0
+    """Seconds for which instances are still charged while they are given back; kept free below `max_cost`."""
+
     @abstractmethod
     def plan(self, config: TaskConfig) -> Plan:
         """Turns what was asked for into what would be launched. Pure: no instance, no money, no side effect.
@@ -328,6 +333,17 @@ class Provider(ABC):
         (None for no limit).
         """
         return []
+
+    def sweep(self, live: Collection[str], *, dry_run: bool = False) -> list[str]:
+        """Removes what was made beside instances and serves none of the `live` tasks any more: groups, requests, keys.
+
+        Never a volume. Called by `flow gc`; gives what was removed, or with `dry_run` what would be, in words.
+        """
+        return []
+
+    def configured(self) -> bool:
+        """Whether the user has set it up: settings or credentials are there. Looks at this machine only."""
+        return True
 
     def check(self) -> list[Finding]:
         """Whether credentials and rights are there and enough, without launching anything."""

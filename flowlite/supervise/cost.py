@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import datetime
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from flowlite.store import InstanceRecord, Store
+
+PRICES = "prices"
+"""In an instance's `data`: [[from when, US dollars per hour], ...] where its price has changed."""
 
 
 def cost_of(instances: Iterable[InstanceRecord], now: float) -> float:
@@ -14,9 +18,9 @@ def cost_of(instances: Iterable[InstanceRecord], now: float) -> float:
     An instance that is kept warm for the next task is charged to this one until somebody takes it over.
     """
     return sum(
-        instance.price_per_hour * _hours(instance, now)
+        price * (until - since) / 3600
         for instance in instances
-        if instance.price_per_hour
+        for since, until, price in _charges(instance, now)
     )
 
 
@@ -25,13 +29,40 @@ def cost_so_far(store: Store, task_id: str, now: float | None = None) -> float:
     return cost_of(store.instances(task_id), time.time() if now is None else now)
 
 
+def cost_by_day(instances: Iterable[InstanceRecord], now: float) -> dict[str, float]:
+    """US dollars by local day ("2025-01-31"), in the order of the days. Their sum is `cost_of`."""
+    found: dict[str, float] = {}
+    for instance in instances:
+        for since, until, price in _charges(instance, now):
+            for day, begin, end in _days(since, until):
+                found[day] = found.get(day, 0.0) + price * (end - begin) / 3600
+    return dict(sorted(found.items()))
+
+
 def rate_of(instances: Iterable[InstanceRecord], now: float | None = None) -> float:
     """US dollars per hour of those that are still charged."""
     at = time.time() if now is None else now
     return sum(i.price_per_hour for i in instances if i.ended_at is None or i.ended_at > at)
 
 
-def _hours(instance: InstanceRecord, now: float) -> float:
+def _charges(instance: InstanceRecord, now: float) -> Iterator[tuple[float, float, float]]:
+    """The times (from, until) in which one price held, with that price."""
     # What is kept warm has an end that is yet to come.
-    until = now if instance.ended_at is None else min(now, instance.ended_at)
-    return max(0.0, until - instance.launched_at) / 3600
+    end = now if instance.ended_at is None else min(now, instance.ended_at)
+    prices = instance.data.get(PRICES) or [(instance.launched_at, instance.price_per_hour)]
+    begins = [instance.launched_at, *(float(since) for since, _ in prices[1:])]
+    for begin, until, (_, price) in zip(begins, [*begins[1:], end], prices, strict=True):
+        since, until = max(begin, instance.launched_at), min(until, end)
+        if until > since and price:
+            yield since, until, float(price)
+
+
+def _days(since: float, until: float) -> Iterator[tuple[str, float, float]]:
+    """A time cut at local midnights: (day, from, until)."""
+    while since < until:
+        day = datetime.date.fromtimestamp(since)
+        tomorrow = datetime.datetime.combine(day + datetime.timedelta(days=1), datetime.time())
+        # A clock that is put back may show midnight twice; it must go on all the same.
+        end = min(until, max(tomorrow.timestamp(), since + 1.0))
+        yield day.isoformat(), since, end
+        since = end
