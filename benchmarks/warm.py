@@ -10,7 +10,7 @@ from benchmarks.barrier import torchrun
 from benchmarks.measure import MARKS, PROGRAMS, Run, command, fresh_home, interleave, python
 from benchmarks.pool import pool
 from benchmarks.table import Row, seconds
-from tests import hosts
+from flowlite.testing import hosts
 
 NODES, PER_NODE = 2, 2
 LOCAL_BOUND, SSH_BOUND = 0.15, 0.2
