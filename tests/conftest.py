@@ -20,6 +20,7 @@ pytest_plugins = [
     "tests.plugins.hosts",
     "tests.plugins.s3",
     "tests.plugins.containers",
+    "tests.plugins.mithril",
 ]
 
 # A run in the background of a shell inherits that SIGINT is ignored, and everything started here would inherit it, too.

@@ -1,6 +1,6 @@
 """For those who test with flowlite: adapters held to the contract, machines to test against, and clouds in a box.
 
-`conformance` needs pytest (extra `testing`); `hosts` and `cloud` need Linux and root, and `cloud` the extra `cloud`.
+`conformance` needs pytest (extra `testing`); `hosts` and `cloud` need Linux and root, and `cloud` the extra `box`.
 """
 
 from __future__ import annotations

@@ -79,4 +79,4 @@ class Suite:
         self, subject: ProviderUnderTest, intend: Callable[..., LaunchIntent]
     ) -> list[Instance]:
         """As many nodes as a test may have."""
-        return subject.make().launch(intend())
+        return subject.launch(intend())

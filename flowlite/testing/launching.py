@@ -56,7 +56,7 @@ class LaunchTests(Suite):
         self, subject: ProviderUnderTest, intend: Intend
     ) -> None:
         intent = intend()
-        found = subject.make().launch(intent)
+        found = subject.launch(intent)
         assert len(set(by_id(found))) == len(found) == subject.nodes
         assert {instance.task_id for instance in found} == {intent.task_id}
         assert {instance.state for instance in found} <= {"starting", "running"}
@@ -67,8 +67,8 @@ class LaunchTests(Suite):
         self, subject: ProviderUnderTest, intend: Intend
     ) -> None:
         intent = intend()
-        first = subject.make().launch(intent)
-        again = subject.make().launch(intent)
+        first = subject.launch(intent)
+        again = subject.launch(intent)
         assert by_id(again) == by_id(first)
         assert by_id(subject.listed(intent.task_id)) == by_id(first)
 
@@ -77,7 +77,7 @@ class LaunchTests(Suite):
     ) -> None:
         first = intend(count=subject.nodes - 1)
         second = intend(count=1, task_id=first.task_id)
-        some, more = subject.make().launch(first), subject.make().launch(second)
+        some, more = subject.launch(first), subject.launch(second)
         assert len(some) == subject.nodes - 1
         assert len(more) == 1
         assert by_id(subject.listed(first.task_id)) == by_id(some + more)
@@ -95,7 +95,7 @@ class LaunchTests(Suite):
 
         def launch() -> list[Instance] | None:
             try:
-                return subject.make().launch(intent)
+                return subject.launch(intent)
             except CapacityUnavailable:
                 # Where the dead one held something, it may take the provider a while to notice.
                 return None
@@ -108,7 +108,7 @@ class LaunchTests(Suite):
         intent = intend()
         with subject.scarcity():
             with pytest.raises(ProviderError) as refused:
-                subject.make().launch(intent)
+                subject.launch(intent)
             assert str(refused.value), "a refusal says why"
             held = [i for i in subject.listed(intent.task_id) if i.state != "unreachable"]
             assert held == [], "nothing may be kept of a launch that was refused"
@@ -118,12 +118,12 @@ class LaunchTests(Suite):
     ) -> None:
         intent = intend()
         with subject.scarcity(), pytest.raises(CapacityUnavailable) as refused:
-            subject.make().launch(intent)
+            subject.launch(intent)
         assert refused.value.retry_after > 0
 
         def launch() -> list[Instance] | None:
             try:
-                return subject.make().launch(intent)
+                return subject.launch(intent)
             except CapacityUnavailable:
                 return None
 
@@ -133,18 +133,18 @@ class LaunchTests(Suite):
 
     def test_ranks_stay(self, subject: ProviderUnderTest, intend: Intend) -> None:
         intent = intend()
-        ranks = by_id(subject.make().launch(intent))
+        ranks = by_id(subject.launch(intent))
         provider = subject.make()
         for _ in range(3):
             assert by_id(provider.list_instances(intent.task_id)) == ranks
-        assert by_id(subject.make().launch(intent)) == ranks
+        assert by_id(subject.launch(intent)) == ranks
 
     # The listing
 
     def test_the_listing_is_what_there_is(self, subject: ProviderUnderTest, intend: Intend) -> None:
         intent = intend()
         assert subject.listed(intent.task_id) == []
-        launched = subject.make().launch(intent)
+        launched = subject.launch(intent)
         assert by_id(subject.listed(intent.task_id)) == by_id(launched)
         everything = {instance.id for instance in subject.make().list_instances()}
         assert set(by_id(launched)) <= everything
@@ -159,7 +159,7 @@ class LaunchTests(Suite):
 
     def test_tasks_are_kept_apart(self, subject: ProviderUnderTest, intend: Intend) -> None:
         first, second = intend(count=1), intend(count=1)
-        mine, theirs = subject.make().launch(first), subject.make().launch(second)
+        mine, theirs = subject.launch(first), subject.launch(second)
         assert by_id(subject.listed(first.task_id)) == by_id(mine)
         assert by_id(subject.listed(second.task_id)) == by_id(theirs)
         subject.end(mine)
@@ -194,7 +194,7 @@ class LaunchTests(Suite):
         self, subject: ProviderUnderTest, nodes: list[Instance], intend: Intend
     ) -> None:
         subject.end(nodes)
-        again = subject.make().launch(intend())
+        again = subject.launch(intend())
         assert not set(by_id(again)) & set(by_id(nodes))
 
     def test_what_runs_on_a_node_ends_with_it(

@@ -28,7 +28,7 @@ class Reached(Suite):
     @pytest.fixture
     def node(self, subject: ProviderUnderTest, intend: Intend) -> Instance:
         """One node."""
-        return subject.make().launch(intend(count=1))[0]
+        return subject.launch(intend(count=1))[0]
 
     @pytest.fixture
     def connection(self, subject: ProviderUnderTest, node: Instance) -> Iterator[Connection]:

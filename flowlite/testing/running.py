@@ -115,7 +115,7 @@ class TaskTests(TaskSuite):
     def test_what_belongs_to_no_task_is_found_and_ended(
         self, subject: ProviderUnderTest, intend: Intend, home: Path
     ) -> None:
-        instances = subject.make().launch(intend())
+        instances = subject.launch(intend())
         store = Store(home / "state.db")
         ended: set[str] = set()
 

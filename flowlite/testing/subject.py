@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import pytest
 
 from flowlite.connect.base import Connection
-from flowlite.errors import NodeUnreachable, ProviderError
+from flowlite.errors import CapacityUnavailable, NodeUnreachable, ProviderError
 from flowlite.provider import Instance, LaunchIntent, Provider
 from flowlite.spec import TaskConfig
 
@@ -94,6 +94,25 @@ class ProviderUnderTest(ABC):
         return process
 
     # For the tests
+
+    def launch(self, intent: LaunchIntent) -> list[Instance]:
+        """Launches as the supervisor does: as long as machines of it boot, the provider is asked again.
+
+        Raises:
+            CapacityUnavailable: Nothing was launched.
+            ProviderError: Refused.
+        """
+        provider = self.make()
+
+        def launched() -> list[Instance] | None:
+            try:
+                return provider.launch(intent)
+            except CapacityUnavailable:
+                if not self.listed(intent.task_id):
+                    raise
+                return None
+
+        return self.eventually(launched, "the machines have booted", every=0.1)
 
     def listed(self, task_id: str) -> list[Instance]:
         """What a process that has just been started is told of a task's instances, the ended ones left out."""

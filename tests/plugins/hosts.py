@@ -1,4 +1,4 @@
-"""Fixtures for tests that need machines: `hosts` and `fresh_hosts` (docs/testing.md)."""
+"""Fixtures for tests that need machines: `hosts`, `fresh_hosts` and `box` (docs/testing.md)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from flowlite.testing.cloud import CloudInABox
     from flowlite.testing.hosts import Cluster
 
 HOSTS = 4
+MACHINES = 6
 
 
 @pytest.fixture(scope="session")
@@ -43,6 +45,27 @@ def fresh_hosts() -> Iterator[Callable[..., Cluster]]:
             return stack.enter_context(Cluster(count, **options))
 
         yield make
+
+
+@pytest.fixture(scope="session")
+def box_of_the_session() -> Iterator[CloudInABox]:
+    """A cloud in a box, made when the first test asks for it."""
+    _need_hosts()
+    pytest.importorskip("moto.server", reason="a cloud in a box needs moto (extra `box`)")
+    from flowlite.testing.cloud import CloudInABox
+
+    with CloudInABox(MACHINES, boot_seconds=0.2) as box:
+        yield box
+
+
+@pytest.fixture
+def box(box_of_the_session: CloudInABox, monkeypatch: pytest.MonkeyPatch) -> Iterator[CloudInABox]:
+    """EC2 and Mithril as on their first day; this test and all it starts is on their client's laptop."""
+    for name, value in box_of_the_session.environment().items():
+        monkeypatch.setenv(name, value)
+    with box_of_the_session.enter():
+        yield box_of_the_session
+    box_of_the_session.reset()
 
 
 def _need_hosts() -> None:

@@ -64,6 +64,8 @@ class Cluster(Sequence[Host]):
         disk: Size of each host's disk (tmpfs: it takes memory as it fills).
         user: Who the client's configuration logs in as: "root" or "flow".
         owned: Whether the hosts end with this process. If not, they stay until `close`.
+        slots: How many more machines there are to be rented out (`flowlite.testing.cloud.machines`). They come after
+            the hosts and do not run at first.
     """
 
     def __init__(
@@ -77,11 +79,12 @@ class Cluster(Sequence[Host]):
         disk: str = "4g",
         user: str = "root",
         owned: bool = True,
+        slots: int = 0,
     ) -> None:
         if reason := why_not():
             raise RuntimeError(reason)
-        if not 1 <= count <= 200:
-            raise ValueError(f"a cluster has 1 to 200 hosts, not {count}")
+        if not 1 <= count + slots <= 200:
+            raise ValueError(f"a cluster has 1 to 200 hosts, not {count + slots}")
         kept = (sys.prefix, sys.base_prefix, ROOT) if keep is None else keep
         pythons = python if isinstance(python, Mapping) else {}
         usual = python if isinstance(python, str) else sys.executable
@@ -96,6 +99,11 @@ class Cluster(Sequence[Host]):
             }
             for i in range(count)
         ]
+        for i in range(slots):
+            address, public_address = network.rented_address_of(i)
+            more = {"address": address, "public_address": public_address}
+            common = {"port": f"slot{i}", "python": usual, "path": list(path), "sshd": {}}
+            entries.append({"name": f"machine{i:02d}", **common, **more})
         with sweep.one_at_a_time():
             sweep.sweep()
             self.directory, lock = sweep.new_directory()
@@ -128,12 +136,13 @@ class Cluster(Sequence[Host]):
         return self
 
     def _prepare(self) -> None:
-        entries = self.settings["hosts"]
+        entries = [e for e in self.settings["hosts"] if "public_address" not in e]
         (self.directory / "shared").mkdir()
         (self.directory / "shared").chmod(0o1777)
         keys.make_key(self.key, "client")
-        for entry in entries:
+        for entry in self.settings["hosts"]:
             (self.directory / entry["name"]).mkdir()
+        for entry in entries:
             keys.make_key(self.directory / entry["name"] / keys.HOST_KEY, entry["name"])
         publics = [
             (e["name"], e["address"], self.directory / e["name"] / f"{keys.HOST_KEY}.pub")

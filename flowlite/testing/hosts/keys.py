@@ -42,9 +42,14 @@ def make_key(path: Path, comment: str) -> None:
     )
 
 
-def sshd_config(search_path: str, options: Mapping[str, str]) -> str:
-    """The server's configuration. `options` come on top; keys as in sshd_config(5)."""
+def sshd_config(search_path: str, options: Mapping[str, str], *, host_key: bool = True) -> str:
+    """The server's configuration. `options` come on top; keys as in sshd_config(5).
+
+    Without `host_key` sshd takes the keys that lie where they usually do.
+    """
     merged = {**_SSHD, "SetEnv": f"PATH={search_path}", **options}
+    if not host_key:
+        del merged["HostKey"]
     return "".join(f"{key} {value}\n" for key, value in merged.items())
 
 

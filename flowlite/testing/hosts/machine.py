@@ -19,10 +19,12 @@ _INIT = f"{_SSHD} && exec sleep infinity"
 class Machine:
     """Starts and ends; its disk stays until it is started afresh."""
 
+    _init = _INIT
+
     def __init__(
         self,
-        identity: root.Identity,
         *,
+        identity: root.Identity,
         address: str,
         port: str,
         group: Path,
@@ -42,15 +44,19 @@ class Machine:
         """Starts process 1. `wait_until_up` says when the host is there."""
         if fresh or not self.identity.disk.exists():
             self._make_disk()
-        config = keys.sshd_config(
-            self.identity.search_path, {**self.identity.sshd, **self._options}
-        )
-        (self.identity.directory / "sshd_config").write_text(config)
+        self._prepare()
         with system.inside_network(network):
             pid = system.fork_into_new_pids()
             if pid == 0:
                 self._become_host()
         self.pid = pid
+
+    def _prepare(self) -> None:
+        """Writes what the next start needs beside the disk."""
+        config = keys.sshd_config(
+            self.identity.search_path, {**self.identity.sshd, **self._options}
+        )
+        (self.identity.directory / "sshd_config").write_text(config)
 
     def wait_until_up(self, timeout: float = 30) -> None:
         """Waits until sshd listens. Raises RuntimeError with the console if it does not come to that."""
@@ -164,6 +170,10 @@ class Machine:
             (etc / "ld.so.preload").write_text(f"/etc/{library.name}\n")
 
     @property
+    def _hostname(self) -> str:
+        return self.name
+
+    @property
     def _root(self) -> Path:
         return Path(f"/proc/{self.pid}/root")
 
@@ -214,11 +224,11 @@ class Machine:
             for number in (1, 2):
                 os.dup2(console, number)
             system.unshare(system.NEWNS | system.NEWUTS | system.NEWIPC | system.NEWCGROUP)
-            system.set_hostname(self.name)
+            system.set_hostname(self._hostname)
             root.enter(self.identity)
             os.execve(
                 "/usr/bin/tini",
-                ["tini", "--", "/bin/sh", "-c", _INIT],
+                ["tini", "--", "/bin/sh", "-c", self._init],
                 {"PATH": self.identity.search_path, "HOME": "/root", "LANG": "C.UTF-8"},
             )
         except BaseException:

@@ -10,24 +10,34 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from flowlite.testing.hosts import system
 from flowlite.testing.hosts.relay import relay
 
 NETWORK = "10.77.0"
+# Machines that are rented have their own addresses here, which the laptop has no way to, and others for the laptop.
+RENTED = "10.77.1"
+PUBLIC = "10.78.0"
+_WORLD = "198.51.100.0/24"
 LAPTOP = "laptop"
 LAPTOP_ADDRESS = f"{NETWORK}.1"
+LAPTOP_PUBLIC_ADDRESS = f"{PUBLIC}.1"
 # Nobody has it: what is sent there vanishes without an answer.
 NOBODY = f"{NETWORK}.254"
 _NOBODYS_MAC = "02:00:00:00:00:fd"
-_TABLE = "flowlite_hosts"
+_TABLE, _GUARD = "flowlite_hosts", "flowlite_guard"
 
 
 def address_of(index: int) -> str:
     """The address of a host by its number."""
     return f"{NETWORK}.{index + 11}"
+
+
+def rented_address_of(index: int) -> tuple[str, str]:
+    """The two addresses of a slot by its number: among its like, and for the laptop."""
+    return f"{RENTED}.{index + 11}", f"{PUBLIC}.{index + 11}"
 
 
 @dataclass
@@ -40,6 +50,8 @@ class Port:
         network: Descriptor of its network namespace.
         relay: Process id of the slow wire between it and the bridge, if there is one.
         cut: Whether its frames go nowhere.
+        blocked: Whose frames go nowhere.
+        guarded: Whether only some may come in.
     """
 
     name: str
@@ -48,6 +60,7 @@ class Port:
     relay: int | None = None
     cut: bool = False
     blocked: set[str] = field(default_factory=set)
+    guarded: bool = False
 
     @property
     def uplink(self) -> str:
@@ -64,8 +77,16 @@ class Switch:
         _ip(["link set lo up", "link add bridge type bridge forward_delay 0 stp_state 0"])
         _ip(["link set bridge up"])
 
-    def plug(self, cables: Sequence[tuple[str, str, str]], tag: str) -> None:
-        """Connects machines, given as (their name, the port's name, address). The laptop bears the tag."""
+    def plug(
+        self,
+        cables: Sequence[tuple[str, str, str]],
+        tag: str,
+        more: Mapping[str, str] | None = None,
+    ) -> None:
+        """Connects machines, given as (their name, the port's name, address). The laptop bears the tag.
+
+        `more` has the second addresses of those that have one.
+        """
         ports = {n: Port(port, address, system.new_network()) for n, port, address in cables}
         commands = []
         for port in ports.values():
@@ -77,9 +98,14 @@ class Switch:
             with system.inside_network(port.network):
                 system.configure("lo")
                 system.configure("eth0", port.address)
+                if second := (more or {}).get(name):
+                    system.configure("eth0:1", second)
                 if name == LAPTOP:
                     # On the interface that stays when the switch, and with it every cable, is gone.
                     _ip([f"link set lo alias {tag}"])
+                    # Nobody is there; who asks by which address the world would see him learns the public one.
+                    if second:
+                        _ip([f"route add {_WORLD} dev eth0 src {second}"])
         system.wait_for_carrier([port.name for port in ports.values()])
         self.ports.update(ports)
 
@@ -116,6 +142,23 @@ class Switch:
                     chain from {{ type filter hook input priority 0; ip saddr {who} drop
                     }}
                     chain to {{ type filter hook postrouting priority 0; ip daddr {who} drop
+                    }}
+                }}""")
+
+    def guard(self, name: str, admitted: Sequence[str] | None) -> None:
+        """Lets nothing in but answers and what is admitted, in the words of nft; None for everything."""
+        port = self._port(name)
+        with system.inside_network(port.network):
+            if port.guarded:
+                _run(["nft", "delete", "table", "inet", _GUARD])
+            port.guarded = admitted is not None
+            if admitted is not None:
+                lines = "\n".join(f"{words} accept" for words in admitted)
+                _nft(f"""table inet {_GUARD} {{
+                    chain input {{ type filter hook input priority 10; policy drop;
+                        iif lo accept
+                        ct state established,related accept
+                        {lines}
                     }}
                 }}""")
 

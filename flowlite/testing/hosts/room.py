@@ -27,8 +27,14 @@ from typing import Any
 
 from flowlite.testing.hosts import cgroups, sweep, system
 from flowlite.testing.hosts.machine import Machine
-from flowlite.testing.hosts.network import LAPTOP, LAPTOP_ADDRESS, Switch
+from flowlite.testing.hosts.network import (
+    LAPTOP,
+    LAPTOP_ADDRESS,
+    LAPTOP_PUBLIC_ADDRESS,
+    Switch,
+)
 from flowlite.testing.hosts.root import Identity
+from flowlite.testing.hosts.slot import Slot, Slots
 
 
 class Room:
@@ -43,6 +49,8 @@ class Room:
         self.group = cgroups.make(self.tag)
         self.switch = Switch(_fork)
         self.machines = [self._machine(entry) for entry in self.settings["hosts"]]
+        slots = [m for m in self.machines if isinstance(m, Slot)]
+        self.slots = Slots(slots, self.switch)
 
     def _machine(self, entry: dict[str, Any]) -> Machine:
         home = self.directory / entry["name"]
@@ -56,20 +64,31 @@ class Room:
             path=tuple(entry["path"]),
             sshd=entry["sshd"],
         )
-        return Machine(
-            identity,
-            address=entry["address"],
-            port=entry["port"],
-            group=cgroups.make(f"{self.tag}/{entry['name']}"),
-            disk_size=self.settings["disk"],
-            authorized_key=(self.directory / "key.pub").read_text(),
-        )
+        arguments = {
+            "identity": identity,
+            "address": entry["address"],
+            "port": entry["port"],
+            "group": cgroups.make(f"{self.tag}/{entry['name']}"),
+            "disk_size": self.settings["disk"],
+            "authorized_key": (self.directory / "key.pub").read_text(),
+        }
+        if "public_address" in entry:
+            return Slot(public_address=entry["public_address"], **arguments)
+        return Machine(**arguments)
+
+    @property
+    def hosts(self) -> list[Machine]:
+        """Those that run from the beginning."""
+        return [m for m in self.machines if not isinstance(m, Slot)]
 
     def up(self) -> None:
         """Cables, disks, hosts."""
-        self.switch.plug([(LAPTOP, "laptop", LAPTOP_ADDRESS)], self.tag)
-        self.switch.plug([m.cable for m in self.machines], self.tag)
-        self.do_start([m.name for m in self.machines], fresh=True)
+        laptop = (LAPTOP, "laptop", LAPTOP_ADDRESS)
+        self.switch.plug([laptop], self.tag, {LAPTOP: LAPTOP_PUBLIC_ADDRESS})
+        if self.hosts:
+            self.switch.plug([m.cable for m in self.hosts], self.tag)
+        self.slots.plug(self.tag)
+        self.do_start([m.name for m in self.hosts], fresh=True)
 
     def down(self) -> None:
         """Takes everything apart; what is on the laptop ends, too."""
@@ -86,6 +105,9 @@ class Room:
     def answer(self, request: dict[str, Any]) -> object:
         """Does what is asked for: `do_NAME` of this class, or of the host that is named."""
         name, host = request.pop("do"), request.pop("host", None)
+        if hasattr(self.slots, f"do_{name}"):
+            extra = {} if host is None else {"name": host}
+            return getattr(self.slots, f"do_{name}")(**extra, **request)
         if host is None or hasattr(self, f"do_{name}"):
             extra = {} if host is None else {"name": host}
             return getattr(self, f"do_{name}")(**extra, **request)
@@ -101,6 +123,7 @@ class Room:
             "laptop": self.switch.ports[LAPTOP].network,
             "hosts": {m.name: None if m.ended() else m.pid for m in self.machines},
             "groups": {m.name: str(m.group) for m in self.machines},
+            "networks": {name: port.network for name, port in self.switch.ports.items()},
         }
 
     def do_start(self, names: list[str], fresh: bool = False) -> None:
@@ -147,9 +170,12 @@ class Room:
     def do_reset(self) -> None:
         """All as after `up`: hosts with empty disks, whole cables, nothing running on the laptop."""
         sweep.end_all_in_network(self.switch.ports[LAPTOP].network, spare=self.settings["owner"])
-        names = [m.name for m in self.machines]
+        names = [m.name for m in self.hosts]
         self.do_kill(names)
-        for name in self.switch.ports:
+        self.slots.release_all()
+        for name in (LAPTOP, *names):
+            if name not in self.switch.ports:
+                continue
             self.switch.delay(name, 0, 0)
             self.switch.partition(name, cut=False)
             self.switch.block(name, [])
@@ -182,13 +208,17 @@ class Server:
         self._owner = os.pidfd_open(owner) if owner else None
         self._ended = False
         self._wake, wake = os.pipe()
-        os.set_blocking(wake, False)
+        for end in (self._wake, wake):
+            os.set_blocking(end, False)
         signal.set_wakeup_fd(wake)
         signal.signal(signal.SIGTERM, self._end)
+        # Its arrival ends the wait of `serve`; nothing else has to happen.
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(str(room.directory / "room.sock"))
         self._listener.listen(64)
         self._buffers: dict[socket.socket, bytes] = {}
+        self._listeners: list[socket.socket] = []
 
     def _end(self, number: int, frame: FrameType | None) -> None:
         self._ended = True
@@ -204,8 +234,20 @@ class Server:
                     self._buffers[self._listener.accept()[0]] = b""
                 elif source == self._owner:
                     self._ended = True
+                elif source == self._wake:
+                    with contextlib.suppress(BlockingIOError):
+                        os.read(self._wake, 4096)
                 elif isinstance(source, socket.socket):
                     self._read(source)
+            self._tell()
+
+    def _tell(self) -> None:
+        for name in self._room.slots.ended():
+            for listener in list(self._listeners):
+                try:
+                    listener.sendall(json.dumps({"ended": name}).encode() + b"\n")
+                except OSError:
+                    self._listeners.remove(listener)
 
     def _read(self, client: socket.socket) -> None:
         try:
@@ -214,11 +256,17 @@ class Server:
             came = b""
         if not came:
             del self._buffers[client]
+            if client in self._listeners:
+                self._listeners.remove(client)
             client.close()
             return
         *lines, self._buffers[client] = (self._buffers[client] + came).split(b"\n")
         for line in lines:
-            reply = self._answer(json.loads(line))
+            request = json.loads(line)
+            if request["do"] == "events":
+                self._listeners.append(client)
+                continue
+            reply = self._answer(request)
             try:
                 client.sendall(json.dumps(reply).encode() + b"\n")
             except OSError:

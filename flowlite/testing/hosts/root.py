@@ -12,7 +12,7 @@ import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from flowlite.testing.hosts import system
+from flowlite.testing.hosts import cards, system
 
 USER, USER_ID = "flow", 1234
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -99,19 +99,39 @@ def write_disk(host: Identity, authorized_key: str) -> None:
     (etc / "subuid").write_text(f"{USER}:100000:65536\n")
     (etc / "subgid").write_text(f"{USER}:100000:65536\n")
     _write_accounts(etc)
-    for name, home, owner in (("root", "root", 0), (USER, f"home/{USER}", USER_ID)):
-        ssh = host.disk / home / ".ssh"
-        ssh.mkdir(parents=True)
-        (ssh / "authorized_keys").write_text(authorized_key)
-        for path, mode in ((ssh / "authorized_keys", 0o600), (ssh, 0o700)):
-            path.chmod(mode)
-            os.chown(path, owner, owner)
-        if name != "root":
-            os.chown(ssh.parent, owner, owner)
-            ssh.parent.chmod(0o755)
+    authorize(host.disk / "root", authorized_key, 0)
+    authorize(host.disk / "home" / USER, authorized_key, USER_ID)
     _write_power_tools(host.disk / "upper" / "usr")
     if host.python:
         _write_python(host.disk / "upper" / "usr" / "local" / "bin", host.python)
+
+
+def authorize(home: Path, authorized_keys: str, owner: int) -> None:
+    """Lets the holders of keys log in as the owner of a home directory."""
+    ssh = home / ".ssh"
+    ssh.mkdir(parents=True, exist_ok=True)
+    (ssh / "authorized_keys").write_text(authorized_keys)
+    for path, mode in ((ssh / "authorized_keys", 0o600), (ssh, 0o700)):
+        path.chmod(mode)
+        os.chown(path, owner, owner)
+    if owner:
+        os.chown(home, owner, owner)
+        home.chmod(0o755)
+
+
+def add_account(etc: Path, user: str, number: int) -> None:
+    """One more user, who can log in with a key only, on a disk that `write_disk` has written."""
+    for file, entry in (
+        ("passwd", f"{user}:x:{number}:{number}::/home/{user}:/bin/bash"),
+        ("group", f"{user}:x:{number}:"),
+        ("shadow", f"{user}:*:19000:0:99999:7:::"),
+    ):
+        kept = [
+            line
+            for line in (etc / file).read_text().splitlines()
+            if not line.startswith(f"{user}:") and line.split(":")[2:3] != [str(number)]
+        ]
+        (etc / file).write_text("\n".join([*kept, entry]) + "\n")
 
 
 def _write_accounts(etc: Path) -> None:
@@ -175,6 +195,8 @@ def enter(host: Identity) -> None:
     system.mount("proc", root / "proc", "proc")
     system.mount("sysfs", root / "sys", "sysfs")
     system.mount("cgroup2", root / "sys" / "fs" / "cgroup", "cgroup2")
+    if (host.disk / cards.PLACE).is_dir():
+        system.bind(host.disk / cards.PLACE, root / "proc" / "driver", read_only=True)
     for knob in KNOBS:
         if (root / knob).exists():
             system.bind("/dev/null", root / knob)
@@ -214,4 +236,5 @@ def _place_host_keys(host: Identity, sshd: Path) -> None:
     for file in host.directory.glob("ssh_host_*"):
         shutil.copy(file, sshd / file.name)
         (sshd / file.name).chmod(0o600)
-    shutil.copy(host.directory / "sshd_config", sshd / "sshd_config")
+    if (host.directory / "sshd_config").exists():
+        shutil.copy(host.directory / "sshd_config", sshd / "sshd_config")

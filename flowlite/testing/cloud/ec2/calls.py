@@ -1,0 +1,248 @@
+"""The other calls about instances and where they stand, in place of moto's."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from moto.core.responses import ActionResult
+from moto.core.types import Base64EncodedString
+from moto.ec2.exceptions import InvalidInstanceIdError
+from moto.ec2.responses._base_response import EC2BaseResponse
+from moto.ec2.responses.security_groups import SecurityGroups
+
+from flowlite.testing.cloud.ec2.cloud import Cloud, Reserved
+from flowlite.testing.cloud.ec2.life import BY_USER, CODES, Life
+from flowlite.testing.cloud.ec2.names import ACCOUNT, Refusal, new_id
+
+
+class Ending(EC2BaseResponse):
+    """TerminateInstances, StopInstances, StartInstances, GetConsoleOutput."""
+
+    cloud: Cloud
+
+    def terminate_instances(self) -> ActionResult:
+        """TerminateInstances: all or, if one of them is unknown, none."""
+        changes = []
+        lives = self._lives()
+        self.error_on_dryrun()
+        for life in lives:
+            if life.instance.disable_api_termination:
+                raise Refusal(
+                    "OperationNotPermitted",
+                    f"The instance '{life.instance.id}' may not be terminated. Modify its 'disableApiTermination' "
+                    "instance attribute and try again.",
+                )
+        for life in lives:
+            before = life.state
+            self.cloud.lives.end(life, BY_USER)
+            changes.append(_change(life, before))
+        return ActionResult({"TerminatingInstances": changes})
+
+    def stop_instances(self) -> ActionResult:
+        """StopInstances."""
+        changes = []
+        for life in self._lives():
+            before = life.state
+            if before not in ("pending", "running", "stopped"):
+                raise Refusal("IncorrectInstanceState", f"The instance is {before}.")
+            if life.spot is not None and life.spot.type == "one-time":
+                raise Refusal(
+                    "UnsupportedOperation",
+                    f"You can't stop the Spot Instance '{life.instance.id}' because it is associated with a one-time "
+                    "Spot Instance request.",
+                )
+            self.cloud.machines.halt(life.instance.id)
+            life.enter("stopped")
+            life.explain(BY_USER, "")
+            changes.append(_change(life, before))
+        return ActionResult({"StoppingInstances": changes})
+
+    def start_instances(self) -> ActionResult:
+        """StartInstances."""
+        changes = []
+        for life in self._lives():
+            before = life.state
+            if before != "stopped":
+                raise Refusal("IncorrectInstanceState", f"The instance is {before}.")
+            life.enter("pending")
+            self.cloud.machines.restart(life.instance.id)
+            changes.append(_change(life, before))
+        return ActionResult({"StartingInstances": changes})
+
+    def get_console_output(self) -> ActionResult:
+        """GetConsoleOutput."""
+        life = self._life(self._get_param("InstanceId"))
+        output = Base64EncodedString.from_raw_string(self.cloud.lives.console(life))
+        now = datetime.now(UTC)
+        return ActionResult({"InstanceId": life.instance.id, "Output": output, "Timestamp": now})
+
+    def _lives(self) -> list[Life]:
+        ids = self._get_param("InstanceIds", [])
+        if not ids:
+            raise Refusal("MissingParameter", "The request must contain the parameter InstanceIds")
+        return [self._life(id) for id in ids]
+
+    def _life(self, id: str) -> Life:
+        if not re.fullmatch(r"i-[0-9a-f]{8,17}", id):
+            raise Refusal("InvalidInstanceID.Malformed", f'Invalid id: "{id}"')
+        life = self.cloud.lives.find(id)
+        if life is None or life.region != self.region:
+            raise InvalidInstanceIdError([id])
+        return life
+
+
+def _change(life: Life, before: str) -> dict[str, Any]:
+    return {
+        "InstanceId": life.instance.id,
+        "CurrentState": {"Code": CODES[life.state], "Name": life.state},
+        "PreviousState": {"Code": CODES[before], "Name": before},
+    }
+
+
+class Groups(SecurityGroups):
+    """Placement groups, and security groups that are in use."""
+
+    cloud: Cloud
+
+    def delete_security_group(self) -> ActionResult:
+        """DeleteSecurityGroup: only when nothing is in it any more."""
+        id = self._get_param("GroupId")
+        for life in self.cloud.lives.all():
+            if life.state == "terminated" or life.region != self.region:
+                continue
+            if any(
+                group.id == id for nic in life.instance.nics.values() for group in nic.group_set
+            ):
+                raise Refusal("DependencyViolation", f"resource {id} has a dependent object")
+        return super().delete_security_group()
+
+    def create_placement_group(self) -> ActionResult:
+        """CreatePlacementGroup."""
+        name = self._get_param("GroupName")
+        if (self.region, name) in self.cloud.groups:
+            raise Refusal(
+                "InvalidPlacementGroup.Duplicate", f"The Placement Group '{name}' already exists."
+            )
+        self.error_on_dryrun()
+        tags = self._parse_tag_specification().get("placement-group", {})
+        group = {
+            "GroupName": name,
+            "GroupId": new_id("pg"),
+            "Strategy": self._get_param("Strategy") or "cluster",
+            "State": "available",
+            "Tags": [{"Key": k, "Value": v} for k, v in tags.items()],
+        }
+        group["GroupArn"] = f"arn:aws:ec2:{self.region}:{ACCOUNT}:placement-group/{name}"
+        self.cloud.groups[self.region, name] = group
+        return ActionResult({"PlacementGroup": group})
+
+    def describe_placement_groups(self) -> ActionResult:
+        """DescribePlacementGroups."""
+        names = self._get_param("GroupNames", [])
+        found = [g for (region, _), g in self.cloud.groups.items() if region == self.region]
+        if missing := set(names) - {g["GroupName"] for g in found}:
+            raise Refusal(
+                "InvalidPlacementGroup.Unknown",
+                f"The Placement Group '{min(missing)}' is unknown.",
+            )
+        filters = self._filters_from_querystring()
+        found = [g for g in found if (not names or g["GroupName"] in names) and _passes(g, filters)]
+        return ActionResult({"PlacementGroups": found})
+
+    def delete_placement_group(self) -> ActionResult:
+        """DeletePlacementGroup: only when no instance is in it any more."""
+        name = self._get_param("GroupName")
+        if (self.region, name) not in self.cloud.groups:
+            raise Refusal(
+                "InvalidPlacementGroup.Unknown", f"The Placement Group '{name}' is unknown."
+            )
+        for life in self.cloud.lives.all():
+            inside = life.instance.placement.group_name == name and life.region == self.region
+            if inside and life.state != "terminated":
+                raise Refusal(
+                    "InvalidPlacementGroup.InUse",
+                    f"The placement group '{name}' is in use and may not be deleted.",
+                )
+        del self.cloud.groups[self.region, name]
+        return ActionResult({})
+
+
+class Reservations(EC2BaseResponse):
+    """Capacity reservations and blocks."""
+
+    cloud: Cloud
+
+    def describe_capacity_reservations(self) -> ActionResult:
+        """DescribeCapacityReservations."""
+        ids = self._get_param("CapacityReservationIds", [])
+        here = [r for r in self.cloud.reserved.values() if r.zone.startswith(self.region)]
+        if missing := set(ids) - {r.id for r in here}:
+            raise Refusal(
+                "InvalidCapacityReservationId.NotFound",
+                f"The capacity reservation ID '{min(missing)}' does not exist",
+            )
+        shown = [self._show(r) for r in here if not ids or r.id in ids]
+        filters = self._filters_from_querystring()
+        return ActionResult({"CapacityReservations": [s for s in shown if _passes(s, filters)]})
+
+    def describe_capacity_block_offerings(self) -> ActionResult:
+        """DescribeCapacityBlockOfferings: one, beginning tomorrow."""
+        kind = self._get_param("InstanceType") or "p5.48xlarge"
+        hours = int(self._get_param("CapacityDurationHours") or 24)
+        count = int(self._get_param("InstanceCount") or 1)
+        begin = datetime.now(UTC).replace(hour=11, minute=30, second=0, microsecond=0)
+        begin += timedelta(days=1)
+        price = (self.cloud.market.price(kind, self.region) or 0.0) * 0.6 * hours * count
+        offer = {
+            "CapacityBlockOfferingId": new_id("cbo"),
+            "InstanceType": kind,
+            "AvailabilityZone": f"{self.region}a",
+            "InstanceCount": count,
+            "StartDate": begin,
+            "EndDate": begin + timedelta(hours=hours),
+            "CapacityBlockDurationHours": hours,
+            "UpfrontFee": f"{price:.2f}",
+            "CurrencyCode": "USD",
+            "Tenancy": "default",
+        }
+        return ActionResult({"CapacityBlockOfferings": [offer]})
+
+    def _show(self, reserved: Reserved) -> dict[str, Any]:
+        used = sum(
+            getattr(life.instance, "capacity_reservation_id", None) == reserved.id
+            for life in self.cloud.living(self.region)
+        )
+        return {
+            "CapacityReservationId": reserved.id,
+            "OwnerId": ACCOUNT,
+            "InstanceType": reserved.kind,
+            "InstancePlatform": "Linux/UNIX",
+            "AvailabilityZone": reserved.zone,
+            "Tenancy": "default",
+            "TotalInstanceCount": reserved.total,
+            "AvailableInstanceCount": reserved.total - used,
+            "State": reserved.state,
+            "InstanceMatchCriteria": "targeted",
+            "ReservationType": reserved.market,
+            "EndDateType": "unlimited",
+            "Tags": [{"Key": k, "Value": v} for k, v in reserved.tags.items()],
+        }
+
+
+def _passes(shown: dict[str, Any], filters: dict[str, Any]) -> bool:
+    """Whether every filter, such as `group-name` or `tag:x`, has the thing's value."""
+    tags = {tag["Key"]: tag["Value"] for tag in shown.get("Tags", [])}
+    for name, values in filters.items():
+        if name.startswith("tag:"):
+            value = tags.get(name[4:])
+        elif name == "tag-key":
+            if not set(values) & set(tags):
+                return False
+            continue
+        else:
+            value = shown.get("".join(part.capitalize() for part in name.split("-")))
+        if value not in values:
+            return False
+    return True

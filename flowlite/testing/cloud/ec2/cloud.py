@@ -1,0 +1,79 @@
+"""Everything that the parts of the box's EC2 share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from flowlite.testing.cloud.ec2.firewall import Firewall
+from flowlite.testing.cloud.ec2.life import Life, Lives
+from flowlite.testing.cloud.ec2.market import Market, quota_code
+from flowlite.testing.cloud.ec2.policy import Policy
+from flowlite.testing.cloud.machines import Machines
+
+
+@dataclass
+class Launch:
+    """What a client token has led to: the request's fingerprint and the reservation it got."""
+
+    fingerprint: str
+    reservation: Any
+
+
+@dataclass
+class Reserved:
+    """A capacity reservation, or a block of capacity."""
+
+    id: str
+    kind: str
+    zone: str
+    total: int
+    market: str = "default"
+    state: str = "active"
+    tags: dict[str, str] = field(default_factory=dict)
+
+
+class Cloud:
+    """One region's worth of rules, for all regions."""
+
+    def __init__(self, machines: Machines) -> None:
+        self.machines = machines
+        self.lives = Lives(machines)
+        self.firewall = Firewall(self.lives)
+        self.market = Market()
+        self.policy = Policy()
+        self.launches: dict[tuple[str, str], dict[str, Launch]] = {}
+        self.groups: dict[tuple[str, str], dict[str, Any]] = {}
+        self.reserved: dict[str, Reserved] = {}
+        self.boots: list[str] = []
+
+    def reset(self) -> None:
+        """As on the first day."""
+        self.lives.reset()
+        self.firewall.forget()
+        self.market.reset()
+        self.policy.set(None)
+        self.launches.clear()
+        self.groups.clear()
+        self.reserved.clear()
+        self.boots.clear()
+
+    def living(self, region: str) -> list[Life]:
+        """Instances of a region that count against quotas."""
+        return [
+            life
+            for life in self.lives.all()
+            if life.region == region and life.state in ("pending", "running")
+        ]
+
+    def vcpus_used(self, region: str, code: str, vcpus: dict[str, int]) -> int:
+        """vCPUs of running instances that one quota counts."""
+        return sum(
+            vcpus.get(life.instance.instance_type, 0)
+            for life in self.living(region)
+            if quota_code(life.instance.instance_type, life.spot is not None) == code
+        )
+
+    def next_boot(self) -> str:
+        """How the next machine is to boot: "runs", "never", or "dies"."""
+        return self.boots.pop(0) if self.boots else "runs"

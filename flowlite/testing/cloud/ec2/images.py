@@ -1,0 +1,105 @@
+"""The images of the box: Ubuntu, plain and as AWS's Deep Learning AMI, and the parameters by which they are found."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from moto.ec2.models import ec2_backends
+from moto.ec2.models.amis import Ami
+
+from flowlite.testing.cloud.ec2.names import ACCOUNT
+
+AMAZON, CANONICAL = "898082745236", "099720109477"
+_DL = "/aws/service/deeplearning/ami"
+_UBUNTU = "/aws/service/canonical/ubuntu/server"
+_BORN = datetime(2025, 11, 1, 7, 0, tzinfo=UTC)
+USER = "ubuntu"
+
+
+@dataclass(frozen=True)
+class Image:
+    """One image, in every region under another id."""
+
+    parameter: str
+    name: str
+    owner: str
+    architecture: str
+    size: int
+
+    def id_in(self, region: str) -> str:
+        """Its id there."""
+        return "ami-" + hashlib.sha256(f"{region}/{self.parameter}".encode()).hexdigest()[:17]
+
+
+class _Ami(Ami):
+    """moto's, with a root disk of the size that it has in life."""
+
+    def __init__(self, size: int, *arguments: Any, **named: Any) -> None:
+        self.size = size
+        super().__init__(*arguments, **named)
+
+    @property
+    def block_device_mappings(self) -> list[dict[str, Any]]:
+        disk = {
+            "SnapshotId": self.ebs_snapshot.id,
+            "VolumeSize": self.size,
+            "DeleteOnTermination": True,
+            "VolumeType": "gp3",
+            "Encrypted": False,
+        }
+        return [{"DeviceName": self.root_device_name, "Ebs": disk}]
+
+
+def _images() -> list[Image]:
+    found = []
+    for machine, short in (("x86_64", "amd64"), ("arm64", "arm64")):
+        for release in ("22.04", "24.04"):
+            kind = f"base-oss-nvidia-driver-gpu-ubuntu-{release}"
+            title = f"Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu {release}) 20251101"
+            found.append(Image(f"{_DL}/{machine}/{kind}/latest/ami-id", title, AMAZON, machine, 75))
+            disk = "ebs-gp2" if release == "22.04" else "ebs-gp3"
+            path = f"{_UBUNTU}/{release}/stable/current/{short}/hvm/{disk}/ami-id"
+            name = f"ubuntu/images/hvm-ssd/ubuntu-{release}-{short}-server-20251101"
+            found.append(Image(path, name, CANONICAL, machine, 8))
+        kind = "oss-nvidia-driver-gpu-pytorch-2.7-ubuntu-22.04"
+        title = "Deep Learning OSS Nvidia Driver AMI GPU PyTorch 2.7 (Ubuntu 22.04) 20251101"
+        found.append(Image(f"{_DL}/{machine}/{kind}/latest/ami-id", title, AMAZON, machine, 100))
+    return found
+
+
+IMAGES = _images()
+
+
+def parameter(name: str, region: str) -> str | None:
+    """The value of a public parameter of AWS, such as an image's id."""
+    return next((image.id_in(region) for image in IMAGES if image.parameter == name), None)
+
+
+def install(region: str) -> None:
+    """Puts the images into a region of moto's, in place of those it has. Again is no error."""
+    backend = ec2_backends[ACCOUNT][region]
+    if IMAGES[0].id_in(region) in backend.amis:
+        return
+    backend.amis.clear()
+    for image in IMAGES:
+        ami = _Ami(
+            image.size,
+            backend,
+            image.id_in(region),
+            name=image.name,
+            description=image.name,
+            owner_id=image.owner,
+            owner_alias="amazon",
+            public=True,
+            virtualization_type="hvm",
+            architecture=image.architecture,
+            creation_date=_BORN,
+            hypervisor="xen",
+            root_device_type="ebs",
+            root_device_name="/dev/sda1",
+            region_name=region,
+        )
+        backend.amis[ami.id] = ami

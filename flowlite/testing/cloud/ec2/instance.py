@@ -1,0 +1,63 @@
+"""moto's instance, but for its end: what is terminated has no address and no interface any more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from moto.ec2.models import instances
+from moto.ec2.models.elastic_network_interfaces import NetworkInterface
+from moto.ec2.models.instances import Instance
+
+
+class RentedInstance(Instance):
+    """An instance with a machine.
+
+    Attributes:
+        spot_instance_request_id: That of a spot instance.
+        capacity_reservation_id: What it was launched into.
+        gone: Whether it is terminated.
+    """
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        self.spot_instance_request_id: str | None = None
+        self.capacity_reservation_id: str | None = None
+        self.gone = False
+        super().__init__(*arguments, **named)
+
+    @property
+    def network_interfaces(self) -> list[NetworkInterface]:
+        return [] if self.gone else super().network_interfaces
+
+    @property
+    def private_ip(self) -> str | None:
+        return None if self.gone else super().private_ip
+
+    @property
+    def private_ip_address(self) -> str | None:
+        return self.private_ip
+
+    @property
+    def private_dns_name(self) -> str:
+        return "" if self.gone else super().private_dns_name
+
+    @property
+    def public_ip(self) -> str | None:
+        return None if self.gone else super().public_ip
+
+    @property
+    def public_ip_address(self) -> str | None:
+        return self.public_ip
+
+    @property
+    def vpc_id(self) -> str | None:
+        return None if self.gone else super().vpc_id
+
+    @property
+    def subnet_id(self) -> str | None:
+        # moto asks for it while it is still making the instance.
+        return None if self.gone else super().subnet_id
+
+
+def install() -> None:
+    """Has moto use it."""
+    instances.Instance = RentedInstance  # type: ignore[misc]

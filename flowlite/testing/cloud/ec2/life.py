@@ -1,0 +1,241 @@
+"""The life of the box's instances: pending, running, shutting down, terminated, each with its machine."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from moto.ec2.models import ec2_backends
+from moto.ec2.models.instances import InstanceState, StateReason
+
+from flowlite.testing.cloud.ec2.instance import RentedInstance
+from flowlite.testing.cloud.ec2.metadata import Metadata
+from flowlite.testing.cloud.ec2.names import ACCOUNT, iso, stamp
+from flowlite.testing.cloud.machines import Machine, Machines
+
+CODES = {
+    "pending": 0,
+    "running": 16,
+    "shutting-down": 32,
+    "terminated": 48,
+    "stopping": 64,
+    "stopped": 80,
+}
+SHUTDOWN = ("Client.InstanceInitiatedShutdown", "Instance initiated shutdown")
+BY_USER = ("Client.UserInitiatedShutdown", "User initiated shutdown")
+SPOT = ("Server.SpotInstanceTermination", "Spot instance termination")
+BROKEN = ("Server.InternalError", "Internal error")
+
+
+@dataclass
+class Life:
+    """One instance.
+
+    Attributes:
+        history: When it got into which state, on the monotonic clock.
+        spot: Its spot request, if it is one.
+        notice: When it is to be taken back.
+        rebalance: When its owner was advised to go.
+    """
+
+    instance: RentedInstance
+    region: str
+    machine: Machine
+    spot: Any = None
+    history: list[tuple[float, str]] = field(default_factory=list)
+    notice: datetime | None = None
+    rebalance: datetime | None = None
+    timers: list[threading.Timer] = field(default_factory=list)
+    console: str = ""
+
+    @property
+    def state(self) -> str:
+        """As EC2 names it."""
+        return str(self.instance._state.name)
+
+    def enter(self, state: str) -> None:
+        """It is in another state from now on."""
+        self.instance._state = InstanceState(state, CODES[state])
+        self.history.append((time.monotonic(), state))
+
+    def explain(self, reason: tuple[str, str], transition: str) -> None:
+        """Why it is in that state."""
+        self.instance.state_reason = StateReason(f"{reason[0]}: {reason[1]}", reason[0])
+        self.instance._reason = transition
+
+
+class Lives:
+    """All instances of the box. What is here runs under one lock, as does every call of the API."""
+
+    def __init__(self, machines: Machines) -> None:
+        self.lock = threading.RLock()
+        self.machines = machines
+        self.boot_seconds = 0.5
+        self.stop_seconds = 0.1
+        self.lag = 0.0
+        self._lives: dict[str, Life] = {}
+        self.metadata = Metadata(self)
+
+    def all(self) -> list[Life]:
+        """Every instance there ever was."""
+        with self.lock:
+            return list(self._lives.values())
+
+    def find(self, id: str) -> Life | None:
+        """The instance of that id."""
+        return self._lives.get(id)
+
+    def begin(self, life: Life, outcome: str) -> None:
+        """Has an instance boot on its machine, whose slot it has already: "runs", or what else was ordered."""
+        self._lives[life.instance.id] = life
+        life.enter("pending")
+        self.metadata.serve(life)
+        if outcome == "dies":
+            self._later(life, self.boot_seconds + 0.2, lambda: self.break_down(life))
+
+    def started(self, id: str) -> None:
+        """Its machine runs now."""
+        with self.lock:
+            life = self._lives.get(id)
+            if life is not None and life.state == "pending":
+                life.enter("running")
+
+    def powered_off(self, id: str) -> None:
+        """Its machine has ended by itself."""
+        with self.lock:
+            life = self._lives.get(id)
+            if life is None or life.state not in ("pending", "running"):
+                return
+            if life.instance.instance_initiated_shutdown_behavior == "terminate":
+                self.end(life, SHUTDOWN, "")
+            else:
+                life.console = self.machines.console(id)
+                life.enter("stopped")
+                life.explain(SHUTDOWN, "")
+
+    def end(self, life: Life, reason: tuple[str, str], transition: str | None = None) -> None:
+        """Shuts an instance down for good. Again is no error."""
+        if life.state in ("shutting-down", "terminated"):
+            return
+        life.enter("shutting-down")
+        said = f"User initiated ({stamp()})" if transition is None else transition
+        life.explain(reason, said)
+        life.console = self.machines.console(life.instance.id)
+        self._cancel(life)
+        # Not under the lock of the caller: it takes the room a moment.
+        threading.Thread(target=self.machines.end, args=[life.instance.id], daemon=True).start()
+        self._later(life, self.stop_seconds, lambda: self._buried(life, reason, said))
+
+    def _buried(self, life: Life, reason: tuple[str, str], said: str) -> None:
+        for nic in life.instance.nics.values():
+            nic.public_ip_auto_assign = False
+        life.instance.terminate()
+        life.enter("terminated")
+        life.explain(reason, said)
+        life.instance.gone = True
+        if life.spot is not None:
+            life.spot.close(reason[0])
+
+    def break_down(self, life: Life, noticed: bool = True) -> None:
+        """The machine is gone as by a power cut, and EC2 says so, or has not seen it."""
+        if life.state in ("shutting-down", "terminated"):
+            return
+        life.console = self.machines.console(life.instance.id)
+        self.machines.power_cut(life.instance.id)
+        if noticed:
+            self.end(life, BROKEN, f"Service initiated ({stamp()})")
+
+    def advise(self, life: Life) -> None:
+        """Recommends to its owner to leave."""
+        life.rebalance = datetime.now(UTC)
+
+    def interrupt(self, life: Life, seconds: float) -> None:
+        """Gives notice, and takes the instance back after so many seconds."""
+        life.notice = datetime.now(UTC) + timedelta(seconds=seconds)
+        if life.spot is not None:
+            life.spot.mark("marked-for-termination")
+        self._later(life, seconds, lambda: self.end(life, SPOT, f"Service initiated ({stamp()})"))
+
+    def action(self, life: Life) -> dict[str, str] | None:
+        """What the metadata service says of its end."""
+        return None if life.notice is None else {"action": "terminate", "time": iso(life.notice)}
+
+    def console(self, life: Life) -> str:
+        """What it has printed."""
+        return life.console or self.machines.console(life.instance.id)
+
+    def forget_ended(self) -> None:
+        """What is terminated is not listed any more."""
+        for life in [each for each in self._lives.values() if each.state == "terminated"]:
+            del self._lives[life.instance.id]
+            reservations = ec2_backends[ACCOUNT][life.region].reservations
+            for reservation in list(reservations.values()):
+                if life.instance in reservation.instances:
+                    reservation.instances.remove(life.instance)
+                if not reservation.instances:
+                    del reservations[reservation.id]
+
+    def reset(self) -> None:
+        """No instance, no order."""
+        with self.lock:
+            for life in self._lives.values():
+                self._cancel(life)
+            self._lives.clear()
+            self.lag = 0.0
+        self.machines.end_all()
+
+    @contextmanager
+    def past(self) -> Iterator[None]:
+        """moto's listings show what was `lag` seconds ago. To be called under the lock."""
+        if not self.lag:
+            yield
+            return
+        then = time.monotonic() - self.lag
+        undo: list[Callable[[], None]] = []
+        for life in self._lives.values():
+            self._show_as_of(life, then, undo)
+        try:
+            yield
+        finally:
+            for step in reversed(undo):
+                step()
+
+    def _show_as_of(self, life: Life, then: float, undo: list[Callable[[], None]]) -> None:
+        backend, instance = ec2_backends[ACCOUNT][life.region], life.instance
+        was = [state for when, state in life.history if when <= then]
+        if was:
+            state = instance._state
+            instance._state = InstanceState(was[-1], CODES[was[-1]])
+            undo.append(lambda: setattr(instance, "_state", state))
+            return
+        for reservation in list(backend.reservations.values()):
+            if instance in reservation.instances:
+                kept = list(reservation.instances)
+                reservation.instances.remove(instance)
+                undo.append(lambda r=reservation, k=kept: setattr(r, "instances", k))  # type: ignore[misc]
+        if life.spot is not None and life.spot.id in backend.spot_instance_requests:
+            spot = backend.spot_instance_requests.pop(life.spot.id)
+            undo.append(lambda: backend.spot_instance_requests.update({spot.id: spot}))
+
+    def _later(self, life: Life, seconds: float, act: Callable[[], None]) -> None:
+        def run() -> None:
+            with self.lock:
+                if self._lives.get(life.instance.id) is life:
+                    act()
+
+        timer = threading.Timer(seconds, run)
+        timer.daemon = True
+        life.timers.append(timer)
+        timer.start()
+
+    def _cancel(self, life: Life) -> None:
+        for timer in life.timers:
+            with contextlib.suppress(RuntimeError):
+                timer.cancel()
+        life.timers.clear()

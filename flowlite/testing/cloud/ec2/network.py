@@ -1,0 +1,162 @@
+"""The network interfaces of instances, EFA among them; placement groups and reservations; addresses of machines."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from moto.ec2.models import elastic_network_interfaces
+from moto.ec2.models.elastic_network_interfaces import NetworkInterface
+
+from flowlite.testing.cloud.ec2.instance import RentedInstance
+from flowlite.testing.cloud.ec2.names import Refusal
+from flowlite.testing.cloud.machines import Machine
+
+EFA = ("efa", "efa-only")
+
+
+class Attachment(elastic_network_interfaces.Attachment):
+    """moto's, with the card that the interface sits on."""
+
+    def __init__(self, eni: NetworkInterface) -> None:
+        super().__init__(eni)
+        self.network_card_index = getattr(eni, "card", 0)
+
+
+def install() -> None:
+    """Has moto use it."""
+    elastic_network_interfaces.Attachment = Attachment  # type: ignore[misc]
+
+
+def check(call: Any) -> None:
+    """Refuses what EC2 refuses about interfaces and placement."""
+    nics = call._get_param("NetworkInterfaces", [])
+    if nics and (call._get_param("SecurityGroupIds") or call._get_param("SecurityGroups")):
+        raise Refusal(
+            "InvalidParameterCombination",
+            "Network interfaces and an instance-level security groups may not be specified on the same request",
+        )
+    if len(nics) > 1 and any(nic.get("AssociatePublicIpAddress") for nic in nics):
+        raise Refusal(
+            "InvalidParameterCombination",
+            "The associatePublicIPAddress parameter cannot be specified when launching with multiple "
+            "network interfaces.",
+        )
+    _check_efa(call, nics)
+    _check_group(call)
+
+
+def _check_efa(call: Any, nics: list[dict[str, Any]]) -> None:
+    wanted = [nic for nic in nics if nic.get("InterfaceType") in EFA]
+    kind = call._get_param("InstanceType", "m1.small")
+    found = call.ec2_backend.describe_instance_types([kind])
+    info = found[0]["NetworkInfo"] if found else {}
+    most = info.get("EfaInfo", {}).get("MaximumEfaInterfaces", 0)
+    if wanted and not most:
+        raise Refusal("InvalidParameterCombination", f"EFA interfaces are not supported on {kind}.")
+    if len(wanted) > most:
+        raise Refusal(
+            "AttachmentLimitExceeded", f"{kind} supports {most} EFA interfaces, not {len(wanted)}."
+        )
+    cards = {int(nic.get("NetworkCardIndex", 0)) for nic in nics}
+    if cards and max(cards) >= info.get("MaximumNetworkCards", 1):
+        raise Refusal(
+            "InvalidParameterValue", f"Network card index {max(cards)} is not supported on {kind}."
+        )
+    for nic in wanted:
+        if nic["InterfaceType"] == "efa-only" and int(nic.get("DeviceIndex", 0)) == 0:
+            raise Refusal(
+                "InvalidParameterCombination", "The primary interface cannot be of type efa-only."
+            )
+
+
+def _check_group(call: Any) -> None:
+    name = call._get_param("Placement.GroupName")
+    if not name:
+        return
+    if (call.region, name) not in call.cloud.groups:
+        raise Refusal("InvalidPlacementGroup.Unknown", f"The Placement Group '{name}' is unknown.")
+    kind = call._get_param("InstanceType", "m1.small")
+    if kind.startswith(("t2.", "t3.", "t3a.", "t4g.")):
+        raise Refusal(
+            "InvalidParameterCombination",
+            f"Cluster placement groups are not supported by the '{kind}' instance type.",
+        )
+
+
+def reserved_left(call: Any, zone: str) -> int | None:
+    """How many instances the capacity reservation has that the request is for; None if it is for none."""
+    target = "CapacityReservationSpecification.CapacityReservationTarget.CapacityReservationId"
+    id = call._get_param(target)
+    if id is None:
+        if call._get_param("InstanceMarketOptions.MarketType") == "capacity-block":
+            raise Refusal(
+                "InvalidParameterCombination",
+                "A capacity block needs the id of its capacity reservation.",
+            )
+        return None
+    reserved = call.cloud.reserved.get(id)
+    if reserved is None:
+        raise Refusal(
+            "InvalidCapacityReservationId.NotFound",
+            f"The capacity reservation ID '{id}' does not exist",
+        )
+    kind = call._get_param("InstanceType", "m1.small")
+    if (reserved.kind, reserved.zone) != (kind, zone):
+        raise Refusal(
+            "InvalidParameterCombination",
+            f"The capacity reservation '{id}' is for {reserved.kind} in {reserved.zone}.",
+        )
+    used = sum(
+        getattr(life.instance, "capacity_reservation_id", None) == id
+        for life in call.cloud.living(call.region)
+    )
+    left = int(reserved.total - used)
+    if left < int(call._get_param("MinCount", 1)):
+        raise Refusal(
+            "ReservationCapacityExceeded",
+            f"The capacity reservation '{id}' has {left} instances left.",
+        )
+    return left
+
+
+@contextmanager
+def numbered(call: Any) -> Iterator[list[dict[str, Any]]]:
+    """Gives each interface of the request a device index of its own meanwhile, by which moto keeps them apart."""
+    asked = copy.deepcopy(call._get_param("NetworkInterfaces", []))
+    if asked:
+        asked.sort(key=lambda nic: (nic.get("NetworkCardIndex", 0), nic.get("DeviceIndex", 0)))
+        own = [{**nic, "DeviceIndex": number} for number, nic in enumerate(asked)]
+        call.params["NetworkInterfaces"] = own
+    yield asked
+
+
+def finish(call: Any, instance: RentedInstance, asked: list[dict[str, Any]]) -> None:
+    """What moto forgets about interfaces: their kind, card, tags and end."""
+    tags = call._parse_tag_specification().get("network-interface", {})
+    for number, nic in instance.nics.items():
+        wanted = asked[number] if asked else {}
+        nic.device_index = int(wanted.get("DeviceIndex", 0))
+        nic.card = int(wanted.get("NetworkCardIndex", 0))  # type: ignore[attr-defined]
+        nic.interface_type = wanted.get("InterfaceType", "interface")
+        nic.delete_on_termination = wanted.get("DeleteOnTermination", True) is True
+        nic.add_tags(tags)
+    if len(asked) > 1:
+        # An address is only given to an instance with one interface.
+        for nic in instance.nics.values():
+            nic.public_ip, nic.public_ip_auto_assign = None, False
+    target = "CapacityReservationSpecification.CapacityReservationTarget.CapacityReservationId"
+    instance.capacity_reservation_id = call._get_param(target)
+
+
+def give_addresses(instance: RentedInstance, machine: Machine) -> None:
+    """The instance's addresses are those of its machine."""
+    nic = instance.nics[0]
+    nic.private_ip_address = machine.address
+    nic.private_ip_addresses = [{"Primary": True, "PrivateIpAddress": machine.address}]
+    nic.private_dns_name = instance.private_dns_name
+    nic.public_ip_auto_assign = False
+    if nic.public_ip is not None:
+        nic.public_ip = machine.public_address

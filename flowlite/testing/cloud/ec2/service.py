@@ -1,0 +1,314 @@
+"""EC2's API in the box: every request on its way to moto, or to what stands in for it."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import threading
+import urllib.parse
+from typing import Any
+
+from moto.ec2.models import ec2_backends
+from moto.ec2.responses import EC2Response
+from moto.ec2.responses._base_response import EC2BaseResponse
+from moto.ec2.utils import filter_dict_attribute_mapping
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+
+from flowlite.testing.cloud.ec2 import catalogue, images, instance, network, signature
+from flowlite.testing.cloud.ec2.calls import Ending, Groups, Reservations
+from flowlite.testing.cloud.ec2.cloud import Cloud, Reserved
+from flowlite.testing.cloud.ec2.firewall import CHANGING
+from flowlite.testing.cloud.ec2.launch import Launching
+from flowlite.testing.cloud.ec2.life import Life
+from flowlite.testing.cloud.ec2.names import (
+    ACCOUNT,
+    MESSAGES,
+    STATUS,
+    USER_ARN,
+    new_id,
+    xml_error,
+)
+from flowlite.testing.cloud.ec2.needs import needs_of
+from flowlite.testing.cloud.ec2.others import Others, refusal
+from flowlite.testing.cloud.ec2.spot import SpotMarket
+from flowlite.testing.cloud.machines import Machines
+from flowlite.testing.cloud.orders import Fault, Orders
+from flowlite.testing.cloud.serving import Environ, Reply
+
+_SCOPE = re.compile(r"Credential=[^/]+/\d+/([^/]+)/([^/]+)/aws4_request")
+_REST = re.compile(r"/2015-02-01/([a-z-]+)(/[^/]+)?(/[a-z-]+)?")
+_QUERY = ("sts", "iam")
+
+
+class Ec2Service:
+    """The API, and what the box can order of it."""
+
+    def __init__(self, machines: Machines, orders: Orders) -> None:
+        self._cloud = Cloud(machines)
+        self._orders = orders
+        self._others = Others(self._cloud.market)
+        self._moto = DomainDispatcherApplication(create_backend_app)
+        self._seen = threading.local()
+        self._day = 0
+        _install(self._cloud)
+
+    def read(self, environ: Environ, body: bytes) -> tuple[str, dict[str, Any]] | None:
+        """The action and its parameters; `Region` is always among them."""
+        scope = _SCOPE.search(environ.get("HTTP_AUTHORIZATION", ""))
+        if scope is None:
+            return None
+        region, service = scope[1], scope[2]
+        self._seen.call = None
+        if service == "ec2" or service in _QUERY:
+            parameters: dict[str, Any] = dict(
+                urllib.parse.parse_qsl(body.decode(), keep_blank_values=True)
+            )
+            parameters["Region"] = region
+            action = str(parameters.get("Action", ""))
+            action = action if service == "ec2" else f"{service}:{action}"
+        elif target := environ.get("HTTP_X_AMZ_TARGET"):
+            parameters = json.loads(body or b"{}")
+            parameters["Region"] = region
+            action = f"{service}:{target.rpartition('.')[2]}"
+        else:
+            parameters = json.loads(body) if body.startswith(b"{") else {}
+            parameters |= {"Region": region, "Path": environ["PATH_INFO"]}
+            action = f"{service}:{_rest_action(environ)}"
+        self._seen.call = (action, parameters)
+        self._seen.day = self._day
+        return action, parameters
+
+    def answer(self, environ: Environ, body: bytes) -> Reply:
+        """One call, and only one at a time."""
+        call = getattr(self._seen, "call", None)
+        if call is None:
+            return self._error("", "MissingAuthenticationToken", "")
+        action, parameters = call
+        if code := signature.fault_of(environ, body):
+            return self._error(action, code, "")
+        with self._cloud.lives.lock:
+            if self._seen.day != self._day:
+                raise ConnectionAbortedError("the box has been reset since this was asked")
+            if need := self._cloud.policy.refused(needs_of(action, parameters)):
+                return self._unauthorized(action, need.action, need.resource)
+            region = parameters["Region"]
+            if found := self._others.answer(action, region, parameters):
+                return found
+            if ":" not in action:
+                images.install(region)
+            if action.startswith("Describe"):
+                with self._cloud.lives.past():
+                    return self._by_moto(environ, body)
+            reply = self._by_moto(environ, body)
+            if action in CHANGING:
+                self._cloud.firewall.apply()
+            return reply
+
+    def refuse(self, action: str, fault: Fault) -> Reply:
+        """In the form of the service that was asked."""
+        return self._error(action, fault.code or "InternalError", fault.message, fault.status)
+
+    def _error(self, action: str, code: str, message: str, status: int = 0) -> Reply:
+        status = status or STATUS.get(code, 400)
+        message = message or MESSAGES.get(code, code)
+        if ":" not in action:
+            return (
+                status,
+                [("Content-Type", "text/xml;charset=UTF-8")],
+                xml_error(code, message).encode(),
+            )
+        if action.partition(":")[0] in _QUERY:
+            text = f"<ErrorResponse><Error><Code>{code}</Code><Message>{message}</Message></Error></ErrorResponse>"
+            return status, [("Content-Type", "text/xml")], text.encode()
+        return refusal(code, message, status)
+
+    def _unauthorized(self, action: str, needed: str, resource: str) -> Reply:
+        said = (
+            f"User: {USER_ARN} is not authorized to perform: {needed} on resource: {resource} because no "
+            f"identity-based policy allows the {needed} action"
+        )
+        if ":" in action:
+            return self._error(action, "AccessDeniedException", said)
+        said = f"You are not authorized to perform this operation. {said}."
+        return self._error(action, "UnauthorizedOperation", said)
+
+    def _by_moto(self, environ: Environ, body: bytes) -> Reply:
+        reply: list[Any] = []
+
+        def start(status: str, headers: list[tuple[str, str]], failure: Any = None) -> Any:
+            reply[:] = [int(status.split()[0]), headers]
+
+        inner = {**environ, "wsgi.input": io.BytesIO(body), "CONTENT_LENGTH": str(len(body))}
+        content = b"".join(self._moto(inner, start))
+        return reply[0], reply[1], content
+
+    def do_reset(self) -> None:
+        """No instance, no volume, no group: an account as on its first day."""
+        from moto.backends import list_of_moto_modules  # noqa: F401
+        from moto.efs.models import efs_backends
+        from moto.iam.models import iam_backends
+
+        with self._cloud.lives.lock:
+            self._day += 1
+            self._cloud.reset()
+            for backends in (ec2_backends, efs_backends, iam_backends):
+                for backend in list(backends.get(ACCOUNT, {}).values()):
+                    backend.reset()
+
+    def do_instances(self) -> list[dict[str, Any]]:
+        """All there ever were."""
+        with self._cloud.lives.lock:
+            return [_show(life) for life in self._cloud.lives.all()]
+
+    def do_timing(self, boot: float | None = None, stop: float | None = None) -> None:
+        """How long machines take to boot and to end."""
+        lives = self._cloud.lives
+        lives.boot_seconds = lives.boot_seconds if boot is None else boot
+        lives.stop_seconds = lives.stop_seconds if stop is None else stop
+
+    def do_preempt(self, ids: list[str], seconds: float) -> None:
+        """Gives notice."""
+        for life in self._find(ids):
+            self._cloud.lives.interrupt(life, seconds)
+
+    def do_advise(self, ids: list[str]) -> None:
+        """Recommends to leave."""
+        for life in self._find(ids):
+            self._cloud.lives.advise(life)
+
+    def do_die(self, id: str, noticed: bool = True) -> None:
+        """Cuts the power."""
+        with self._cloud.lives.lock:
+            for life in self._find([id]):
+                self._cloud.lives.break_down(life, noticed)
+
+    def do_lag(self, seconds: float) -> None:
+        """Listings lag behind."""
+        self._cloud.lives.lag = seconds
+
+    def do_boots(self, outcomes: list[str]) -> None:
+        """How the next machines boot."""
+        self._cloud.boots.extend(outcomes)
+
+    def do_capacity(self, kind: str, zone: str, count: int | None) -> None:
+        """How many more there are."""
+        if count is None:
+            self._cloud.market.capacity.pop((kind, zone), None)
+        else:
+            self._cloud.market.capacity[kind, zone] = count
+
+    def do_quota(self, code: str, vcpus: float) -> None:
+        """The account's limit."""
+        if code not in self._cloud.market.quotas:
+            raise ValueError(f"no quota {code}; there are {sorted(self._cloud.market.quotas)}")
+        self._cloud.market.quotas[code] = vcpus
+
+    def do_spot_price(self, kind: str, zone: str, price: float) -> None:
+        """What spot costs there now."""
+        self._cloud.market.spot[kind, zone] = price
+
+    def do_policy(self, document: dict[str, Any] | None) -> None:
+        """What the user may do."""
+        self._cloud.policy.set(document)
+
+    def do_reserve(self, kind: str, zone: str, count: int, block: bool = False) -> str:
+        """A capacity reservation, or a block; its id."""
+        reserved = Reserved(
+            new_id("cr"), kind, zone, count, "capacity-block" if block else "default"
+        )
+        self._cloud.reserved[reserved.id] = reserved
+        return reserved.id
+
+    def do_forget_ended(self) -> None:
+        """Terminated instances are not listed any more, as after an hour."""
+        with self._cloud.lives.lock:
+            self._cloud.lives.forget_ended()
+
+    def do_console(self, id: str) -> str:
+        """What an instance printed."""
+        return self._cloud.lives.console(self._find([id])[0])
+
+    def do_leftovers(self) -> dict[str, list[str]]:
+        """What costs money or is in the way, apart from instances: ids by kind, over all regions."""
+        found: dict[str, list[str]] = {}
+        with self._cloud.lives.lock:
+            for region, backend in ec2_backends.get(ACCOUNT, {}).items():
+                amis = {ami.ebs_snapshot.volume.id for ami in backend.amis.values()}
+                found.setdefault("volumes", []).extend(set(backend.volumes) - amis)
+                found.setdefault("interfaces", []).extend(backend.enis)
+                found.setdefault("addresses", []).extend(a.public_ip for a in backend.addresses)
+                requests = backend.spot_instance_requests.values()
+                found.setdefault("spot requests", []).extend(
+                    r.id for r in requests if r.state in ("open", "active")
+                )
+                found.setdefault("placement groups", []).extend(
+                    name for place, name in self._cloud.groups if place == region
+                )
+        return {kind: sorted(ids) for kind, ids in found.items()}
+
+    def _find(self, ids: list[str]) -> list[Life]:
+        found = [self._cloud.lives.find(id) for id in ids]
+        if missing := [id for id, life in zip(ids, found, strict=True) if life is None]:
+            raise ValueError(f"no instance {', '.join(missing)}")
+        return [life for life in found if life is not None]
+
+
+def _show(life: Life) -> dict[str, Any]:
+    instance = life.instance
+    return {
+        "id": instance.id,
+        "state": life.state,
+        "region": life.region,
+        "zone": str(instance.placement.zone),
+        "type": instance.instance_type,
+        "address": life.machine.address,
+        "public_address": instance.public_ip and life.machine.public_address,
+        "machine": life.machine.slot,
+        "tags": {tag["key"]: tag["value"] for tag in instance.get_tags()},
+        "spot": life.spot and life.spot.id,
+        "reason": str(instance.state_reason.code),
+        "token": instance.client_token,
+    }
+
+
+def _rest_action(environ: Environ) -> str:
+    """EFS has no names for actions in its requests; this is the name of the most usual ones."""
+    match = _REST.fullmatch(environ["PATH_INFO"].rstrip("/"))
+    if match is None:
+        return str(environ["PATH_INFO"])
+    verb = {"POST": "Create", "GET": "Describe", "PUT": "Update", "DELETE": "Delete"}
+    noun = "".join(word.capitalize() for word in match[1].split("-"))
+    if environ["REQUEST_METHOD"] != "GET":
+        noun = noun.removesuffix("s")
+    return verb.get(environ["REQUEST_METHOD"], "") + noun
+
+
+def _install(cloud: Cloud) -> None:
+    """Puts the box's calls in the place of moto's."""
+    catalogue.install()
+    instance.install()
+    network.install()
+    EC2Response.cloud = cloud  # type: ignore[attr-defined]
+    EC2Response.__bases__ = (
+        Launching,
+        catalogue.Catalogue,
+        Ending,
+        Groups,
+        Reservations,
+        SpotMarket,
+        *EC2Response.__bases__,
+    )
+    # A launch that is repeated shows the states of now.
+    EC2BaseResponse.RESPONSE_KEY_PATH_TO_TRANSFORMER.pop(
+        "RunInstances.Reservation.Instances.Instance.State"
+    )
+    filter_dict_attribute_mapping.update(
+        {
+            "client-token": "client_token",
+            "instance-lifecycle": "lifecycle",
+            "spot-instance-request-id": "spot_instance_request_id",
+            "placement-group-name": "placement.group_name",
+            "instance-state-code": "state_code",
+        }
+    )

@@ -1,0 +1,71 @@
+"""Whether a request was signed with the secret of the box's account (Signature Version 4)."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import quote
+
+from flowlite.testing.cloud.ec2.names import ACCESS_KEY, SECRET_KEY
+
+_FORM = re.compile(
+    r"AWS4-HMAC-SHA256 Credential=(?P<key>[^/]+)/(?P<scope>(?P<day>\d+)/(?P<region>[^/]+)/(?P<service>[^/]+)"
+    r"/aws4_request), ?SignedHeaders=(?P<headers>[^,]+), ?Signature=(?P<signature>[0-9a-f]+)"
+)
+_SKEW = timedelta(minutes=5)
+# What each service calls a key that it does not know, a signature that is wrong, and a request that is too old.
+_ERRORS = {
+    "ec2": ("AuthFailure", "AuthFailure", "RequestExpired"),
+    "sts": ("InvalidClientTokenId", "SignatureDoesNotMatch", "RequestExpired"),
+    "iam": ("InvalidClientTokenId", "SignatureDoesNotMatch", "RequestExpired"),
+}
+_ERRORS_OF_OTHERS = (
+    "UnrecognizedClientException",
+    "InvalidSignatureException",
+    "InvalidSignatureException",
+)
+
+
+def fault_of(environ: dict[str, Any], body: bytes) -> str | None:
+    """The code of the error that a request's signature deserves; None for a good one."""
+    form = _FORM.match(environ.get("HTTP_AUTHORIZATION", ""))
+    if form is None:
+        return "MissingAuthenticationToken"
+    stranger, forged, late = _ERRORS.get(form["service"], _ERRORS_OF_OTHERS)
+    if form["key"] != ACCESS_KEY:
+        return stranger
+    moment = environ.get("HTTP_X_AMZ_DATE", "")
+    signed = datetime.strptime(moment, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+    if abs(datetime.now(UTC) - signed) > _SKEW:
+        return late
+    text = "\n".join(
+        (
+            "AWS4-HMAC-SHA256",
+            moment,
+            form["scope"],
+            _hash(_canonical(environ, body, form["headers"])),
+        )
+    )
+    key = f"AWS4{SECRET_KEY}".encode()
+    for part in form["scope"].split("/"):
+        key = hmac.digest(key, part.encode(), "sha256")
+    expected = hmac.new(key, text.encode(), "sha256").hexdigest()
+    return None if hmac.compare_digest(expected, form["signature"]) else forged
+
+
+def _canonical(environ: dict[str, Any], body: bytes, names: str) -> bytes:
+    path, _, query = environ["REQUEST_URI"].partition("?")
+    lines = [environ["REQUEST_METHOD"], quote(path, safe="/~"), "&".join(sorted(query.split("&")))]
+    for name in names.split(";"):
+        key = name.upper().replace("-", "_")
+        value = environ.get(f"HTTP_{key}", environ.get(key, ""))
+        lines.append(f"{name}:{' '.join(value.split())}")
+    lines += ["", names, environ.get("HTTP_X_AMZ_CONTENT_SHA256") or _hash(body)]
+    return "\n".join(lines).encode()
+
+
+def _hash(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

@@ -1,0 +1,169 @@
+"""Spot instances: the price one is willing to pay, the request that stands behind an instance, and its end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from moto.core.responses import ActionResult
+from moto.ec2.models.core import TaggedEC2Resource
+from moto.ec2.responses._base_response import EC2BaseResponse
+
+from flowlite.testing.cloud.ec2.cloud import Cloud
+from flowlite.testing.cloud.ec2.instance import RentedInstance
+from flowlite.testing.cloud.ec2.market import ON_DEMAND
+from flowlite.testing.cloud.ec2.names import Refusal, new_id
+
+PRODUCT = "Linux/UNIX"
+_MESSAGES = {
+    "fulfilled": "Your spot request is fulfilled.",
+    "marked-for-termination": "Your Spot Instance is marked for termination.",
+    "instance-terminated-by-user": "Spot Instance terminated due to user-initiated termination.",
+    "instance-terminated-no-capacity": "Your Spot Instance was terminated because there is no Spot capacity available.",
+    "request-canceled-and-instance-running": "Your Spot request is canceled, but your instance is still running.",
+}
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a launch asks of the spot market."""
+
+    max_price: float
+    kind: str
+    zone: str
+    lasting: bool
+    behaviour: str
+
+    @classmethod
+    def of(cls, call: Any, zone: str) -> Request | None:
+        """That of a RunInstances call, or None for one on demand. Raises the refusal of a price too low."""
+        if call._get_param("InstanceMarketOptions.MarketType") != "spot":
+            return None
+        options = call._get_param("InstanceMarketOptions.SpotOptions") or {}
+        kind = call._get_param("InstanceType", "m1.small")
+        now = call.cloud.market.spot_price(kind, zone) or 0.0
+        ceiling = call.cloud.market.price(kind, call.region) or now
+        asked = float(options.get("MaxPrice") or ceiling)
+        if asked < now:
+            raise Refusal(
+                "SpotMaxPriceTooLow",
+                f"Your Spot request price of {asked:g} is lower than the minimum required Spot request fulfillment "
+                f"price of {now:g}.",
+            )
+        lasting = options.get("SpotInstanceType") == "persistent"
+        behaviour = options.get("InstanceInterruptionBehavior", "terminate")
+        if behaviour != "terminate" and not lasting:
+            raise Refusal(
+                "InvalidParameterCombination",
+                "A one-time request only supports the interruption behavior 'terminate'.",
+            )
+        return cls(asked, kind, zone, lasting, behaviour)
+
+
+class SpotRequest(TaggedEC2Resource):
+    """As DescribeSpotInstanceRequests shows it."""
+
+    def __init__(self, backend: Any, request: Request, instance: RentedInstance) -> None:
+        self.ec2_backend = backend
+        self.id = self.spot_instance_request_id = new_id("sir")
+        self.instance = instance
+        self.instance_id = instance.id
+        self.spot_price = f"{request.max_price:.6f}"
+        self.type = "persistent" if request.lasting else "one-time"
+        self.instance_interruption_behavior = request.behaviour
+        self.product_description = PRODUCT
+        self.launched_availability_zone = request.zone
+        self.create_time = datetime.now(UTC)
+        self.state = "active"
+        self._code = "fulfilled"
+        self._updated = self.create_time
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """Code, message, and since when."""
+        said = _MESSAGES.get(self._code, self._code)
+        return {"Code": self._code, "Message": said, "UpdateTime": self._updated}
+
+    def mark(self, code: str) -> None:
+        """Another status."""
+        self._code, self._updated = code, datetime.now(UTC)
+
+    def close(self, reason: str) -> None:
+        """The instance has ended."""
+        user = not reason.startswith("Server.")
+        self.mark("instance-terminated-by-user" if user else "instance-terminated-no-capacity")
+        if self.state == "active":
+            self.state = "closed"
+
+
+def open_request(
+    backend: Any, request: Request, instance: RentedInstance, tags: dict[str, str]
+) -> SpotRequest:
+    """The request behind an instance that is being launched."""
+    made = SpotRequest(backend, request, instance)
+    made.add_tags(tags)
+    backend.spot_instance_requests[made.id] = made
+    instance.spot_instance_request_id = made.id
+    instance.lifecycle = "spot"
+    return made
+
+
+class SpotMarket(EC2BaseResponse):
+    """The calls about spot."""
+
+    cloud: Cloud
+
+    def cancel_spot_instance_requests(self) -> ActionResult:
+        """CancelSpotInstanceRequests: the instances run on."""
+        cancelled = []
+        for id in self._get_param("SpotInstanceRequestIds", []):
+            request = self.ec2_backend.spot_instance_requests.get(id)
+            if request is None:
+                raise Refusal(
+                    "InvalidSpotInstanceRequestID.NotFound",
+                    f"The spot instance request ID '{id}' does not exist",
+                )
+            if request.state == "active":
+                request.mark("request-canceled-and-instance-running")
+            request.state = "cancelled"
+            cancelled.append({"SpotInstanceRequestId": id, "State": "cancelled"})
+        return ActionResult({"CancelledSpotInstanceRequests": cancelled})
+
+    def describe_spot_price_history(self) -> ActionResult:
+        """DescribeSpotPriceHistory: the price now, and what it was before, up to the start that is asked for."""
+        filters = self._filters_from_querystring()
+        kinds = self._get_param("InstanceTypes") or filters.get("instance-type") or list(ON_DEMAND)
+        zone = self._get_param("AvailabilityZone")
+        zones = [zone] if zone else filters.get("availability-zone")
+        start, now = self._get_param("StartTime"), datetime.now(UTC)
+        history = []
+        for offer in self.ec2_backend.describe_instance_type_offerings(
+            "availability-zone", {"instance-type": list(kinds)}
+        ):
+            kind, place = offer["InstanceType"], offer["Location"]
+            price = self.cloud.market.spot_price(kind, place)
+            if price is None or (zones and place not in zones):
+                continue
+            for age, factor in ((timedelta(minutes=7), 1.0), (timedelta(hours=9), 0.97)):
+                # The last change before the start belongs to the answer, too: it tells the price at the start.
+                history.append(_entry(kind, place, price * factor, now - age))
+                if start is not None and _moment(start) >= now - age:
+                    break
+        return ActionResult({"SpotPriceHistory": history, "NextToken": ""})
+
+
+def _entry(kind: str, zone: str, price: float, moment: datetime) -> dict[str, Any]:
+    return {
+        "InstanceType": kind,
+        "AvailabilityZone": zone,
+        "ProductDescription": PRODUCT,
+        "SpotPrice": f"{price:.6f}",
+        "Timestamp": moment,
+    }
+
+
+def _moment(given: Any) -> datetime:
+    if isinstance(given, datetime):
+        return given if given.tzinfo else given.replace(tzinfo=UTC)
+    return datetime.fromisoformat(str(given).replace("Z", "+00:00"))

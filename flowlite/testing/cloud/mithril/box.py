@@ -1,0 +1,163 @@
+"""The fake Mithril as a test handles it: `box.mithril`, or `PaperMithril` without machines."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from flowlite.testing.cloud.mithril.ground import PaperGround
+from flowlite.testing.cloud.mithril.service import Mithril, Watch
+from flowlite.testing.cloud.mithril.world import Rules
+from flowlite.testing.cloud.orders import Orders
+from flowlite.testing.cloud.served import Served
+from flowlite.testing.cloud.serving import Gate, http_server, obey
+
+
+class MithrilBox(Served):
+    """Mithril in the box. Ids are those of bids (`bid_…`) and instances (`inst_…`)."""
+
+    name = "mithril"
+    module = "flowlite.testing.cloud.mithril"
+
+    def wait_until_up(self) -> None:
+        """Returns when the API answers. Raises RuntimeError if it never will."""
+        super().wait_until_up()
+        self.ask("port", port=self.port)
+
+    def environment(self) -> dict[str, str]:
+        """Variables that lead a client to this API."""
+        facts = self.facts()
+        return {
+            "MITHRIL_API_KEY": facts["api_key"],
+            "MITHRIL_API_URL": self.url,
+            "MITHRIL_PROJECT": facts["project"],
+        }
+
+    def facts(self) -> dict[str, str]:
+        """The account's `api_key`; `project` and `project_fid`; `foreign_project` and `foreign_project_fid`."""
+        return dict(self.ask("facts"))
+
+    def rules(self, **changes: Any) -> dict[str, Any]:
+        """Changes how the cloud behaves, as `world.Rules` says; gives all rules."""
+        return dict(self.ask("rules", **changes))
+
+    def bids(self) -> list[dict[str, Any]]:
+        """All bids as the API shows them, with `id` and `cost`; the truth, whatever listings say."""
+        return list(self.ask("bids"))
+
+    def live_bids(self) -> list[dict[str, Any]]:
+        """Bids that still may cost something."""
+        return [bid for bid in self.bids() if bid["status"] != "Terminated"]
+
+    def volumes(self) -> list[dict[str, Any]]:
+        """All volumes that are there."""
+        return list(self.ask("volumes"))
+
+    def api_keys(self) -> list[dict[str, Any]]:
+        """All keys of the account, with `good`."""
+        return list(self.ask("api_keys"))
+
+    def console(self, id: str) -> str:
+        """What an instance has printed since it was started."""
+        return str(self.ask("console", id=id))
+
+    def price(self, type: str, dollars: float, region: str = "") -> None:
+        """What others bid per instance-hour from now on, by a type's name ("*": of any). Who bids less is preempted."""
+        self.ask("price", type=type, dollars=dollars, region=region)
+
+    def capacity(self, type: str, n: int | None, region: str = "") -> None:
+        """How many machines of a type there are; None for as many as at first."""
+        self.ask("capacity", type=type, n=n, region=region)
+
+    def quota(self, type: str, n: int, region: str = "") -> None:
+        """How many machines of a type the project may have; of "storage": GB."""
+        self.ask("quota", type=type, n=n, region=region)
+
+    def preempt(self, ids: Sequence[str], seconds: float, again_after: float = 0.0) -> None:
+        """Takes bids' machines away, with so many seconds of notice. They can win new ones `again_after` that."""
+        self.ask("preempt", ids=list(ids), seconds=seconds, again_after=again_after)
+
+    def relocate(self, id: str, seconds: float) -> None:
+        """Puts another machine in an instance's place, with so many seconds of notice."""
+        self.ask("relocate", id=id, seconds=seconds)
+
+    def die(self, id: str, state: str = "STATUS_ERROR") -> None:
+        """An instance is gone at once; the API says that state, "STATUS_RUNNING" if it has not noticed."""
+        self.ask("die", id=id, state=state)
+
+    def odd_boots(self, how: str, times: int = 1) -> None:
+        """The next machines "never" start; run, but stay "silent"; "die" soon after; or come to "error"."""
+        self.ask("odd_boots", how=how, times=times)
+
+    def boots(self, *outcomes: str) -> None:
+        """How the next machines start, each: it "runs", or as `odd_boots` has it."""
+        for each in outcomes:
+            self.odd_boots(each)
+
+    def expire_key(self, name: str = "account", seconds: float = 0.0) -> None:
+        """Keys of that name open nothing after so many seconds."""
+        self.ask("expire_key", name=name, seconds=seconds)
+
+    def new_key(self, name: str, seconds: float) -> str:
+        """The secret of a new key of the account."""
+        return str(self.ask("new_key", name=name, seconds=seconds))
+
+    def auction(self) -> None:
+        """Holds all auctions now."""
+        self.ask("auction")
+
+
+class PaperMithril(MithrilBox):
+    """The same API in this process, on loopback, with machines on paper: nobody answers at their addresses.
+
+    Args:
+        port: Where to listen; 0 for any free one.
+        capacity: Machines in every auction.
+        watch: Told of every reply: action, status, body.
+        rules: As `world.Rules` has them.
+    """
+
+    def __init__(
+        self, port: int = 0, *, capacity: int = 8, watch: Watch | None = None, **rules: Any
+    ) -> None:
+        self.ground = PaperGround()
+        self.service = Mithril(self.ground, capacity, Rules(**rules), watch)
+        self._orders = Orders()
+        gate = Gate(self.service, self._orders, self.ground)
+        self._listener = socket.create_server(("127.0.0.1", port), backlog=64)
+        self._server = http_server(self.name, gate, self._listener)
+        self.port = self._listener.getsockname()[1]
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True
+        )
+        self._thread.start()
+
+    def wait_until_up(self) -> None:
+        """It is up already."""
+
+    def ask(self, what: str, **arguments: Any) -> Any:
+        """Does it here, with arguments as they would have come over a socket."""
+        return obey(what, json.loads(json.dumps(arguments)), self.service, self._orders)
+
+    def close(self) -> None:
+        """Nothing listens any more."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._listener.close()
+        self._thread.join()
+        self.service.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def capacity_of(directory: Path) -> int:
+    """How many machines the cluster of a box has."""
+    return len(json.loads((directory / "settings.json").read_text())["hosts"])

@@ -1,0 +1,170 @@
+"""The auctions: who wins machines, what they cost, and who has to give them back."""
+
+from __future__ import annotations
+
+import time
+
+from flowlite.testing.cloud.mithril.fleet import Fleet
+from flowlite.testing.cloud.mithril.records import Bid, Instance
+from flowlite.testing.cloud.mithril.world import Auction, World
+
+
+class Market:
+    """Holds an auction again and again. Its methods are called with the world's lock held."""
+
+    def __init__(self, world: World, fleet: Fleet) -> None:
+        self._world = world
+        self._fleet = fleet
+        self._schedule()
+
+    def _schedule(self) -> None:
+        self._world.timer.after(self._world.rules.auction_seconds, self._periodic)
+
+    def _periodic(self) -> None:
+        try:
+            with self._world.lock:
+                self.hold_all()
+        finally:
+            self._schedule()
+
+    def hold_all(self) -> None:
+        """Every auction once, now."""
+        for auction in self._world.auctions.values():
+            self._hold(auction)
+
+    def _hold(self, auction: Auction) -> None:
+        fid = auction.instance_type.fid
+        bids = [
+            b
+            for b in self._world.bids.values()
+            if b.instance_type == fid and b.status in ("Open", "Allocated", "Preempting")
+        ]
+        bids.sort(key=lambda bid: (-bid.limit_cents, bid.created_at))
+        free, outbid, least = auction.capacity, 0, None
+        winners, losers = [], []
+        now = time.monotonic()
+        for bid in bids:
+            barred = now < bid.barred_until
+            if not barred and bid.limit_cents >= auction.price_cents and bid.quantity <= free:
+                free -= bid.quantity
+                winners.append(bid)
+                least = bid.limit_cents
+            else:
+                losers.append(bid)
+                if not barred:
+                    outbid = max(outbid, bid.limit_cents)
+        # The winners pay what the best of the others would have, but nobody more than he said.
+        price = max(auction.price_cents, min(outbid, least) if least is not None else 0)
+        self._set_clearing(auction, price)
+        for bid in losers:
+            if bid.status == "Allocated":
+                self.preempt(bid, self._world.rules.notice_seconds)
+        for bid in winners:
+            self._wins(bid, auction)
+
+    def _wins(self, bid: Bid, auction: Auction) -> None:
+        if bid.status == "Preempting":
+            bid.status = "Allocated"
+            for instance in self._world.instances_of(bid):
+                if instance.status == "STATUS_PREEMPTING":
+                    self._fleet.withdraw(instance)
+            bid.happened("Allocated")
+        elif (
+            bid.status == "Open"
+            and self._world.held(auction) + bid.quantity <= auction.capacity
+            and not self._world.instances_of(bid)
+        ):
+            self._retire(bid)
+            bid.status = "Allocated"
+            bid.happened("Allocated")
+            self._fleet.launch(bid)
+        bid.keep()
+
+    def _retire(self, bid: Bid) -> None:
+        for fid in bid.instances:
+            instance = self._world.instances[fid]
+            if instance.status == "STATUS_PAUSED":
+                instance.becomes("STATUS_TERMINATED")
+
+    def _set_clearing(self, auction: Auction, cents: int) -> None:
+        if cents == auction.clearing_cents:
+            return
+        auction.clearing_cents = cents
+        auction.history.append((time.time(), cents))
+        for instance in self._world.instances.values():
+            charged = instance.periods and instance.periods[-1][2] is None
+            if charged and instance.instance_type == auction.instance_type.fid:
+                instance.charge(cents)
+
+    def set_price(self, auction: Auction, cents: int) -> None:
+        """What others bid from now on. It counts at the next auction."""
+        auction.price_cents = cents
+
+    def preempt(self, bid: Bid, seconds: float) -> None:
+        """Announces to all machines of a bid that they are taken away after that time."""
+        bid.status = "Preempting"
+        bid.happened("Preempted")
+        bid.keep()
+        ends = time.time() + seconds
+        for instance in self._world.instances_of(bid):
+            if instance.status != "STATUS_STOPPING":
+                self._fleet.announce(instance, "STATUS_PREEMPTING", seconds)
+
+        def over() -> None:
+            with self._world.lock:
+                # It may have won, or ended, or been announced anew meanwhile.
+                mine = [i for i in self._world.instances_of(bid) if i.status == "STATUS_PREEMPTING"]
+                if bid.status != "Preempting" or any((i.end_time or 0) > ends + 0.05 for i in mine):
+                    return
+                self._give_back(bid, "STATUS_PREEMPTED")
+                bid.status = "Open"
+                bid.keep()
+
+        self._world.timer.after(seconds, over)
+
+    def bar(self, bid: Bid, seconds: float) -> None:
+        """It wins nothing for so long."""
+        bid.barred_until = time.monotonic() + seconds
+
+    def relocate(self, instance: Instance, seconds: float) -> None:
+        """Announces to a machine that another one takes its place after that time."""
+        bid = self._world.bids[instance.bid or ""]
+        self._fleet.announce(instance, "STATUS_RELOCATING", seconds)
+
+        def over() -> None:
+            with self._world.lock:
+                if instance.status == "STATUS_RELOCATING" and bid.status == "Allocated":
+                    self._fleet.relocate(bid, instance)
+
+        self._world.timer.after(seconds, over)
+
+    def pause(self, bid: Bid) -> None:
+        """It gives its machines back, and wins nothing until it is resumed."""
+        bid.status = "Paused"
+        bid.happened("Paused")
+        self._give_back(bid, "STATUS_PAUSED")
+        bid.keep()
+
+    def resume(self, bid: Bid) -> None:
+        """It takes part again."""
+        bid.status = "Open"
+        bid.happened("Resumed")
+        bid.keep()
+
+    def cancel(self, bid: Bid) -> None:
+        """The end of a bid: of its machines, and of what they cost."""
+        bid.status = "Terminated"
+        bid.deactivated_at = time.time()
+        bid.happened("Terminated")
+        self._give_back(bid, "STATUS_TERMINATED")
+        self._retire(bid)
+        for fid in bid.specification["volumes"]:
+            volume = self._world.volumes[fid]
+            volume.bids = [each for each in volume.bids if each != bid.fid]
+            volume.keep()
+        bid.keep()
+
+    def _give_back(self, bid: Bid, status: str) -> None:
+        for instance in self._world.instances_of(bid):
+            self._fleet.end(instance, status)
+        self._fleet.detach(bid)

@@ -1,0 +1,255 @@
+"""What the cloud remembers, each with the form in which the API shows it.
+
+Every change is kept with its time, so that a listing can be of a moment ago.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Any
+
+from flowlite.testing.cloud.mithril.forms import money, stamp
+
+NOT_ENDED = frozenset(
+    {
+        "STATUS_NEW", "STATUS_CONFIRMED", "STATUS_INITIALIZING", "STATUS_STARTING", "STATUS_RUNNING",
+        "STATUS_STOPPING", "STATUS_RELOCATING", "STATUS_PREEMPTING",
+    }
+)  # fmt: skip
+STATUSES = NOT_ENDED | {
+    "STATUS_TERMINATED", "STATUS_PREEMPTED", "STATUS_REPLACED", "STATUS_PAUSED", "STATUS_ERROR"
+}  # fmt: skip
+BID_STATUSES = ("Open", "Allocated", "Preempting", "Terminated", "Paused")
+
+
+@dataclass(eq=False, kw_only=True)
+class Kept(ABC):
+    """Something with an id and a past."""
+
+    fid: str
+    created_at: float = field(default_factory=time.time)
+    versions: list[tuple[float, dict[str, Any] | None]] = field(default_factory=list, repr=False)
+
+    @abstractmethod
+    def model(self) -> dict[str, Any] | None:
+        """As the API shows it now; None for not at all."""
+
+    def keep(self) -> None:
+        """Remembers how it looks now."""
+        found = self.model()
+        if not self.versions or self.versions[-1][1] != found:
+            self.versions.append((time.monotonic(), found))
+
+    def as_of(self, moment: float) -> dict[str, Any] | None:
+        """How it looked at a moment of the monotonic clock; None if it was not there."""
+        return next((seen for at, seen in reversed(self.versions) if at <= moment), None)
+
+
+@dataclass(eq=False, kw_only=True)
+class ApiKey(Kept):
+    """A key of the account."""
+
+    name: str
+    secret: str
+    expires_at: float
+    deactivated_at: float | None = None
+
+    @property
+    def good(self) -> bool:
+        """Whether it opens anything."""
+        return self.deactivated_at is None and time.time() < self.expires_at
+
+    def model(self) -> dict[str, Any]:
+        return {
+            "fid": self.fid,
+            "name": self.name,
+            "created_at": stamp(self.created_at),
+            "expires_at": stamp(self.expires_at),
+            "deactivated_at": _maybe(self.deactivated_at),
+            "snippet": f"{self.secret[:9]}...",
+        }
+
+
+@dataclass(eq=False, kw_only=True)
+class SshKey(Kept):
+    """A public key that machines let in."""
+
+    name: str
+    project: str
+    public_key: str
+    required: bool = False
+
+    def model(self) -> dict[str, Any]:
+        return {
+            "fid": self.fid,
+            "name": self.name,
+            "project": self.project,
+            "public_key": self.public_key,
+            "created_at": stamp(self.created_at),
+            "required": self.required,
+        }
+
+
+@dataclass(eq=False, kw_only=True)
+class Bid(Kept):
+    """A wish for machines at a price.
+
+    Attributes:
+        instances: Ids of all machines it ever had.
+        events: Its history, as the API shows it.
+        barred_until: It wins nothing before that moment of the monotonic clock.
+    """
+
+    name: str
+    project: str
+    created_by: str
+    limit_cents: int
+    quantity: int
+    instance_type: str
+    region: str
+    specification: dict[str, Any]
+    status: str = "Open"
+    deactivated_at: float | None = None
+    instances: list[str] = field(default_factory=list)
+    events: list[dict[str, Any]] = field(default_factory=list)
+    barred_until: float = 0.0
+    counted: int = 0
+
+    def model(self) -> dict[str, Any]:
+        return {
+            "fid": self.fid,
+            "name": self.name,
+            "project": self.project,
+            "created_by": self.created_by,
+            "created_at": stamp(self.created_at),
+            "deactivated_at": _maybe(self.deactivated_at),
+            "limit_price": money(self.limit_cents),
+            "instance_quantity": self.quantity,
+            "instance_type": self.instance_type,
+            "region": self.region,
+            "instances": list(self.instances),
+            "launch_specification": dict(self.specification),
+            "status": self.status,
+        }
+
+    def happened(self, what: str, **details: Any) -> None:
+        """Writes an event into its history."""
+        event = {"timestamp": stamp(time.time()), "event_type": what, "user_id": self.created_by}
+        self.events.append({**event, **details})
+
+
+@dataclass(eq=False, kw_only=True)
+class Instance(Kept):
+    """One machine of a bid.
+
+    Attributes:
+        end_time: Unix time at which it will be taken away, once that is announced.
+        statuses: Its history, as the API shows it.
+        periods: What it cost, as the API shows it: cents per hour from when to when.
+    """
+
+    name: str
+    project: str
+    created_by: str
+    instance_type: str
+    region: str
+    bid: str | None
+    status: str = "STATUS_NEW"
+    address: str | None = None
+    ssh_destination: str | None = None
+    end_time: float | None = None
+    statuses: list[dict[str, Any]] = field(default_factory=list)
+    periods: list[tuple[int, float, float | None]] = field(default_factory=list)
+
+    @property
+    def there(self) -> bool:
+        """Whether it holds a place, which nobody else can have."""
+        return self.status in NOT_ENDED
+
+    def model(self) -> dict[str, Any]:
+        return {
+            "fid": self.fid,
+            "name": self.name,
+            "project": self.project,
+            "created_at": stamp(self.created_at),
+            "created_by": self.created_by,
+            "instance_type": self.instance_type,
+            "region": self.region,
+            "bid": self.bid,
+            "reservation": None,
+            "ssh_destination": self.ssh_destination,
+            "private_ip": self.address,
+            "status": self.status,
+        }
+
+    def becomes(self, status: str) -> None:
+        """Takes on a status, and remembers when."""
+        if status != self.status or not self.statuses:
+            self.status = status
+            self.statuses.append({"timestamp": stamp(time.time()), "status": status})
+        self.keep()
+
+    def charge(self, cents: int | None) -> None:
+        """From now on it costs so much an hour; None for nothing any more."""
+        now = time.time()
+        if self.periods and self.periods[-1][2] is None:
+            old, since, _ = self.periods[-1]
+            if old == cents:
+                return
+            self.periods[-1] = (old, since, now)
+        if cents is not None:
+            self.periods.append((cents, now, None))
+
+    @property
+    def cost(self) -> float:
+        """US dollars until now."""
+        now = time.time()
+        spans = [
+            (cents, (now if end is None else end) - start) for cents, start, end in self.periods
+        ]
+        return sum(cents * seconds for cents, seconds in spans) / 100 / 3600
+
+
+@dataclass(eq=False, kw_only=True)
+class Volume(Kept):
+    """A disk (Block) or a file system (File)."""
+
+    name: str
+    project: str
+    region: str
+    interface: str
+    capacity_gb: int
+    deleted_at: float | None = None
+    bids: list[str] = field(default_factory=list)
+    attachments: dict[str, str] = field(default_factory=dict)
+
+    def model(self) -> dict[str, Any]:
+        return {
+            "fid": self.fid,
+            "name": self.name,
+            "region": self.region,
+            "created_at": stamp(self.created_at),
+            "deleted_at": _maybe(self.deleted_at),
+            "capacity_gb": self.capacity_gb,
+            "project": self.project,
+            "interface": self.interface,
+            "bids": list(self.bids),
+            "reservations": [],
+            "attachments": dict(self.attachments),
+        }
+
+
+@dataclass(eq=False, kw_only=True)
+class Reservation(Kept):
+    """Machines for a time, by contract. They are only written down here: no machine comes of it."""
+
+    shown: dict[str, Any]
+
+    def model(self) -> dict[str, Any]:
+        return {"fid": self.fid, "created_at": stamp(self.created_at), **self.shown}
+
+
+def _maybe(moment: float | None) -> str | None:
+    return None if moment is None else stamp(moment)

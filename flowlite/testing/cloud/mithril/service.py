@@ -1,0 +1,176 @@
+"""The API as a service of the box: which call a request is, whose it is, and the form of the reply."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+from urllib.parse import parse_qsl, unquote
+
+from flowlite.testing.cloud.mithril.bids import Bids
+from flowlite.testing.cloud.mithril.errors import Refused, failure_text, unauthorized
+from flowlite.testing.cloud.mithril.fleet import Fleet
+from flowlite.testing.cloud.mithril.ground import Ground
+from flowlite.testing.cloud.mithril.listing import Listing
+from flowlite.testing.cloud.mithril.market import Market
+from flowlite.testing.cloud.mithril.obeying import Obeying
+from flowlite.testing.cloud.mithril.people import People
+from flowlite.testing.cloud.mithril.prices import Prices
+from flowlite.testing.cloud.mithril.records import ApiKey
+from flowlite.testing.cloud.mithril.request import Request
+from flowlite.testing.cloud.mithril.reservations import Reservations
+from flowlite.testing.cloud.mithril.routes import ROUTES
+from flowlite.testing.cloud.mithril.storage import Storage
+from flowlite.testing.cloud.mithril.world import Rules, World
+from flowlite.testing.cloud.orders import Fault
+from flowlite.testing.cloud.serving import Environ, Reply
+
+Watch = Callable[[str, int, Any], None]
+_PATTERNS = [
+    (method, re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", path)), action)
+    for method, path, action in ROUTES
+]
+_TEXTS = {
+    401: "Invalid credentials",
+    402: "A payment method is required",
+    403: "User does not have access to this project",
+    404: "Not found",
+    429: "Too many requests",
+}
+
+
+class Mithril(Obeying):
+    """The whole cloud.
+
+    Args:
+        ground: What the instances stand on.
+        capacity: Machines in every auction.
+        watch: Told of every reply: the action, the status, and the body before it becomes text.
+    """
+
+    def __init__(
+        self, ground: Ground, capacity: int, rules: Rules | None = None, watch: Watch | None = None
+    ) -> None:
+        self._ground = ground
+        self._capacity = capacity
+        self._watch = watch
+        self._first_rules = rules or Rules()
+        self._begin(replace(self._first_rules))
+
+    def _begin(self, rules: Rules) -> None:
+        self.world = World(self._ground, rules, self._capacity)
+        self.fleet = Fleet(self.world)
+        self.market = Market(self.world, self.fleet)
+        parts = (
+            Bids(self.world, self.market),
+            Listing(self.world),
+            People(self.world),
+            Storage(self.world),
+            Prices(self.world),
+            Reservations(self.world),
+        )
+        self._operations = {
+            action: next(getattr(part, action) for part in parts if hasattr(part, action))
+            for _, _, action in ROUTES
+        }
+
+    def close(self) -> None:
+        """Ends what works in the background. The machines stay."""
+        self.world.timer.close()
+        self.fleet.close()
+
+    def read(self, environ: Environ, body: bytes) -> tuple[str, dict[str, Any]] | None:
+        """The call that a request is, and its parameters, with the name of the key it bears."""
+        request = self._request(environ, body)
+        if request is None:
+            return None
+        with self.world.lock:
+            key = self._key(request)
+        return request.action, {**request.parameters, "api_key": key.name if key else ""}
+
+    def answer(self, environ: Environ, body: bytes) -> Reply:
+        """Does what the request asks for."""
+        request = self._request(environ, body)
+        if request is None:
+            return self._reply("", 404, {"detail": "Not Found"})
+        try:
+            with self.world.lock:
+                self._authenticate(request)
+                if request.body is ...:
+                    raise Refused(422, [_not_json()])
+                status, result = self._operations[request.action](request)
+        except Refused as refusal:
+            detail = {"detail": refusal.detail}
+            return self._reply(request.action, refusal.status, detail, refusal.headers)
+        return self._reply(request.action, status, result)
+
+    def refuse(self, action: str, fault: Fault) -> Reply:
+        """An error on order: of the service itself as JSON, of what stands before it as a page."""
+        status = fault.status or 400
+        if status >= 500:
+            text = fault.message or fault.code or failure_text(status)
+            headers = [("Content-Type", "text/html"), ("X-Request-Id", _request_id())]
+            return status, headers, text.encode()
+        detail = fault.message or fault.code or _TEXTS.get(status, "Bad request")
+        return self._reply(action, status, {"detail": detail})
+
+    def _request(self, environ: Environ, body: bytes) -> Request | None:
+        path = environ.get("PATH_INFO", "")
+        called = environ["REQUEST_METHOD"]
+        matches = ((a, p.fullmatch(path)) for method, p, a in _PATTERNS if method == called)
+        action, found = next(((a, m) for a, m in matches if m), ("", None))
+        if found is None:
+            return None
+        query: dict[str, str] = {}
+        for name, value in parse_qsl(environ.get("QUERY_STRING", ""), keep_blank_values=True):
+            query[name] = f"{query[name]},{value}" if name in query else value
+        headers = {
+            name[5:].replace("_", "-").lower(): str(value)
+            for name, value in environ.items()
+            if name.startswith("HTTP_")
+        }
+        values = {name: unquote(value) for name, value in found.groupdict().items()}
+        return Request(action, values, query, _parsed(body), headers)
+
+    def _key(self, request: Request) -> ApiKey | None:
+        kind, _, secret = request.headers.get("authorization", "").partition(" ")
+        if kind.lower() != "bearer":
+            return None
+        keys = self.world.api_keys.values()
+        return next((k for k in keys if secrets.compare_digest(k.secret, secret)), None)
+
+    def _authenticate(self, request: Request) -> None:
+        request.key = self._key(request)
+        if request.key is None or not request.key.good:
+            raise unauthorized("Invalid credentials")
+
+    def _reply(
+        self, action: str, status: int, result: Any, headers: dict[str, str] | None = None
+    ) -> Reply:
+        if self._watch is not None and action:
+            self._watch(action, status, result)
+        content = b"" if status == 204 else json.dumps(result).encode()
+        given = {"X-Request-Id": _request_id(), **(headers or {})}
+        if status != 204:
+            given["Content-Type"] = "application/json"
+        return status, list(given.items()), content
+
+
+def _parsed(body: bytes) -> Any:
+    if not body:
+        return None
+    try:
+        return json.loads(body)
+    except ValueError:
+        return ...
+
+
+def _not_json() -> dict[str, Any]:
+    return {"loc": ["body", 0], "msg": "JSON decode error", "type": "json_invalid"}
+
+
+def _request_id() -> str:
+    return f"req_{secrets.token_hex(8)}"

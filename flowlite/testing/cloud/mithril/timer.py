@@ -1,0 +1,51 @@
+"""Things that happen later: one thread with a list of what is due."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import threading
+import time
+import traceback
+from collections.abc import Callable
+
+
+class Timer:
+    """Calls functions at their time, one after another. What they raise is printed, and stops nothing."""
+
+    def __init__(self) -> None:
+        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = itertools.count()
+        self._changed = threading.Condition()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="mithril-timer", daemon=True)
+        self._thread.start()
+
+    def after(self, seconds: float, what: Callable[[], None]) -> None:
+        """Calls it once, so many seconds from now."""
+        with self._changed:
+            heapq.heappush(self._due, (time.monotonic() + seconds, next(self._numbers), what))
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Nothing more happens."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._thread.join(10)
+
+    def _run(self) -> None:
+        while (what := self._next()) is not None:
+            try:
+                what()
+            except Exception:
+                traceback.print_exc()
+
+    def _next(self) -> Callable[[], None] | None:
+        with self._changed:
+            while not self._closed:
+                left = self._due[0][0] - time.monotonic() if self._due else None
+                if left is not None and left <= 0:
+                    return heapq.heappop(self._due)[2]
+                self._changed.wait(left)
+        return None

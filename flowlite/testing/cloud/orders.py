@@ -1,0 +1,135 @@
+"""What a test orders of a cloud's API, and what the API has been asked: faults, kills, and the list of calls."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+BEFORE, AFTER = "before", "after"
+
+
+@dataclass
+class Fault:
+    """One thing that is to go wrong.
+
+    Attributes:
+        action: The call it is about, as `calls` names it; "*" for every one.
+        code: The cloud's own word for the error.
+        message: The rest of it; something plausible if none is given.
+        status: Of the HTTP reply; what goes with the code if 0.
+        when: "before" the call has its effect, or "after" it, on the way back.
+        times: How many calls; -1 for all until `clear`.
+        skip: How many such calls go well first.
+        retry_after: Seconds for the header of that name.
+        hang: Seconds that the caller waits before the connection is dropped without a reply.
+        match: Parameters that the call has to have.
+        kill: Whether the process that calls is killed, outright.
+        pid: Which process instead; None for the caller.
+    """
+
+    action: str
+    code: str = ""
+    message: str = ""
+    status: int = 0
+    when: str = BEFORE
+    times: int = 1
+    skip: int = 0
+    retry_after: float | None = None
+    hang: float = 0.0
+    match: dict[str, Any] = field(default_factory=dict)
+    kill: bool = False
+    pid: int | None = None
+
+
+class Orders:
+    """The faults on order and the calls so far, of one API server."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._faults: list[Fault] = []
+        self._calls: list[tuple[str, dict[str, Any]]] = []
+
+    def order(self, **asked: Any) -> None:
+        """Adds a fault; arguments as the attributes of `Fault`."""
+        known = {f.name for f in fields(Fault)}
+        if strange := set(asked) - known:
+            raise ValueError(f"a fault has no {sorted(strange)}; it has {sorted(known)}")
+        if asked.get("when", BEFORE) not in (BEFORE, AFTER):
+            raise ValueError(f"when is 'before' or 'after', not {asked['when']!r}")
+        with self._lock:
+            self._faults.append(Fault(**asked))
+
+    def clear(self) -> None:
+        """No more faults."""
+        with self._lock:
+            self._faults.clear()
+
+    def forget(self) -> None:
+        """No more faults, and no calls yet."""
+        with self._lock:
+            self._faults.clear()
+            self._calls.clear()
+
+    @property
+    def calls(self) -> list[tuple[str, dict[str, Any]]]:
+        """Every call so far: the action and its parameters."""
+        with self._lock:
+            return list(self._calls)
+
+    def note(self, action: str, parameters: Mapping[str, Any]) -> None:
+        """A call has arrived."""
+        with self._lock:
+            self._calls.append((action, dict(parameters)))
+
+    def take(self, action: str, parameters: Mapping[str, Any], when: str) -> Fault | None:
+        """What is to go wrong with this call now; it counts as done."""
+        with self._lock:
+            for fault in self._faults:
+                if fault.when != when or fault.action not in ("*", action):
+                    continue
+                if any(str(parameters.get(k)) != str(v) for k, v in fault.match.items()):
+                    continue
+                if fault.skip > 0:
+                    fault.skip -= 1
+                    continue
+                if fault.times > 0:
+                    fault.times -= 1
+                if fault.times == 0:
+                    self._faults.remove(fault)
+                return fault
+        return None
+
+
+def kill(fault: Fault, client: tuple[str, int], connections: str) -> None:
+    """Kills who is to be killed. `client` is the caller's end, `connections` the laptop's table of TCP connections."""
+    pid = fault.pid if fault.pid is not None else caller(client, connections)
+    if pid is not None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def caller(client: tuple[str, int], connections: str) -> int | None:
+    """The process that holds one end of a connection."""
+    address, port = client
+    wanted = "".join(f"{int(part):02X}" for part in reversed(address.split("."))) + f":{port:04X}"
+    for line in connections.splitlines()[1:]:
+        columns = line.split()
+        if columns[1] == wanted:
+            return _holder(f"socket:[{columns[9]}]")
+    return None
+
+
+def _holder(link: str) -> int | None:
+    for pid in filter(re.compile(r"\d+").fullmatch, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            for fd in os.listdir(f"/proc/{pid}/fd"):
+                with contextlib.suppress(OSError):
+                    if os.readlink(f"/proc/{pid}/fd/{fd}") == link and int(pid) != os.getpid():
+                        return int(pid)
+    return None

@@ -1,0 +1,188 @@
+"""The process of one API server: HTTP on the laptop's loopback address, and a socket on which the box gives orders.
+
+    python -m flowlite.testing.cloud.ec2 DIRECTORY      (DIRECTORY is that of the cluster)
+
+It says on its standard output where it listens, as one JSON object, and ends when its standard input does, so that
+nothing is left however the owner ended.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from flowlite.testing.cloud.machines import Machines
+from flowlite.testing.cloud.orders import AFTER, BEFORE, Fault, Orders, kill
+
+if TYPE_CHECKING:
+    from werkzeug.serving import BaseWSGIServer
+
+Environ = dict[str, Any]
+Start = Callable[..., Any]
+Reply = tuple[int, list[tuple[str, str]], bytes]
+"""Status, headers, body."""
+
+
+class Service(Protocol):
+    """An API. Whatever method is called `do_NAME` can be asked for by the box, with arguments that JSON can hold."""
+
+    def read(self, environ: Environ, body: bytes) -> tuple[str, dict[str, Any]] | None:
+        """The action that a request asks for and its parameters; None for what is no call of the API."""
+
+    def answer(self, environ: Environ, body: bytes) -> Reply:
+        """Does what the request asks for."""
+
+    def refuse(self, action: str, fault: Fault) -> Reply:
+        """The cloud's form of an error."""
+
+    def do_reset(self) -> None:
+        """As on the first day: no instance, no order."""
+
+
+class Connections(Protocol):
+    """Who knows the callers' side of connections."""
+
+    def laptop_connections(self) -> str:
+        """The table of TCP connections where the callers are, as /proc/net/tcp has it."""
+
+
+class Gate:
+    """WSGI application before a service: notes the calls, and has go wrong what was ordered to."""
+
+    def __init__(self, service: Service, orders: Orders, machines: Connections) -> None:
+        self._service = service
+        self._orders = orders
+        self._machines = machines
+
+    def __call__(self, environ: Environ, start: Start) -> Iterable[bytes]:
+        length = int(environ.get("CONTENT_LENGTH") or 0)
+        body = environ["wsgi.input"].read(length) if length else b""
+        status, headers, content = self._reply(environ, body)
+        headers = [(k, v) for k, v in headers if k.lower() != "content-length"]
+        start(
+            f"{status} {'OK' if status < 400 else 'Error'}",
+            [*headers, ("Content-Length", str(len(content)))],
+        )
+        return [content]
+
+    def _reply(self, environ: Environ, body: bytes) -> Reply:
+        call = self._service.read(environ, body)
+        if call is None:
+            return self._service.answer(environ, body)
+        action, parameters = call
+        self._orders.note(action, parameters)
+        fault = self._orders.take(action, parameters, BEFORE)
+        if fault is not None and (refusal := self._suffer(environ, action, fault)):
+            return refusal
+        reply = self._service.answer(environ, body)
+        fault = self._orders.take(action, parameters, AFTER)
+        if fault is not None and (refusal := self._suffer(environ, action, fault)):
+            return refusal
+        return reply
+
+    def _suffer(self, environ: Environ, action: str, fault: Fault) -> Reply | None:
+        if fault.kill:
+            client = (environ["REMOTE_ADDR"], int(environ["REMOTE_PORT"]))
+            kill(fault, client, self._machines.laptop_connections())
+            if fault.when == BEFORE:
+                raise ConnectionAbortedError("the caller died before it had said all")
+        if fault.hang:
+            time.sleep(fault.hang)
+            raise ConnectionAbortedError("ordered to say nothing")
+        if not fault.code and not fault.status:
+            return None
+        status, headers, content = self._service.refuse(action, fault)
+        if fault.retry_after is not None:
+            headers = [*headers, ("Retry-After", f"{fault.retry_after:g}")]
+        return status, headers, content
+
+
+def http_server(name: str, application: Gate, listener: socket.socket) -> BaseWSGIServer:
+    """A server on a socket that listens; `serve_forever` in a thread starts it."""
+    from werkzeug.serving import WSGIRequestHandler, make_server
+
+    class Handler(WSGIRequestHandler):
+        """Says nothing on the terminal; a connection that the caller dropped is no news."""
+
+        protocol_version = "HTTP/1.1"
+
+        def connection_dropped(self, error: BaseException, environ: Any = None) -> None:
+            # Without this the caller would wait for a reply on a connection that is kept alive.
+            self.close_connection = True
+
+        def log(self, type: str, message: str, *args: Any) -> None:
+            if type == "error":
+                sys.stderr.write(f"{name}: {message % args if args else message}\n")
+
+    address, port = listener.getsockname()
+    return make_server(
+        address, port, application, threaded=True, request_handler=Handler, fd=listener.fileno()
+    )
+
+
+def serve(
+    name: str,
+    build: Callable[[Machines, Orders], Service],
+    machines: Machines | None = None,
+) -> None:
+    """The main program of an API server, on the machines of the cluster or on others."""
+    directory, orders = Path(sys.argv[1]), Orders()
+    if machines is None:
+        # Without its cluster there is nothing left to serve.
+        machines = Machines(directory, on_close=lambda: os._exit(0))
+    service = build(machines, orders)
+    listener = machines.listen_on_laptop()
+    server = http_server(name, Gate(service, orders, machines), listener)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    box = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    box.bind(str(directory / f"{name}.sock"))
+    box.listen(16)
+    threading.Thread(target=take_orders, args=(box, service, orders), daemon=True).start()
+    sys.stdout.write(json.dumps({"port": listener.getsockname()[1]}) + "\n")
+    sys.stdout.flush()
+    while sys.stdin.buffer.read(4096):
+        pass
+    os._exit(0)
+
+
+def take_orders(listener: socket.socket, service: Service, orders: Orders) -> None:
+    """Answers the box: one JSON object per line, as many callers as there are."""
+    while True:
+        client = listener.accept()[0]
+        threading.Thread(target=_take_from, args=(client, service, orders), daemon=True).start()
+
+
+def _take_from(client: socket.socket, service: Service, orders: Orders) -> None:
+    with client, client.makefile("r") as lines:
+        for line in lines:
+            request = json.loads(line)
+            try:
+                value = obey(request.pop("do"), request, service, orders)
+                reply: dict[str, Any] = {"value": value}
+            except Exception as error:
+                reply = {
+                    "error": f"{type(error).__name__}: {error}",
+                    "trace": traceback.format_exc(),
+                }
+            client.sendall(json.dumps(reply).encode() + b"\n")
+
+
+def obey(what: str, arguments: Mapping[str, Any], service: Service, orders: Orders) -> Any:
+    """Carries out one order."""
+    if what == "fault":
+        return orders.order(**arguments)
+    if what == "clear_faults":
+        return orders.clear()
+    if what == "calls":
+        return orders.calls
+    if what == "reset":
+        orders.forget()
+    return getattr(service, f"do_{what}")(**arguments)

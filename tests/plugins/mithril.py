@@ -1,0 +1,107 @@
+"""Fixtures with the fake Mithril: `mithril` (on paper, every reply checked) and `vendors_client`."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from flowlite.testing.cloud.mithril.box import PaperMithril
+    from tests.testing_cloud.openapi import Document
+
+VENDORS_CLIENT = "flow-compute==3.28.2"
+
+
+@pytest.fixture(scope="session")
+def vendors_environment(tmp_path_factory: pytest.TempPathFactory) -> Path | str:
+    """A Python environment with nothing but the vendor's client; or why there is none."""
+    base = tmp_path_factory.getbasetemp()
+    # The workers of a run share one.
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    environment = shared / "vendors-client"
+    with open(shared / "vendors-client.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (environment / "done").exists():
+            if failure := _install(environment):
+                return failure
+            (environment / "done").touch()
+    return environment
+
+
+def _install(environment: Path) -> str:
+    """Makes the environment, with uv if that can; why it could not be made, "" if it was."""
+    links = [f"--find-links={each}" for each in os.environ.get("PIP_FIND_LINKS", "").split()]
+    python = str(environment / "bin" / "python")
+    uv = [sys.executable, "-m", "uv"]
+    ways = [
+        [
+            [*uv, "venv", "-q", "--clear", "--python", sys.executable, str(environment)],
+            [*uv, "pip", "install", "-q", "--python", python, *links, VENDORS_CLIENT],
+        ],
+        [
+            [sys.executable, "-m", "venv", "--clear", str(environment)],
+            [python, "-m", "pip", "install", "-q", VENDORS_CLIENT],
+        ],
+    ]
+    failure = ""
+    for commands in ways:
+        try:
+            for command in commands:
+                subprocess.run(command, check=True, capture_output=True, text=True, timeout=50)
+        except (subprocess.SubprocessError, OSError) as error:
+            failure = str(getattr(error, "stderr", "") or error).strip()[-300:]
+        else:
+            return ""
+    return f"{VENDORS_CLIENT} cannot be installed: {failure}"
+
+
+@pytest.fixture
+def vendors_client(vendors_environment: Path | str) -> Path:
+    """The directory of the vendor's programs."""
+    if isinstance(vendors_environment, str):
+        pytest.skip(vendors_environment)
+    return vendors_environment / "bin"
+
+
+@pytest.fixture(scope="session")
+def openapi_or_none(vendors_environment: Path | str) -> Document | None:
+    """The API's document; None where the vendor's client cannot be had."""
+    from tests.testing_cloud.openapi import Document, find_document
+
+    if isinstance(vendors_environment, str):
+        return None
+    packages = next(vendors_environment.glob("lib/python3*/site-packages"))
+    return Document(find_document(packages))
+
+
+@pytest.fixture
+def openapi(openapi_or_none: Document | None, vendors_environment: Path | str) -> Document:
+    """The API's document, for tests that are about nothing else."""
+    if openapi_or_none is None:
+        pytest.skip(str(vendors_environment))
+    return openapi_or_none
+
+
+@pytest.fixture
+def mithril(openapi_or_none: Document | None) -> Iterator[PaperMithril]:
+    """The cloud, quick, on paper. A reply that the document forbids fails the test."""
+    from flowlite.testing.cloud.mithril.box import PaperMithril
+
+    wrong: list[str] = []
+
+    def watch(action: str, status: int, body: Any) -> None:
+        if openapi_or_none is not None:
+            wrong.extend(openapi_or_none.problems(action, status, body))
+
+    with PaperMithril(
+        watch=watch, auction_seconds=0.05, boot_seconds=0.1, stop_seconds=0.02, notice_seconds=0.3
+    ) as cloud:
+        yield cloud
+    assert not wrong, "\n".join(wrong)

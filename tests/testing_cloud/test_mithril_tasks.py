@@ -1,0 +1,103 @@
+"""Whole tasks on the fake Mithril's machines, while the cloud misbehaves: from submission to the last trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowlite.client import Flow
+from flowlite.errors import FlowError
+from flowlite.spec import TaskConfig
+from flowlite.task import Task
+from flowlite.testing.cloud import CloudInABox
+from tests.helpers import eventually
+
+Submit = Callable[..., Task[Any]]
+PATIENCE = 120.0
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def submit(box: CloudInABox, flow_home: Path) -> Iterator[Submit]:
+    """Submits a shell script for two nodes; whatever still runs after the test is cancelled."""
+    (flow_home / "config.toml").write_text('[mithril]\nlease = "10m"\n')
+    made: list[Task[Any]] = []
+
+    def submit(script: str, **options: Any) -> Task[Any]:
+        config = TaskConfig(
+            provider="mithril", command=["sh", "-c", script], num_instances=2, **options
+        )
+        made.append(Flow(provider="mithril", notify=lambda _: None).submit(config))
+        return made[-1]
+
+    yield submit
+    for task in made:
+        with suppress(FlowError):
+            if not task.done:
+                task.cancel()
+                task.wait(PATIENCE)
+
+
+def _nothing_left(box: CloudInABox) -> bool:
+    there = [each for each in box.mithril.instances() if each["there"]]
+    keys = [each["name"] for each in box.mithril.api_keys() if each["good"]]
+    return not box.mithril.live_bids() and not there and keys == ["account"]
+
+
+@pytest.mark.parametrize("how", ["outbid", "relocated"])
+def test_a_gang_that_loses_machines_is_told_and_goes_on_on_new_ones(
+    box: CloudInABox, submit: Submit, how: str
+) -> None:
+    task = submit(
+        "echo attempt $FLOW_ATTEMPT; [ $FLOW_ATTEMPT = 1 ] || exit 0; "
+        "trap 'echo told; exit 0' TERM; while :; do sleep 0.1; done",
+        max_price_per_hour=2.0,
+        grace_seconds=5.0,
+    )
+    eventually(
+        lambda: [line.text for line in task.logs()].count("attempt 1") == 2, timeout=PATIENCE
+    )
+    (first,) = box.mithril.live_bids()
+    if how == "outbid":
+        box.mithril.preempt([first["id"]], 20, again_after=600)
+    else:
+        # The machine that takes its place is not wanted: it would be paid for, and nothing run on it.
+        box.mithril.relocate(first["instances"][0], 20)
+    assert task.wait(PATIENCE).status == "completed", task.reason
+    assert task.attempt == 2
+    said = [line.text for line in task.logs()]
+    assert (said.count("told"), said.count("attempt 2")) == (2, 2)
+    assert len(box.mithril.bids()) == 2
+    eventually(lambda: _nothing_left(box), timeout=30)
+
+
+@pytest.mark.parametrize(
+    "fault", [{"status": 503}, {"hang": 0.1}, {"kill": True}], ids=["5xx", "time-out", "killed"]
+)
+def test_a_bid_of_which_the_answer_got_lost_is_found_again_though_listings_lag(
+    box: CloudInABox, submit: Submit, fault: dict[str, Any]
+) -> None:
+    # The worst there may be: neither names nor keys keep the cloud from taking the same bid twice.
+    box.mithril.rules(unique_names=False, lag=1.0)
+    if fault.pop("kill", False):
+        box.mithril.kill_client("create_bid", "after")
+    else:
+        box.mithril.fault("create_bid", when="after", **fault)
+    task = submit("echo here")
+    assert task.wait(PATIENCE).status == "completed", task.reason
+    assert sorted(line.text for line in task.logs()) == ["here", "here"]
+    assert len(box.mithril.bids()) == 1
+    eventually(lambda: _nothing_left(box), timeout=30)
+
+
+def test_a_machine_that_comes_to_nothing_ends_the_bid(box: CloudInABox, submit: Submit) -> None:
+    box.mithril.odd_boots("error")
+    task = submit("echo here")
+    assert task.wait(PATIENCE).status == "failed"
+    assert "STATUS_ERROR" in task.reason or "inst_" in task.reason
+    eventually(lambda: _nothing_left(box), timeout=30)
