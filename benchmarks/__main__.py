@@ -24,6 +24,7 @@ NAMES = (
     "copying",
     "log_latency",
     "recovery",
+    "clouds",
 )
 
 

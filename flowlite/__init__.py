@@ -30,7 +30,9 @@ if TYPE_CHECKING:
         HostKeyError,
         NodeUnreachable,
         NotFound,
+        PermissionRefused,
         ProviderError,
+        QuotaExceeded,
         RemoteError,
         RemoteTraceback,
         ResultUnavailable,
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from flowlite.spec.secrets import Secret
     from flowlite.spec.storage import Volume
     from flowlite.spec.task import TaskConfig
+    from flowlite.stopping import should_stop
     from flowlite.task import Task
 
 __version__ = "0.1.0"
@@ -69,7 +72,9 @@ __all__ = [
     "Logs",
     "NodeUnreachable",
     "NotFound",
+    "PermissionRefused",
     "ProviderError",
+    "QuotaExceeded",
     "RemoteError",
     "RemoteTraceback",
     "ResultUnavailable",
@@ -84,6 +89,7 @@ __all__ = [
     "TaskTimeout",
     "Volume",
     "__version__",
+    "should_stop",
 ]
 
 _ROOMS = {
@@ -99,6 +105,7 @@ _ROOMS = {
     "Task": "task",
     "TaskConfig": "spec.task",
     "Volume": "spec.storage",
+    "should_stop": "stopping",
 }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -44,6 +43,13 @@ class Flow:
         self._noted: set[str] = set()
         self.volumes = Volumes(self)
 
+    @staticmethod
+    def should_stop() -> bool:
+        """For functions of a task while they run: whether to save and return (`flowlite.should_stop`)."""
+        from flowlite.stopping import should_stop
+
+        return should_stop()
+
     # Submitting
 
     def run(
@@ -72,22 +78,37 @@ class Flow:
         return task.wait() if wait else task
 
     def submit(
-        self, config: TaskConfig, *, announce: Callable[[Task[Any]], None] | None = None
+        self,
+        config: TaskConfig,
+        *,
+        announce: Callable[[Task[Any]], None] | None = None,
+        show_plan: Callable[[Plan], None] | None = None,
     ) -> Task[Any]:
         """Submits what a configuration says: its call or its command. Raises as `run` does.
 
         Everything that can be wrong is found before anything is written; from the moment this returns, the task goes
         on without this process. Ctrl-C before that leaves no task behind, unless `announce` was called: it gets the
         task first, before any interrupt, and its caller then decides.
+
+        Args:
+            announce: Gets the task as soon as it is recorded.
+            show_plan: Gets what will be launched, if that costs money, before it does; else it is said in a sentence.
         """
         from flowlite import s3
         from flowlite.submission import submit
+        from flowlite.supervise import quote, tidying
 
         config, plan = self.plan(config)
         storage = s3.storage_for(config)
+        if plan.price_per_hour and show_plan is not None:
+            show_plan(plan)
+        elif plan.price_per_hour:
+            self._note(quote.sentence(plan))
         for note in (*plan.notes, *s3.notes(storage)):
             self._note(note)
         session = self._session
+        if plan.price_per_hour:
+            tidying.remember_paid(session.home, plan.provider)
         made: list[Task[Any]] = []
 
         def tell(record: TaskRecord) -> None:
@@ -116,15 +137,13 @@ class Flow:
             CapExceeded: A cap forbids the launch.
         """
         from flowlite.config import load_settings
-        from flowlite.submission import check_caps
+        from flowlite.submission import check_caps, with_caps
 
         settings = load_settings({"provider": self._provider})
         config = config.with_defaults(settings.task_options())
         name = self._provider or config.provider or settings.provider
         provider = self._adapter(name)
-        plan = provider.plan(config)
-        if config.keep_warm:
-            plan = dataclasses.replace(plan, warm_seconds=config.keep_warm)
+        plan = with_caps(config, provider.plan(config), provider.teardown_seconds)
         check_caps(config, plan)
         return config, plan
 
@@ -156,9 +175,23 @@ class Flow:
         """Asks for the end of a task. Returns False if it was final already. Raises NotFound."""
         return self.get_task(name).cancel()
 
-    def offers(self, gpu: str | None = None, num_instances: int = 1) -> list[Offer]:
-        """What could be had from the provider, cheapest first."""
-        return self._chosen().offers(gpu, num_instances)
+    def offers(
+        self,
+        gpu: str | None = None,
+        num_instances: int = 1,
+        *,
+        spot: bool | None = None,
+        region: str | None = None,
+    ) -> list[Offer]:
+        """What could be had from the provider, cheapest first; where nothing fits, the nearest with the reasons.
+
+        Args:
+            gpu: GPUs of each node, as in "h100:8".
+            num_instances: Nodes in the gang.
+            spot: Only machines that may be taken away, or only others; None for both.
+            region: Only there.
+        """
+        return self._chosen().offers(gpu, num_instances, spot=spot, region=region)
 
     # Inside
 

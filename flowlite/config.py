@@ -6,16 +6,16 @@ Standard library only: the supervisor reads them too. `SETTINGS` is the one list
 from __future__ import annotations
 
 import errno
-import math
 import os
-import re
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from flowlite import readers
 from flowlite.errors import ConfigError
+from flowlite.readers import duration_seconds as duration_seconds
 from flowlite.suggest import did_you_mean
 
 PROJECT_FILE = "flow.toml"
@@ -25,62 +25,6 @@ PROVIDERS_TABLE = "providers"
 # Adapters that come with flowlite; those of others are looked for only when a table has an unknown name.
 _ADAPTERS = ("local", "ssh", "aws", "mithril")
 _ENTRY_POINTS = "flowlite.providers"
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str) or not value or not value.isprintable():
-        raise ValueError("a word")
-    return value
-
-
-def _choice(*allowed: str) -> Callable[[object], str]:
-    def read(value: object) -> str:
-        if value not in allowed:
-            raise ValueError(f"one of {', '.join(allowed)}{did_you_mean(str(value), allowed)}")
-        return str(value)
-
-    return read
-
-
-def _positive(value: object) -> float:
-    try:
-        number = float(value) if isinstance(value, str) else value
-    except ValueError:
-        number = None
-    if isinstance(number, bool) or not isinstance(number, int | float):
-        raise ValueError("a number above 0")
-    if not 0 < number < math.inf:
-        raise ValueError("a finite number above 0")
-    return float(number)
-
-
-def _whole(value: object) -> int:
-    number = int(value) if isinstance(value, str) and value.strip().isdecimal() else value
-    if type(number) is not int or number < 1:
-        raise ValueError("a whole number of at least 1")
-    return number
-
-
-_DURATION = re.compile(
-    r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?", re.ASCII
-)
-LONGEST_WARM = 86400.0
-"""Seconds for which nodes may be kept warm: a day, so that what is forgotten does not cost money for ever."""
-
-
-def duration_seconds(value: object) -> float:
-    """Seconds from a number of them, or from a text as in "90s", "10m", "1h30m"; ValueError says what is allowed."""
-    seconds = -1.0
-    if isinstance(value, str):
-        match = _DURATION.fullmatch(value.strip().lower().replace(" ", ""))
-        if match is not None and any(match.groups()):
-            hours, minutes, rest = (float(part or 0.0) for part in match.groups())
-            seconds = 3600 * hours + 60 * minutes + rest
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        seconds = float(value)
-    if not 0 <= seconds <= LONGEST_WARM:
-        raise ValueError("a time of at most a day, as in '10m', '1h30m', or a number of seconds")
-    return seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,35 +45,47 @@ class Setting:
 
 
 SETTINGS: dict[str, Setting] = {
-    "provider": Setting(_text, "local", "where nodes come from", task_option=True),
-    "region": Setting(_text, None, "region or zone at the provider", task_option=True),
+    "provider": Setting(readers.text, "local", "where nodes come from", task_option=True),
+    "region": Setting(readers.text, None, "region or zone at the provider", task_option=True),
     "priority": Setting(
-        _choice("low", "med", "high"),
+        readers.choice("low", "med", "high"),
         "med",
         "pricing tier, where there are tiers",
         task_option=True,
     ),
-    "max_price_per_hour": Setting(
-        _positive, None, "cap in US dollars per instance and hour", task_option=True
+    "spot": Setting(
+        readers.truth,
+        None,
+        "whether machines may be taken away in exchange for a lower price",
+        task_option=True,
     ),
-    "max_run_time_hours": Setting(_positive, None, "cap in hours from start", task_option=True),
-    "max_cost": Setting(_positive, None, "cap in US dollars for a whole task", task_option=True),
+    "max_price_per_hour": Setting(
+        readers.positive, None, "cap in US dollars per instance and hour", task_option=True
+    ),
+    "max_run_time_hours": Setting(
+        readers.positive, None, "cap in hours from start", task_option=True
+    ),
+    "max_cost": Setting(
+        readers.positive, None, "cap in US dollars for a whole task", task_option=True
+    ),
     "keep_warm": Setting(
-        duration_seconds,
+        readers.duration_seconds,
         None,
         "how long nodes and imports are kept for the next task, as in 10m; 0 for not at all",
         task_option=True,
     ),
     "show_logs": Setting(
-        _choice("auto", "always", "never"),
+        readers.choice("auto", "always", "never"),
         "auto",
         "whether .remote() shows the workers' output; auto: on a terminal",
     ),
     "local_tasks": Setting(
-        _whole, None, "tasks that run on this machine at a time; others wait (8, or 2 per core)"
+        readers.whole,
+        None,
+        "tasks that run on this machine at a time; others wait (8, or 2 per core)",
     ),
     "local_warm": Setting(
-        _whole,
+        readers.whole,
         3,
         "environments kept warm on this machine at a time; the one unused for longest goes first",
     ),

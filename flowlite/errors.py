@@ -10,6 +10,8 @@
     ├── CapExceeded                     4      a price, time or cost cap forbids the launch
     ├── ProviderError                   5      the provider refused or failed
     │   ├── CapacityUnavailable         5      nothing free now; asking again later may work
+    │   ├── QuotaExceeded               5      the account may not have so much; the message names the quota
+    │   ├── PermissionRefused           5      credentials are missing, wrong, or not allowed to do that
     │   └── NodeUnreachable             5      a node does not answer
     │       └── HostKeyError            5      a host's key is unknown, or not the one it had before
     ├── StoreError                      1      the state database cannot be used

@@ -86,6 +86,23 @@ class Mask:
         return line
 
 
+_kept_out: set[str] = set()
+_ours = Mask()
+
+
+def keep_out(value: str) -> None:
+    """Takes a value, such as an API key, out of everything that this process says from now on (`cleaned`)."""
+    global _ours
+    if value not in _kept_out:
+        _kept_out.add(value)
+        _ours = Mask(_kept_out)
+
+
+def cleaned(text: str) -> str:
+    """A text without the values that must be kept out of what this process says."""
+    return _ours(text)
+
+
 def of_file(path: Path) -> Mask:
     """The mask for a task's `secrets.json`; one that changes nothing if there is no such file."""
     try:

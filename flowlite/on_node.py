@@ -19,6 +19,7 @@ CARRIED = (
     "remote",
     "spec.__init__",
     "spec.gpu",
+    "stopping",
     "suggest",
     "sweep",
 )
@@ -45,5 +46,13 @@ def placeholder(name: str) -> type:
             "decorator needs; add 'flowlite' to dependencies"
         )
 
-    members = {"__init__": initialise, "__getattr__": refuse, "__module__": "flowlite"}
+    members: dict[str, Any] = {
+        "__init__": initialise,
+        "__getattr__": refuse,
+        "__module__": "flowlite",
+    }
+    if name == "Flow":
+        from flowlite.stopping import should_stop
+
+        members["should_stop"] = staticmethod(should_stop)
     return type(name, (), members)

@@ -29,6 +29,8 @@ ENTRY_POINT_GROUP = "flowlite.providers"
 SHIPPED = {
     "local": "provider_adapters.local:LocalProvider",
     "ssh": "provider_adapters.ssh:SshProvider",
+    "aws": "provider_adapters.aws:AwsProvider",
+    "mithril": "provider_adapters.mithril:MithrilProvider",
 }
 
 
@@ -132,8 +134,8 @@ class Instance(_Json):
     Attributes:
         id: The provider's id; node ranks come from these ids sorted.
         task_id: Task it was launched for.
-        state: "starting", "running", "ended", "warm" while it is kept without a task, or "unreachable" where the
-            provider cannot say whether it still runs.
+        state: "starting", "running", "ending" when nothing keeps it any more and it is still there, "ended", "warm"
+            while it is kept without a task, or "unreachable" where the provider cannot say whether it still runs.
         address: Where the other nodes of the gang reach it; "" until known.
         price_per_hour: US dollars.
         launched_at: Unix time from which it is charged, 0 if unknown.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import shlex
@@ -68,6 +69,30 @@ def submit(
             announce(record)
 
 
+def with_caps(config: TaskConfig, plan: Plan, teardown_seconds: float) -> Plan:
+    """The adapter's plan with all caps in it, whatever the adapter did. This very object is shown, and launched.
+
+    What `max_cost` pays for is turned into a longest run, which the nodes keep by themselves: at the highest price that
+    can come, and less the time that stopping the workers and giving the nodes back takes.
+    """
+    plan = dataclasses.replace(
+        plan,
+        warm_seconds=config.keep_warm or plan.warm_seconds,
+        price_cap=plan.price_cap or (config.max_price_per_hour if plan.spot else None),
+        max_cost=config.max_cost,
+    )
+    bounds = [each for each in (config.max_run_seconds, plan.max_run_seconds) if each is not None]
+    rate = plan.highest_price * plan.num_instances
+    reserved = 0.0
+    if config.max_cost is not None and rate > 0:
+        checkpoint = config.checkpoint.final_seconds if config.checkpoint is not None else 0.0
+        reserved = config.grace_seconds + checkpoint + teardown_seconds
+        bounds.append(max(0.0, config.max_cost / rate * 3600 - reserved))
+    return dataclasses.replace(
+        plan, max_run_seconds=min(bounds, default=None), reserved_seconds=reserved
+    )
+
+
 def check_caps(config: TaskConfig, plan: Plan) -> None:
     """The last look at the money, whatever the adapter did.
 
@@ -76,15 +101,23 @@ def check_caps(config: TaskConfig, plan: Plan) -> None:
     """
     cap, price = config.max_price_per_hour, plan.price_per_hour
     if cap is not None and price > cap:
+        now = " just now" if plan.spot else ""
         raise CapExceeded(
-            f"{plan.provider} asks ${price:.2f} per hour for {plan.instance_type}, and max_price_per_hour is "
+            f"{plan.provider} asks ${price:.2f} per hour for {plan.instance_type}{now}, and max_price_per_hour is "
             f"${cap:.2f}; raise the cap, or ask for another machine (`flow offers`)"
         )
-    worst = plan.worst_case_cost
-    if config.max_cost is not None and worst is not None and worst > config.max_cost * (1 + 1e-9):
+    if cap is not None and plan.price_cap is not None and plan.price_cap > cap:
         raise CapExceeded(
-            f"{plan.num_instances} × ${price:.2f} per hour can come to ${worst:.2f}, and max_cost is "
-            f"${config.max_cost:.2f}; lower max_run_time_hours, or raise the cap"
+            f"{plan.provider} would let the price of {plan.instance_type} rise to ${plan.price_cap:.2f} per hour, and "
+            f"max_price_per_hour is ${cap:.2f}; nothing was launched"
+        )
+    if config.max_cost is not None and plan.reserved_seconds and not plan.max_run_seconds:
+        rate = plan.highest_price * plan.num_instances
+        seconds = config.max_cost / rate * 3600
+        raise CapExceeded(
+            f"max_cost of ${config.max_cost:.2f} pays for {seconds:.0f} s of {plan.num_instances} × "
+            f"{plan.instance_type} (${rate:.2f} per hour in all), and to stop and give them back alone takes up to "
+            f"{plan.reserved_seconds:.0f} s; raise the cap, ask for less, or lower grace_seconds"
         )
 
 

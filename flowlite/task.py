@@ -139,6 +139,13 @@ class Task(Generic[R_co]):
         return cost_so_far(self._session.store, self.id)
 
     @property
+    def cost_by_day(self) -> dict[str, float]:
+        """What it has cost so far, in US dollars, by local day ("2025-01-31")."""
+        from flowlite.supervise.cost import cost_by_day
+
+        return cost_by_day(self._session.store.instances(self.id), time.time())
+
+    @property
     def cost_per_hour(self) -> float:
         """What it costs per hour just now, in US dollars; 0 once its nodes are gone."""
         from flowlite.supervise.cost import rate_of

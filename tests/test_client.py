@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -107,7 +108,11 @@ def test_a_command_is_recorded_with_its_plan(paid: Path) -> None:
     assert record.function == "python train.py --lr '1 e'"
     assert record.call == {"kind": "command", "argv": ["python", "train.py", "--lr", "1 e"]}
     assert record.plan["price_per_hour"] == 10.0
-    assert said == ["the region is far away"]
+    assert said == [
+        "2 × big, paid: $10.00 per instance and hour, $20.00 in all; "
+        "cost at most: no limit: set max_run_time_hours or max_cost",
+        "the region is far away",
+    ]
     assert tasks_on_disk(paid) == [task.id]
     directory = paid / "tasks" / task.id
     assert directory.stat().st_mode & 0o777 == 0o700
@@ -157,14 +162,15 @@ def test_notes_are_told_once_for_a_whole_sweep() -> None:
     flow, said = quiet()
     for _ in range(3):
         flow.run(TaskConfig(command="true"))
-    assert len(said) == 1
+    assert len(said) == 2
 
 
 @pytest.mark.parametrize(
     ("options", "figures"),
     [
         ({"max_price_per_hour": 9.99}, ("$10.00", "$9.99")),
-        ({"max_cost": 19.0, "max_run_time_hours": 1, "num_instances": 2}, ("$20.00", "$19.00")),
+        # 18 s of the gang, and 40 s are kept free for its end.
+        ({"max_cost": 0.1, "num_instances": 2}, ("$20.00", "$0.10", " 18 s", " 40 s")),
     ],
 )
 def test_caps_refuse_before_anything_is_written(
@@ -185,6 +191,37 @@ def test_caps_that_hold_let_it_through() -> None:
         command="true", max_price_per_hour=10, max_cost=20, max_run_time_hours=1, num_instances=2
     )
     assert flow.run(config).status == "pending"
+
+
+def test_the_cap_on_money_becomes_the_longest_run_with_room_for_the_end() -> None:
+    flow, _ = quiet()
+    config = TaskConfig(command="true", max_cost=20.0, num_instances=2, grace_seconds=20)
+    _, plan = flow.plan(config)
+    assert plan.max_run_seconds == pytest.approx(3600 - 20 - 30)
+    assert plan.worst_case_cost == pytest.approx(20.0)
+    _, shorter = flow.plan(config.replace(max_run_time_hours=0.5))
+    assert shorter.max_run_seconds == 1800
+    assert shorter.worst_case_cost == pytest.approx(20.0 * (1800 + 50) / 3600)
+    assert Plan.from_json(flow.run(config).record.plan) == plan
+
+
+def test_a_price_that_may_rise_is_counted_at_its_cap(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = PaidProvider.plan
+    monkeypatch.setattr(
+        PaidProvider,
+        "plan",
+        lambda self, config: dataclasses.replace(before(self, config), spot=True),
+    )
+    flow, said = quiet()
+    config = TaskConfig(command="true", max_price_per_hour=15, max_run_time_hours=2)
+    _, plan = flow.plan(config)
+    assert (plan.price_cap, plan.highest_price, plan.worst_case_cost) == (15.0, 15.0, 30.0)
+    _, capped = flow.plan(config.replace(max_cost=15.0))
+    assert capped.max_run_seconds == pytest.approx(3600 - 40)
+    flow.run(config)
+    assert "spot, at most $15.00 per instance; cost at most: $30.00 ($15.00 × 1 × 2 h)" in said[0]
+    with pytest.raises(CapExceeded, match=r"asks \$10.00 per hour for big just now"):
+        flow.plan(config.replace(max_price_per_hour=9.0))
 
 
 def test_the_settings_are_defaults(paid: Path, monkeypatch: pytest.MonkeyPatch) -> None:

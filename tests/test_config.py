@@ -74,6 +74,7 @@ def test_every_setting_is_listed(project: Path) -> None:
         ("max_cost = true\n", "max_cost: True is not allowed; give a number above 0"),
         ("max_cost = inf\n", "max_cost: inf is not allowed; give a finite number above 0"),
         ("priority = 'hihg'\n", "give one of low, med, high; did you mean 'high'?"),
+        ("spot = 2\n", "spot: 2 is not allowed; give true or false"),
         ("local_tasks = 0\n", "local_tasks: 0 is not allowed; give a whole number of at least 1"),
         ("provider = \n", "not TOML"),
         ("providers = 3\n", "under [providers.NAME]"),

@@ -34,7 +34,9 @@ PUBLIC_NAMES = [
     "Logs",
     "NodeUnreachable",
     "NotFound",
+    "PermissionRefused",
     "ProviderError",
+    "QuotaExceeded",
     "RemoteError",
     "RemoteTraceback",
     "ResultUnavailable",
@@ -49,6 +51,7 @@ PUBLIC_NAMES = [
     "TaskTimeout",
     "Volume",
     "__version__",
+    "should_stop",
 ]
 # What a node may import beside the standard library, and only where it is used: cloudpickle travels with the agent,
 # the others belong to the user's environment and are there if his values are made of them.

@@ -21,10 +21,12 @@ COMMANDS = {
     "cost": "money",
     "offers": "money",
     "hosts": "hosts",
+    "aws": "aws",
     "volumes": "volumes",
     "gc": "upkeep",
     "providers": "upkeep",
     "config": "settings",
+    "cloud-in-a-box": "box",
 }
 
 INTERRUPTED = 130
@@ -40,7 +42,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         from flowlite.cli import interrupts
 
         with interrupts.remembered():
-            return _run(arguments)
+            code = _run(arguments)
+        _tidy_up()
+        return code
     except KeyboardInterrupt:
         sys.stderr.write("\ninterrupted\n")
         return INTERRUPTED
@@ -48,6 +52,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Whoever read our output (`| head`) has seen enough.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def _tidy_up() -> None:
+    """Has a process of its own look for machines that crashes have left, where some are paid for."""
+    if "_FLOW_COMPLETE" in os.environ:
+        return
+    from contextlib import suppress
+
+    from flowlite import config
+    from flowlite.errors import FlowError
+    from flowlite.supervise.tidying import tidy_in_background
+
+    with suppress(FlowError, OSError):
+        tidy_in_background(config.home())
 
 
 def _run(arguments: list[str]) -> int:

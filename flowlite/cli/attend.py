@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from flowlite.logs import LogLine
+    from flowlite.provider import Plan
     from flowlite.spec import TaskConfig
     from flowlite.task import Task
 
@@ -36,26 +37,35 @@ def preview(config: TaskConfig, json: bool) -> None:
         }
         output.print_json("plan", data)
         return
-    per_hour = plan.price_per_hour * plan.num_instances
-    gpus = f", {plan.gpus_per_node} × {plan.gpu} each" if plan.gpus_per_node else ""
-    output.facts(
-        {
-            "runs": _what(config),
-            "provider": " ".join(filter(None, (plan.provider, plan.region))),
-            "gang": f"{plan.num_instances} × {plan.instance_type}{gpus}",
-            "processes": f"{plan.processes_per_node} per node, {plan.processes_per_node * plan.num_instances} in all",
-            "price": f"{output.money(plan.price_per_hour)} per instance and hour, {output.money(per_hour)} in all",
-            "longest run": output.duration(plan.max_run_seconds)
-            if plan.max_run_seconds
-            else "no limit",
-            "cost at most": output.money(plan.worst_case_cost)
-            if plan.worst_case_cost is not None
-            else "no limit; --max-cost or --max-run-time-hours sets one",
-        }
-    )
+    output.facts({"runs": _what(config), **plan_facts(plan)})
     for note in plan.notes:
         output.say(f"note: {note}")
     output.tell("dry run: nothing was submitted")
+
+
+def plan_facts(plan: Plan) -> dict[str, str | None]:
+    """What a plan would launch and what that costs, name by name."""
+    from flowlite.supervise import quote
+
+    per_node = plan.processes_per_node
+    return {
+        "provider": " ".join(filter(None, (plan.provider, plan.region))),
+        "gang": quote.gang(plan),
+        "processes": f"{per_node} per node, {per_node * plan.num_instances} in all",
+        "price": quote.price(plan),
+        "longest run": output.duration(plan.max_run_seconds)
+        if plan.max_run_seconds
+        else "no limit",
+        "cost at most": quote.worst_case(plan),
+    }
+
+
+def _show_plan(plan: Plan) -> None:
+    """On standard error, before money is spent."""
+    shown = plan_facts(plan)
+    width = max(map(len, shown))
+    for name, value in shown.items():
+        output.tell(f"{output.coloured(name.ljust(width), output.DIM, sys.stderr)}  {value}")
 
 
 def attend(config: TaskConfig, *, detach: bool, json: bool, show_logs: bool) -> int:
@@ -66,7 +76,7 @@ def attend(config: TaskConfig, *, detach: bool, json: bool, show_logs: bool) -> 
     try:
         with _warnings_as_lines():
             flow = Flow(notify=lambda text: output.tell(f"note: {text}"))
-            task = flow.submit(config, announce=submitted.append)
+            task = flow.submit(config, announce=submitted.append, show_plan=_show_plan)
         if detach:
             return _leave(task, json)
         return _stay(task, json=json, show_logs=show_logs and not json)

@@ -11,7 +11,9 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
+from flowlite import masking
 from flowlite.errors import FlowError, RemoteTraceback
+from flowlite.supervise.quote import dollars
 
 if TYPE_CHECKING:
     from flowlite.store import TaskRecord
@@ -79,6 +81,9 @@ def task_json(record: TaskRecord, cost: float) -> dict[str, Any]:
         "started_at": json_time(record.started_at),
         "finished_at": json_time(record.finished_at),
         "price_per_hour": record.plan.get("price_per_hour"),
+        "spot": bool(record.plan.get("spot")),
+        "price_cap": record.plan.get("price_cap"),
+        "region": record.plan.get("region") or None,
         "max_price_per_hour": record.config.get("max_price_per_hour"),
         "max_cost": record.config.get("max_cost"),
         "estimated_cost": round(cost, 6),
@@ -98,12 +103,12 @@ def json_value(value: Any) -> Any:
 
 def say(text: str = "") -> None:
     """A line on standard output."""
-    sys.stdout.write(f"{text}\n")
+    sys.stdout.write(f"{masking.cleaned(text)}\n")
 
 
 def tell(text: str) -> None:
     """A line on standard error: what is going on, beside what was asked for."""
-    sys.stderr.write(f"{text}\n")
+    sys.stderr.write(f"{masking.cleaned(text)}\n")
     sys.stderr.flush()
 
 
@@ -164,7 +169,7 @@ def money(amount: float | None) -> str:
     """`$1.25`; more digits for fractions of a cent."""
     if amount is None:
         return _ENDLESS
-    return f"${amount:.4f}" if 0 < amount < 0.01 else f"${amount:,.2f}"
+    return dollars(amount)
 
 
 def duration(seconds: float | None) -> str:
@@ -210,7 +215,7 @@ def report(error: BaseException, *, json: bool = False, brief: bool = False) -> 
     if asked is not None:
         return asked
     if os.environ.get("FLOW_DEBUG") == "1":
-        traceback.print_exception(error, file=sys.stderr)
+        tell("".join(traceback.format_exception(error)).rstrip())
     if json:
         print_json("error", error_json(error))
     first, _, rest = _message(error).partition("\n")

@@ -93,6 +93,14 @@ def run(
     priority: Annotated[
         str | None, typer.Option("--priority", help="low, med or high.", rich_help_panel=_PANEL)
     ] = None,
+    spot: Annotated[
+        bool | None,
+        typer.Option(
+            "--spot/--no-spot",
+            help="Machines that may be taken away, for a lower price.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None,
     volume: Annotated[
         list[str] | None,
         typer.Option(
@@ -183,6 +191,7 @@ def run(
         "region": region,
         "image": image,
         "priority": priority,
+        "spot": spot,
         "workdir": workdir,
         "volumes": _pairs("--volume", volume, "PATH=NAME"),
         "mounts": _pairs("--mount", mount, "PATH=s3://bucket"),
@@ -271,8 +280,9 @@ def _own_options() -> dict[str, bool]:
         for option in getattr(hint, "__metadata__", ()):
             # In `Annotated`, typer keeps the first name where a default would stand.
             for declared in (option.default, *(getattr(option, "param_decls", None) or ())):
-                if str(declared).startswith("-"):
-                    found[str(declared)] = get_args(hint)[0] is not bool
+                for name in str(declared).split("/"):
+                    if name.startswith("-"):
+                        found[name] = get_args(hint)[0] not in (bool, bool | None)
     return found
 
 

@@ -200,6 +200,7 @@ def _show_one(task: Task[Any], json: bool) -> None:
     events = task.events()
     if json:
         data = output.task_json(record, task.estimated_cost)
+        data["cost_per_hour_now"] = round(task.cost_per_hour, 6)
         data["nodes"] = [
             {
                 "rank": node.rank,
@@ -217,7 +218,7 @@ def _show_one(task: Task[Any], json: bool) -> None:
         ]
         output.print_json("task", data)
         return
-    _show_facts(record, task.estimated_cost)
+    _show_facts(task)
     if nodes:
         output.say()
         output.table(
@@ -243,10 +244,17 @@ def _state_of(node: Node) -> str:
     return f"warm until {output.clock(node.warm_until)}"
 
 
-def _show_facts(record: TaskRecord, cost: float) -> None:
-    plan, config = record.plan, record.config
-    per_node = plan.get("processes_per_node", 1)
+def _show_facts(task: Task[Any]) -> None:
+    from flowlite.provider import Plan
+    from flowlite.supervise import quote
+
+    record = task.record
+    asked, config = Plan.from_json(record.plan), record.config
+    plan, per_node = record.plan, record.plan.get("processes_per_node", 1)
     gpus = f", {plan['gpus_per_node']} × {plan['gpu']} each" if plan.get("gpus_per_node") else ""
+    cost, rate = output.money(task.estimated_cost), task.cost_per_hour
+    if rate:
+        cost += f" so far, {output.money(rate)} per hour now"
     caps = [
         f"{output.money(config['max_price_per_hour'])} per instance and hour"
         if config.get("max_price_per_hour")
@@ -267,7 +275,11 @@ def _show_facts(record: TaskRecord, cost: float) -> None:
             "started": output.clock(record.started_at) if record.started_at else None,
             "finished": output.clock(record.finished_at) if record.finished_at else None,
             "run time": output.duration(_run_time(record)) if record.started_at else None,
-            "cost": output.money(cost),
+            "price": quote.price(asked) if asked.price_per_hour else None,
+            "cost": cost,
+            "at most": quote.worst_case(asked)
+            if asked.price_per_hour and not record.final
+            else None,
             "caps": ", ".join(filter(None, caps)) or None,
             "notes": "; ".join(plan.get("notes") or ()) or None,
         }

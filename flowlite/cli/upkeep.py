@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from flowlite.cli import output
-from flowlite.errors import ConfigError, FlowError
+from flowlite.cli.names import complete_provider
+from flowlite.errors import ConfigError, FlowError, ProviderError
 
 if TYPE_CHECKING:
+    from flowlite.provider import Finding
     from flowlite.session import Session
     from flowlite.store import TaskRecord
 
@@ -21,8 +23,14 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 def register(application: typer.Typer, command: str) -> None:
     """Adds one of the commands of this module."""
-    commands: dict[str, Callable[..., None]] = {"gc": gc, "providers": providers}
-    application.command(command)(commands[command])
+    if command == "gc":
+        application.command(command)(gc)
+        return
+    group = typer.Typer(help="Where nodes can come from.", invoke_without_command=True)
+    group.callback()(providers)
+    group.command("list")(list_providers)
+    group.command("check")(check)
+    application.add_typer(group, name=command)
 
 
 def gc(
@@ -40,6 +48,14 @@ def gc(
     warm: Annotated[
         bool, typer.Option("--warm", help="Also end nodes that are kept warm for the next task.")
     ] = False,
+    all_homes: Annotated[
+        bool,
+        typer.Option(
+            "--all-homes",
+            help="Also end what was launched from other FLOW_HOMEs, wherever these are; asks before.",
+        ),
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     json: Json = False,
 ) -> None:
     """End whatever bears our tag and belongs to no live task; give tasks without supervisor a new one."""
@@ -48,7 +64,9 @@ def gc(
 
     before = _age(older_than)
     session = open_session()
-    found = reconcile(session.store, session.home, dry_run=dry_run, warm=warm)
+    if all_homes and not dry_run and not yes:
+        _ask_about_others(session, json)
+    found = reconcile(session.store, session.home, dry_run=dry_run, warm=warm, all_homes=all_homes)
     old = _old_tasks(session, before)
     if not dry_run:
         for task in old:
@@ -66,7 +84,30 @@ def gc(
         output.say(line)
 
 
-def providers(json: Json = False) -> None:
+def _ask_about_others(session: Session, json: bool) -> None:
+    """Shows what other FLOW_HOMEs have, and asks. Raises ConfigError where nobody can be asked."""
+    from flowlite.supervise.reconcile import reconcile
+
+    found = reconcile(session.store, session.home, dry_run=True, all_homes=True)
+    if not found.others:
+        return
+    if json or not sys.stdin.isatty():
+        raise ConfigError(
+            f"--all-homes would end {len(found.others)} machines that were launched from other FLOW_HOMEs; "
+            "look at them with --dry-run, then add --yes"
+        )
+    for line in found.lines(dry_run=True):
+        output.say(line)
+    typer.confirm("End all of these?", abort=True)
+
+
+def providers(context: typer.Context, json: Json = False) -> None:
+    """List where nodes can come from."""
+    if context.invoked_subcommand is None:
+        list_providers(json)
+
+
+def list_providers(json: Json = False) -> None:
     """List where nodes can come from."""
     from flowlite.config import load_settings
     from flowlite.provider import get_provider, provider_names
@@ -87,6 +128,59 @@ def providers(json: Json = False) -> None:
         ("provider", "default", "what"),
         [(str(row["name"]), "yes" if row["default"] else "", str(row["about"])) for row in rows],
     )
+
+
+def check(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="Only this one; else all that are set up.",
+            metavar="[NAME]",
+            autocompletion=complete_provider,
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Say whether credentials are found, valid and enough, without launching anything."""
+    from flowlite.cli.money import set_up, side_by_side
+
+    names = [name] if name is not None else set_up()
+    rows = [
+        {"provider": each, **finding.to_json()}
+        for each, findings in zip(names, side_by_side(_findings, names), strict=True)
+        for finding in findings
+    ]
+    if json:
+        output.print_json("checks", rows)
+    elif rows:
+        output.table(
+            ("provider", "check", "result", "detail"),
+            [
+                (
+                    row["provider"],
+                    row["what"],
+                    "ok" if row["ok"] else "FAILED",
+                    output.printable(row["detail"]),
+                )
+                for row in rows
+            ],
+        )
+    if not json:
+        for each in names:
+            if all(row["provider"] != each for row in rows):
+                output.say(f"{each}: nothing to check")
+    if not all(row["ok"] for row in rows):
+        raise output.Quit(ProviderError.exit_code)
+
+
+def _findings(name: str) -> list[Finding]:
+    from flowlite.provider import Finding, get_provider
+
+    provider = get_provider(name)
+    try:
+        return provider.check()
+    except (FlowError, ImportError, OSError) as error:
+        return [Finding("check", False, str(error) or type(error).__name__)]
 
 
 def _age(text: str | None) -> float | None:

@@ -46,14 +46,27 @@ def list_volumes(provider: Provider = None, json: Json = False) -> None:
         output.say("no volumes yet; a task that names one makes it")
         return
     output.table(
-        ("name", "provider", "interface", "size", "used", "location"),
+        (
+            "name",
+            "provider",
+            "region",
+            "interface",
+            "size",
+            "used",
+            "per month",
+            "used by",
+            "location",
+        ),
         [
             (
                 volume.name,
                 volume.provider,
+                volume.region or "-",
                 volume.interface,
                 f"{volume.size_gb:g} GB" if volume.size_gb else "-",
                 size(volume.used_bytes),
+                output.money(volume.price_per_month),
+                ", ".join(volume.used_by) or "-",
                 volume.location,
             )
             for volume in found

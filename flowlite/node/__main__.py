@@ -10,11 +10,13 @@ Subcommands:
     checkpoints ORDER PID    copy the checkpoints of a node away (started by its agent)
     share-server, -sftp ...  serve volumes to the other nodes (started by the leader's agent)
     share-mount, -tunnel ... show volumes that the leader serves (started by the other agents)
+    volumes ATTEMPT_DIR      hold volumes that the machine mounts (started by the agent)
     exec NODE_HOME -- ARGV   run a command in the node's environment (used by `flow ssh`)
     look NODE_HOME           say where each worker is, and how the node is (used by `flow doctor`)
     stats NODE_HOME          say what the node is doing, as counters (used by `flow top`)
     links serve|measure ...  measure the way to another node (used by `flow doctor`)
     lease WHAT [NAME]        take, release, keep or show the host (used by the SSH provider)
+    courier                  do many things for one client, over one channel (used by SSH connections)
     pythons                  say whether the Python that is asked for is here (asked before agents start)
     version                  say which Python this is
 
@@ -33,9 +35,9 @@ def main(arguments: list[str] | None = None) -> int:
     if what == "agent" and rest:
         # asyncio imports ssl if it can: a third of the agent's memory, for nothing.
         sys.modules.setdefault("ssl", None)  # type: ignore[arg-type]
-        from . import agent
+        from . import beginning
 
-        return agent.main(rest)
+        return beginning.main(rest)
     if what == "warm" and rest:
         from . import template
 
@@ -62,6 +64,10 @@ def main(arguments: list[str] | None = None) -> int:
         from .sharing import mount as sharing_mount
 
         return {"share-mount": sharing_mount.main, "share-tunnel": sharing_mount.tunnel}[what](rest)
+    if what == "volumes" and rest:
+        from .sharing import attached
+
+        return attached.main(rest)
     if what == "exec" and rest:
         from . import exec as enter
 
@@ -82,6 +88,10 @@ def main(arguments: list[str] | None = None) -> int:
         from .leasing import lease
 
         return lease.main(rest)
+    if what == "courier":
+        from . import courier
+
+        return courier.main(rest)
     if what == "pythons":
         from .pythons import environments
 

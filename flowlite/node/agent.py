@@ -13,19 +13,19 @@ import json
 import logging
 import os
 import signal
-import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from . import checks, net, probes, processes
-from .config import AgentConfig, AttemptPaths, ConfigFault, write_atomically
+from .config import AgentConfig, AttemptPaths, write_atomically
 from .link import Fenced, MemberLink, PrepareError, Refused
 from .messages import GangSettings, failed
 from .needs import Needs
 from .orders import beyond_inherited, call_with_paths, worker_orders
 from .ports import MasterPort
+from .stopping import Vigil
 from .storage import Storage
 from .workers import Workers, WorkersLost
 
@@ -59,12 +59,14 @@ class Agent:
         self._bodies: list[dict[str, Any]] = []
         self._warming: asyncio.Task[dict[str, Any]] | None = None
         self._ended: tuple[str, str] | None = None
+        self._began = time.monotonic()
         self._background: set[asyncio.Task[None]] = set()
         self._volume_token = ""
         self._python: Ready | None = None
         self._container: Container | None = None
         self._needs = Needs(config, paths, self._call)
         self._storage = Storage(config, paths, self._tell, self._find_leader)
+        self._vigil = Vigil(config, paths)
         self._held_back: list[dict[str, Any]] = []
         self._workers = Workers(
             self._needs.warm_spec(),
@@ -82,11 +84,17 @@ class Agent:
             for stream in ("out", "err", "result")
         }
 
+    @property
+    def needs(self) -> Needs:
+        """What its workers need."""
+        return self._needs
+
     async def run(self) -> int:
         """Take part until released; gives the exit code."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_ending, signal.Signals(number).name)
+        self._vigil.begin()
         self._warming = asyncio.create_task(self._get_ready())
         # Whoever prepares gets the error; it must not be an unheard one if nobody does.
         self._warming.add_done_callback(lambda task: task.cancelled() or task.exception())
@@ -145,8 +153,10 @@ class Agent:
             self,
             shields,
             self._note_silence,
+            self._vigil,
         )
         self._link = link
+        self._vigil.join(link)
         try:
             await link.run()
             if serving is not None:
@@ -261,9 +271,9 @@ class Agent:
             "warm": self._workers.warm["socket"] if self._needs.keeps_warm else None,
         }
         write_atomically(self._paths.environment, json.dumps(entry))
-        if self._config.max_run_seconds is not None:
-            loop = asyncio.get_running_loop()
-            loop.call_later(self._config.max_run_seconds, self._on_deadline)
+        if (longest := self._longest_run()) is not None:
+            asyncio.get_running_loop().call_later(longest, self._on_deadline, longest)
+        self._vigil.workers_start()
         if self._storage.checkpoints is not None:
             await self._storage.checkpoints.start(int(self._workers.warm["keeper"]))
         self._workers.start(orders)
@@ -352,10 +362,18 @@ class Agent:
         while self._held_back:
             self._report(self._held_back.pop())
 
-    def _on_deadline(self) -> None:
+    def _longest_run(self) -> float | None:
+        """Seconds from now on; None for no limit."""
+        bounds = [each for each in (self._config.max_run_seconds,) if each is not None]
+        if self._config.paid_seconds is not None:
+            # What it took until GO was charged, too.
+            bounds.append(self._config.paid_seconds - (time.monotonic() - self._began))
+        return max(0.0, min(bounds)) if bounds else None
+
+    def _on_deadline(self, longest: float) -> None:
         if not self._workers.running:
             return
-        reason = f"the longest run of {self._config.max_run_seconds:g} s is over"
+        reason = f"the longest run of {longest:.4g} s is over"
         log.info("%s", reason)
         if self._link is not None:
             self._link.halt("deadline", reason)
@@ -408,41 +426,3 @@ class Agent:
 async def _nothing_more(shown: Mapping[str, Any]) -> dict[str, Any]:
     """The scene for a keeper whose container shows all of it already."""
     return {**shown, "volumes": []}
-
-
-def main(arguments: Sequence[str]) -> int:
-    """`agent DIR`: be the agent. `agent --detach DIR...`: fork one for each directory and return."""
-    if arguments[0] != "--detach":
-        return run_agent(Path(arguments[0]))
-    for directory in arguments[1:]:
-        if os.fork() == 0:
-            os._exit(run_agent(Path(directory)))
-    return 0
-
-
-def run_agent(directory: Path) -> int:
-    """Be the agent of an attempt directory; gives the exit code. A second agent of it leaves at once."""
-    import fcntl
-
-    paths = AttemptPaths(directory.resolve())
-    lock = os.open(paths.directory / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        sys.stderr.write(f"flowlite: an agent of {directory} already runs\n")
-        return 0
-    processes.stand_alone(str(paths.log))
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(name)s: %(message)s", stream=sys.stderr
-    )
-    write_atomically(paths.pid, json.dumps(processes.identity(os.getpid())))
-    try:
-        config = AgentConfig.from_json(paths.config.read_bytes())
-        agent = Agent(config, paths, paths.secret.read_bytes())
-    except (ConfigFault, OSError, KeyError) as error:
-        log.error("%s", error)
-        report = {"outcome": "error", "reason": f"the agent cannot start: {error}", "workers": []}
-        write_atomically(paths.report, json.dumps(report))
-        return 2
-    code = asyncio.run(agent.run())
-    os._exit(code)

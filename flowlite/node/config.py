@@ -45,6 +45,10 @@ class AgentConfig:
         checkpoint: What to copy away while workers run (see checkpoints/handle.py).
         tls: The rendezvous is encrypted (see tls.py); the files lie in the attempt's directory.
         warm_seconds: How long imports are kept for the next task.
+        lease: {"file", "seconds"}: the machine's lease, to be renewed (lease_file.py); None where it has none.
+        max_run_seconds: Longest run after GO; None for no limit.
+        paid_seconds: Longest life of this agent until the workers must stop, for what the task's money lasts for.
+        preemption: {"kind"}: how the node learns that it will be taken away (preemption.py); None where it never is.
     """
 
     task: str
@@ -69,6 +73,7 @@ class AgentConfig:
     fence_after: float = FENCE_AFTER
     linger: float = 600.0
     max_run_seconds: float | None = None
+    paid_seconds: float | None = None
     warm_socket: str | None = None
     bind: str = "127.0.0.1"
     leader_address: str = "127.0.0.1"
@@ -80,6 +85,8 @@ class AgentConfig:
     checkpoint: dict[str, Any] | None = None
     tls: bool = False
     warm_seconds: float = 0.0
+    lease: dict[str, Any] | None = None
+    preemption: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if self.instance not in self.roster:
@@ -178,6 +185,11 @@ class AttemptPaths:
     def leader_silent(self) -> Path:
         """Is there as long as this node does not hear its leader."""
         return self.directory / "leader.silent"
+
+    @property
+    def stop(self) -> Path:
+        """What agent and workers share about stopping (see stopping_page.py)."""
+        return self.directory / "stop"
 
     @property
     def pid(self) -> Path:

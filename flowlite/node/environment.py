@@ -42,6 +42,7 @@ class Seat(NamedTuple):
     visible_gpus: str | None = None
     path: str | None = None
     checkpoint: str | None = None
+    stop_file: str | None = None
 
     @property
     def rank(self) -> int:
@@ -87,6 +88,7 @@ TABLE: tuple[Variable, ...] = (
         lambda s: s.checkpoint,
         "directory whose files are copied away, where the task has `checkpoint=`",
     ),
+    Variable("FLOW_STOP_FILE", FIXED, lambda s: s.stop_file, "what `should_stop()` reads"),
     Variable("RANK", FIXED, lambda s: s.rank, "node rank x processes per node + local rank", _AUTO),
     Variable("LOCAL_RANK", FIXED, lambda s: s.local_rank, "the rank on this node", _AUTO),
     Variable("WORLD_SIZE", FIXED, lambda s: s.world_size, "workers of the whole gang", _AUTO),

@@ -20,7 +20,9 @@ from .member import (
     FENCED,
     REFUSED,
     Follow,
+    GoOn,
     HangUp,
+    HoldOn,
     Leave,
     Member,
     MemberAction,
@@ -34,6 +36,7 @@ from .wire import ClientSession, Frame, Hello, WireError, encode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from .stopping import Vigil
     from .tls import Shield
 
 OPENING_TIME = 5.0
@@ -93,6 +96,7 @@ class MemberLink:
         node: NodeActions,
         shields: Callable[[], Shield] | None = None,
         on_silence: Callable[[bool], None] | None = None,
+        vigil: Vigil | None = None,
     ) -> None:
         """
         Args:
@@ -100,6 +104,7 @@ class MemberLink:
             leader: Address and port of the leader's rendezvous.
             shields: Makes the encryption of each connection; None where the leader speaks plain.
             on_silence: Called when the leader is heard (False), and when it falls silent (True).
+            vigil: Has workers wait for a decision to stop; None where none ever calls `should_stop()`.
         """
         self._settings = settings
         self._secret = secret
@@ -108,6 +113,7 @@ class MemberLink:
         self._node = node
         self._shields = shields
         self._on_silence = on_silence
+        self._vigil = vigil
         self._silent = True
         self._machine = Member(settings, instance, incarnation, time.monotonic())
         self._follower = Follower(self._machine.sender, node.streams, self._send_chunk)
@@ -162,6 +168,14 @@ class MemberLink:
     def halt(self, kind: str, reason: str) -> None:
         """Ask the leader to stop the gang; kind "deadline", "preempted", "cancel" or "error"."""
         self._act(self._machine.halt(kind, reason))
+
+    def vanish(self, kind: str, reason: str, seconds: float) -> None:
+        """Say that this node will be taken away ("preempted") or out of time ("deadline") in so many seconds."""
+        self._act(self._machine.vanish(kind, reason, seconds))
+
+    def calls(self, callers: int, waiting: list[int]) -> None:
+        """Answers `NodeActions.hold`, whenever that changes: processes that call, and the calls of those that wait."""
+        self._act(self._machine.calls(callers, waiting))
 
     def notice(self, text: str, kind: str = "warning") -> None:
         """Let people hear of something, while the run goes on; kind as in `messages.NOTICES`."""
@@ -230,12 +244,23 @@ class MemberLink:
                     self._begin("start", self._start(go))
                 case Stop(reason, grace):
                     self._begin("stop", self._stop(reason, grace))
+                case HoldOn(seconds):
+                    self._hold(seconds)
+                case GoOn(call):
+                    if self._vigil is not None:
+                        self._vigil.go_on(call)
                 case HangUp():
                     if self._connection is not None:
                         self._connection.abort()
                 case Leave():
                     if self._finished is not None and not self._finished.done():
                         self._finished.set_result(action)
+
+    def _hold(self, seconds: float) -> None:
+        if self._vigil is not None:
+            self._vigil.hold(seconds)
+        else:
+            self.calls(0, [])
 
     def _begin(self, name: str, order: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(order)

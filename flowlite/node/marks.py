@@ -13,12 +13,12 @@ from . import processes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 PADDING = "FLOW_WARM_PADDING"
 """A variable that only makes room; `room` gives its value."""
 _ROOM = 512
-_ENVIRONMENT_BEGINS, _ENVIRONMENT_ENDS = 47, 48
+_ARGUMENTS_BEGIN, _ARGUMENTS_END, _ENVIRONMENT_BEGINS, _ENVIRONMENT_ENDS = 45, 46, 47, 48
 
 
 def room() -> str:
@@ -26,10 +26,13 @@ def room() -> str:
     return "." * _ROOM
 
 
-def mark(variables: Mapping[str, str]) -> bool:
+def mark(variables: Mapping[str, str], command: Sequence[str] = ()) -> bool:
     """Make /proc show these variables, and no others, as the environment this process was started with.
 
     `os.environ` stays as it is. False where this cannot be done; nothing has changed then.
+
+    Args:
+        command: What it is to show as the command line, if there is room for it.
     """
     if not processes.LINUX:
         return False
@@ -48,4 +51,8 @@ def mark(variables: Mapping[str, str]) -> bool:
     for name, value in os.environ.items():
         os.putenv(name, value)
     ctypes.memmove(begin, block.ljust(end - begin, b"\0"), end - begin)
+    words = b"".join(os.fsencode(word) + b"\0" for word in command)
+    begin, end = int(fields[_ARGUMENTS_BEGIN]), int(fields[_ARGUMENTS_END])
+    if words and begin and len(words) <= end - begin:
+        ctypes.memmove(begin, words.ljust(end - begin, b"\0"), end - begin)
     return True

@@ -64,6 +64,20 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
+class HoldOn:
+    """Workers that call `should_stop()` are to wait, so many seconds at most; answer with `calls`."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class GoOn:
+    """They go on; from this call on it is True, or never, where it is 0."""
+
+    call: int
+
+
+@dataclass(frozen=True, slots=True)
 class Follow:
     """Streams may go on: offsets or window have changed."""
 
@@ -76,7 +90,7 @@ class Leave:
     reason: str
 
 
-MemberAction = Tell | HangUp | Prepare | Start | Stop | Follow | Leave
+MemberAction = Tell | HangUp | Prepare | Start | HoldOn | GoOn | Stop | Follow | Leave
 
 
 class Member:
@@ -171,8 +185,12 @@ class Member:
             self._out.append(Prepare(_body(message)))
         elif kind == "go":
             self._go(message)
+        elif kind == "hold":
+            self._out.append(HoldOn(float(message["seconds"])))
+        elif kind == "resume":
+            self._out.append(GoOn(message["call"]))
         elif kind == "stop":
-            self._stop(message["reason"], self._settings.grace)
+            self._stop(message["reason"], _grace_of(message, self._settings.grace))
         elif kind == "ended":
             self.outcome, self.reason = message["outcome"], message["reason"]
         elif kind == "release":
@@ -268,6 +286,17 @@ class Member:
             self._report(f"notice {self._notices}", body)
         return self._take()
 
+    def vanish(self, kind: str, reason: str, seconds: float) -> list[MemberAction]:
+        """This node will be taken away, or its time will be over, in so many seconds."""
+        body = {"kind": kind, "reason": m.shorten(reason, 2000), "seconds": round(seconds, 3)}
+        self._report(f"vanish {kind}", {"type": "vanish", **body})
+        return self._take()
+
+    def calls(self, callers: int, waiting: list[int]) -> list[MemberAction]:
+        """How many processes call `should_stop()`, and in which call those are that wait."""
+        self._report("calls", {"type": "calls", "callers": callers, "waiting": waiting})
+        return self._take()
+
     # Time.
 
     def tick(self, now: float) -> list[MemberAction]:
@@ -320,6 +349,12 @@ class Member:
     def _take(self) -> list[MemberAction]:
         actions, self._out = self._out, []
         return actions
+
+
+def _grace_of(message: Message, usual: float) -> float:
+    grace = message.get("grace", usual)
+    number = isinstance(grace, m.NUMBER) and not isinstance(grace, bool)
+    return max(0.0, float(grace)) if number else usual
 
 
 def _body(message: Message) -> dict[str, Any]:

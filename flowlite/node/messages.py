@@ -10,6 +10,8 @@ numbered from 1 without gaps, always in this order of fields. Kinds, with what t
     warning       text [, instance, rank]                 clock off, disk nearly full, a second claimant of an id,
                                                           a notice of a node (a bucket that does not answer)
     checkpoint    text, instance, rank                    what of the checkpoints was copied, in the end
+    preempting    text, seconds, instance, rank           a node will be taken away in so many seconds
+    should_stop   text, call                              from this call on it is True on all ranks
     preparing     master_addr, master_port                all are there and agree; nodes prepare
     ready         instance, rank, facts                   a node has prepared
     go            addresses, master_addr, master_port     the barrier has opened
@@ -172,12 +174,16 @@ FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
     "halt": {"kind": str, "reason": str},
     "notice": {"number": int, "kind": str, "text": str},
     "stopped": {},
+    "vanish": {"kind": str, "reason": str, "seconds": NUMBER},
+    "calls": {"callers": int, "waiting": list},
     # the leader to a member
     "welcome": {"rank": int, "roster": str},
     "refuse": {"reason": str},
     "prepare": {"master_addr": str, "master_port": int, "volume_token": str},
     "go": {"roster": str, "master_addr": str, "master_port": int},
     "ended": {"outcome": str, "reason": str},
+    "hold": {"seconds": NUMBER},
+    "resume": {"call": int},
     # the supervisor to the leader
     "attach": {"after": int},
     "lost": {"instance": str, "why": str},
@@ -195,11 +201,24 @@ FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
 """Required fields of every message beside type, task and epoch."""
 
 FROM_MEMBER = frozenset(
-    {"join", "ready", "unready", "started", "worker", "halt", "notice", "stopped", "beat", "chunk"}
+    {
+        "join",
+        "ready",
+        "unready",
+        "started",
+        "worker",
+        "halt",
+        "notice",
+        "stopped",
+        "vanish",
+        "calls",
+    }
+    | {"beat", "chunk"}
 )
 FROM_SUPERVISOR = frozenset({"attach", "pull", "ack", "stop", "lost", "release", "beat"})
 TO_MEMBER = frozenset(
-    {"welcome", "refuse", "prepare", "go", "stop", "ended", "release", "pull", "ack", "beat"}
+    {"welcome", "refuse", "prepare", "go", "hold", "resume", "stop", "ended", "release", "pull"}
+    | {"ack", "beat"}
 )
 TO_SUPERVISOR = frozenset({"state", "event", "chunk", "release", "beat", "refuse"})
 

@@ -82,6 +82,13 @@ class Needs:
         return bool(self.call["kind"] == "function" and self.call.get("start") != "spawn")
 
     @property
+    def imports_nothing(self) -> bool:
+        """Whether workers replace the process they are, so that any Python will do to start them from."""
+        config = self.config
+        own = config.container is None and config.python_spec is None
+        return self.call["kind"] == "command" and own and self.shared_socket is None
+
+    @property
     def shared_paths(self) -> list[str]:
         """Where volumes appear that must be the same place on every node."""
         volumes = self.config.volumes

@@ -43,6 +43,7 @@ def worker_orders(
         visible_gpus=config.visible_gpus,
         path=path_with(config.python, os.environ.get("PATH")) if inside is None else None,
         checkpoint=(config.checkpoint or {}).get("path"),
+        stop_file=str(paths.stop),
     )
     secrets = _read_secrets(paths.secrets)
     what = {"argv": call["argv"]} if call["kind"] == "command" else {"call": dict(call)}

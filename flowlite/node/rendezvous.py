@@ -23,6 +23,7 @@ from .farewell import Farewell
 from .messages import GangSettings, Message, MessageError
 from .pulse import Pulse
 from .seats import Seat, Seats
+from .stopping_lead import Withdrawal
 from .tally import Tally
 
 _STRANGERS_NAMED = 4
@@ -43,6 +44,7 @@ class Rendezvous:
         self._tally = Tally(settings)
         self._first: dict[str, Any] | None = None
         self._farewell = Farewell(settings, self._outbox, self._seats, self._desk)
+        self._withdrawal = Withdrawal(settings, self._outbox, self._seats, self._desk, self._stop)
         self._order: dict[str, Any] | None = None
         self._go: dict[str, Any] | None = None
         self._turned_away: dict[str, int] = {}
@@ -158,7 +160,7 @@ class Rendezvous:
             self._desk.record("joined", now, **seat.who, address=seat.address, facts=seat.facts)
             for text in warnings(self._settings, seat.rank, seat.facts, now.unix):
                 self._desk.record("warning", now, text=text, **seat.who)
-        self._catch_up(seat)
+        self._catch_up(seat, now)
         if self.phase == m.GATHERING and self._seats.joined == len(self._seats):
             self._all_joined(now)
         self._go_if_ready(now)
@@ -171,13 +173,14 @@ class Rendezvous:
         if refusal.seat is not None and refusal.doubt:
             self._suspect(refusal.seat, refusal.doubt, now)
 
-    def _catch_up(self, seat: Seat) -> None:
+    def _catch_up(self, seat: Seat, now: Moment) -> None:
         """Tell a member that just joined what holds for it now."""
         assert seat.connection is not None
         if self.phase == m.PREPARING and self._order is not None and not seat.ready:
             self._outbox.tell(self._prepare_order(), seat.connection)
         if self.phase == m.RUNNING and self._go is not None:
             self._outbox.tell(self._go, seat.connection)
+            self._withdrawal.catch_up(seat.connection, now.steady)
         if self.phase == m.STOPPING and not seat.stopped:
             self._outbox.tell(self._stop_order(), seat.connection)
         if self.phase == m.ENDED:
@@ -213,6 +216,10 @@ class Rendezvous:
             text = f"{self._seats.name(seat)}: {message['text']}"
             what = message["kind"] if message["kind"] in m.NOTICES else "warning"
             self._desk.record(what, now, text=text, **seat.who)
+        elif kind == "vanish":
+            self._withdrawal.notice(seat, message, self.phase, now)
+        elif kind == "calls" and self.phase == m.RUNNING:
+            self._withdrawal.calls(seat, message, now)
         elif kind == "stopped" and self.phase in (m.STOPPING, m.ENDED) and not seat.stopped:
             seat.stopped = True
             if self.phase == m.STOPPING:
@@ -232,7 +239,11 @@ class Rendezvous:
             self._desk.record("first_failure", now, **{**body, "reason": self._tally.reason})
             self._stop(m.FAILED, self._tally.reason, now)
         elif self.phase == m.RUNNING and self._tally.complete:
-            self._end(m.DONE, "every worker ended well", now)
+            if self._withdrawal.outcome(m.DONE) == m.DONE:
+                self._end(m.DONE, "every worker ended well", now)
+            else:
+                # They were told to stop, and did.
+                self._stop(m.DONE, "", now)
 
     # The way of the gang.
 
@@ -272,10 +283,10 @@ class Rendezvous:
         if self.phase in (m.STOPPING, m.ENDED):
             return
         self.phase = m.STOPPING
-        self.outcome, self.reason = outcome, reason
+        self.outcome, self.reason = self._withdrawal.end(outcome, reason)
         self._since = now.steady
         self._close_master()
-        self._desk.record("stopping", now, outcome=outcome, reason=reason)
+        self._desk.record("stopping", now, outcome=self.outcome, reason=self.reason)
         self._tell_all(self._stop_order())
         self._end_if_settled(now)
 
@@ -309,6 +320,8 @@ class Rendezvous:
         if self.phase in (m.PREPARING, m.RUNNING):
             for seat, why in self._seats.given_up(now.steady):
                 self._lose(seat, why, now)
+        if self.phase == m.RUNNING:
+            self._withdrawal.tick(now)
 
     def _time_out(self, now: Moment) -> None:
         waited = now.steady - self._since
@@ -321,7 +334,7 @@ class Rendezvous:
         elif (
             self.phase == m.STOPPING
             and waited
-            >= self._settings.grace + self._settings.after_stop + self._settings.lost_after
+            >= self._withdrawal.grace + self._settings.after_stop + self._settings.lost_after
         ):
             assert self.outcome is not None
             self._end(self.outcome, self.reason, now)
@@ -404,7 +417,7 @@ class Rendezvous:
         return {"type": "prepare", **(self._order or {}), "volume_token": self._token}
 
     def _stop_order(self) -> Message:
-        return {"type": "stop", "reason": self.reason, "grace": self._settings.grace}
+        return {"type": "stop", "reason": self.reason, "grace": self._withdrawal.grace}
 
     def _ended_message(self) -> Message:
         return {"type": "ended", "outcome": self.outcome, "reason": self.reason}

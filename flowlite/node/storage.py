@@ -13,6 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .buckets.handle import Buckets
     from .checkpoints.handle import Checkpoints
+    from .sharing.attached import Attached
     from .sharing.handle import Sharing
 
 
@@ -26,6 +27,7 @@ class Storage:
     Attributes:
         buckets: Read-only buckets, once they are mounted.
         sharing: Volumes that node 0 serves; None where there are none.
+        attached: Volumes that this machine mounts by itself; None where there are none.
         checkpoints: None where the task has none.
     """
 
@@ -43,10 +45,16 @@ class Storage:
         self.buckets: Buckets | None = None
         self.sharing: Sharing | None = None
         self.checkpoints: Checkpoints | None = None
-        if any(volume.get("share") for volume in config.volumes):
+        self.attached: Attached | None = None
+        ways = {volume["share"] for volume in config.volumes if volume.get("share")}
+        if "sshfs" in ways:
             from .sharing.handle import Sharing
 
             self.sharing = Sharing(config, paths, self._warn)
+        if ways - {"sshfs"}:
+            from .sharing.attached import Attached
+
+            self.attached = Attached(paths)
         if config.checkpoint is not None:
             from .checkpoints.handle import Checkpoints
 
@@ -62,6 +70,8 @@ class Storage:
             self.buckets = Buckets(self._paths, self._warn)
             await self.buckets.mount()
             mounted, within = [*self.buckets.volumes()], self.buckets.within
+        if self.attached is not None:
+            await self.attached.mount()
         if self.sharing is not None:
             volumes = await self._shared(self.sharing, within)
             within = within or self.sharing.within
@@ -85,6 +95,8 @@ class Storage:
         """No worker is left: take all of it away."""
         if self.sharing is not None:
             await self.sharing.end()
+        if self.attached is not None:
+            await self.attached.end()
         if self.buckets is not None:
             await self.buckets.end()
 

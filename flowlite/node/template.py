@@ -51,6 +51,11 @@ def main(arguments: list[str]) -> NoReturn:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         listener.bind(spec["socket"])
         listener.listen(1024)
+    serve(spec, listener)
+
+
+def serve(spec: Mapping[str, Any], listener: socket.socket) -> NoReturn:
+    """Be the template of a spec."""
     os.set_inheritable(listener.fileno(), False)
     os._exit(Template(spec, listener).serve())
 

@@ -26,7 +26,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Iterable, Mapping
-    from typing import Any
+    from typing import Any, NoReturn
 
 IDLE_AFTER_LAST = 10.0
 _LONGEST_SOCKET_PATH = 100
@@ -168,6 +168,50 @@ def begin(spec: Mapping[str, Any]) -> None:
         _say(connection, do="import", imports=spec["imports"])
 
 
+def fork(spec: Mapping[str, Any]) -> None:
+    """Have a warm process that imports nothing: it needs no interpreter of its own, and is forked from this process.
+
+    To be called before there are threads, or a loop. One that is there already is left alone.
+
+    Raises:
+        OSError: It cannot be started.
+    """
+    # Here, so that it is imported when the file that it lies in may be gone.
+    from . import keeper, template
+
+    _ = keeper, template
+    with kept.alone(spec["socket"]):
+        connection = _connect(spec["socket"])
+        if connection is not None:
+            connection.close()
+            return
+        with _listen(spec["socket"]) as listener:
+            log = os.open(spec["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            try:
+                if os.fork() == 0:
+                    _be_forked(spec, listener, log)
+            finally:
+                os.close(log)
+
+
+def _be_forked(spec: Mapping[str, Any], listener: socket.socket, log: int) -> NoReturn:
+    """Leaves nothing in this process of the one that forked it, its locks above all, and is a template."""
+    from . import template
+
+    try:
+        os.setsid()
+        for number in (1, 2):
+            os.dup2(log, number)
+        os.closerange(3, listener.fileno())
+        os.closerange(listener.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
+        environment = _environment(spec)
+        os.environ.clear()
+        os.environ.update(environment)
+        template.serve(spec, listener)
+    finally:
+        os._exit(1)
+
+
 def join(spec: Mapping[str, Any]) -> socket.socket:
     """Connect to the warm process of a spec, starting it if need be, and ask it for a keeper.
 
@@ -230,13 +274,9 @@ def _start(spec: Mapping[str, Any]) -> None:
         )
     _started[:] = [child for child in _started if child.poll() is None]
     path: str = spec["socket"]
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener = None
     try:
-        if os.path.lexists(path):
-            os.unlink(path)
-        listener.bind(path)
-        os.chmod(path, 0o600)
-        listener.listen(1024)
+        listener = _listen(path)
         order = os.open(f"{path}.json", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with open(order, "w", encoding="utf-8") as file:
             json.dump({**spec, "environment": {}}, file)
@@ -264,8 +304,23 @@ def _start(spec: Mapping[str, Any]) -> None:
             error.errno, f"cannot start the warm process with {spec['python']}: {error}"
         ) from error
     finally:
-        listener.close()
+        if listener is not None:
+            listener.close()
     _started.append(child)
+
+
+def _listen(path: str) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if os.path.lexists(path):
+            os.unlink(path)
+        listener.bind(path)
+        os.chmod(path, 0o600)
+        listener.listen(1024)
+    except OSError:
+        listener.close()
+        raise
+    return listener
 
 
 def _environment(spec: Mapping[str, Any]) -> dict[str, str]:

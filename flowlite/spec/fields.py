@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, PlainValidator
 
-from flowlite.config import duration_seconds
+from flowlite.readers import duration_seconds
 from flowlite.spec.base import shown
 from flowlite.spec.environment import is_unicode, variables
 from flowlite.spec.gpu import GpuRequest

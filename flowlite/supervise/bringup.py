@@ -54,6 +54,7 @@ class BringUp:
     agent: tuple[Path, str]
     crew: Crew
     reach: Reach
+    paid_seconds: float | None = None
 
     @property
     def encrypted(self) -> bool:
@@ -192,6 +193,7 @@ class BringUp:
             grace=asked.grace,
             join_timeout=asked.join_timeout,
             max_run_seconds=self.max_run_seconds,
+            paid_seconds=self.paid_seconds,
             warm_socket=settings.warm_socket,
             bind=settings.bind or node.instance.address,
             tls=self.encrypted,
@@ -203,6 +205,8 @@ class BringUp:
             mounts=[dict(mount) for mount in asked.mounts],
             checkpoint=asked.checkpoint,
             warm_seconds=asked.warm_seconds,
+            lease=settings.lease,
+            preemption=settings.preemption,
         )
 
     def _check(self, nodes: Sequence[Node], problems: Sequence[str]) -> None:

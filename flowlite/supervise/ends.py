@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flowlite.node import messages
@@ -27,6 +27,14 @@ class End:
     reason: str
     workers: dict[int, dict[str, Any]] = field(default_factory=dict)
     replace: tuple[str, ...] = ()
+
+
+def taken_away(end: End, instances: Sequence[str]) -> End:
+    """The same end, now that the provider says that it has taken machines away: nobody's failure."""
+    verb = "was" if len(instances) == 1 else "were"
+    reason = f"{', '.join(instances)} {verb} taken away without notice ({end.reason})"
+    replaced = tuple({*end.replace, *instances})
+    return replace(end, outcome=messages.PREEMPTED, reason=reason, replace=replaced)
 
 
 def end_by_leader(event: dict[str, Any], workers: dict[int, dict[str, Any]]) -> End:

@@ -65,6 +65,7 @@ class Attempt:
         before_writing: Callable[[], None],
         elsewhere: Callable[[], str] = str,
         certain: bool = True,
+        paid_seconds: float | None = None,
     ) -> None:
         """
         Args:
@@ -75,6 +76,7 @@ class Attempt:
             before_writing: Called before output is kept; raises if another supervisor leads now.
             elsewhere: Something of the provider beside these nodes that answers now, by name; "" if nothing does.
             certain: Whether the provider knows what has ended, also of machines that do not answer.
+            paid_seconds: For how long from now on there is money, bring-up included.
         """
         self._asked = asked
         self._paths = paths
@@ -87,7 +89,17 @@ class Attempt:
         self._certain = certain
         self._reach = Reach(nodes, crew, elsewhere, self._tell_cut_off)
         self._bringup = BringUp(
-            asked, paths, task_id, name, attempt, nodes, max_run_seconds, agent, crew, self._reach
+            asked,
+            paths,
+            task_id,
+            name,
+            attempt,
+            nodes,
+            max_run_seconds,
+            agent,
+            crew,
+            self._reach,
+            paid_seconds,
         )
         self._workers: dict[int, dict[str, Any]] = {}
         self._collector = Collector(paths, attempt, asked.workers_per_node)
@@ -126,6 +138,8 @@ class Attempt:
         end.workers = self._workers
         end.replace = tuple({*end.replace, *self._watch.replace})
         await self._collect(end)
+        # Until now they were good enough to bring home what they have.
+        end.replace = tuple({*end.replace, *self._watch.vanishing})
         return end
 
     @property

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from flowlite import masking
 from flowlite.masking import Mask
 from flowlite.node import messages
 from flowlite.store import InstanceRecord, Lease, Store, TaskRecord
@@ -14,11 +15,13 @@ from flowlite.supervise import lifecycle, reasons
 from flowlite.supervise.lifecycle import Happening, State
 
 # What of the gang's events is kept in the task's history as it stands.
-_KEPT = frozenset({"warning", "checkpoint", "suspect", "back", "lost"})
+_KEPT = frozenset({"warning", "checkpoint", "suspect", "back", "lost", "preempting", "should_stop"})
 # Progress and waiting are written down at most so often: every write wakes all who watch any task.
 _PROGRESS_EVERY = 1.0
 _WAITING_EVERY = 5.0
 _SILENCE = "cannot be reached since"
+_NOT_GONE = "its nodes are not gone yet: "
+_LONGEST_REASON = 300
 # Failure reports kept in the history of one attempt; thousands of ranks may fail together.
 _MOST_FAILURES = 256
 
@@ -33,7 +36,7 @@ class Journal:
         Args:
             mask: Taken out of everything that workers, nodes and agents say, before it is written down.
         """
-        self._mask = mask or Mask()
+        self._secrets = mask or Mask()
         self._store = store
         self._lease = lease
         self.record = record
@@ -45,6 +48,13 @@ class Journal:
         self._waiting_at = 0.0
         past = store.events(record.id) if record.attempt else ()
         self._seen = {_mark(event.kind, event.data.get("attempt"), event.data) for event in past}
+
+    def _mask(self, text: str) -> str:
+        # The keys of a provider become known while it is used.
+        return masking.cleaned(self._secrets(text))
+
+    def _inside(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        return dict(self._secrets.inside(data))
 
     def reload(self) -> None:
         """Reads the task again, after a write whose outcome is not known."""
@@ -90,7 +100,7 @@ class Journal:
 
     def note(self, kind: str, text: str, data: Mapping[str, Any] | None = None) -> None:
         """Adds to the task's history."""
-        body = {"attempt": self.record.attempt, **self._mask.inside(data or {})}
+        body = {"attempt": self.record.attempt, **self._inside(data or {})}
         self._store.add_event(self.record.id, kind, self._mask(text), body)
 
     def kept_warm(self, instances: Iterable[InstanceRecord]) -> None:
@@ -111,6 +121,25 @@ class Journal:
         if why != self.record.reason and now >= self._waiting_at:
             self._waiting_at = now + _WAITING_EVERY
             self.step(Happening.WAIT, why=why)
+
+    def giving_up(self) -> None:
+        """Somebody cancels while the provider is being asked for nodes."""
+        if (State(self.record.state), Happening.WAIT) in lifecycle.TABLE:
+            self.step(Happening.WAIT, why="cancelled; waits for the provider's answer")
+
+    def not_gone(self, what: str, pause: float) -> None:
+        """The nodes cannot be ended, or are listed still: says so in the reason, beside what it was before."""
+        first = what.strip().splitlines()[0] if what.strip() else "no answer"
+        told = f"{_NOT_GONE}{first[:_LONGEST_REASON]}, next try in {reasons.duration(pause)}"
+        why = "; ".join(filter(None, (self.last_reason(), told)))
+        # For days, if need be: the same thing is not written again every few minutes.
+        if self._mask(why) != self.record.reason:
+            self.step(Happening.PROGRESS, why=why)
+
+    def last_reason(self) -> str:
+        """Why the task ends, without what its nodes had to do with it."""
+        before = self.record.reason.partition(_NOT_GONE)[0]
+        return before.removesuffix("; ")
 
     # What the gang reports
 
@@ -207,7 +236,7 @@ class Journal:
                 body = {
                     name: value for name, value in event.items() if name not in ("kind", "time")
                 }
-                kept = {**self._mask.inside(body), "attempt": attempt}
+                kept = {**self._inside(body), "attempt": attempt}
                 fresh.append((kind, self._mask(text), kept))
         if fresh:
             self._store.add_events(self.record.id, fresh)
@@ -220,7 +249,7 @@ def _mark(kind: str, attempt: object, body: Mapping[str, Any]) -> tuple[object, 
 
 
 def _text_of(event: Mapping[str, Any]) -> str:
-    if event["kind"] in messages.NOTICES:
+    if "text" in event:
         return str(event["text"])
     where = f"node {event.get('rank')} ({event.get('instance')})"
     if event["kind"] == "back":

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 
+from flowlite import masking
 from flowlite.errors import LeaseLost, StoreError
 from flowlite.store import Lease, Store
 
@@ -62,5 +63,6 @@ class Leading:
 
 def say(text: str) -> None:
     """A line in the supervisor's log."""
-    sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text.rstrip()}\n")
+    said = masking.cleaned(text.rstrip())
+    sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {said}\n")
     sys.stderr.flush()

@@ -60,6 +60,7 @@ TABLE: dict[tuple[State, Happening], tuple[State, str]] = {
     (S.PENDING, H.CANCEL): (S.STOPPING, "cancelled before it began"),
     (S.PROVISIONING, H.WAIT): (S.PROVISIONING, "{why}"),
     (S.PROVISIONING, H.LAUNCHED): (S.STARTING, "starting agents on {nodes}"),
+    (S.PROVISIONING, H.RETRY): (S.PROVISIONING, "{why}"),
     (S.PROVISIONING, H.FAILURE): (S.STOPPING, "{why}"),
     (S.PROVISIONING, H.CANCEL): (S.STOPPING, "cancelled while waiting for nodes"),
     (S.STARTING, H.PROGRESS): (S.STARTING, "{why}"),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from flowlite.provider import Plan
@@ -12,27 +14,65 @@ from flowlite.store import InstanceRecord, TaskRecord
 from flowlite.supervise import reasons
 from flowlite.supervise.cost import cost_of, rate_of
 
+# A deadline that is reached a little early, as clocks and polls go, is that deadline all the same.
+_NEAR = 1.0
+
 
 @dataclass(eq=False, repr=False)
 class Limits:
-    """The caps of one task. `config` is `TaskConfig` as JSON."""
+    """The caps of one task. `config` is `TaskConfig` as JSON.
+
+    Time counts from the first start of the workers. Money counts from the launch of every machine, those of earlier
+    attempts and those that were replaced included, and ends the run so early that the end itself is paid for.
+    """
 
     plan: Plan
-    config: dict[str, Any]
+    config: dict[str, Any] = field(default_factory=dict)
 
-    def time_left(self, record: TaskRecord) -> float | None:
-        """Seconds the gang may still run, counted from the first time its workers started; None for no limit."""
-        most = self.plan.max_run_seconds
-        if most is None or record.started_at is None:
-            return most
-        return most - (time.time() - record.started_at)
+    def time_left(
+        self, record: TaskRecord, instances: Iterable[InstanceRecord] = ()
+    ) -> float | None:
+        """Seconds the gang may still run; None for no limit."""
+        found = [
+            left for left in (self._by_time(record), self._by_money(instances)) if left is not None
+        ]
+        return min(found, default=None)
+
+    def plan_left(self, record: TaskRecord, instances: Iterable[InstanceRecord]) -> Plan:
+        """The plan for machines that are launched now: what others have used up is not theirs to spend."""
+        found = list(instances)
+        if record.started_at is None and not found:
+            return self.plan
+        money = self.plan.max_cost
+        if money is not None:
+            money = max(0.0, money - cost_of(found, time.time()))
+        left = self.time_left(record, found)
+        seconds = None if left is None else max(0.0, left)
+        return dataclasses.replace(self.plan, max_run_seconds=seconds, max_cost=money)
 
     def spent(self, instances: Iterable[InstanceRecord]) -> str:
         """Why the task must stop for its cost; "" as long as it need not."""
         cap = self.plan.max_cost
-        if cap is None or cost_of(instances, time.time()) < cap:
+        if cap is None:
             return ""
-        return f"max_cost: ${cap:.2f} are used up"
+        found, now = list(instances), time.time()
+        cost = cost_of(found, now)
+        if cost >= cap:
+            return f"max_cost: ${cap:.2f} are used up"
+        end = rate_of(found, now) * self.plan.reserved_seconds / 3600
+        if cost + end < cap:
+            return ""
+        return f"max_cost: stopped at ${cost:.2f}, so that it ends below ${cap:.2f}"
+
+    def paid_seconds(self, instances: Iterable[InstanceRecord]) -> float | None:
+        """Seconds until the gang has used up `max_cost`, less those kept free for its end; None without that cap."""
+        left = self._by_money(instances)
+        return None if left is None else max(0.0, left)
+
+    def seconds_of_money(self, instances: Iterable[InstanceRecord]) -> float:
+        """As `paid_seconds`, infinite without a cap."""
+        left = self.paid_seconds(instances)
+        return math.inf if left is None else left
 
     def warm_seconds(self, wanted: float, instances: Iterable[InstanceRecord]) -> float:
         """How long nodes may be kept for the next task: as wanted, or as long as the money lasts."""
@@ -43,10 +83,28 @@ class Limits:
         left = self.plan.max_cost - cost_of(found, now)
         return max(0.0, min(wanted, left / rate * 3600))
 
-    def time_is_over(self) -> str:
-        """Which cap the longest run came from."""
-        most, hours = self.plan.max_run_seconds, self.config.get("max_run_time_hours")
-        lasted = reasons.duration(most or 0.0)
-        if self.plan.max_cost is None or (hours is not None and hours * 3600 == most):
-            return f"max_run_time_hours: stopped after {lasted}"
-        return f"max_cost: ${self.plan.max_cost:.2f} are used up after {lasted}"
+    def time_is_over(self, record: TaskRecord) -> str:
+        """Which cap ended the run."""
+        most, cap = self.plan.max_run_seconds, self.plan.max_cost
+        hours = self.config.get("max_run_time_hours")
+        ran = time.time() - record.started_at if record.started_at is not None else most or 0.0
+        asked = most if hours is None else float(hours) * 3600
+        if cap is None or (hours is not None and asked is not None and ran >= asked - _NEAR):
+            return f"max_run_time_hours: stopped after {reasons.duration(asked or 0.0)}"
+        lasted = reasons.duration(ran)
+        if not self.plan.reserved_seconds:
+            return f"max_cost: ${cap:.2f} are used up after {lasted}"
+        return f"max_cost: stopped after {lasted}, so that it ends below ${cap:.2f}"
+
+    def _by_time(self, record: TaskRecord) -> float | None:
+        most = self.plan.max_run_seconds
+        if most is None or record.started_at is None:
+            return most
+        return most - (time.time() - record.started_at)
+
+    def _by_money(self, instances: Iterable[InstanceRecord]) -> float | None:
+        cap, rate = self.plan.max_cost, self.plan.highest_price * self.plan.num_instances
+        if cap is None or rate <= 0:
+            return None
+        left = cap - cost_of(list(instances), time.time())
+        return left / rate * 3600 - self.plan.reserved_seconds

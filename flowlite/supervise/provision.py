@@ -2,30 +2,59 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flowlite.errors import CapacityUnavailable, ProviderError
+from flowlite.errors import (
+    CapacityUnavailable,
+    LeaseLost,
+    PermissionRefused,
+    ProviderError,
+    QuotaExceeded,
+    StoreError,
+)
 from flowlite.node import roster as ranks
-from flowlite.provider import Instance, LaunchIntent, Provider
-from flowlite.store import InstanceRecord, Lease, Store, TaskRecord
+from flowlite.provider import Instance, LaunchIntent, Plan, Provider
+from flowlite.store import InstanceRecord, Intent, Lease, Store, TaskRecord
+from flowlite.supervise.accounts import ENDED, LOST, Accounts
 from flowlite.supervise.asked import Asked
 from flowlite.supervise.crew import Crew
+from flowlite.supervise.leading import say
+from flowlite.supervise.limits import Limits
 
 # A launch whose outcome is not known is asked for again, by the same token, so often.
 _UNKNOWN_TRIES = 5
-_LOST = "lost"
-_ENDED = "ended"
+# While machines of a launch boot, they are charged: how often, in seconds, they are looked at, after the first time.
+_FIRST_LOOK, _LOOK_EVERY = 20.0, 60.0
+# How often, in seconds, the provider is asked for the price of machines whose price may change.
+_PRICES_EVERY = 300.0
+_CANCEL_LOOK = 0.2
+_SHORTEST_NAP = 0.2
 _UNREACHABLE = "unreachable"
+_ENDING = "ending"
 _WARM = "warm"
 
 
 class LaunchRefused(Exception):
-    """The provider will not give the nodes; the text is for people."""
+    """The provider will not give the nodes; the text is for people.
+
+    Attributes:
+        again: Whether another launch may come out otherwise.
+    """
+
+    def __init__(self, text: str, *, again: bool = False) -> None:
+        super().__init__(text)
+        self.again = again
+
+
+class NotGone(ProviderError):
+    """Instances that were asked to end are listed still."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +85,14 @@ class Provisioner:
         self._asked = asked
         self._crew = crew
         self._sleep = sleep
+        self._limits = Limits(asked.plan)
+        self._accounts = Accounts(provider.name, asked.plan.price_per_hour)
 
     def listed(self) -> list[Instance]:
         """What the provider says exists of this task; what is kept for the next one is nobody's."""
         found = self._provider.list_instances(self._lease.task_id)
-        there = [instance for instance in found if instance.state not in (_ENDED, _WARM)]
+        self._accounts.note(found)
+        there = [instance for instance in found if instance.state not in (ENDED, _WARM)]
         # One that does not answer just now exists all the same; only those that were found lost are given up.
         return [
             dataclasses.replace(each, state="running") if each.state == _UNREACHABLE else each
@@ -73,10 +105,14 @@ class Provisioner:
         agent: Path,
         tell_waiting: Callable[[str], None],
         given_up: Callable[[], bool],
+        tell_given_up: Callable[[], None] = lambda: None,
     ) -> Gathered | None:
         """Gets as many nodes as the gang lacks. Nothing of it is in the store yet, except the intents.
 
         Nodes that were set aside or are gone are replaced; a replacement takes the rank of the one it replaces.
+
+        Args:
+            tell_given_up: Called once when it is given up during a call to the provider, whose end must be waited for.
 
         Returns:
             None if it was given up while waiting.
@@ -84,16 +120,18 @@ class Provisioner:
         Raises:
             LaunchRefused: The provider will not give them.
         """
-        kept = await self._usable(record.roster) if record.roster else {}
+        seen_before = record.roster or self._store.instances(self._lease.task_id)
+        kept = await self._usable(record.roster) if seen_before else {}
         vacant = [name for name in record.roster if name not in kept]
         count = len(vacant) if record.roster else self._asked.nodes
         launched: list[Instance] = []
         tokens: list[str] = []
         while len(launched) < count:
             intent = self._intend(record, count - len(launched), agent, len(tokens))
-            found = await self._launch(intent, tell_waiting, given_up)
+            found = await self._launch(intent, tell_waiting, given_up, tell_given_up)
             if found is None:
                 return None
+            self._accounts.note(found)
             launched += found
             tokens.append(intent.token)
         if surplus := launched[count:]:
@@ -107,6 +145,12 @@ class Provisioner:
         settled = dict.fromkeys(tokens, "done")
         return Gathered(roster, instances, self._records(instances), settled)
 
+    async def taken_away(self, roster: Collection[str]) -> list[str]:
+        """Those of these instances of which the provider says that it has given them to somebody else."""
+        found = await self._crew.run(self._provider.list_instances, self._lease.task_id)
+        self._accounts.note(found)
+        return sorted(each.id for each in found if each.preempted and each.id in roster)
+
     def set_aside(self, ids: Collection[str], out_of_reach: Collection[str]) -> None:
         """These instances must not be used again; those of them that are out of reach are not even asked to end."""
         if not ids:
@@ -116,8 +160,34 @@ class Provisioner:
         for record in (stored[name] for name in ids if name in stored):
             state = _UNREACHABLE if record.id in out_of_reach else "running"
             data = {**record.data, "state": state}
-            lost.append(dataclasses.replace(record, state=_LOST, data=data))
+            lost.append(dataclasses.replace(record, state=LOST, data=data))
         self._store.put_instances(self._lease, lost)
+
+    async def look(self) -> None:
+        """Writes down what the provider says now: what there is, since when, at which price. Raises ProviderError."""
+        listed = await self._crew.run(self.listed)
+        stored = {record.id: record for record in self._store.instances(self._lease.task_id)}
+        rows = [self._accounts.corrected(row) for row in stored.values() if row.ended_at is None]
+        rows += [
+            self._accounts.record(each, None)
+            for each in listed
+            if each.id not in stored and each.launched_at
+        ]
+        if changed := [row for row in rows if row != stored.get(row.id)]:
+            self._store.put_instances(self._lease, changed)
+
+    async def watch_prices(self, running: Callable[[], bool]) -> None:
+        """Charges what the provider charges while that changes, for ever. Raises LeaseLost."""
+        while True:
+            await asyncio.sleep(_PRICES_EVERY)
+            if not self._asked.plan.spot or not running():
+                continue
+            try:
+                await self.look()
+            except LeaseLost:
+                raise
+            except (ProviderError, StoreError, OSError) as error:
+                say(f"prices cannot be looked at: {error}")
 
     async def end_all(self, warm_seconds: float = 0.0) -> list[InstanceRecord]:
         """Ends every instance of the task; returns those that now have an end, once the provider lists none.
@@ -126,7 +196,8 @@ class Provisioner:
             warm_seconds: How long to keep those that are sound for the next task; their end is then that far away.
 
         Raises:
-            ProviderError: Some still exist; to be tried again.
+            NotGone: Some still exist; to be tried again.
+            ProviderError: So it may be; to be tried again.
         """
         stored = self._store.instances(self._lease.task_id)
         if not stored and not self._store.intents(self._lease.task_id):
@@ -134,15 +205,18 @@ class Provisioner:
         await self._leave(stored)
         known = {i.id: Instance.from_json(i.data) for i in stored if i.ended_at is None}
         known |= {instance.id: instance for instance in await self._crew.run(self.listed)}
-        lost = {record.id for record in stored if record.state == _LOST}
+        lost = {record.id for record in stored if record.state == LOST}
         sound = [instance for name, instance in known.items() if name not in lost]
         warm = await self._keep(sound, warm_seconds) if warm_seconds > 0 and sound else {}
         if ending := [instance for name, instance in known.items() if name not in warm]:
             await self._crew.run(self._provider.terminate, ending)
         if known and (left := await self._crew.run(self.listed)):
-            raise ProviderError(f"{', '.join(i.id for i in left[:5])} still exist")
+            raise NotGone(f"{', '.join(i.id for i in left[:5])} still exist")
         kept = [dataclasses.replace(r, state=_WARM, **warm[r.id]) for r in stored if r.id in warm]
-        return kept + _ended(record for record in stored if record.id not in warm)
+        # What a look at the prices finds out later than a row was read must not be lost.
+        rows = self._store.instances(self._lease.task_id)
+        rows += self._accounts.unknown(row.id for row in rows)
+        return kept + self._gone(row for row in rows if row.id not in warm and row.state != _WARM)
 
     # Inside
 
@@ -161,58 +235,95 @@ class Provisioner:
 
     async def _leave(self, stored: Iterable[InstanceRecord]) -> None:
         """Gives up what is out of reach, so that nobody waits for its answer again."""
-        open_records = (r for r in stored if r.state == _LOST and r.ended_at is None)
+        open_records = (r for r in stored if r.state == LOST and r.ended_at is None)
         instances = [Instance.from_json(record.data) for record in open_records]
         if silent := [each for each in instances if each.state == _UNREACHABLE]:
             await self._crew.run(self._provider.terminate, silent)
 
-    async def _usable(self, roster: Iterable[str]) -> dict[str, Instance]:
+    async def _usable(self, roster: Collection[str]) -> dict[str, Instance]:
         """Those of the roster that exist and were not set aside. What was set aside is ended first."""
         stored = self._store.instances(self._lease.task_id)
         await self._leave(stored)
         listed = {instance.id: instance for instance in await self._crew.run(self.listed)}
-        lost = {record.id for record in stored if record.state == _LOST}
-        if ending := [listed[name] for name in lost if name in listed]:
-            # Its workers may live on; the next attempt must not meet them.
+        lost = {record.id for record in stored if record.state == LOST}
+        # Its workers may live on; the next attempt must not meet them.
+        lost |= {name for name, each in listed.items() if each.state == _ENDING}
+        unwanted = lost | self._left_over(listed, roster)
+        if ending := [each for name, each in listed.items() if name in unwanted]:
             await self._crew.run(self._provider.terminate, ending)
             listed = {instance.id: instance for instance in await self._crew.run(self.listed)}
             if left := sorted(lost & set(listed)):
-                raise ProviderError(f"{', '.join(left)}, to be replaced, still exist")
-        gone = _ended([r for r in stored if r.id in lost or r.id not in listed])
-        self._store.put_instances(self._lease, gone)
+                raise NotGone(f"{', '.join(left)}, to be replaced, still exist")
+        gone = [r for r in stored if r.ended_at is None and (r.id in lost or r.id not in listed)]
+        self._store.put_instances(self._lease, self._gone(gone))
         return {name: listed[name] for name in roster if name in listed and name not in lost}
+
+    def _left_over(self, listed: Iterable[str], roster: Iterable[str]) -> set[str]:
+        """Those that have no rank, and that no launch which is still open will bring."""
+        if any(i.kind == "launch" and i.state == "open" for i in self._intents()):
+            return set()
+        return set(listed) - set(roster)
 
     async def _launch(
         self,
         intent: LaunchIntent,
         tell_waiting: Callable[[str], None],
         given_up: Callable[[], bool],
+        tell_given_up: Callable[[], None],
     ) -> list[Instance] | None:
-        tries = 0
+        tries, look_at = 0, time.monotonic() + _FIRST_LOOK
         while True:
             try:
-                found: list[Instance] = await self._crew.run(self._provider.launch, intent)
-                return found
+                return await self._call_launch(intent, given_up, tell_given_up)
             except CapacityUnavailable as error:
                 tell_waiting(str(error))
-                await self._sleep(error.retry_after)
+                pause = error.retry_after
             except ProviderError as error:
                 self._store.settle_intent(self._lease, intent.token, "refused")
-                raise LaunchRefused(f"{self._provider.name} refused the launch: {error}") from error
+                again = not isinstance(error, QuotaExceeded | PermissionRefused)
+                why = f"{self._provider.name} refused the launch: {error}"
+                raise LaunchRefused(why, again=again) from error
             except OSError as error:
                 tries += 1
                 if tries >= _UNKNOWN_TRIES:
                     raise LaunchRefused(f"{self._provider.name}: launch failed: {error}") from error
-                await self._sleep(2.0**tries)
+                pause = 2.0**tries
+            if not given_up():
+                if self._asked.plan.price_per_hour and time.monotonic() >= look_at:
+                    look_at = time.monotonic() + _LOOK_EVERY
+                    with suppress(ProviderError, OSError):
+                        await self.look()
+                await self._sleep(self._nap(pause))
             if given_up():
                 return None
+            if spent := self._limits.spent(self._store.instances(self._lease.task_id)):
+                raise LaunchRefused(spent)
+
+    async def _call_launch(
+        self, intent: LaunchIntent, given_up: Callable[[], bool], tell_given_up: Callable[[], None]
+    ) -> list[Instance]:
+        """One call. What it does must be known before anything can be ended, so it is never left alone."""
+        call = asyncio.ensure_future(self._crew.run(self._provider.launch, intent))
+        told = False
+        while not (await asyncio.wait({call}, timeout=_CANCEL_LOOK))[0]:
+            if given_up() and not told:
+                told = True
+                tell_given_up()
+        found: list[Instance] = call.result()
+        return found
+
+    def _nap(self, pause: float) -> float:
+        """The pause until the next call, shorter where the money ends before."""
+        rows = self._store.instances(self._lease.task_id)
+        if all(row.ended_at is not None for row in rows):
+            return pause
+        return max(_SHORTEST_NAP, min(pause, self._limits.seconds_of_money(rows)))
 
     def _intend(self, record: TaskRecord, count: int, agent: Path, skip: int) -> LaunchIntent:
         """Writes down the intent; one that was left open by a supervisor that was killed is taken up again.
 
         `skip` open intents are being fulfilled already.
         """
-        intents = self._store.intents(record.id)
         preload = {
             "agent": str(agent),
             "call": self._asked.call,
@@ -221,7 +332,7 @@ class Provisioner:
             "secrets": self._asked.secrets,
             "warm_seconds": self._asked.warm_seconds,
         }
-        launches = [intent for intent in intents if intent.kind == "launch"]
+        launches = [intent for intent in self._intents() if intent.kind == "launch"]
         left_open = [intent for intent in launches if intent.state == "open"][skip:]
         if left_open:
             return dataclasses.replace(LaunchIntent.from_json(left_open[0].data), preload=preload)
@@ -229,41 +340,28 @@ class Provisioner:
             token=f"{record.id}-launch-{len(launches) + 1}",
             task_id=record.id,
             count=count,
-            plan=record.plan,
+            plan=self._plan_left(record).to_json(),
         )
         self._store.put_intent(self._lease, fresh.token, "launch", fresh.to_json())
         return dataclasses.replace(fresh, preload=preload)
 
+    def _intents(self) -> list[Intent]:
+        return self._store.intents(self._lease.task_id)
+
+    def _plan_left(self, record: TaskRecord) -> Plan:
+        return self._limits.plan_left(record, self._store.instances(self._lease.task_id))
+
     def _records(self, instances: list[Instance]) -> list[InstanceRecord]:
-        price = self._asked.plan.price_per_hour
         known = {record.id: record for record in self._store.instances(self._lease.task_id)}
-        records = []
-        for rank, instance in enumerate(instances):
-            before = known.get(instance.id)
-            launched = instance.launched_at or (before.launched_at if before else time.time())
-            records.append(
-                InstanceRecord(
-                    id=instance.id,
-                    task_id=instance.task_id,
-                    provider=self._provider.name,
-                    state=instance.state,
-                    price_per_hour=instance.price_per_hour or price,
-                    launched_at=launched,
-                    data=instance.to_json(),
-                    node_rank=rank,
-                )
-            )
-        return records
+        return [
+            self._accounts.record(instance, known.get(instance.id), rank)
+            for rank, instance in enumerate(instances)
+        ]
 
-
-def _ended(records: Iterable[InstanceRecord]) -> list[InstanceRecord]:
-    """Those that had no end yet, with one."""
-    now = time.time()
-    return [
-        dataclasses.replace(r, state=_LOST if r.state == _LOST else _ENDED, ended_at=now)
-        for r in records
-        if r.ended_at is None
-    ]
+    def _gone(self, records: Iterable[InstanceRecord]) -> list[InstanceRecord]:
+        """These with their end."""
+        now = time.time()
+        return [self._accounts.ended(record, now) for record in records]
 
 
 def _fill(roster: list[str], vacant: list[str], new: list[str]) -> list[str]:

@@ -48,7 +48,7 @@ def signal_name(number: int) -> str:
 def duration(seconds: float) -> str:
     """`45 s`, `3 min`, `12 h`, rounded to what people care about."""
     if seconds < 120:
-        return f"{seconds:g} s" if seconds < 10 else f"{seconds:.0f} s"
+        return f"{round(seconds, 2):g} s" if seconds < 10 else f"{seconds:.0f} s"
     if seconds < 7200:
         return f"{seconds / 60:.0f} min"
     return f"{seconds / 3600:.1f} h"

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from flowlite.errors import FlowError
 from flowlite.node import staging
-from flowlite.provider import Instance, get_provider, provider_names
+from flowlite.provider import Instance, Provider, get_provider, provider_names
 from flowlite.store import Store
-from flowlite.supervise import spare
+from flowlite.supervise import quote, reasons, spare
 from flowlite.supervise.keeping import end_warm_nodes
 from flowlite.supervise.start import abandoned_tasks, start_supervisor
 
 # A draft is submitted within seconds; a directory of no task that is older was left by a client that was killed.
 _DRAFT_SECONDS = 3600.0
+# A machine that its live task does not know of was just launched, or is left over from a supervisor that was killed.
+_STRANGE_SECONDS = 900.0
+# Machines end themselves at their deadline. Those of others are ended only where that has plainly failed.
+_OVERDUE_SECONDS = 600.0
 
 
 @dataclass(slots=True)
@@ -26,12 +31,14 @@ class Reconciled:
 
     Attributes:
         ended: Instances of tasks that are final or unknown, and warm ones if asked: {"provider", "id", "task"}.
+        others: What was launched from other FLOW_HOMEs, and whether it was ended.
         supervised: Tasks that had lost their supervisor.
-        removed: Directories of tasks that were never submitted.
+        removed: Directories of tasks that were never submitted, and what providers had left beside instances.
         problems: What could not be looked at or ended, in words.
     """
 
     ended: list[dict[str, str]] = field(default_factory=list)
+    others: list[dict[str, Any]] = field(default_factory=list)
     supervised: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -45,23 +52,37 @@ class Reconciled:
         would = "would be " if dry_run else ""
         return [
             *(f"{i['provider']} {i['id']} of task {i['task']}: {would}ended" for i in self.ended),
+            *(_other_line(other, dry_run) for other in self.others),
             *(f"task {task}: {would}given a new supervisor" for task in self.supervised),
-            *(f"{directory}: {would}removed, it was never submitted" for directory in self.removed),
+            *(f"{what}: {would}removed, it serves no task" for what in self.removed),
             *self.problems,
         ]
 
 
-def reconcile(store: Store, home: Path, *, dry_run: bool = False, warm: bool = False) -> Reconciled:
+def reconcile(
+    store: Store,
+    home: Path,
+    *,
+    dry_run: bool = False,
+    warm: bool = False,
+    all_homes: bool = False,
+    providers: Collection[str] | None = None,
+) -> Reconciled:
     """Ends what bears our tag and belongs to no live task, and gives abandoned tasks a supervisor.
+
+    What was launched from another FLOW_HOME is only named, unless its deadline is long over.
 
     Args:
         dry_run: Only look.
         warm: End nodes that are kept for the next task, too.
+        all_homes: End what was launched from other FLOW_HOMEs, too, whatever its deadline.
+        providers: Only look at these; None for all that are set up.
     """
     found = Reconciled()
     live = {record.id for record in store.list_tasks(unfinished=True)}
     for name in provider_names():
-        _end_orphans(name, live, found, dry_run)
+        if providers is None or name in providers:
+            _Place(name, store, live, found, dry_run).tidy(all_homes, used=providers is not None)
     if warm:
         ended, problems = end_warm_nodes(store, dry_run=dry_run)
         found.ended += [
@@ -78,24 +99,95 @@ def reconcile(store: Store, home: Path, *, dry_run: bool = False, warm: bool = F
     return found
 
 
-def _end_orphans(name: str, live: set[str], found: Reconciled, dry_run: bool) -> None:
-    try:
-        provider = get_provider(name)
+@dataclass(slots=True)
+class _Place:
+    """One provider, while it is tidied up."""
+
+    name: str
+    store: Store
+    live: set[str]
+    found: Reconciled
+    dry_run: bool
+
+    def tidy(self, all_homes: bool, *, used: bool) -> None:
+        """Ends what is to be ended there; what goes wrong is a problem of this provider only."""
+        try:
+            provider = get_provider(self.name)
+            if not used and not provider.configured():
+                return
+            self._end_orphans(provider)
+            self._end_others(provider, all_homes)
+            self.found.removed += provider.sweep(self.live, dry_run=self.dry_run)
+        except (FlowError, ImportError, OSError) as error:
+            self.found.problems.append(f"{self.name}: {error}")
+
+    def _end_orphans(self, provider: Provider) -> None:
         orphans = [
             instance
             for instance in provider.list_instances()
-            if instance.state not in ("ended", "warm") and instance.task_id not in live
+            if instance.state not in ("ended", "warm")
+            and (instance.task_id not in self.live or self._is_strange(instance))
         ]
-        if orphans and not dry_run:
+        if orphans and not self.dry_run:
             provider.terminate(orphans)
-    except (FlowError, ImportError, OSError) as error:
-        found.problems.append(f"{name}: {error}")
-        return
-    found.ended += [_shown(name, instance) for instance in orphans]
+        self.found.ended += [
+            {"provider": self.name, "id": each.id, "task": each.task_id} for each in orphans
+        ]
+
+    def _is_strange(self, instance: Instance) -> bool:
+        """Whether a live task does not know of it, and no launch that is still open will bring it."""
+        if not instance.launched_at or time.time() - instance.launched_at < _STRANGE_SECONDS:
+            return False
+        known = {row.id for row in self.store.instances(instance.task_id)}
+        launching = any(
+            intent.kind == "launch" and intent.state == "open"
+            for intent in self.store.intents(instance.task_id)
+        )
+        return instance.id not in known and not launching
+
+    def _end_others(self, provider: Provider, all_homes: bool) -> None:
+        others = [each for each in provider.others() if each.state != "ended"]
+        ending = [each for each in others if all_homes or _is_overdue(each)]
+        if ending and not self.dry_run:
+            provider.terminate(ending)
+        for each in others:
+            self.found.others.append(
+                {
+                    "provider": self.name,
+                    "id": each.id,
+                    "task": each.task_id,
+                    "home": each.data.get("home"),
+                    "owner": each.data.get("owner"),
+                    "deadline": each.data.get("deadline"),
+                    "launched_at": each.launched_at or None,
+                    "price_per_hour": each.price_per_hour,
+                    "ended": each in ending,
+                }
+            )
 
 
-def _shown(provider: str, instance: Instance) -> dict[str, str]:
-    return {"provider": provider, "id": instance.id, "task": instance.task_id}
+def _is_overdue(instance: Instance) -> bool:
+    deadline = instance.data.get("deadline")
+    return isinstance(deadline, int | float) and time.time() > deadline + _OVERDUE_SECONDS
+
+
+def _other_line(other: Mapping[str, Any], dry_run: bool) -> str:
+    """One machine of another FLOW_HOME, for people."""
+    now, deadline = time.time(), other["deadline"]
+    age = f"{reasons.duration(now - other['launched_at'])} old" if other["launched_at"] else ""
+    price = f"{quote.dollars(other['price_per_hour'])} per hour" if other["price_per_hour"] else ""
+    if deadline is None:
+        until = "without a deadline"
+    elif deadline > now:
+        until = f"ends by itself in {reasons.duration(deadline - now)}"
+    else:
+        until = f"should have ended {reasons.duration(now - deadline)} ago"
+    about = ", ".join(filter(None, (age, price, until)))
+    what = "left alone, `flow gc --all-homes` ends it"
+    if other["ended"]:
+        what = "would be ended" if dry_run else "ended"
+    whose = f"of {other['owner'] or 'somebody'}, from another FLOW_HOME"
+    return f"{other['provider']} {other['id']} {whose} ({about}): {what}"
 
 
 def _remove_drafts(store: Store, home: Path, found: Reconciled, dry_run: bool) -> None:

@@ -18,12 +18,12 @@ from flowlite.bundle.agent_zip import build_agent_zip
 from flowlite.errors import LeaseLost, NodeUnreachable, ProviderError, StoreError
 from flowlite.node import messages
 from flowlite.provider import Instance, Provider
-from flowlite.store import Lease, Store, TaskRecord
-from flowlite.supervise import lifecycle, reasons
+from flowlite.store import InstanceRecord, Lease, Store, TaskRecord
+from flowlite.supervise import lifecycle, quote, reasons
 from flowlite.supervise.asked import Asked
 from flowlite.supervise.cost import cost_of
 from flowlite.supervise.crew import Crew
-from flowlite.supervise.ends import End
+from flowlite.supervise.ends import End, taken_away
 from flowlite.supervise.gang import Attempt
 from flowlite.supervise.journal import Journal
 from flowlite.supervise.leading import Leading, say
@@ -31,7 +31,7 @@ from flowlite.supervise.lifecycle import Happening, State
 from flowlite.supervise.limits import Limits
 from flowlite.supervise.nodes import Node
 from flowlite.supervise.paths import TaskPaths
-from flowlite.supervise.provision import LaunchRefused, Provisioner
+from flowlite.supervise.provision import LaunchRefused, NotGone, Provisioner
 
 _GUARD_EVERY = 0.5
 # The agents end their workers at the deadline themselves; the supervisor only where they did not.
@@ -40,6 +40,9 @@ _STORE_PAUSE = 2.0
 # A provider that cannot be asked is asked again, with growing pauses, so often; for the end of nodes, for ever.
 _MOST_FAILURES = 8
 _LONGEST_PAUSE = 30.0
+# Ending goes on for days, if need be. Machines take a while to end, which is nothing to tell.
+_LONGEST_PAUSE_TO_END = 300.0
+_QUIET_TRIES = 5
 
 # After these the gang may be started again; preemption does not use up a retry.
 _RETRIED = frozenset({messages.FAILED, messages.LOST, messages.MISSING})
@@ -93,6 +96,7 @@ class Supervisor:
                 self._leading.keep(),
                 self._leading.watch(self._cancel, self._is_waiting),
                 self._guard(),
+                self._provisioner.watch_prices(lambda: self._record.state == State.RUNNING),
             )
         ]
         life = asyncio.create_task(self._live())
@@ -124,26 +128,42 @@ class Supervisor:
                     self._journal.reload()
             except (ProviderError, OSError) as error:
                 # Nodes that do not answer say nothing against the provider, nor for it.
-                failures += not isinstance(error, NodeUnreachable)
-                pause = min(_LONGEST_PAUSE, 0.2 * 2**failures)
-                await self._after_trouble(str(error) or type(error).__name__, failures, pause)
+                ending = bool(self._record.outcome)
+                failures += ending or not isinstance(error, NodeUnreachable)
+                await self._after_trouble(error, failures)
             except Exception as error:
                 say(traceback.format_exc())
-                self._give_up(
-                    f"the supervisor failed: {type(error).__name__}: {error} (a defect of flowlite; "
-                    f"details: {self._paths.supervisor_log})"
-                )
+                failures += 1
+                if self._record.outcome:
+                    await self._after_trouble(error, failures)
+                else:
+                    self._conclude(
+                        "failed",
+                        f"the supervisor failed: {type(error).__name__}: {error} (a defect of flowlite; "
+                        f"details: {self._paths.supervisor_log})",
+                    )
 
-    async def _after_trouble(self, what: str, failures: int, pause: float) -> None:
+    async def _after_trouble(self, error: Exception, failures: int) -> None:
         """The provider cannot be asked: tries again, but not for ever, except to end what may still cost money."""
+        what = str(error) or type(error).__name__
+        ending = bool(self._record.outcome)
+        longest = _LONGEST_PAUSE_TO_END if ending else _LONGEST_PAUSE
+        pause = min(longest, 0.2 * 2 ** min(failures, 16))
         say(f"trying again in {pause:.1f} s: {what}")
-        if self._record.outcome:
-            with suppress(StoreError):
-                self._journal.note("warning", f"its nodes are not gone yet: {what}")
+        if ending:
+            if not isinstance(error, NotGone) or failures > _QUIET_TRIES:
+                with suppress(StoreError):
+                    self._journal.not_gone(what, pause)
+        elif isinstance(error, NotGone) and self._is_waiting():
+            # Machines take minutes to end; those that replace them must not meet them.
+            self._journal.waiting(what)
         elif failures >= _MOST_FAILURES:
-            self._give_up(f"{self._provider.name}: {what}")
+            self._conclude("failed", f"{self._provider.name}: {what}")
             return
-        await asyncio.sleep(pause)
+        if ending or self._cancelled.is_set():
+            await asyncio.sleep(pause)
+        else:
+            await self._sleep(pause)
 
     async def _advance(self) -> None:
         """Takes the task one step on from the state it is in."""
@@ -161,12 +181,6 @@ class Supervisor:
             self._conclude("failed", self._record.reason)
         else:
             await self._run_attempt()
-
-    def _give_up(self, why: str) -> None:
-        if self._record.outcome:
-            # While ending: nothing else can be done than to try that again.
-            raise RuntimeError(why)
-        self._conclude("failed", why)
 
     def _conclude(self, outcome: str, reason: str) -> None:
         """From here on there is only teardown."""
@@ -186,10 +200,14 @@ class Supervisor:
         try:
             self._agent = self._agent or _agent_zip(self._home)
             gathered = await self._provisioner.complete(
-                self._record, self._agent[0], self._journal.waiting, self._cancelled.is_set
+                self._record,
+                self._agent[0],
+                self._journal.waiting,
+                self._cancelled.is_set,
+                self._journal.giving_up,
             )
         except LaunchRefused as error:
-            self._conclude("failed", str(error))
+            await self._launch_again(error)
             return
         if gathered is None:
             self._conclude("cancelled", "")
@@ -203,6 +221,20 @@ class Supervisor:
             instances=gathered.records,
             settled=gathered.settled,
         )
+        if self._asked.plan.price_per_hour:
+            self._journal.note("price", quote.sentence(self._asked.plan))
+
+    async def _launch_again(self, refused: LaunchRefused) -> None:
+        """A launch that came to nothing uses up a retry, where another one may come out otherwise."""
+        used, most = self._record.retries_used + 1, self._asked.retries.most
+        over = used > most or self._limits.spent(self._instances())
+        if not refused.again or over or self._cancelled.is_set():
+            self._conclude("failed", str(refused))
+            return
+        delay = self._asked.retries.delay_before(used)
+        why = f"asking for nodes again ({used} of {most}) after: {refused}"
+        self._journal.step(Happening.RETRY, why=why, retries_used=used)
+        await self._sleep(delay)
 
     async def _finish(self) -> None:
         """Ends every instance, and calls the task final once the provider lists none."""
@@ -217,7 +249,7 @@ class Supervisor:
         by_id |= {i.id: i for i in ended}
         self._journal.step(
             lifecycle.GONE[self._record.outcome],
-            why=self._record.reason,
+            why=self._journal.last_reason(),
             finished_at=now,
             cost=cost_of(by_id.values(), now),
             instances=ended,
@@ -238,13 +270,14 @@ class Supervisor:
             name=self._record.name,
             attempt=self._record.attempt,
             nodes=nodes,
-            max_run_seconds=self._limits.time_left(self._record),
+            max_run_seconds=self._time_left(),
             agent=self._agent,
             crew=self._crew,
             on_event=self._journal.gang_event,
             before_writing=self._leading.make_sure,
             elsewhere=functools.partial(self._provider.answers_beside, instances),
             certain=self._provider.listing_is_proof,
+            paid_seconds=self._limits.paid_seconds(self._instances()),
         )
         self._attempt = attempt
         if self._cancelled.is_set():
@@ -280,6 +313,7 @@ class Supervisor:
 
     async def _decide(self, attempt: Attempt, end: End) -> None:
         """What follows from the end of an attempt: the task's end, or another attempt."""
+        end = await self._as_listed(end)
         self._sound = self._may_be_kept(end)
         self._provisioner.set_aside(end.replace, attempt.out_of_reach)
         if end.outcome == messages.DONE:
@@ -291,13 +325,22 @@ class Supervisor:
                 f"cancelled {'while running' if started else 'before the ranks started'}",
             )
         elif end.outcome == messages.DEADLINE:
-            self._conclude("failed", self._spent or self._limits.time_is_over())
+            self._conclude("failed", self._spent or self._limits.time_is_over(self._record))
         elif not self._may_retry(end):
             self._conclude("failed", end.reason)
-        elif (left := self._limits.time_left(self._record)) is not None and left <= 0:
-            self._conclude("failed", f"{end.reason}; no time is left for another attempt")
+        elif (left := self._time_left()) is not None and left <= 0:
+            what = "time" if (self._limits.time_left(self._record) or 0.0) <= 0 else "money"
+            self._conclude("failed", f"{end.reason}; no {what} is left for another attempt")
         else:
             await self._retry(attempt, end)
+
+    async def _as_listed(self, end: End) -> End:
+        """A machine that was taken away without notice looks like a failure, but is none."""
+        if self._asked.plan.spot and end.outcome in _RETRIED:
+            with suppress(ProviderError, OSError):
+                if taken := await self._provisioner.taken_away(self._record.roster):
+                    return taken_away(end, taken)
+        return end
 
     def _may_be_kept(self, end: End) -> bool:
         """Whether the nodes may serve another task: they did what they were told, and who pays has not cancelled."""
@@ -321,9 +364,13 @@ class Supervisor:
         self._journal.step(Happening.FAILURE, why=f"a new attempt begins{soon}: {end.reason}")
         unclear = await attempt.clear()
         self._provisioner.set_aside({*end.replace, *unclear}, attempt.out_of_reach)
-        await self._sleep(delay)
+        # Nodes that wait are charged, too.
+        await self._sleep(min(delay, self._limits.seconds_of_money(self._instances())))
         if self._cancelled.is_set():
             self._conclude("cancelled", "cancelled before the next attempt")
+            return
+        if spent := self._limits.spent(self._instances()):
+            self._conclude("failed", spent)
             return
         of = f" of {self._asked.retries.most + 1}" if counts else ""
         why = f"attempt {self._record.attempt + 1}{of} after {end.reason}"
@@ -345,16 +392,22 @@ class Supervisor:
                 say(f"the limits cannot be checked: {error}")
 
     def _check_limits(self, attempt: Attempt) -> None:
-        left, slack = (
-            self._limits.time_left(self._record),
-            self._asked.time_to_stop + _DEADLINE_SLACK,
-        )
+        instances = self._instances() if self._asked.plan.max_cost is not None else []
+        left = self._limits.time_left(self._record)
+        slack = self._asked.time_to_stop + _DEADLINE_SLACK
         if self._record.started_at is not None and left is not None and left < -slack:
-            attempt.stop("deadline", self._limits.time_is_over())
-        if self._asked.plan.max_cost is not None and self._asked.plan.price_per_hour:
-            self._spent = self._limits.spent(self._store.instances(self._record.id))
+            attempt.stop("deadline", self._limits.time_is_over(self._record))
+        if self._asked.plan.price_per_hour:
+            self._spent = self._limits.spent(instances)
             if self._spent:
                 attempt.stop("deadline", self._spent)
+
+    def _time_left(self) -> float | None:
+        left = self._limits.time_left(self._record, self._instances())
+        return None if left is None else max(0.0, left)
+
+    def _instances(self) -> list[InstanceRecord]:
+        return self._store.instances(self._record.id)
 
     def _is_waiting(self) -> bool:
         return self._record.state == State.PROVISIONING

@@ -30,6 +30,7 @@ class Watch:
 
     Attributes:
         replace: Instances that must not be used again, with why.
+        vanishing: Instances that will be taken away soon; they answer still.
     """
 
     def __init__(self, nodes: Sequence[Node], reach: Reach) -> None:
@@ -38,12 +39,15 @@ class Watch:
         self._joined: set[int] = set()
         self._confirming: dict[str, asyncio.Task[None]] = {}
         self.replace: dict[str, str] = {}
+        self.vanishing: set[str] = set()
 
     def handle(self, link: SupervisorLink, event: Mapping[str, Any]) -> None:
         """Takes in an event of the gang."""
         kind = event["kind"]
         if kind == "joined":
             self._joined.add(int(event["rank"]))
+        elif kind == "preempting":
+            self.vanishing.add(str(event["instance"]))
         elif kind == "suspect" and event["instance"] not in self._confirming:
             confirming = self._confirm(link, event["instance"], str(event["why"]))
             self._confirming[event["instance"]] = asyncio.create_task(confirming)

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from flowlite.spec import TaskConfig
 
 
+_SETTINGS = ("price_per_hour", "preempted_after")
+
+
 def make_plan(config: TaskConfig, settings: Settings) -> Plan:
     """The plan for this machine.
 
@@ -28,6 +31,7 @@ def make_plan(config: TaskConfig, settings: Settings) -> Plan:
     """
     options = settings.provider_options("local")
     price = price_per_hour(options)
+    preempted_after = _seconds_until_preemption(options)
     _check_machine(config)
     if config.max_price_per_hour is not None and price > config.max_price_per_hour:
         raise CapExceeded(
@@ -59,6 +63,7 @@ def make_plan(config: TaskConfig, settings: Settings) -> Plan:
             "python_spec": python,
             "container": container,
             "most_warm": settings.local_warm,
+            "preempted_after": preempted_after,
             "volumes": [
                 {
                     "name": volume.name,
@@ -74,15 +79,27 @@ def make_plan(config: TaskConfig, settings: Settings) -> Plan:
 
 def price_per_hour(options: Mapping[str, Any]) -> float:
     """The price this machine pretends to have, so that caps and costs can be rehearsed. Raises ConfigError."""
-    unknown = sorted(set(options) - {"price_per_hour"})
+    unknown = sorted(set(options) - set(_SETTINGS))
     if unknown:
-        raise ConfigError(f"[providers.local] has no setting {unknown[0]!r}; known: price_per_hour")
+        known = ", ".join(_SETTINGS)
+        raise ConfigError(f"[providers.local] has no setting {unknown[0]!r}; known: {known}")
     price = options.get("price_per_hour", 0.0)
     if isinstance(price, bool) or not isinstance(price, int | float) or not 0 <= price < 1e6:
         raise ConfigError(
             f"[providers.local] price_per_hour is {price!r}; give dollars per hour, 0 or more"
         )
     return float(price)
+
+
+def _seconds_until_preemption(options: Mapping[str, Any]) -> float | None:
+    """After how many seconds a node pretends to be taken away, once for each task; None for never."""
+    after = options.get("preempted_after")
+    number = isinstance(after, int | float) and not isinstance(after, bool)
+    if after is not None and not (number and 0 <= after < 1e6):
+        raise ConfigError(
+            f"[providers.local] preempted_after is {after!r}; give seconds, 0 or more"
+        )
+    return float(after) if after is not None else None
 
 
 def _max_run_seconds(config: TaskConfig, price: float) -> float | None:
@@ -141,6 +158,8 @@ def _without_effect(config: TaskConfig) -> list[str]:
         )
     if "priority" in config.model_fields_set and config.priority != "med":
         notes.append(f"priority {config.priority} has no meaning on this machine")
+    if config.spot is not None:
+        notes.append("spot has no meaning on this machine, which nobody takes away")
     if config.keep_warm and (why := _cannot_be_kept(config)):
         notes.append(f"keep_warm has no effect: {why}")
     if config.cpu is not None or config.memory is not None:

@@ -39,6 +39,8 @@ class LocalProvider(Provider):
     """Nodes on this machine. All its state lies in `FLOW_HOME/local` and in the processes themselves."""
 
     name = "local"
+    # Its price, if it has one, is a rehearsal.
+    teardown_seconds = 0.0
 
     def __init__(self, home: Path | None = None) -> None:
         self._home = home or settings_of.home()
@@ -70,6 +72,8 @@ class LocalProvider(Provider):
                 "workdir": plan.options.get("workdir"),
                 "warm_socket": socket,
                 "volumes": volumes,
+                # Only a node of the first launch: the task is to go on after it.
+                "preempted": ids[-1] if intent.token.endswith("-launch-1") else "",
             },
         }
         held = self._admission.admit(intent.task_id, intent.token, ids, entry, plan)
@@ -154,6 +158,8 @@ class LocalProvider(Provider):
             environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
         hidden = "" if plan.options.get("hide_gpus") else None
         python = plan.options.get("python_spec")
+        after = plan.options.get("preempted_after")
+        rehearses = after is not None and instance.data.get("preempted") == instance.id
         return NodeSettings(
             home=str(self._node_home(instance)),
             python=str(instance.data.get("python", sys.executable)),
@@ -166,6 +172,7 @@ class LocalProvider(Provider):
             volumes=tuple(instance.data.get("volumes", ())),
             container=plan.options.get("container"),
             python_spec=python and {**python, "directory": str(self._home / "envs")},
+            preemption={"kind": "rehearsal", "after": after} if rehearses else None,
         )
 
     def offers(

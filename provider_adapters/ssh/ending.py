@@ -44,9 +44,10 @@ class Ending:
         instances = [each for each in instances if each.state != "unreachable"]
         silent, told = self._who_is_silent(instances)
         answering = [instance for instance in instances if instance not in silent]
-        for instance, result in zip(
-            answering, hosts.everywhere(answering, self._release, *_TROUBLE), strict=True
-        ):
+        results = hosts.everywhere(answering, self._release, *_TROUBLE)
+        pairs = list(zip(answering, results, strict=True))
+        self._records.drop(each for each, result in pairs if not isinstance(result, Exception))
+        for instance, result in pairs:
             if isinstance(result, NodeUnreachable | OSError):
                 silent.append(instance)
             if isinstance(result, Exception):
@@ -108,8 +109,6 @@ class Ending:
                 answer = {"ok": True}
         if not answer["ok"]:
             raise ProviderError(str(answer.get("error") or "its lease is held by a silent process"))
-        with self._records.change(instance.task_id) as entries:
-            entries.pop(str(instance.data["key"]), None)
 
     def _waited(self, silent: Sequence[Instance], seconds: float) -> bool:
         now = time.monotonic()
@@ -126,4 +125,5 @@ class Ending:
 
 def _say_true(target: Mapping[str, Any]) -> None:
     with hosts.connect_to(target) as connection:
-        connection.run(["true"], timeout=3 * hosts.PATIENCE)
+        if leases.show(connection) is None:
+            connection.run(["true"], timeout=3 * hosts.PATIENCE)

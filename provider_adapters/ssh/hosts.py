@@ -33,8 +33,7 @@ _THREADS = 64
 _KNOWN = """\
 [ -x "$2" ] && exec "$2" -I -S - "$1"
 """
-# Any Python of the last years can say what the host is. Its program comes on standard input.
-_FIND = """\
+FIND = """\
 asked=$1; shift
 for p in "$@" python3 /usr/bin/python3 /usr/local/bin/python3 "$HOME"/.pyenv/versions/*/bin/python3 \
     "$HOME"/miniconda3/bin/python3 "$HOME"/miniforge3/bin/python3 "$HOME"/anaconda3/bin/python3 \
@@ -46,6 +45,8 @@ for p in "$@" python3 /usr/bin/python3 /usr/local/bin/python3 "$HOME"/.pyenv/ver
 done
 printf '{"pythons": [], "machine": "%s", "home": "%s"}\n' "$(uname -m)" "$HOME"
 """
+"""Any Python of the last years can say what the host is: its program, `PROBE`, comes on standard input."""
+PROBE = Path(__file__).with_name("probe_script.py")
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,12 +156,12 @@ def held_by(
 def _ask(
     host: Host, connection: Connection, asked: dict[str, Any], facts: Facts | None = None
 ) -> dict[str, Any]:
-    program = Path(__file__).with_name("probe_script.py").read_bytes()
+    program = PROBE.read_bytes()
     known = [facts.pythons[0][0]] if facts is not None and facts.pythons else []
     first = [*known, *([host.python] if host.python else [])]
-    argv = ["sh", "-c", _KNOWN + _FIND, "sh", json.dumps(asked), *first]
+    argv = ["sh", "-c", _KNOWN + FIND, "sh", json.dumps(asked), *first]
     if not known:
-        argv[2] = _FIND
+        argv[2] = FIND
     try:
         done = connection.run(argv, input=program, timeout=_PROBE_SECONDS)
     except TimeoutError as error:

@@ -30,13 +30,16 @@ class Keeping:
                 answer = leases.keep(connection, instance, client, seconds)
             if not answer["ok"]:
                 raise ProviderError(str(answer.get("error") or "its lease is not ours any more"))
-            with self._records.change(instance.task_id) as entries:
-                entry = entries.setdefault(str(instance.data["key"]), {})
-                entry |= {"state": records.WARM, "until": until}
             return Instance.from_json({**instance.to_json(), "state": "warm"})
 
         results = hosts.everywhere(instances, keep, *_TROUBLE)
-        return [result for result in results if isinstance(result, Instance)]
+        kept = [result for result in results if isinstance(result, Instance)]
+        for task in {instance.task_id for instance in kept}:
+            with self._records.change(task) as entries:
+                for instance in (each for each in kept if each.task_id == task):
+                    entry = entries.setdefault(str(instance.data["key"]), {})
+                    entry |= {"state": records.WARM, "until": until}
+        return kept
 
     def hosts(self) -> set[str]:
         """Keys of the hosts that are kept now."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import itertools
 import random
 import re
 import time
@@ -34,6 +36,8 @@ _LOOK_AGAIN = (0.7, 1.6)
 _TROUBLE = (ProviderError, ConfigError, OSError)
 # So many other hosts are remembered with each, to tell a dead host from a dead network.
 _PEERS = 4
+# So many others a host is told of, to find its own address among them.
+_TOWARDS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,15 +125,25 @@ class Launch:
         except BaseException:
             self._give_back(taken)
             raise
-        self._give_back([each for each in taken if each not in kept])
+        wanted = {each.id for each in kept}
+        self._give_back([each for each in taken if each.id not in wanted])
         if not enough:
             raise self._not_enough()
         return kept
 
     def _take_all(self, batch: Sequence[Host]) -> list[Instance]:
         ready = self._sort(batch, hosts.everywhere(batch, self._prepare, *_TROUBLE))
+        # All at once: a file for each of hundreds would take longer than asking them.
+        self._note(records.ASKED, [(each.host, self._instance(each)) for each in ready])
         names = [each.host for each in ready]
-        return self._sort(names, hosts.everywhere(ready, self._take, *_TROUBLE))
+        results = hosts.everywhere(ready, self._take, *_TROUBLE)
+        taken = [
+            (host, result)
+            for host, result in zip(names, results, strict=True)
+            if isinstance(result, Instance)
+        ]
+        self._note(records.TAKEN, taken)
+        return self._sort(names, results)
 
     def _sort(self, batch: Sequence[Host], results: Sequence[Value | Exception]) -> list[Value]:
         """What went well; why the others did not is kept."""
@@ -236,7 +250,9 @@ class Launch:
     def _take_as(self, ready: Ready) -> Instance:
         host = ready.host
         instance = self._instance(ready)
-        self._note(host, records.ASKED, instance)
+        if ready.facts.seen_at > self._began:
+            # It is not what it was when it was noted.
+            self._note(records.ASKED, [(host, instance)])
         with hosts.connect(host) as connection:
             answer = self._ask(ready, instance, connection)
             if not answer["ok"] and self._is_stale(answer.get("held")):
@@ -244,11 +260,11 @@ class Launch:
                 leases.release(connection, held["data"], held["task"], self._records.client)
                 answer = self._ask(ready, instance, connection)
         if not answer["ok"]:
-            self._note(host, None, instance)
+            self._note(None, [(host, instance)])
             raise Refused(leases.in_words(host.name, answer.get("held")), waiting=True)
         lease = answer["lease"]
         if lease["data"]["key"] != host.key:
-            self._note(host, None, instance)
+            self._note(None, [(host, instance)])
             twin = lease["data"]["host"]
             raise Refused(f"{host.name} is the same machine as {twin}", waiting=False)
         address = host.private_ip or answer.get("address") or ready.facts.address
@@ -265,7 +281,6 @@ class Launch:
                 "continues": was.get("instance", ""),
             }
         )
-        self._note(host, records.TAKEN, final)
         self._keeping.taken_over(final)
         if answer.get("problem"):
             self._give_back([final])
@@ -347,26 +362,39 @@ class Launch:
         )
 
     def _others(self, host: Host) -> list[str]:
-        """Addresses of the other hosts of the pool, as far as they are known."""
-        found = []
-        for other in self._hosts:
-            if other.key != host.key:
-                known = self._memory.facts(other)
-                found.append(other.private_ip or (known.address if known else ""))
-        return [address for address in found if address]
+        """Addresses of other hosts of the pool, as far as they are known."""
+        found = (address for key, address in self._addresses.items() if key != host.key)
+        return list(itertools.islice(found, _TOWARDS))
 
-    def _note(self, host: Host, state: str | None, instance: Instance) -> None:
+    @functools.cached_property
+    def _addresses(self) -> dict[str, str]:
+        """Where some hosts of the pool can be reached, by the host's key."""
+        found: dict[str, str] = {}
+        for host in self._hosts:
+            if len(found) > _TOWARDS:
+                break
+            known = None if host.private_ip else self._memory.facts(host)
+            if address := host.private_ip or (known.address if known else ""):
+                found[host.key] = address
+        return found
+
+    def _note(self, state: str | None, of: Sequence[tuple[Host, Instance]]) -> None:
+        """Writes down how it stands with hosts; None: they are none of this task's."""
+        if not of:
+            return
         with self._records.change(self._intent.task_id) as entries:
-            if state is None:
-                entries.pop(host.key, None)
-                return
-            entries[host.key] = {
-                "host": host.to_json(),
-                "token": self._intent.token,
-                "state": state,
-                "instance": instance.to_json(),
-                "peers": [h.to_json() for h in self._hosts if h.key != host.key][:_PEERS],
-            }
+            for host, instance in of:
+                if state is None:
+                    entries.pop(host.key, None)
+                    continue
+                others = (h.to_json() for h in self._hosts if h.key != host.key)
+                entries[host.key] = {
+                    "host": host.to_json(),
+                    "token": self._intent.token,
+                    "state": state,
+                    "instance": instance.to_json(),
+                    "peers": list(itertools.islice(others, _PEERS)),
+                }
 
     # The end of a try
 
@@ -374,11 +402,11 @@ class Launch:
         def give(instance: Instance) -> None:
             with hosts.connect_to(instance.data["target"]) as connection, suppress(leases.NotThere):
                 leases.release(connection, instance.data, instance.task_id, self._records.client)
-            with self._records.change(instance.task_id) as entries:
-                entries.pop(instance.data["key"], None)
 
         # One that cannot be told finds out by itself: no agent comes, and its lease lapses.
-        hosts.everywhere(instances, give, *_TROUBLE)
+        results = hosts.everywhere(instances, give, *_TROUBLE)
+        given = [i for i, r in zip(instances, results, strict=True) if not isinstance(r, Exception)]
+        self._records.drop(given)
 
     def _not_enough(self) -> ProviderError:
         pool, count = self._options["pool"], self._intent.count

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from flowlite.connect.base import Completed, Connection
+from flowlite.connect.ssh.connection import SshConnection
 from flowlite.errors import NodeUnreachable, ProviderError
 from flowlite.provider import Instance
 from provider_adapters.ssh.hosts import Facts
@@ -82,10 +83,20 @@ def keep(connection: Connection, instance: Instance, client: str, seconds: float
     return _ask(connection, str(data["python"]), str(data["agent"]), "keep", request)
 
 
+def show(connection: Connection) -> dict[str, Any] | None:
+    """Who holds the host: {"held": ...}; None if nothing of ours is there to say so at once. Raises NodeUnreachable."""
+    answer = _of_courier(connection, "show", {})
+    return answer if answer is not None and "held" in answer else None
+
+
 def _ask(
     connection: Connection, python: str, program: str, what: str, request: Mapping[str, Any]
 ) -> dict[str, Any]:
-    argv = [python, "-I", "-S", program, "lease", what]
+    command = [python, "-I", "-S", program]
+    answer = _of_courier(connection, what, request, start=[*command, "courier"])
+    if answer is not None:
+        return answer
+    argv = [*command, "lease", what]
     try:
         done = connection.run(argv, input=json.dumps(dict(request)).encode(), timeout=_SECONDS)
     except TimeoutError as error:
@@ -97,6 +108,29 @@ def _ask(
             raise NotThere(f"{python} {program}: {said}")
         raise ProviderError(f"the lease cannot be asked for (exit code {done.code}): {said}")
     return answer
+
+
+def _of_courier(
+    connection: Connection,
+    what: str,
+    request: Mapping[str, Any],
+    start: Sequence[str] | None = None,
+) -> dict[str, Any] | None:
+    """What the program says that does all things on a host for us; None if there is none."""
+    if not isinstance(connection, SshConnection):
+        return None
+    from flowlite.connect.ssh.courier import NotStarted
+
+    order = {"do": "lease", "what": what, "request": dict(request)}
+    try:
+        answer = connection.ask(order, timeout=_SECONDS, start=start)
+    except NotStarted as error:
+        if start is not None and error.code in _ABSENT:
+            raise NotThere(f"{' '.join(start)}: {error}") from error
+        return None
+    except TimeoutError as error:
+        raise NodeUnreachable(f"it runs nothing within {_SECONDS:.0f} s") from error
+    return answer["lease"] if answer is not None and "lease" in answer else None
 
 
 def _answer(done: Completed) -> dict[str, Any] | None:

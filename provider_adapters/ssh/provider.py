@@ -64,7 +64,8 @@ class SshProvider(Provider):
         if task_id is None:
             self._records.prune()
         known = [task_id] if task_id is not None else self._records.tasks()
-        entries = [entry for task in known for entry in self._records.read(task).values()]
+        kept = {task: self._records.read(task) for task in known}
+        entries = [entry for each in kept.values() for entry in each.values()]
         # One that was given up is asked again by whoever looks for what was forgotten.
         near = [e for e in entries if task_id is None or e["state"] != records.LEFT]
         by_key = {(host := Host.from_json(entry["host"])).key: host for entry in near}
@@ -72,7 +73,7 @@ class SshProvider(Provider):
             for pool in read_pools(settings_of.load_settings()).values():
                 by_key |= {host.key: host for host in pool.hosts}
         found = self._ask(list(by_key.values()))
-        mine = [instance for held in found.values() if (instance := self._instance_of(held))]
+        mine = [instance for held in found.values() if (instance := self._instance_of(held, kept))]
         listed = {i.id: i for i in mine if task_id is None or i.task_id == task_id}
         for entry in entries:
             host = Host.from_json(entry["host"])
@@ -161,6 +162,9 @@ class SshProvider(Provider):
 
         def ask(host: Host) -> dict[str, Any] | None:
             with hosts.connect(host) as connection:
+                shown = leases.show(connection)
+                if shown is not None:
+                    return shown["held"]  # type: ignore[no-any-return]
                 return hosts.held_by(host, connection, self._memory.facts(host))
 
         answers = hosts.everywhere(asked, ask, *_TROUBLE, patience=hosts.PATIENCE)
@@ -170,16 +174,21 @@ class SshProvider(Provider):
             if not isinstance(answer, Exception)
         }
 
-    def _instance_of(self, held: dict[str, Any] | None) -> Instance | None:
-        """The instance that a lease of ours stands for; None for anybody else's."""
+    def _instance_of(
+        self, held: dict[str, Any] | None, kept: dict[str, records.Entries]
+    ) -> Instance | None:
+        """The instance that a lease of ours stands for; None for anybody else's. `kept` are the entries by task."""
         if not held or held.get("client") != self._records.client:
             return None
         data = {**held["data"], "lease": held["lease"], "marker": held["marker"]}
-        entry = self._records.read(str(held["task"])).get(str(data["key"]))
+        task = str(held["task"])
+        if task not in kept:
+            kept[task] = self._records.read(task)
+        entry = kept[task].get(str(data["key"]))
         address = entry["instance"]["address"] if entry else ""
         return Instance(
             id=str(held["instance"]),
-            task_id=str(held["task"]),
+            task_id=task,
             state="warm" if held.get("state") == "warm" else "running",
             address=address,
             launched_at=float(data.pop("launched_at", 0.0)),

@@ -1,7 +1,6 @@
 """What this FLOW_HOME has to do with which host: written before a lease is taken, so that none is ever forgotten.
 
     FLOW_HOME/ssh/
-        client            our id, by which hosts know a lease as ours
         tasks/ID.json     the hosts that were asked for a task: {"hosts": {key: entry}}
         hosts/            what hosts said of themselves
 
@@ -15,15 +14,16 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from flowlite.errors import ProviderError
 from flowlite.node.config import write_atomically
+from flowlite.provider import Instance
+from provider_adapters.identity import home_id
 
 ASKED, TAKEN, LEFT, WARM = "asked", "taken", "left", "warm"
 _REMEMBER_SECONDS = 86400.0
@@ -41,17 +41,7 @@ class Records:
     def client(self) -> str:
         """The id of this FLOW_HOME, made on first use."""
         if not self._client:
-            path = self._directory / "client"
-            with _explained(path):
-                self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-                with suppress(FileExistsError):
-                    partial = path.with_name(f".client.{os.getpid()}.{secrets.token_hex(4)}")
-                    partial.write_text(secrets.token_hex(8))
-                    try:
-                        os.link(partial, path)
-                    finally:
-                        partial.unlink()
-                self._client = path.read_text().strip()
+            self._client = home_id(self._directory.parent)
         return self._client
 
     def tasks(self) -> list[str]:
@@ -90,6 +80,16 @@ class Records:
                     write_atomically(path, json.dumps({"hosts": entries}))
         finally:
             os.close(lock)
+
+    def drop(self, instances: Iterable[Instance]) -> None:
+        """Forgets hosts that were given back."""
+        by_task: dict[str, list[str]] = {}
+        for instance in instances:
+            by_task.setdefault(instance.task_id, []).append(str(instance.data["key"]))
+        for task, keys in by_task.items():
+            with self.change(task) as entries:
+                for key in keys:
+                    entries.pop(key, None)
 
     def prune(self) -> None:
         """Forgets hosts that were given up long ago: whatever was left there has ended by itself."""

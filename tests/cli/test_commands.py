@@ -72,6 +72,9 @@ def test_status_as_json_has_one_stable_shape(flow: Flow) -> None:
         "started_at": task["started_at"],
         "finished_at": None,
         "price_per_hour": 2.0,
+        "spot": False,
+        "price_cap": None,
+        "region": None,
         "max_price_per_hour": None,
         "max_cost": None,
         "estimated_cost": pytest.approx(2.0, abs=0.001),
@@ -291,7 +294,9 @@ def test_settings_are_shown_and_set(flow: Flow, flow_home: Path) -> None:
 def test_providers_are_listed(flow: Flow) -> None:
     (local,) = [row for row in flow("providers", "--json").json if row["name"] == "local"]
     assert (local["default"], local["usable"]) == (True, True)
-    assert flow("providers").out.splitlines()[1].split()[:2] == ["local", "yes"]
+    shown = [line.split() for line in flow("providers").out.splitlines()]
+    assert [words[:2] for words in shown if words[0] == "local"] == [["local", "yes"]]
+    assert flow("providers", "list", "--json").json == flow("providers", "--json").json
 
 
 def test_offers_show_prices(flow: Flow) -> None:

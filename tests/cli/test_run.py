@@ -83,7 +83,18 @@ def test_every_option_reaches_the_configuration(
     monkeypatch.setenv("MINE", "my value")
     config = planned(
         flow,
-        *("--gpu", "h100:8", "--manual", "--name", "n", "--retries", "2", "--priority", "high"),
+        *(
+            "--gpu",
+            "h100:8",
+            "--manual",
+            "--name",
+            "n",
+            "--retries",
+            "2",
+            "--priority",
+            "high",
+            "--spot",
+        ),
         *("--volume", "/ckpt=ckpt", "--volume", "/other=other-volume"),
         *("--env", "K=V=W", "-e", "MINE", "--secret", "TOKEN", "--workdir", "/tmp"),
         *("--max-price-per-hour", "3.5", "--max-run-time-hours", "2", "--max-cost", "100"),
@@ -94,6 +105,7 @@ def test_every_option_reaches_the_configuration(
     assert config["distributed_mode"] == "manual"
     assert config["retries"]["max_retries"] == 2
     assert config["priority"] == "high"
+    assert config["spot"] is True
     assert {path: volume["name"] for path, volume in config["volumes"].items()} == {
         "/ckpt": "ckpt",
         "/other": "other-volume",
@@ -106,6 +118,17 @@ def test_every_option_reaches_the_configuration(
         100.0,
     )
     assert (config["region"], config["image"], config["workdir"]) == ("here", "img", "/tmp")
+
+
+@pytest.mark.parametrize(
+    ("words", "setting", "spot"),
+    [((), "", None), (("--no-spot",), "", False), ((), "yes", True), (("--no-spot",), "1", False)],
+)
+def test_spot_is_left_open_unless_somebody_says_it(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], setting: str, spot: object
+) -> None:
+    monkeypatch.setenv("FLOW_SPOT", setting)
+    assert planned(flow, *words, "--", "true")["spot"] is spot
 
 
 def test_processes_per_node_may_be_auto(flow: Flow) -> None:
@@ -193,6 +216,7 @@ def test_options_of_the_run_stand_before_or_behind_the_function(flow: Flow, fold
         ["-N", "2", "--env", "B=2", "one.py", "--lr", "1"],
         ["one.py", "-N", "2", "--lr", "1", "--env", "B=2"],
         ["--env", "B=2", "one.py", "--lr", "1", "-N2"],
+        ["--env", "B=2", "one.py", "--no-spot", "--lr", "1", "-N2"],
     ):
         config = planned(flow, *words)
         assert config["num_instances"] == 2

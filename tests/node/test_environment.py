@@ -75,6 +75,7 @@ def seat(**changes: object) -> Seat:
         "master_port": 29501,
         "interface": "eth7",
         "cores": 8,
+        "stop_file": "/t1/stop",
     }
     return Seat(**{**values, **changes})  # type: ignore[arg-type]
 
@@ -88,6 +89,7 @@ def test_a_worker_gets_exactly_what_the_design_lists() -> None:
         "FLOW_TASK_NAME": "digits",
         "FLOW_NODE_IPS": "10.0.0.1,10.0.0.2",
         "FLOW_ATTEMPT": "2",
+        "FLOW_STOP_FILE": "/t1/stop",
         "RANK": "3",
         "LOCAL_RANK": "1",
         "WORLD_SIZE": "4",

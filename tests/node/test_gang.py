@@ -291,8 +291,13 @@ class TestFailures:
             assert {each["signal"] for each in gang.report(1)["workers"]} == {signal.SIGTERM}
             gang.assert_nothing_left()
 
-    def test_the_longest_run_is_kept_with_nobody_watching(self, home: Path) -> None:
-        with RealGang(home, IDLE, max_run_seconds=0.5, linger=0.3) as gang:
+    @pytest.mark.parametrize(
+        "limits", [{"max_run_seconds": 0.5}, {"max_run_seconds": 600.0, "paid_seconds": 1.0}]
+    )
+    def test_the_longest_run_is_kept_with_nobody_watching(
+        self, home: Path, limits: dict[str, float]
+    ) -> None:
+        with RealGang(home, IDLE, linger=0.3, **limits) as gang:
             gang.start()
             gang.tell_leader()
             gang.assert_nothing_left()
@@ -392,8 +397,8 @@ class TestVolumes:
         program = home / "impatient.py"
         program.write_text(
             f"import sys; sys.modules['ssl'] = None; sys.path.insert(0, {str(Path(__file__).parents[2])!r})\n"
-            "from flowlite.node import agent, probes; probes.PROBE_SECONDS = 0.5\n"
-            "sys.exit(agent.main(sys.argv[1:]))"
+            "from flowlite.node import beginning, probes; probes.PROBE_SECONDS = 0.5\n"
+            "sys.exit(beginning.main(sys.argv[1:]))"
         )
         with RealGang(home, IDLE, volumes=[one], shared=False) as gang:
             gang.configs[1].volumes = [{**two, "path": str(home / "shared" / "two")}]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,10 +11,42 @@ import pytest
 from tests.providers.lab import Lab
 
 if TYPE_CHECKING:
+    from flowlite.testing.cloud import CloudInABox
     from flowlite.testing.hosts import Cluster
+    from tests.providers.aws_client import Client
+    from tests.providers.mithril_on_paper import Paper
 
 
 @pytest.fixture
 def lab(hosts: Cluster, flow_home: Path) -> Lab:
     """A pool of all four hosts, and a FLOW_HOME on the laptop."""
     return Lab(hosts, flow_home)
+
+
+@pytest.fixture
+def paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Paper]:
+    """A client of the fake Mithril, whose machines exist on paper."""
+    pytest.importorskip("httpx")
+    from flowlite.testing.cloud.mithril.box import PaperMithril
+    from provider_adapters.mithril import api, workplace
+    from tests.providers.mithril_on_paper import Paper
+
+    monkeypatch.setenv("FLOW_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(api, "_FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(workplace, "_PAUSES", (0.05,))
+    with PaperMithril(auction_seconds=0.05, boot_seconds=0.05, stop_seconds=0.05) as cloud:
+        for name, value in cloud.environment().items():
+            monkeypatch.setenv(name, value)
+        made = Paper(cloud, tmp_path / "home")
+        made.configure()
+        yield made
+
+
+@pytest.fixture
+def aws(box: CloudInABox, flow_home: Path) -> Iterator[Client]:
+    """A user of EC2 in the box, with a FLOW_HOME on the laptop."""
+    from tests.providers.aws_client import client_of
+
+    with client_of(box, flow_home) as client:
+        yield client

@@ -191,6 +191,8 @@ def test_what_cannot_be_had_here_is_refused(
         ({"image": "pytorch/pytorch:2"}, "image pytorch/pytorch:2 is not used"),
         ({"region": "eu-west-1"}, "region eu-west-1 has no meaning"),
         ({"priority": "high"}, "priority high has no meaning"),
+        ({"spot": True}, "spot has no meaning"),
+        ({"spot": False}, "spot has no meaning"),
         ({"internode_interconnect": "InfiniBand"}, "internode_interconnect InfiniBand"),
         ({"intranode_interconnect": "SXM5"}, "intranode_interconnect SXM5"),
         ({"cpu": 1}, "not reserved"),

@@ -264,5 +264,5 @@ def test_no_secret_is_on_a_command_line(client: Client) -> None:
     listed = subprocess.run(
         ["ps", "axww", "-o", "command"], capture_output=True, text=True, check=True
     )
-    token = (client.lab.home / "ssh" / "client").read_text()
+    token = (client.lab.home / "client").read_text()
     assert token not in listed.stdout

@@ -18,7 +18,7 @@ def test_a_live_task_is_left_alone(flow_home: Path) -> None:
     gang = submit(flow_home, waiting())
     gang.wait("running")
     found = reconcile(gang.store, flow_home)
-    assert found.to_json() == {"ended": [], "supervised": [], "removed": [], "problems": []}
+    assert not any(found.to_json().values())
     let_go(flow_home)
     gang.end()
 

@@ -31,6 +31,7 @@ def bare(x: int, label: str = "") -> float:
     dependencies=["numpy>=2"],
     python="3.11",
     priority="med",
+    spot=True,
     max_price_per_hour=50.0,
     max_run_time_hours=12,
     max_cost=100,

@@ -15,10 +15,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
-import paramiko
-from paramiko.common import cMSG_CHANNEL_REQUEST
-
 from flowlite.connect.base import Completed
+from flowlite.connect.ssh.library import paramiko
 from flowlite.connect.ssh.link import Link
 from flowlite.connect.ssh.quoting import encode, readable
 from flowlite.errors import NodeUnreachable
@@ -65,7 +63,7 @@ class Run:
     def _request(self, command: bytes) -> None:
         """Asks for a command; a refusal closes the channel. Waiting for the answer would cost a round trip."""
         message = paramiko.Message()
-        message.add_byte(cMSG_CHANNEL_REQUEST)
+        message.add_byte(paramiko.common.cMSG_CHANNEL_REQUEST)
         message.add_int(self._channel.remote_chanid)
         message.add_string("exec")
         message.add_boolean(True)

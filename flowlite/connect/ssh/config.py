@@ -13,7 +13,7 @@ import socket
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from glob import glob
 from pathlib import Path
 
@@ -48,6 +48,8 @@ _LINE = re.compile(r"([A-Za-z0-9]+)(?:\s*=\s*|\s+|$)(.*)", re.DOTALL)
 
 # What holds of one host: the words of each keyword, by its name in lower case.
 Options = dict[str, list[str]]
+# Number, keyword, the rest of the line as it is, and its words.
+_Line = tuple[int, str, str, tuple[str, ...]]
 
 
 @dataclass(slots=True)
@@ -108,9 +110,8 @@ def _pass(reading: _Reading, files: Sequence[Path]) -> _Reading:
 def _read(path: Path, reading: _Reading, active: bool, depth: int) -> None:
     """Reads one file. `active` says whether the block it is included from applies."""
     outer = active
-    for number, line in _lines(path):
-        keyword, rest = _split(line, path, number)
-        words = _words(rest, path, number)
+    for number, keyword, rest, given in _lines(path):
+        words = list(given)
         if keyword not in _WHOLE_LINE and not words:
             if keyword in _KEYWORDS or keyword in ("host", "match", "include"):
                 raise _wrong(path, number, f"{keyword} has no value")
@@ -142,17 +143,26 @@ def _note(options: Options, keyword: str, words: list[str]) -> None:
     options.setdefault(keyword, words if keyword in _MANY_WORDS else words[:1])
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
+def _lines(path: Path) -> Sequence[_Line]:
     try:
         text = path.read_text(encoding="utf-8", errors="surrogateescape")
     except (FileNotFoundError, NotADirectoryError):
-        return
+        return ()
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    return _parsed(text, path)
+
+
+@lru_cache(maxsize=16)
+def _parsed(text: str, path: Path) -> Sequence[_Line]:
+    """The lines of a file. Remembered, since each of many hosts is looked up again and again."""
+    found: list[_Line] = []
     for number, line in enumerate(text.split("\n"), 1):
         line = line.strip(" \t\r\f")
         if line and not line.startswith("#"):
-            yield number, line
+            keyword, rest = _split(line, path, number)
+            found.append((number, keyword, rest, tuple(_words(rest, path, number))))
+    return tuple(found)
 
 
 def _split(line: str, path: Path, number: int) -> tuple[str, str]:

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flowlite.connect.base import Completed, Connection, File
 from flowlite.connect.ssh.quoting import command, quote, readable
@@ -53,6 +53,25 @@ class SshConnection(Connection):
         """Connects and logs in now, rather than on the first use. Raises NodeUnreachable."""
         self._link.transport()
 
+    def ask(
+        self, request: Mapping[str, Any], *, timeout: float, start: Sequence[str] | None = None
+    ) -> dict[str, Any] | None:
+        """What a program of ours on the host answers; None if it is not there, or not able to.
+
+        Args:
+            request: As `flowlite.node.courier` has it.
+            start: The command that starts it.
+
+        Raises:
+            NotStarted: It was to be started, and was not.
+            NodeUnreachable: The host does not answer.
+            TimeoutError: Its program does not.
+        """
+        from flowlite.connect.ssh import courier
+
+        answer = courier.ask(self._link, request, timeout=timeout, start=start)
+        return answer[0] if answer is not None else None
+
     def run(
         self,
         argv: Sequence[str],
@@ -71,9 +90,13 @@ class SshConnection(Connection):
             ) from None
 
     def start(self, argv: Sequence[str], *, log: str, environment: Mapping[str, str]) -> int:
-        from flowlite.connect.ssh import commands
+        from flowlite.connect.ssh import commands, courier
         from flowlite.connect.ssh import files as ssh_files
 
+        order = {"argv": list(argv), "log": log, "environment": dict(environment)}
+        answer = courier.ask(self._link, {"do": "start", **order}, timeout=_START_SECONDS)
+        if answer is not None and "pid" in answer[0]:
+            return int(answer[0]["pid"])
         text = _start_script(argv, log, environment)
         done = commands.execute(self._link, text, timeout=_START_SECONDS, private=True)
         if done.code:

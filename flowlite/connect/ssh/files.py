@@ -8,11 +8,13 @@ import os
 import posixpath
 import secrets
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from flowlite.connect.base import File
+from flowlite.connect.ssh import courier
 from flowlite.connect.ssh.commands import Run
 from flowlite.connect.ssh.link import Link
 from flowlite.connect.ssh.quoting import quote, readable
@@ -24,6 +26,13 @@ _STALL_SECONDS = 60.0
 _HASHED_PER_SECOND = 20e6
 # Exit statuses of the scripts below.
 _ABSENT, _NO_ACCESS, _DIRECTORY, _PARTIAL, _NO_TAR, _FAILED = 44, 45, 46, 47, 48, 74
+_REASONS = {
+    _ABSENT: "it is not there",
+    _NO_ACCESS: "this user may not read it",
+    _DIRECTORY: "it is a directory",
+}
+# What a courier is given at once.
+_SMALL = 256 * 1024
 
 _HEAD = b"""umask 077;LC_ALL=C;export LC_ALL
 fail(){ exit 74;}
@@ -61,7 +70,7 @@ def put_files(link: Link, files: Sequence[File]) -> None:
         OSError: A file cannot be read here, or not be written there.
     """
     uploads = [_upload(number, file) for number, file in enumerate(files)]
-    if not uploads:
+    if not uploads or _put_by_courier(link, uploads):
         return
     with link.session() as channel:
         run = Run(link, channel)
@@ -88,6 +97,30 @@ def put_files(link: Link, files: Sequence[File]) -> None:
             return
     for file in files:
         put_files(link, [file])
+
+
+def _put_by_courier(link: Link, uploads: Sequence[_Upload]) -> bool:
+    """Has a courier put what is small, and what is there already. False where it cannot, for whatever reason."""
+    listed, content = [], b""
+    for upload in uploads:
+        file, size = upload.file, None
+        if file.sha256 is None:
+            if not isinstance(file.content, bytes) or len(content) > _SMALL:
+                return False
+            content, size = content + file.content, upload.size
+        cached = {"sha256": file.sha256, "cache": file.cache}
+        listed.append({"target": file.target, "mode": file.mode, "size": size, **cached})
+    answer = _ask_courier(link, {"do": "put", "files": listed}, content)
+    return answer is not None and "errno" not in answer[0]
+
+
+def _ask_courier(
+    link: Link, request: Mapping[str, Any], content: bytes = b""
+) -> courier.Answer | None:
+    try:
+        return courier.ask(link, request, content, timeout=_STALL_SECONDS)
+    except TimeoutError:
+        raise _stands_still(link, _STALL_SECONDS) from None
 
 
 def _upload(number: int, file: File) -> _Upload:
@@ -229,10 +262,14 @@ def _moving(link: Link, run: Run, stall: float) -> Iterator[tuple[str, bytes]]:
     try:
         yield from run.pieces(stall=stall)
     except TimeoutError:
-        raise NodeUnreachable(
-            f"host {link.target.label}: it answers, but a command on its files stood still for {stall:.0f} s; a disk "
-            "or a shared file system there may hang"
-        ) from None
+        raise _stands_still(link, stall) from None
+
+
+def _stands_still(link: Link, stall: float) -> NodeUnreachable:
+    return NodeUnreachable(
+        f"host {link.target.label}: it answers, but a command on its files stood still for {stall:.0f} s; a disk "
+        "or a shared file system there may hang"
+    )
 
 
 def _first_line(pieces: Iterator[tuple[str, bytes]], errors: list[bytes]) -> str | None:
@@ -283,6 +320,12 @@ def read_file(link: Link, path: str, offset: int) -> Iterator[bytes]:
         OSError: It cannot be read.
         NodeUnreachable: The connection broke.
     """
+    answer = _ask_courier(link, {"do": "read", "path": path, "offset": offset})
+    if answer is not None and answer[0].get("errno") == errno.ENOENT:
+        raise os_error(link, f"cannot read {path}", _REASONS[_ABSENT], _ABSENT)
+    if answer is not None and "errno" not in answer[0]:
+        yield answer[1]
+        return
     name = quote(path)
     tool = b"cat" if offset == 0 else b"tail -c +%d" % (offset + 1)
     text = (
@@ -308,14 +351,8 @@ def read_file(link: Link, path: str, offset: int) -> Iterator[bytes]:
         code = run.code()
     if code:
         said = readable(b"".join(errors))
-        reason = {
-            _ABSENT: "it is not there",
-            _NO_ACCESS: "this user may not read it",
-            _DIRECTORY: "it is a directory",
-        }
-        raise os_error(
-            link, f"cannot read {path}", reason.get(code, said or f"exit status {code}"), code
-        )
+        why = _REASONS.get(code, said or f"exit status {code}")
+        raise os_error(link, f"cannot read {path}", why, code)
 
 
 def get_file(link: Link, source: str, target: Path) -> None:

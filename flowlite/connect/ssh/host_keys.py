@@ -13,6 +13,7 @@ import hmac
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -184,8 +185,9 @@ def _text_lines(file: str) -> Iterator[str]:
     yield from text.splitlines()
 
 
+@lru_cache(maxsize=4096)
 def _parse(line: str) -> tuple[str, str, HostKey] | None:
-    """Marker, names and key of a line; None for a line that is something else."""
+    """Marker, names and key of a line; None for a line that is something else. Files are read again for each host."""
     words = line.split()
     marker = ""
     if words and words[0].startswith("@"):

@@ -14,11 +14,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-
-import paramiko
-from paramiko.common import OPEN_FAILED_ADMINISTRATIVELY_PROHIBITED
+from typing import Protocol
 
 from flowlite.connect.ssh import host_keys
+from flowlite.connect.ssh.library import paramiko
 from flowlite.connect.ssh.login import log_in
 from flowlite.connect.ssh.quoting import readable
 from flowlite.connect.ssh.targets import SshTarget
@@ -33,8 +32,20 @@ REFUSED_SECONDS = 10.0
 LONGEST_PAUSE = 8.0
 
 
+class Resident(Protocol):
+    """Something that keeps a session of its own."""
+
+    def end(self) -> None:
+        """Gives it back."""
+
+
 class Link:
-    """The way to one host, for all threads of this process."""
+    """The way to one host, for all threads of this process.
+
+    Attributes:
+        resident: What keeps a session as long as there are enough of them (courier.py).
+        may_reside: Whether there are.
+    """
 
     def __init__(self, target: SshTarget) -> None:
         self.target = target
@@ -48,6 +59,8 @@ class Link:
         self._turn = threading.Condition()
         self._limit = SESSIONS
         self._open = 0
+        self.resident: Resident | None = None
+        self.may_reside = True
 
     def transport(self) -> Transport:
         """A living transport, made if there is none. Raises NodeUnreachable."""
@@ -110,6 +123,9 @@ class Link:
 
     def _drop(self) -> None:
         if self._transport is not None:
+            resident, self.resident = self.resident, None
+            if resident is not None:
+                resident.end()
             self._transport.close()
             self._transport = None
 
@@ -148,7 +164,7 @@ class Link:
                 return transport.ask_channel("session")
             except paramiko.ChannelException as error:
                 # This sshd allows fewer than usual: fewer at a time from now on, and wait for one to end.
-                if self._yield_turn(deadline):
+                if self._evict() or self._yield_turn(deadline):
                     continue
                 if time.monotonic() > patience:
                     raise NodeUnreachable(
@@ -169,6 +185,15 @@ class Link:
             raise self.lost(transport, error) from None
         if fresh:
             raise self.lost(transport, error) from None
+
+    def _evict(self) -> bool:
+        """Takes its session from whoever keeps one. False if nobody does."""
+        self.may_reside = False
+        resident, self.resident = self.resident, None
+        if resident is None:
+            return False
+        resident.end()
+        return True
 
     def _yield_turn(self, deadline: float | None) -> bool:
         """Waits until another channel of ours has ended. False if there is none. Raises TimeoutError."""
@@ -206,7 +231,7 @@ class Link:
     def _not_led_on(
         self, address: str, port: int, towards: SshTarget | None, error: paramiko.ChannelException
     ) -> Exception:
-        if error.code == OPEN_FAILED_ADMINISTRATIVELY_PROHIBITED:
+        if error.code == paramiko.common.OPEN_FAILED_ADMINISTRATIVELY_PROHIBITED:
             return NodeUnreachable(
                 f"host {self.target.label}: sshd forbids connections to {address}:{port} through it; allow them there "
                 "with AllowTcpForwarding"

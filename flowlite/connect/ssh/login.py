@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import paramiko
-
+from flowlite.connect.ssh.library import paramiko
 from flowlite.errors import NodeUnreachable
 
 if TYPE_CHECKING:

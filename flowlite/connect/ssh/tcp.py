@@ -13,8 +13,7 @@ import threading
 from contextlib import suppress
 from typing import Any
 
-import paramiko
-
+from flowlite.connect.ssh.library import paramiko
 from flowlite.connect.ssh.link import Link
 
 _BLOCK = 64 * 1024

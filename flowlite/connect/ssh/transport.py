@@ -14,11 +14,8 @@ import time
 from contextlib import suppress
 from typing import Any
 
-import paramiko
-from paramiko.common import MSG_CHANNEL_REQUEST, cMSG_GLOBAL_REQUEST
-from paramiko.packet import Packetizer
-
 from flowlite.connect.ssh import host_keys
+from flowlite.connect.ssh.library import paramiko
 from flowlite.connect.ssh.quoting import readable
 from flowlite.connect.ssh.targets import SshTarget
 from flowlite.errors import NodeUnreachable
@@ -48,7 +45,7 @@ class _Silent(EOFError):
     """The host did not answer for too long."""
 
 
-class _Packets(Packetizer):
+class _Packets(paramiko.packet.Packetizer):
     """Packets with a pulse: whoever says nothing for a while is asked, and given up if nothing comes back."""
 
     transport: Transport | None = None
@@ -88,7 +85,7 @@ class Transport(paramiko.Transport):
         super().__init__(sock, default_window_size=WINDOW, packetizer_class=_Packets)
         self._channel_handler_table = {
             **paramiko.Transport._channel_handler_table,  # type: ignore[attr-defined]
-            MSG_CHANNEL_REQUEST: _note_request,
+            paramiko.common.MSG_CHANNEL_REQUEST: _note_request,
         }
         self.set_log_channel(LOG)
         self.idle_since: float | None = None
@@ -113,7 +110,7 @@ class Transport(paramiko.Transport):
             return
         try:
             message = paramiko.Message()
-            message.add_byte(cMSG_GLOBAL_REQUEST)
+            message.add_byte(paramiko.common.cMSG_GLOBAL_REQUEST)
             message.add_string("keepalive@openssh.com")
             message.add_boolean(True)
             self._send_message(message)  # type: ignore[attr-defined]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import json
 import os
 import selectors
@@ -60,6 +61,9 @@ def _be_holder(request: Mapping[str, Any], name: str, answer: int) -> int:
         raise
     os.setsid()
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    # Whoever forked it may do both in a way of his own.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    gc.enable()
     os.chdir("/")
     holder = Holder(request, name)
     _detach(holder.root, keep=(listener.fileno(), answer))

@@ -189,21 +189,24 @@ def _templates() -> list[dict[str, Any]]:
     return [{"pid": each.pid, "start": each.start} for each in found]
 
 
+def obey(what: str, request: Mapping[str, Any], name: str = NAME) -> dict[str, Any]:
+    """Does one of the four."""
+    if what == "take":
+        return take(request, name)
+    if what == "release":
+        return release(request, name)
+    if what == "keep":
+        spared = {**request, "do": "keep", "spare": _templates()}
+        return ask(spared, name) or {"ok": False, "held": None}
+    return show(name)
+
+
 def main(arguments: list[str]) -> int:
     """`lease WHAT [NAME]`. 0 also where the answer is no."""
     what, name = arguments[0], arguments[1] if len(arguments) > 1 else NAME
-    request = json.load(sys.stdin)
-    if what == "take":
-        answer = take(request, name)
-    elif what == "release":
-        answer = release(request, name)
-    elif what == "keep":
-        spared = {**request, "do": "keep", "spare": _templates()}
-        answer = ask(spared, name) or {"ok": False, "held": None}
-    elif what == "show":
-        answer = show(name)
-    else:
+    if what not in ("take", "release", "keep", "show"):
         sys.stderr.write(f"lease: {what!r} is none of take, release, keep, show\n")
         return 2
+    answer = obey(what, json.load(sys.stdin), name)
     sys.stdout.write(json.dumps(answer) + "\n")
     return 0

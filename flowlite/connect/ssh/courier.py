@@ -1,0 +1,145 @@
+"""One program on a host that does many things for us over one channel (flowlite/node/courier.py), seen from here.
+
+It saves a shell, or a Python, on the host for each of them. There is one at most for each link, and it does one thing
+at a time; whoever finds it busy, gone or unfit does the same by a command of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from flowlite.connect.ssh.commands import Run
+from flowlite.connect.ssh.link import Link
+from flowlite.connect.ssh.quoting import command, readable
+from flowlite.errors import NodeUnreachable
+from flowlite.node.courier import ROOM
+
+Answer = tuple[dict[str, Any], bytes]
+
+_BUSY_SECONDS = 5.0
+
+
+class NotStarted(Exception):
+    """There is none on that host. `code` is the exit status of what was started."""
+
+    def __init__(self, code: int, said: str) -> None:
+        super().__init__(said)
+        self.code = code
+
+
+class Courier:
+    """The courier of one link, while its channel is open."""
+
+    def __init__(self, link: Link, argv: Sequence[str]) -> None:
+        self.argv = tuple(argv)
+        self._link = link
+        self._turn = threading.Lock()
+        self._held = ExitStack()
+        self._run: Run | None = None
+        self._rest = b""
+        self.gone = False
+
+    def begin(self, deadline: float) -> None:
+        """Starts it; that it came up is known with its first answer. Raises NodeUnreachable, TimeoutError."""
+        channel = self._held.enter_context(self._link.session(deadline))
+        if not self._link.may_reside:
+            # This host does not have sessions to spare.
+            raise NotStarted(0, "")
+        self._link.resident, self.gone = self, False
+        self._run = Run(self._link, channel)
+        self._run.begin(b"exec " + command((*self.argv, ROOM)), False)
+
+    def ask(
+        self, request: Mapping[str, Any], content: bytes, timeout: float, *, wait: bool
+    ) -> Answer | None:
+        """What it answers; None if it is busy, or gone.
+
+        Raises:
+            TimeoutError: It did not answer in time. It is gone then.
+        """
+        if not self._turn.acquire(timeout=_BUSY_SECONDS if wait else 0):
+            return None
+        try:
+            return None if self.gone else self._ask(request, content, time.monotonic() + timeout)
+        except TimeoutError:
+            run = self._run
+            self.end()
+            if run is not None:
+                run.kill()
+            raise
+        except (NodeUnreachable, NotStarted):
+            self.end()
+            raise
+        finally:
+            self._turn.release()
+
+    def _ask(self, request: Mapping[str, Any], content: bytes, deadline: float) -> Answer:
+        if self._run is None:
+            self.begin(deadline)
+        assert self._run is not None
+        head = json.dumps({**request, "size": len(content)}).encode() + b"\n"
+        self._run.send((head + content,))
+        text, said = b"", b""
+        for stream, block in self._run.pieces(deadline):
+            if stream == "err":
+                said = (said + block)[-2000:]
+                continue
+            text += block
+            line, complete, back = text.partition(b"\n")
+            if complete:
+                answer = json.loads(line)
+                if len(back) == answer["size"]:
+                    return answer, back
+        raise NotStarted(self._run.code(), readable(said))
+
+    def end(self) -> None:
+        """Closes its channel; the program on the host ends with it."""
+        self.gone = True
+        self._held.close()
+
+
+def ask(
+    link: Link,
+    request: Mapping[str, Any],
+    content: bytes = b"",
+    *,
+    timeout: float,
+    start: Sequence[str] | None = None,
+) -> Answer | None:
+    """What the courier of a link answers; None if there is none, or it is not able to.
+
+    Args:
+        start: The command of a courier, to be started if there is none, and waited for if it is busy.
+
+    Raises:
+        NotStarted: It was to be started, and was not.
+        NodeUnreachable: The host does not answer.
+        TimeoutError: The courier does not answer, and was ended.
+    """
+    courier = link.resident if isinstance(link.resident, Courier) else None
+    if courier is not None and (courier.gone or (start and courier.argv != tuple(start))):
+        courier.end()
+        courier = None
+    if courier is None:
+        if start is None or not link.may_reside:
+            return None
+        courier = link.resident = Courier(link, start)
+    try:
+        answer = courier.ask(request, content, timeout, wait=start is not None)
+    except NotStarted:
+        if start is not None:
+            raise
+        return None
+    except NodeUnreachable:
+        if courier is link.resident:
+            link.resident = None
+        if start is not None:
+            raise
+        # It may be that only its channel broke; another way will tell.
+        return None
+    return None if answer is None or answer[0].get("unfit") else answer

@@ -1,0 +1,295 @@
+"""The courier: one process that does for a client what would else take a shell, or a Python, for each thing to do.
+
+`agent.pyz courier` runs at the far end of an SSH channel and ends with it. A request is a line of JSON, followed by as
+many bytes as its "size" says; so is the answer. Everything here can be done without a courier, too, so whoever is told
+"unfit", or finds it gone or busy, takes the other way.
+
+    {"do": "lease", "what", "request", "name"?}     -> {"lease": what lease.py answers}
+    {"do": "put", "files": [...]}, contents follow  -> {}, or {"unfit"} where one is lacking whose content was not sent
+    {"do": "read", "path", "offset"}                -> {}, content follows; or {"errno", "text"}
+    {"do": "start", "argv", "log", "environment"}   -> {"pid"}; only an agent, which is forked from here
+    {"do": "hello"}                                 -> {}
+
+An agent that is forked costs a tenth of one that is started: all that it imports is there already.
+"""
+
+from __future__ import annotations
+
+import errno
+import gc
+import json
+import os
+import signal
+import stat
+import sys
+
+from .leasing import lease
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+LARGEST_READ = 1 << 20
+ROOM = "." * 300
+"""A last argument that means nothing: the command line of what is forked from here is written over it."""
+_BLOCK = 1 << 20
+_LONGEST_NAME = 200
+
+
+def main(arguments: list[str]) -> int:
+    """`courier [ROOM]`: answers until nobody asks any more."""
+    # It makes hardly any garbage, and importing without a collector is faster.
+    gc.disable()
+    requests, answers = os.fdopen(0, "rb"), os.dup(1)
+    # Whatever prints must not get between the answers.
+    os.dup2(2, 1)
+    os.chdir("/")
+    signal.signal(signal.SIGCHLD, _reap)
+    courier = Courier((requests.fileno(), answers))
+    while line := requests.readline():
+        request = json.loads(line)
+        content = requests.read(int(request.get("size", 0)))
+        try:
+            answer, back = courier.do(request, content)
+        except OSError as error:
+            answer, back = _error(error), b""
+        try:
+            _write(answers, json.dumps({**answer, "size": len(back)}).encode() + b"\n" + back)
+        except OSError:
+            break
+        if request["do"] == "lease" and answer["lease"].get("lease"):
+            # While the client sees to what the agent needs.
+            get_ready()
+    return 0
+
+
+def get_ready() -> None:
+    """Import what an agent will need, for those that are forked from here."""
+    if "ssl" not in sys.modules:
+        # As for an agent that is started (__main__.py); what encrypts lets it in again.
+        sys.modules["ssl"] = None  # type: ignore[assignment]
+    from . import beginning, tls
+
+    _ = beginning, tls
+    # What is imported is never garbage; looking at it would cost every child a copy of it.
+    gc.freeze()
+
+
+class Courier:
+    """What it can do. `channel` are the descriptors that what is forked from here must not keep."""
+
+    def __init__(self, channel: tuple[int, ...]) -> None:
+        self._channel = channel
+        self._program = sys.argv[0]
+        self._hashes: dict[tuple[int, ...], str] = {}
+
+    def do(self, request: Mapping[str, Any], content: bytes) -> tuple[dict[str, Any], bytes]:
+        """Obeys one request."""
+        what = request["do"]
+        if what == "lease":
+            name = request.get("name", lease.NAME)
+            return {"lease": lease.obey(request["what"], request["request"], name)}, b""
+        if what == "put":
+            return self._put(request["files"], content), b""
+        if what == "read":
+            return _read(request["path"], int(request["offset"]))
+        if what == "start":
+            return self._start(request["argv"], request["log"], request["environment"]), b""
+        return ({} if what == "hello" else {"unfit": True}), b""
+
+    # Files
+
+    def _put(self, files: list[dict[str, Any]], content: bytes) -> dict[str, Any]:
+        """Puts files in their places, one after the other; none if one of them is lacking."""
+        for each in files:
+            each["place"] = f"{each['cache']}/{each['sha256']}" if each["cache"] else each["target"]
+            if each["size"] is None and not self._has(each["place"], each["sha256"]):
+                return {"unfit": True}
+        begin = 0
+        for each in files:
+            if each["size"] is not None:
+                end = begin + each["size"]
+                _place(content[begin:end], each["place"], each["mode"])
+                begin = end
+            if each["place"] != each["target"]:
+                _link(each["place"], each["target"], each["mode"])
+        return {}
+
+    def _has(self, path: str, sha256: str) -> bool:
+        try:
+            with open(path, "rb", buffering=0) as file:
+                facts = os.fstat(file.fileno())
+                key = (facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns)
+                if key not in self._hashes:
+                    import hashlib
+
+                    self._hashes[key] = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError:
+            return False
+        return self._hashes[key] == sha256
+
+    # The agent
+
+    def _start(self, argv: list[str], log: str, environment: dict[str, str]) -> dict[str, Any]:
+        """Forks an agent, if it is our own program that is to be started, with our own Python."""
+        ours = [sys.executable, "-I", "-S"]
+        if argv[:3] != ours or argv[4:5] != ["agent"] or len(argv) != 6 or not self._is_us(argv[3]):
+            return {"unfit": True}
+        directory = os.path.dirname(log)
+        if not os.path.isdir(directory):
+            return {"errno": errno.ENOENT, "text": f"{directory} is not there"}
+        get_ready()
+        self._note_digest()
+        pid = os.fork()
+        if pid:
+            return {"pid": pid}
+        code = 1
+        try:
+            self._become(argv, log, environment)
+            from . import beginning
+
+            code = beginning.main(argv[5:])
+        except BaseException as error:
+            sys.excepthook(type(error), error, error.__traceback__)
+        finally:
+            os._exit(code)
+
+    def _note_digest(self) -> None:
+        """Spares the agent from hashing the program once more, which was hashed here before it was put in its place."""
+        from . import checks
+
+        for sha256 in self._hashes.values():
+            if sha256 == os.path.basename(self._program):
+                checks.note_digest(sha256)
+
+    def _become(self, argv: list[str], log: str, environment: dict[str, str]) -> None:
+        """Leaves nothing of the courier in this process, for those who look at it from outside either."""
+        from . import marks, processes
+
+        gc.enable()
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        processes.stand_alone(log)
+        for each in self._channel:
+            if each > 2:
+                os.close(each)
+        os.environ.update(environment)
+        if not marks.mark(environment, argv):
+            os.execv(argv[0], argv)
+
+    def _is_us(self, program: str) -> bool:
+        try:
+            if os.path.samefile(program, self._program):
+                return True
+            return self._has(program, os.path.basename(self._program))
+        except OSError:
+            return False
+
+
+def _reap(*_: object) -> None:
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return
+
+
+def _error(error: OSError) -> dict[str, Any]:
+    return {"errno": error.errno or errno.EIO, "text": error.strerror or str(error)}
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _read(path: str, offset: int) -> tuple[dict[str, Any], bytes]:
+    # Whatever it is, opening it must not block.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb", buffering=0) as file:
+        facts = os.fstat(descriptor)
+        if stat.S_ISDIR(facts.st_mode):
+            return {"errno": errno.EISDIR, "text": ""}, b""
+        if not stat.S_ISREG(facts.st_mode) or facts.st_size - offset > LARGEST_READ:
+            return {"unfit": True}, b""
+        file.seek(offset)
+        return {}, file.read(LARGEST_READ)
+
+
+def _place(content: bytes, target: str, mode: int) -> None:
+    """Writes a file whole or not at all."""
+    partial = _beside(target)
+    try:
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            _write(descriptor, content)
+            if mode != 0o600:
+                os.fchmod(descriptor, mode)
+        finally:
+            os.close(descriptor)
+        os.replace(partial, target)
+    except BaseException:
+        _remove(partial)
+        raise
+
+
+def _link(place: str, target: str, mode: int) -> None:
+    """Shows what lies in the cache under another name, too."""
+    try:
+        if os.path.samefile(place, target):
+            return
+    except OSError:
+        pass
+    partial = _beside(target)
+    try:
+        if bool(os.stat(place).st_mode & 0o100) == bool(mode & 0o100):
+            try:
+                os.link(place, partial)
+            except OSError:
+                _copy(place, partial, mode)
+        else:
+            _copy(place, partial, mode)
+        os.replace(partial, target)
+    except BaseException:
+        _remove(partial)
+        raise
+    # Its age counts from its last use.
+    os.utime(place)
+
+
+def _copy(source: str, target: str, mode: int) -> None:
+    with open(source, "rb", buffering=0) as file:
+        descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            while block := file.read(_BLOCK):
+                _write(descriptor, block)
+            os.fchmod(descriptor, mode)
+        finally:
+            os.close(descriptor)
+
+
+def _beside(target: str) -> str:
+    """A name for what is not whole yet, in a directory that is there after this."""
+    directory, _, name = target.rpartition("/")
+    _make(directory or "/")
+    return f"{directory}/.{name[:_LONGEST_NAME]}.{os.urandom(4).hex()}.part"
+
+
+def _make(directory: str) -> None:
+    """Makes a directory and those above it, 0700 each."""
+    if not os.path.isdir(directory):
+        _make(os.path.dirname(directory))
+        try:
+            os.mkdir(directory, 0o700)
+        except FileExistsError:
+            if not os.path.isdir(directory):
+                text = os.strerror(errno.ENOTDIR)
+                raise NotADirectoryError(errno.ENOTDIR, text, directory) from None
+
+
+def _remove(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        return

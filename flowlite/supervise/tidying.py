@@ -1,0 +1,89 @@
+"""Looking after rented machines beside what was asked for: every `flow` command sets right what crashes have left.
+
+It is done by a process of its own, at most every ten minutes, and only where a provider was ever paid, so that no
+command waits for it and nobody else notices it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+EVERY_SECONDS = 600.0
+_PAID = "paid-providers"
+_LAST = "tidied"
+# The price of this machine is a rehearsal.
+_FREE = frozenset({"local"})
+
+_PROGRAM = (
+    "import sys; sys.path.insert(0, sys.argv[1]); "
+    "from flowlite.supervise.tidying import main; main()"
+)
+
+
+def remember_paid(home: Path, provider: str) -> None:
+    """Notes that a provider is paid, before it is."""
+    if provider in _FREE or provider in paid_providers(home):
+        return
+    descriptor = os.open(home / _PAID, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    with open(descriptor, "w") as file:
+        file.write(f"{provider}\n")
+
+
+def paid_providers(home: Path) -> frozenset[str]:
+    """Providers that were ever paid from this FLOW_HOME."""
+    try:
+        return frozenset((home / _PAID).read_text().split())
+    except OSError:
+        return frozenset()
+
+
+def tidy_in_background(home: Path) -> bool:
+    """Starts a process that tidies up, if something may be left and nobody looked lately. Costs two looks at files.
+
+    Returns:
+        Whether one was started.
+    """
+    if not (home / _PAID).exists() or not _due(home):
+        return False
+    with suppress(OSError):
+        # Whoever comes next need not start another one, even if this one fails.
+        (home / _LAST).touch(mode=0o600)
+        import flowlite
+
+        root = str(Path(flowlite.__file__).resolve().parent.parent)
+        child = subprocess.Popen(
+            [sys.executable, "-P", "-c", _PROGRAM, root],
+            cwd="/",
+            env={**os.environ, "FLOW_HOME": str(home)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        # It outlives us, so nobody waits for it; Popen would warn.
+        child.returncode = 0
+        return True
+    return False
+
+
+def main() -> None:
+    """The process of its own. Says nothing: what it cannot set right, `flow gc` tells."""
+    from flowlite.errors import FlowError
+    from flowlite.store import Store
+    from flowlite.supervise.reconcile import reconcile
+
+    home = Path(os.environ["FLOW_HOME"])
+    with suppress(FlowError, OSError):
+        reconcile(Store(home / "state.db"), home, providers=paid_providers(home))
+
+
+def _due(home: Path) -> bool:
+    try:
+        return time.time() - (home / _LAST).stat().st_mtime > EVERY_SECONDS
+    except OSError:
+        return True

@@ -1,0 +1,222 @@
+"""Waiting for machines that boot: EC2 is asked ever more rarely, their ports often; nothing here blocks."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from flowlite.errors import CapacityUnavailable, FlowError, ProviderError
+from flowlite.provider import Instance, Plan
+from provider_adapters.aws.context import Context, region_of, zone_of
+from provider_adapters.aws.ending import Ending
+from provider_adapters.aws.errors import explained
+from provider_adapters.aws.listing import Listing
+from provider_adapters.rented.ledger import Call, Launch
+from provider_adapters.rented.waiting import PORTS
+
+_CONSOLE_LINES = 6
+# So often EC2 is asked whether machines that only have to answer are still there.
+_STILL_THERE_SECONDS = 30.0
+# They did not fail: there was no room for them after all.
+_NO_ROOM = (
+    "Server.InsufficientInstanceCapacity",
+    "Server.SpotInstanceTermination",
+    "Server.SpotInstanceShutdown",
+)
+
+
+class Booting:
+    """The machines that one call has made."""
+
+    def __init__(
+        self, context: Context, listing: Listing, plan: Plan, launch: Launch, call: Call
+    ) -> None:
+        self._context = context
+        self._listing = listing
+        self._plan = plan
+        self._launch = launch
+        self._call = call
+        self._region = region_of(call)
+        self._nodes: dict[str, dict[str, str]] = {
+            name: {"private": "", "public": "", **launch.notes.get("nodes", {}).get(name, {})}
+            for name in call.ids
+        }
+        self._listed: dict[str, Instance] = {}
+
+    def run(self) -> list[Instance]:
+        """The instances, ready for agents.
+
+        Raises:
+            CapacityUnavailable: Not all answer yet.
+            ProviderError: One has died, or takes too long; all are being ended.
+        """
+        token = self._launch.token
+        if self._is_due():
+            self._look()
+        if not self._reachable():
+            self._not_yet("EC2 has given no address yet", [])
+        from provider_adapters.rented.contact import Met, NotYet
+
+        results = self._context.contact.reach(
+            [self._place(name, node) for name, node in self._nodes.items()],
+            task=self._launch.task,
+            minor=self._plan.options.get("minor"),
+        )
+        missing = [each for each in results if isinstance(each, NotYet)]
+        if wrong := next((each for each in missing if each.stage == "wrong"), None):
+            self._fail(f"{wrong.id} cannot be used: {wrong.why}")
+        if missing:
+            self._not_yet(missing[0].why, [each.id for each in missing])
+        met = {each.id: each.data for each in results if isinstance(each, Met)}
+        mounts = self._mounts()
+        if len(self._listed) < len(self._nodes):
+            # What it is charged from is known by the listing alone.
+            self._look()
+        self._context.ledger.note(token, met=met, mounts=mounts)
+        return [self._instance(name, met[name], mounts) for name in sorted(self._nodes)]
+
+    # Looking
+
+    def _reachable(self) -> bool:
+        """Whether the addresses of all are known."""
+        return all(self._address(node) for node in self._nodes.values())
+
+    def _is_due(self) -> bool:
+        """Whether EC2 is to be asked again: rarely, once only the machines themselves can tell that they are ready."""
+        token = self._launch.token
+        if not self._context.looks.due(token):
+            return False
+        since = time.monotonic() - self._context.looked_at.get(token, -math.inf)
+        return not self._reachable() or since >= _STILL_THERE_SECONDS
+
+    def _look(self) -> None:
+        """Asks EC2 what has become of them, in one call."""
+        found = self._listing.of_launch(self._region, self._launch.token)
+        self._context.looks.looked(self._launch.token)
+        self._context.looked_at[self._launch.token] = time.monotonic()
+        self._listed = {each.id: each for each in found if each.id in self._nodes}
+        for name, instance in self._listed.items():
+            self._nodes[name] = {
+                "private": instance.address,
+                "public": str(instance.data["public"]) or self._nodes[name]["public"],
+            }
+        self._context.ledger.note(self._launch.token, nodes=self._nodes)
+        age = time.time() - self._call.at
+        for name in sorted(self._nodes):
+            listed = self._listed.get(name)
+            if listed is None and age > self._context.settings.listing_lag:
+                self._fail(f"{name} is not listed by EC2")
+            if listed is not None and listed.state not in ("starting", "running"):
+                self._died(listed)
+
+    def _address(self, node: Mapping[str, str]) -> str:
+        return node["public"] if self._context.settings.public_ip else node["private"]
+
+    def _place(self, name: str, node: Mapping[str, str]) -> Any:
+        from provider_adapters.rented.contact import Place
+
+        settings = self._context.settings
+        return Place(
+            id=name,
+            address=self._address(node),
+            host_key=str(self._launch.frozen["host_key"]),
+            user=settings.user,
+            jump=settings.jump,
+        )
+
+    def _mounts(self) -> list[dict[str, Any]]:
+        """What the nodes have to mount. Raises CapacityUnavailable as long as it is being made."""
+        here = self._launch.notes.get("groups", {}).get(self._region, {})
+        if not here.get("volumes"):
+            return []
+        if self._launch.notes.get("mounts"):
+            return list(self._launch.notes["mounts"])
+        from provider_adapters.aws.volumes import Place
+
+        zone = zone_of(self._call)
+        site = next(
+            each
+            for place in self._plan.options["places"]
+            for each in place["zones"]
+            if each["zone"] == zone
+        )
+        group = next(iter(here.get("volume_groups", [])), "")
+        place = Place(zone=zone, vpc=site["vpc"], subnet=site["subnet"], group=group)
+        volumes = self._context.volumes(self._region)
+        return volumes.attach(here["volumes"], place, sorted(self._nodes))
+
+    def _instance(
+        self, name: str, met: Mapping[str, Any], mounts: Sequence[Mapping[str, Any]]
+    ) -> Instance:
+        listed = self._listed.get(name)
+        data = dict(listed.data) if listed is not None else {"region": self._region}
+        return Instance(
+            id=name,
+            task_id=self._launch.task,
+            state="running",
+            address=self._nodes[name]["private"],
+            price_per_hour=float(self._call.parameters["price"])
+            if self._plan.price_per_hour
+            else 0.0,
+            launched_at=listed.launched_at if listed is not None else self._call.at,
+            data={**data, **met, "mounts": [dict(each) for each in mounts]},
+        )
+
+    # When it does not come to that
+
+    def _not_yet(self, why: str, missing: Sequence[str]) -> None:
+        age = time.time() - self._call.at
+        count = len(self._nodes)
+        if age > self._context.settings.boot_timeout:
+            name = missing[0] if missing else next(iter(sorted(self._nodes)))
+            self._fail(
+                f"{name} was not ready within {age / 60:.0f} min: {why}{self._console(name)}. More time: [aws] "
+                "boot_timeout"
+            )
+        waiting = len(missing) or count
+        raise CapacityUnavailable(
+            f"{waiting} of {count} nodes are still starting ({why})",
+            PORTS
+            if self._reachable()
+            else self._context.looks.pause(self._launch.token, addresses_known=False),
+        )
+
+    def _died(self, instance: Instance) -> None:
+        """One of them has ended before it was ready; a gang without it is of no use."""
+        code = str(instance.data.get("code", ""))
+        why = instance.why or f"it is {instance.data.get('ec2_state')}"
+        if code in _NO_ROOM:
+            self._end()
+            detail = {"over": f"{instance.id}: {why}", "kind": "capacity", "code": code}
+            self._context.ledger.made(self._launch.token, self._call.name, [], detail)
+            raise CapacityUnavailable(f"EC2 has taken {instance.id} back: {why}", 1.0)
+        self._fail(f"{instance.id} ended while it booted: {why}{self._console(instance.id)}")
+
+    def _fail(self, message: str) -> None:
+        self._context.ledger.note(self._launch.token, failed=message)
+        self._end()
+        raise ProviderError(message)
+
+    def _end(self) -> None:
+        self._context.looks.forget(self._launch.token)
+        # Whoever ends the task asks again until they are gone.
+        with suppress(FlowError):
+            Ending(self._context).end(
+                [
+                    self._listed.get(name)
+                    or Instance(name, self._launch.task, data={"region": self._region})
+                    for name in self._nodes
+                ]
+            )
+
+    def _console(self, name: str) -> str:
+        """The last lines of a machine's console, if EC2 has them."""
+        with suppress(FlowError), explained("ec2:GetConsoleOutput", self._region):
+            told = self._context.clients("ec2", self._region).get_console_output(InstanceId=name)
+            lines = [line.rstrip() for line in str(told.get("Output") or "").splitlines()]
+            if last := [line for line in lines if line][-_CONSOLE_LINES:]:
+                return "; the end of its console:\n  " + "\n  ".join(last) + "\n"
+        return ""

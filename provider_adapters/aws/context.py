@@ -1,0 +1,81 @@
+"""What all parts of the adapter work with: settings, clients, the ledger, and who we are."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from provider_adapters import identity
+from provider_adapters.aws.catalog import Catalog
+from provider_adapters.aws.session import Clients
+from provider_adapters.aws.settings import AwsSettings
+from provider_adapters.rented.ledger import Call, Ledger
+from provider_adapters.rented.waiting import Looks
+
+if TYPE_CHECKING:
+    from provider_adapters.aws.volumes import Volumes
+    from provider_adapters.rented.contact import Contact
+
+TASK, HOME, OWNER = "flowlite:task", "flowlite:home", "flowlite:owner"
+TOKEN, DEADLINE, PRICE = "flowlite:token", "flowlite:deadline", "flowlite:price"
+
+
+@dataclass(eq=False, repr=False)
+class Context:
+    """The parts of one provider object."""
+
+    home: Path
+    settings: AwsSettings
+    clients: Clients = field(init=False)
+    ledger: Ledger = field(init=False)
+    looks: Looks = field(default_factory=Looks)
+    looked_at: dict[str, float] = field(default_factory=dict)
+    _catalogs: dict[str, Catalog] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.clients = Clients(self.settings)
+        self.ledger = Ledger(self.home / "aws" / "launches")
+
+    @functools.cached_property
+    def home_id(self) -> str:
+        """The id of this FLOW_HOME. Raises ProviderError."""
+        return identity.home_id(self.home)
+
+    @functools.cached_property
+    def contact(self) -> Contact:
+        """Reaches nodes."""
+        from provider_adapters.rented.contact import Contact
+
+        return Contact(self.home, "aws")
+
+    def catalog(self, region: str) -> Catalog:
+        """What a region has."""
+        if region not in self._catalogs:
+            self._catalogs[region] = Catalog(self.home, self.clients, self.settings, region)
+        return self._catalogs[region]
+
+    def volumes(self, region: str) -> Volumes:
+        """The volumes of a region."""
+        from provider_adapters.aws.volumes import Volumes
+
+        def client(service: str) -> Any:
+            # The price list is served in few regions.
+            return self.clients(service, "us-east-1" if service == "pricing" else region)
+
+        return Volumes(region, client, self.home / "aws" / "volumes", self.whose())
+
+    def whose(self) -> dict[str, str]:
+        """The tags that say whose something is."""
+        return {HOME: self.home_id, OWNER: identity.owner()}
+
+
+def region_of(call: Call) -> str:
+    """The region that a call went to."""
+    return call.where.partition("/")[0]
+
+
+def zone_of(call: Call) -> str:
+    """The zone that a call was for."""
+    return call.where.partition("/")[2]

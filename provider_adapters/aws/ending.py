@@ -1,0 +1,161 @@
+"""Ending what was launched, and removing what it leaves behind: one call for all machines of a region."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from flowlite.errors import FlowError, ProviderError
+from flowlite.provider import Instance
+from provider_adapters.aws import network, requests
+from provider_adapters.aws.context import DEADLINE, HOME, TASK, Context
+from provider_adapters.aws.errors import code_of, explained
+from provider_adapters.aws.listing import PENDING
+from provider_adapters.rented.ledger import Launch
+
+_MOST = 1000
+_GOING = ("shutting-down", "terminated")
+_ID = re.compile(r"\bs?i[r]?-[0-9a-z]+")
+_UNKNOWN = frozenset({"InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed"})
+_UNKNOWN_REQUEST = frozenset({"InvalidSpotInstanceRequestID.NotFound"})
+# What was never launched and nobody has asked for again in this time, is over.
+_FORGOTTEN_SECONDS = 7 * 86400.0
+
+
+class Ending:
+    """Ends instances, and tidies up after tasks."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def end(self, instances: Sequence[Instance]) -> None:
+        """Asks for the end of instances and of their spot requests. Raises ProviderError."""
+        regions: dict[str, list[Instance]] = {}
+        for each in instances:
+            if not each.id.startswith(PENDING) and each.data.get("ec2_state") not in _GOING:
+                regions.setdefault(str(each.data.get("region", "")), []).append(each)
+        for region, here in regions.items():
+            names = sorted(each.id for each in here)
+            spot = sorted({r for each in here if (r := each.data.get("spot_request"))})
+            ec2 = self._context.clients("ec2", region)
+            # The requests first: an open one counts against the quota, and would be fulfilled again.
+            if spot:
+                self._ask(ec2.cancel_spot_instance_requests, "SpotInstanceRequestIds", spot, region)
+            self._ask(ec2.terminate_instances, "InstanceIds", names, region)
+
+    def _ask(self, call: Any, key: str, names: Sequence[str], region: str) -> None:
+        """Makes a call for some ids; those that EC2 does not know are left out."""
+        action = {"InstanceIds": "TerminateInstances"}.get(key, "CancelSpotInstanceRequests")
+        for start in range(0, len(names), _MOST):
+            left = list(names[start : start + _MOST])
+            while left:
+                try:
+                    with explained(f"ec2:{action}", region):
+                        call(**{key: left})
+                    break
+                except ProviderError as error:
+                    cause = error.__cause__
+                    code = code_of(cause) if cause is not None else ""
+                    if code not in _UNKNOWN | _UNKNOWN_REQUEST:
+                        raise
+                    unknown = set(_ID.findall(str(cause)))
+                    known = [name for name in left if name not in unknown]
+                    if len(known) == len(left):
+                        # It does not say which.
+                        known = []
+                    left = known
+
+    # Tidying up
+
+    def tidy(self, task: str, listed: Iterable[Instance]) -> None:
+        """Removes the groups of a task of which nothing exists any more, and closes its launches."""
+        alive = [each for each in listed if each.task_id == task and each.state != "ended"]
+        if alive:
+            return
+        launches = [each for each in self._context.ledger.launches(task) if not each.ended]
+        over = [each for each in launches if each.open_call is None and each.made is not None]
+        for launch in over:
+            for name in launch.ids:
+                self._context.contact.forget(name)
+            self._remove_groups(launch)
+            self._context.looks.forget(launch.token)
+            self._context.ledger.end(launch.token)
+
+    def tidy_all(self, listed: Sequence[Instance]) -> None:
+        """Removes groups of tasks of which nothing exists any more, whoever made them. For `flow gc`."""
+        ledger = self._context.ledger
+        for launch in ledger.launches():
+            old = time.time() - launch.at > _FORGOTTEN_SECONDS
+            if old and not launch.ended and launch.open_call is None and launch.made is None:
+                ledger.end(launch.token)
+        ledger.prune(_FORGOTTEN_SECONDS)
+        current = [each for each in ledger.launches() if not each.ended]
+        for task in {each.task for each in current}:
+            self.tidy(task, listed)
+        busy = {each.task for each in ledger.launches() if not each.ended}
+        busy |= {each.task_id for each in listed if each.state != "ended"}
+        regions = {str(each.data["region"]) for each in listed}
+        for region in regions | {r for r in [self._own_region()] if r}:
+            with suppress(FlowError):
+                self._remove_strays(region, busy)
+
+    def sweep(self, live: Collection[str], *, dry_run: bool) -> list[str]:
+        """Removes groups of tasks that are over without ever having had an instance; gives them in words.
+
+        Args:
+            live: Tasks that may still launch something.
+        """
+        ledger = self._context.ledger
+        busy = set(live)
+        for launch in (each for each in ledger.launches() if not each.ended):
+            if launch.task in live or launch.open_call is not None or launch.made is not None:
+                busy.add(launch.task)
+            elif not dry_run:
+                ledger.end(launch.token)
+        removed = []
+        for region in filter(None, [self._own_region()]):
+            for name in self._remove_strays(region, busy, dry_run=dry_run):
+                removed.append(f"aws security group {name} in {region}")
+        return removed
+
+    def _own_region(self) -> str:
+        asked = self._context.settings.region
+        return asked[0] if asked else self._context.clients.region
+
+    def _remove_groups(self, launch: Launch) -> None:
+        for region, groups in launch.notes.get("groups", {}).items():
+            own, placement = groups.get("group"), groups.get("placement_group")
+            # They cost nothing; what cannot be removed now, `flow gc` finds by its tags.
+            with suppress(FlowError):
+                network.remove_groups(self._context.clients, region, own, placement)
+
+    def _remove_strays(
+        self, region: str, busy: Collection[str], *, dry_run: bool = False
+    ) -> list[str]:
+        """Removes groups that nothing in the ledger stands for: of this FLOW_HOME, or past their deadline."""
+        ec2 = self._context.clients("ec2", region)
+        with explained("ec2:DescribeSecurityGroups", region):
+            pages = ec2.get_paginator("describe_security_groups").paginate(
+                **requests.describe(tag_key=TASK)
+            )
+            groups = [each for page in pages for each in page["SecurityGroups"]]
+        strays = []
+        for group in groups:
+            tags = requests.of_tags(group)
+            if tags.get(TASK) not in busy and self._may_remove(tags):
+                name = network.group_name(str(tags[TASK]))
+                strays.append(name)
+                if dry_run:
+                    continue
+                network.remove_groups(self._context.clients, region, str(group["GroupId"]), None)
+                network.remove_placement_group(self._context.clients, region, name)
+        return strays
+
+    def _may_remove(self, tags: Mapping[str, str]) -> bool:
+        if tags.get(HOME) == self._context.home_id:
+            return True
+        deadline = tags.get(DEADLINE, "")
+        return deadline.isdigit() and int(deadline) < time.time()

@@ -1,0 +1,250 @@
+"""What AWS refuses, in our words: which error it is for us, and what to do about it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from flowlite.errors import (
+    CapacityUnavailable,
+    ConfigError,
+    PermissionRefused,
+    ProviderError,
+    QuotaExceeded,
+)
+
+# No place in this zone, or not at this price; another zone may have some.
+CAPACITY = frozenset(
+    {
+        "InsufficientInstanceCapacity",
+        "InsufficientHostCapacity",
+        "InsufficientReservedInstanceCapacity",
+        "InsufficientCapacity",
+        "InsufficientAddressCapacity",
+        "InsufficientFreeAddressesInSubnet",
+        "ReservationCapacityExceeded",
+        "SpotMaxPriceTooLow",
+        "Unsupported",
+        "UnsupportedOperation",
+        "Server.InsufficientInstanceCapacity",
+    }
+)
+# The account may not have so many, wherever in the region.
+QUOTA = {
+    "VcpuLimitExceeded": "the quota of vCPUs for this family of types",
+    "InstanceLimitExceeded": "the quota of instances",
+    "MaxSpotInstanceCountExceeded": "the quota of vCPUs on spot; requests that are still open count, too",
+    "SpotInstanceCountLimitExceeded": "the quota of spot instances",
+    "VolumeLimitExceeded": "the quota of disks",
+    "MaxIOPSLimitExceeded": "the quota of IOPS of disks",
+    "AddressLimitExceeded": "the quota of public addresses",
+    "SecurityGroupLimitExceeded": "the quota of security groups in the VPC; `flow gc` removes unused ones of ours",
+    "PlacementGroupLimitExceeded": "the quota of placement groups",
+    "NetworkInterfaceLimitExceeded": "the quota of network interfaces",
+    "PrivateIpAddressLimitExceeded": "the quota of addresses",
+}
+# Nothing has happened, and it may be asked again as it stands.
+THROTTLED = frozenset(
+    {
+        "RequestLimitExceeded",
+        "Throttling",
+        "ThrottlingException",
+        "ThrottledException",
+        "RequestThrottled",
+        "RequestThrottledException",
+        "TooManyRequestsException",
+        "BandwidthLimitExceeded",
+        "EC2ThrottledException",
+        "SlowDown",
+    }
+)
+# Something may have happened.
+_UNCERTAIN = frozenset(
+    {
+        "InternalError",
+        "InternalFailure",
+        "InternalServerError",
+        "ServerInternal",
+        "ServiceUnavailable",
+        "ServiceUnavailableException",
+        "Unavailable",
+        "RequestTimeout",
+        "RequestTimeoutException",
+        "IdempotentInstanceTerminated",
+        "IdempotentParameterMismatch",
+    }
+)
+_PERMISSION = frozenset(
+    {
+        "UnauthorizedOperation",
+        "AccessDenied",
+        "AccessDeniedException",
+        "UnauthorizedException",
+        "Client.UnauthorizedOperation",
+    }
+)
+_CREDENTIALS = {
+    "AuthFailure": "AWS does not accept these credentials",
+    "InvalidClientTokenId": "AWS does not know this access key",
+    "UnrecognizedClientException": "AWS does not know this access key",
+    "SignatureDoesNotMatch": "the secret key does not belong to the access key",
+    "ExpiredToken": "the session has expired",
+    "ExpiredTokenException": "the session has expired",
+    "RequestExpired": "the session has expired, or the clock of this machine is wrong",
+    "InvalidAccessKeyId": "AWS does not know this access key",
+    "MissingAuthenticationToken": "there are no credentials",
+}
+_ADVICE = {
+    "OptInRequired": "the account has not opted in to this region or service; do so in the AWS console",
+    "PendingVerification": "AWS is still verifying the account for this region; it says so by mail when that is done",
+    "Blocked": "AWS has blocked the account; see the mail it has sent",
+    "InvalidAMIID.NotFound": "the image does not exist in this region; correct [aws] ami, or leave it out",
+    "InvalidAMIID.Malformed": "the id of the image is none; correct [aws] ami, or leave it out",
+    "InvalidAMIID.Unavailable": "the image cannot be used any more; correct [aws] ami, or leave it out",
+    "InvalidSubnetID.NotFound": "the subnet does not exist in this region; correct [aws] subnet",
+    "InvalidGroup.NotFound": "the security group does not exist in this VPC; correct [aws] security_group",
+    "InvalidPlacementGroup.Unknown": "the placement group does not exist; correct [aws] placement_group",
+    "InvalidCapacityReservationId.NotFound": "correct [aws] capacity_reservation or capacity_block",
+    "InvalidIamInstanceProfileArn.Malformed": "correct [aws] instance_profile",
+    "VPCIdNotSpecified": "the region has no default VPC; set [aws] subnet, or make one (`aws ec2 create-default-vpc`)",
+    "DefaultVpcDoesNotExist": "the region has no default VPC; set [aws] subnet, or make one "
+    "(`aws ec2 create-default-vpc`)",
+    "ParameterNotFound": "the region has no image of that name; set [aws] ami or ami_parameter",
+}
+_ACTION = re.compile(r"perform:? ([a-zA-Z0-9-]+:[A-Za-z]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An answer of AWS that is an error.
+
+    Attributes:
+        code: AWS's code, "" where nothing came back.
+        message: AWS's words.
+        kind: "capacity", "quota", "throttled", "uncertain" (it may have had an effect), "unreachable" (it was not
+            sent), "permission", "credentials" or "refused".
+        action: What was called, as in a policy: "ec2:RunInstances".
+    """
+
+    code: str
+    message: str
+    kind: str
+    action: str
+
+    def error(self, where: str = "", advice: str = "") -> ProviderError:
+        """The exception for the user."""
+        place = f" in {where}" if where else ""
+        said = f"{self.action}{place}: {self.message} ({self.code})"
+        if self.kind == "quota":
+            told = advice or f"it is {QUOTA[self.code]}; ask for more in the Service Quotas console"
+            return QuotaExceeded(f"{said}. {_sentence(told)}")
+        if self.kind == "permission":
+            missing = missing_action(self.message) or self.action
+            return PermissionRefused(
+                f"{said}. The credentials lack the permission {missing}; `flow aws policy` prints the least policy, "
+                "`flow providers check` what is missing"
+            )
+        if self.kind == "credentials":
+            return PermissionRefused(
+                f"{said}. {_sentence(_CREDENTIALS[self.code])}; log in again, or set another profile ([aws] profile, "
+                "AWS_PROFILE); `flow providers check` says which were found"
+            )
+        if self.kind == "capacity":
+            return CapacityUnavailable(said, retry_after=30.0)
+        if self.kind == "throttled":
+            return CapacityUnavailable(f"{said}; AWS wants fewer calls just now", retry_after=10.0)
+        if self.kind == "unreachable":
+            return ProviderError(f"{self.action}{place}: AWS cannot be reached: {self.message}")
+        if self.kind == "uncertain":
+            return ProviderError(f"{said}. Whether it had an effect is not known yet")
+        told = advice or _ADVICE.get(self.code, "")
+        return ProviderError(f"{said}. {_sentence(told)}" if told else said)
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def refusal(error: BaseException, action: str) -> Refusal | None:
+    """What an exception of boto3 says; None for one that is none of boto3's."""
+    from botocore import exceptions
+
+    if isinstance(error, exceptions.ClientError):
+        return _of_answer(error.response, action)
+    if isinstance(error, exceptions.NoCredentialsError | exceptions.PartialCredentialsError):
+        return Refusal("MissingAuthenticationToken", str(error), "credentials", action)
+    if isinstance(error, exceptions.TokenRetrievalError | exceptions.SSOError):
+        return Refusal("ExpiredToken", str(error), "credentials", action)
+    if isinstance(error, exceptions.BotoCoreError):
+        return Refusal(type(error).__name__, str(error), _kind_of_failure(error), action)
+    return None
+
+
+def _kind_of_failure(error: BaseException) -> str:
+    """What it means that no answer of AWS came back."""
+    from botocore import exceptions
+
+    never_sent = (
+        exceptions.EndpointConnectionError,
+        exceptions.ConnectTimeoutError,
+        exceptions.ProxyConnectionError,
+    )
+    if isinstance(error, never_sent):
+        return "unreachable"
+    if isinstance(error, exceptions.HTTPClientError):
+        return "uncertain"
+    # Wrong parameters, regions or settings are found here, before anything is sent.
+    return "refused"
+
+
+def _of_answer(response: Mapping[str, Any], action: str) -> Refusal:
+    said = response.get("Error", {})
+    code, message = str(said.get("Code", "")), str(said.get("Message", ""))
+    status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    return Refusal(code, message, _kind(code, status), action)
+
+
+def _kind(code: str, status: int) -> str:
+    # What a code says counts more than the status: a lack of capacity comes as a 500.
+    if code in CAPACITY:
+        return "capacity"
+    if code in QUOTA:
+        return "quota"
+    if code in THROTTLED:
+        return "throttled"
+    if code in _PERMISSION:
+        return "permission"
+    if code in _CREDENTIALS:
+        return "credentials"
+    if code in _UNCERTAIN or status >= 500:
+        return "uncertain"
+    return "throttled" if status == 429 else "refused"
+
+
+@contextmanager
+def explained(action: str, where: str = "") -> Iterator[None]:
+    """Raises what goes wrong inside as an error of ours."""
+    try:
+        yield
+    except (ProviderError, ConfigError):
+        raise
+    except Exception as error:
+        found = refusal(error, action)
+        if found is None:
+            raise
+        raise found.error(where) from error
+
+
+def code_of(error: BaseException) -> str:
+    """AWS's code of an exception of boto3, ""."""
+    found = refusal(error, "")
+    return found.code if found else ""
+
+
+def missing_action(message: str) -> str:
+    """The action that a message names as not allowed: "ec2:RunInstances"."""
+    found = _ACTION.search(message)
+    return found[1] if found else ""

@@ -1,0 +1,84 @@
+"""Instances as EC2 lists them, read into ours."""
+
+from __future__ import annotations
+
+import calendar
+import re
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from flowlite.provider import Instance
+from provider_adapters.aws import requests
+from provider_adapters.aws.context import DEADLINE, HOME, OWNER, PRICE, TASK, TOKEN
+
+ALIVE = ("pending", "running", "stopping", "stopped", "shutting-down")
+_STATES = {
+    "pending": "starting",
+    "running": "running",
+    "terminated": "ended",
+}
+_TAKEN_AWAY = frozenset({"Server.SpotInstanceTermination", "Server.SpotInstanceShutdown"})
+_WHEN = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
+
+
+def read(told: Mapping[str, Any], region: str) -> Instance:
+    """One entry of DescribeInstances or RunInstances."""
+    tags = requests.of_tags(told)
+    ec2_state = str(told.get("State", {}).get("Name", "pending"))
+    reason = told.get("StateReason") or {}
+    transition = str(told.get("StateTransitionReason") or "")
+    going = ec2_state not in ("pending", "running")
+    launched = told.get("LaunchTime")
+    price = 0.0
+    with suppress(ValueError):
+        price = float(tags.get(PRICE, 0.0))
+    return Instance(
+        id=str(told["InstanceId"]),
+        task_id=tags.get(TASK, ""),
+        state=_STATES.get(ec2_state, "ending"),
+        address=str(told.get("PrivateIpAddress") or ""),
+        price_per_hour=price,
+        launched_at=launched.timestamp() if launched is not None else 0.0,
+        data={
+            "region": region,
+            "zone": str(told.get("Placement", {}).get("AvailabilityZone", "")),
+            "type": str(told.get("InstanceType", "")),
+            "public": str(told.get("PublicIpAddress") or ""),
+            "spot_request": str(told.get("SpotInstanceRequestId") or ""),
+            "token": tags.get(TOKEN, ""),
+            "home": tags.get(HOME, ""),
+            "owner": tags.get(OWNER, ""),
+            "deadline": _deadline(tags.get(DEADLINE, "")),
+            "ec2_state": ec2_state,
+            "code": str(reason.get("Code", "")) if going else "",
+        },
+        ended_at=_time_in(transition) if going else 0.0,
+        why=str(reason.get("Message") or transition) if going else "",
+        preempted=going and str(reason.get("Code", "")) in _TAKEN_AWAY,
+    )
+
+
+def of_reservations(pages: Iterable[Mapping[str, Any]], region: str) -> list[Instance]:
+    """All instances of the pages of DescribeInstances."""
+    return [
+        read(told, region)
+        for page in pages
+        for reservation in page["Reservations"]
+        for told in reservation["Instances"]
+    ]
+
+
+def _time_in(text: str) -> float:
+    """The Unix time in `User initiated (2026-11-21 18:52:08 GMT)`; 0 if there is none."""
+    found = _WHEN.search(text)
+    if found is None:
+        return 0.0
+    return float(calendar.timegm(time.strptime(found[1], "%Y-%m-%d %H:%M:%S")))
+
+
+def _deadline(text: str) -> float | None:
+    with suppress(ValueError):
+        return float(text)
+    return None

@@ -1,0 +1,359 @@
+"""Launching a gang: one call makes all its machines in one zone, or none; then they are waited for, look by look."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from flowlite.errors import CapacityUnavailable, ProviderError
+from flowlite.provider import Instance, LaunchIntent, Plan
+from provider_adapters.aws import capacity, instances, network, quotas, requests
+from provider_adapters.aws.booting import Booting
+from provider_adapters.aws.capacity import Site
+from provider_adapters.aws.context import DEADLINE, PRICE, TASK, TOKEN, Context, region_of
+from provider_adapters.aws.errors import Refusal, refusal
+from provider_adapters.aws.listing import Listing
+from provider_adapters.aws.planning import paid_seconds
+from provider_adapters.rented.ledger import REFUSED, Call, Launch
+
+# From the first boot until the workers start, besides booting itself: environments are made, volumes mounted.
+_PREPARE_SECONDS = 3600.0
+_LATELY_SECONDS = 600.0
+_MOST_PAUSE = 30.0
+# A group that was made a moment ago may not be known everywhere yet.
+_NOT_KNOWN_YET = frozenset({"InvalidGroup.NotFound", "InvalidPlacementGroup.Unknown"})
+_MOST_AGAIN = 8
+# These hold in every zone that says so; asking again does not help.
+_FOR_GOOD = frozenset({"Unsupported", "UnsupportedOperation"})
+
+
+class Launching:
+    """One intent, taken as far as it goes just now."""
+
+    def __init__(self, context: Context, listing: Listing, intent: LaunchIntent) -> None:
+        self._context = context
+        self._listing = listing
+        self._intent = intent
+        self._plan = Plan.from_json(intent.plan)
+        self._options = self._plan.options
+        self._ledger = context.ledger
+        self._sites = capacity.sites_of(self._options["places"])
+
+    def run(self) -> list[Instance]:
+        """The instances, once all of them answer.
+
+        Raises:
+            CapacityUnavailable: Not yet: they are starting, or there is no room just now; to be called again.
+            ProviderError: Not at all; what was made is being ended.
+        """
+        token = self._intent.token
+        with self._ledger.hold(token):
+            launch = self._ledger.begin(
+                token, self._intent.task_id, self._intent.count, self._freeze
+            )
+            if launch.ended:
+                raise ProviderError(f"the machines of {token} have ended")
+            if failed := launch.notes.get("failed"):
+                raise ProviderError(str(failed))
+            if launch.open_call is not None:
+                self._send(launch.open_call, before=True)
+            elif _alive(launch) is None:
+                self._make(launch)
+        launch = self._read()
+        call = _alive(launch)
+        if call is None:
+            raise ProviderError(f"nothing is known of the machines of {token}")
+        return Booting(self._context, self._listing, self._plan, launch, call).run()
+
+    def _read(self) -> Launch:
+        launch = self._ledger.read(self._intent.token)
+        if launch is None:
+            raise ProviderError(f"the record of the launch {self._intent.token} is gone")
+        return launch
+
+    # What all calls of the launch share
+
+    def _freeze(self) -> dict[str, Any]:
+        from provider_adapters.rented.keys import client_public, new_key
+        from provider_adapters.rented.userdata import Boot, boot_script
+
+        settings = self._context.settings
+        host_key = new_key()
+        longest = self._longest_life()
+        script = boot_script(
+            Boot(
+                host_key=host_key,
+                authorized=(client_public(self._context.home),),
+                user=settings.user,
+                boot_lease=settings.boot_timeout + max(settings.lease, 600.0),
+                deadline=longest,
+            )
+        )
+        deadline = "none" if longest is None else str(int(time.time() + longest + 120))
+        tags = {
+            TASK: self._intent.task_id,
+            **self._context.whose(),
+            TOKEN: self._intent.token,
+            DEADLINE: deadline,
+        }
+        return {"user_data": script, "host_key": host_key.public, "tags": tags}
+
+    def _longest_life(self) -> float | None:
+        """Seconds of running after which a machine ends itself, whatever happens; None for no limit."""
+        plan = self._plan
+        bounds = []
+        if plan.max_run_seconds is not None:
+            booting = self._context.settings.boot_timeout + _PREPARE_SECONDS
+            bounds.append(plan.max_run_seconds + plan.warm_seconds + booting)
+        paid = paid_seconds(plan.max_cost, plan.highest_price, plan.num_instances)
+        if paid is not None:
+            bounds.append(paid)
+        return min(bounds, default=None)
+
+    # Making
+
+    def _make(self, launch: Launch) -> None:
+        """Asks zone by zone until one has room. Raises CapacityUnavailable, ProviderError."""
+        if not launch.notes.get("quota"):
+            self._check_quota()
+            self._ledger.note(launch.token, quota=True)
+        refused_regions: set[str] = set()
+        while True:
+            launch = self._read()
+            left = [s for s in self._next_sites(launch) if s.region not in refused_regions]
+            if not left:
+                raise self._no_room(launch)
+            site = left[0]
+            order = self._order(launch, site)
+            parameters = {"price": site.price, "request": requests.run_instances(order)}
+            call = self._ledger.intend(launch.token, site.where, parameters)
+            said = self._send(call, before=False)
+            if said is None:
+                return
+            if said.kind == "quota" and any(s.region != site.region for s in left):
+                refused_regions.add(site.region)
+            elif said.kind == "quota":
+                count, vcpus = launch.count, int(self._options["vcpus"])
+                advice = quotas.advice(
+                    self._plan.instance_type, self._plan.spot, count, vcpus, site.region
+                )
+                raise said.error(site.zone, advice)
+            elif said.code in _NOT_KNOWN_YET and not self._given_by_user(said.code):
+                raise self._again(launch, said)
+            elif said.kind != "capacity":
+                raise said.error(site.zone)
+
+    def _check_quota(self) -> None:
+        if self._context.settings.capacity_block or self._context.settings.capacity_reservation:
+            return
+        regions = list(dict.fromkeys(site.region for site in self._sites))
+        if len(regions) == 1:
+            quotas.check(
+                self._context.clients,
+                regions[0],
+                self._plan.instance_type,
+                self._plan.spot,
+                self._intent.count,
+                int(self._options["vcpus"]),
+            )
+
+    def _next_sites(self, launch: Launch) -> list[Site]:
+        tried = {c.where for c in launch.calls[int(launch.notes.get("round", 0)) :]}
+        again = {c.where for c in launch.calls[-1:] if c.detail.get("code") in _NOT_KNOWN_YET}
+        beside = ""
+        others = [each for each in self._ledger.launches(launch.task) if each.token != launch.token]
+        for other in others:
+            if (call := _alive(other)) is not None and not other.ended:
+                beside = call.where
+        return capacity.order(
+            self._sites,
+            tried=tried - again,
+            beside=beside,
+            must_be_beside=bool(self._options.get("beside")),
+            refused_lately=self._refused_lately(),
+        )
+
+    def _refused_lately(self) -> set[str]:
+        since = time.time() - _LATELY_SECONDS
+        return {
+            call.where
+            for launch in self._ledger.launches()
+            for call in launch.calls
+            if call.state == REFUSED and call.at > since and call.detail.get("kind") == "capacity"
+        }
+
+    def _order(self, launch: Launch, site: Site) -> requests.Order:
+        settings, options = self._context.settings, self._options
+        groups, placement_group, tags = self._ensure_groups(launch, site)
+        market = "spot" if self._plan.spot else "on-demand"
+        return requests.Order(
+            instance_type=self._plan.instance_type,
+            count=launch.count,
+            image=str(site.image["id"]),
+            root_device=str(site.image["root_device"]),
+            root_gb=int(site.image["root_gb"]),
+            zone=site.zone,
+            subnet=site.subnet,
+            groups=groups,
+            user_data=str(launch.frozen["user_data"]),
+            tags={**launch.frozen["tags"], PRICE: f"{site.price:.6g}", **tags},
+            cards=tuple(tuple(card) for card in options.get("cards", ())),
+            public_ip=settings.public_ip,
+            market="capacity-block" if settings.capacity_block else market,
+            max_price=self._plan.price_cap if self._plan.spot else None,
+            placement_group=placement_group,
+            reservation=settings.capacity_block or settings.capacity_reservation,
+            instance_profile=settings.instance_profile,
+            name=f"flowlite {options.get('name') or launch.task}",
+        )
+
+    def _ensure_groups(
+        self, launch: Launch, site: Site
+    ) -> tuple[tuple[str, ...], str, dict[str, str]]:
+        """Security groups and placement group for a site, and the tags that volumes want."""
+        known = dict(launch.notes.get("groups", {}))
+        here = dict(known.get(site.region, {}))
+        settings, clients = self._context.settings, self._context.clients
+        tags = launch.frozen["tags"]
+        if settings.security_group:
+            own = settings.security_group
+        else:
+            if "group" not in here:
+                networks = network.callers(clients, settings, site.region, site.vpc)
+                here["group"] = network.ensure_group(
+                    clients, site.region, site.vpc, launch.task, tags, networks
+                )
+                here["networks"] = networks
+            own = here["group"]
+        asked = self._options.get("placement_group")
+        if asked is True and "placement_group" not in here:
+            here["placement_group"] = network.ensure_placement_group(
+                clients, site.region, launch.task, tags
+            )
+        name = here.get("placement_group", "") if asked is True else asked or ""
+        more, about = self._ready_volumes(launch, site, here)
+        self._ledger.note(launch.token, groups={**known, site.region: here})
+        return (own, *more), str(name), about
+
+    def _ready_volumes(
+        self, launch: Launch, site: Site, here: dict[str, Any]
+    ) -> tuple[list[str], dict[str, str]]:
+        if not self._options.get("volumes"):
+            return [], {}
+        from provider_adapters.aws.volumes import tags_for
+
+        if "volumes" not in here:
+            ready, groups = self._context.volumes(site.region).ready(
+                self._options["volumes"], site.vpc
+            )
+            here["volumes"], here["volume_groups"] = ready, groups
+        return list(here["volume_groups"]), tags_for(here["volumes"])
+
+    def _given_by_user(self, code: str) -> bool:
+        settings = self._context.settings
+        if code.startswith("InvalidGroup"):
+            return bool(settings.security_group)
+        return isinstance(settings.placement_group, str)
+
+    def _again(self, launch: Launch, said: Refusal) -> ProviderError:
+        """A group of ours is not known yet: it is made again, and asked again, a few times."""
+        tries = int(launch.notes.get("again", 0)) + 1
+        self._ledger.note(launch.token, again=tries, groups={})
+        if tries > _MOST_AGAIN:
+            return said.error()
+        return CapacityUnavailable("EC2 does not know the security group of the task yet", 1.0)
+
+    # One call
+
+    def _send(self, call: Call, *, before: bool) -> Refusal | None:
+        """Makes a call, or makes it again.
+
+        Args:
+            before: Whether it may have been made already.
+
+        Returns:
+            Why it was refused; None if the machines are there.
+
+        Raises:
+            CapacityUnavailable: Whether it had an effect is not known; to be called again.
+            ProviderError: It cannot be made; if it was never made before, it is settled.
+        """
+        token, region = self._intent.token, region_of(call)
+        try:
+            ec2 = self._context.clients("ec2", region, once=True)
+            told = ec2.run_instances(**call.parameters["request"], ClientToken=call.name)
+        except Exception as error:
+            said = refusal(error, "ec2:RunInstances")
+            if said is None:
+                if not before:
+                    self._ledger.refused(token, call.name, {"message": str(error)})
+                raise
+            return self._refused(call, said, before)
+        made = [instances.read(each, region) for each in told["Instances"]]
+        nodes = {each.id: {"private": each.address, "public": ""} for each in made}
+        self._ledger.made(token, call.name, [each.id for each in made])
+        self._ledger.note(token, nodes=nodes, tries=None)
+        self._context.looks.looked(token)
+        return None
+
+    def _refused(self, call: Call, said: Refusal, before: bool) -> Refusal | None:
+        token = self._intent.token
+        if said.code in ("IdempotentParameterMismatch", "IdempotentInstanceTerminated"):
+            # Something was made under this name; the listing says what.
+            if self._listing.settle(token) is None and _alive(self._read()) is not None:
+                return None
+            raise CapacityUnavailable(f"what {call.name} has made is not listed yet", 2.0)
+        # What is refused before EC2 looks for the name says nothing of an earlier call.
+        conclusive = said.kind in ("capacity", "quota", "refused") and said.code != ""
+        uncertain = said.kind == "uncertain" or (before and not conclusive)
+        if not uncertain:
+            detail = {"code": said.code, "message": said.message, "kind": said.kind}
+            self._ledger.refused(token, call.name, detail)
+            if said.kind in ("throttled", "unreachable"):
+                raise self._later(call, said)
+            return said
+        if said.kind in ("permission", "credentials"):
+            raise said.error(call.where)
+        raise self._later(call, said)
+
+    def _later(self, call: Call, said: Refusal) -> CapacityUnavailable:
+        launch = self._read()
+        tries = int(launch.notes.get("tries", 0)) + 1
+        # A zone that was not really asked is asked again.
+        start = min(int(launch.notes.get("round", 0)), len(launch.calls))
+        self._ledger.note(
+            launch.token,
+            tries=tries,
+            round=len(launch.calls) if launch.open_call is None else start,
+        )
+        told = {
+            "throttled": "AWS wants fewer calls just now",
+            "unreachable": "AWS cannot be reached",
+        }.get(said.kind, "whether EC2 has started the machines is not known; it is asked again")
+        return CapacityUnavailable(
+            f"{told} ({said.code}: {said.message})", min(_MOST_PAUSE, 0.5 * 2**tries)
+        )
+
+    def _no_room(self, launch: Launch) -> ProviderError:
+        """All zones of the round have refused."""
+        start = int(launch.notes.get("round", 0))
+        said: dict[str, Mapping[str, Any]] = {c.where: c.detail for c in launch.calls[start:]}
+        rounds = int(launch.notes.get("rounds", 0))
+        what = f"{launch.count} × {self._plan.instance_type}"
+        where = "; ".join(
+            f"{name.partition('/')[2]}: {detail.get('message')} ({detail.get('code')})"
+            for name, detail in said.items()
+        )
+        if said and all(detail.get("code") in _FOR_GOOD for detail in said.values()):
+            return ProviderError(f"EC2 has no {what}: {where}. Try another region or type")
+        self._ledger.note(launch.token, round=len(launch.calls), rounds=rounds + 1)
+        return CapacityUnavailable(
+            f"EC2 has no room for {what} just now ({where})", capacity.pause(rounds)
+        )
+
+
+def _alive(launch: Launch) -> Call | None:
+    """The call whose machines the launch waits for or has; None if there is none, or they are over."""
+    call = launch.made
+    return None if call is None or call.detail.get("over") else call

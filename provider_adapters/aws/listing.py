@@ -1,0 +1,164 @@
+"""What exists: EC2's listing by our tags, with what the ledger knows and the listing does not show yet."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+
+from flowlite.errors import FlowError, PermissionRefused, ProviderError
+from flowlite.provider import Instance
+from provider_adapters.aws import instances, requests
+from provider_adapters.aws.context import HOME, Context, region_of, zone_of
+from provider_adapters.aws.errors import explained
+from provider_adapters.rented.ledger import Call, Launch
+
+_PAGE = 1000
+# Another process that is at a launch right now settles it itself.
+_PATIENCE = 1.0
+PENDING = "pending-"
+
+
+class Listing:
+    """The instances of one FLOW_HOME, and those of others."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def mine(self, task: str | None = None) -> list[Instance]:
+        """The instances of this FLOW_HOME: of one task, or of all. Raises ProviderError."""
+        launches = [each for each in self._context.ledger.launches(task) if not each.ended]
+        regions = self.regions(launches)
+        waiting = self._settle(launches)
+        filters = {"tag__flowlite__home": self._context.home_id}
+        if task is not None:
+            filters["tag__flowlite__task"] = task
+        found: dict[str, Instance] = {}
+        for region in regions:
+            found |= {each.id: each for each in self._describe(region, filters)}
+        known = {each.token: each for each in self._context.ledger.launches(task)}
+        mine = {name: _with_notes(each, known) for name, each in found.items()}
+        for each in [*self._not_listed_yet(known.values(), mine), *waiting]:
+            mine.setdefault(each.id, each)
+        return sorted(mine.values(), key=lambda each: each.id)
+
+    def others(self) -> list[Instance]:
+        """What was launched from other FLOW_HOMEs and still exists. Raises ProviderError."""
+        found = []
+        for region in self.regions([]):
+            filters: dict[str, str | Sequence[str]] = {
+                "tag_key": HOME,
+                "instance_state_name": instances.ALIVE,
+            }
+            found += [
+                each
+                for each in self._describe(region, filters)
+                if each.data["home"] != self._context.home_id
+            ]
+        return sorted(found, key=lambda each: each.id)
+
+    def regions(self, launches: Iterable[Launch]) -> list[str]:
+        """Where to look: where something was launched, and where something would be."""
+        used = [region_of(call) for launch in launches for call in launch.calls]
+        asked = list(self._context.settings.region)
+        try:
+            own = asked or [self._context.clients.region]
+        except FlowError:
+            own = []
+        return [region for region in dict.fromkeys([*used, *own]) if region]
+
+    def of_token(self, region: str, client_token: str) -> list[Instance]:
+        """What one call has made, as far as the listing shows it. Raises ProviderError."""
+        return self._describe(region, {"client_token": client_token})
+
+    def of_launch(self, region: str, token: str) -> list[Instance]:
+        """What one launch has made, as far as the listing shows it: one call. Raises ProviderError."""
+        filters = {"tag__flowlite__token": token, "tag__flowlite__home": self._context.home_id}
+        return self._describe(region, filters)
+
+    # Inside
+
+    def _describe(self, region: str, filters: Mapping[str, str | Sequence[str]]) -> list[Instance]:
+        ec2 = self._context.clients("ec2", region)
+        with explained("ec2:DescribeInstances", region):
+            pages = ec2.get_paginator("describe_instances").paginate(
+                **requests.describe(**filters), PaginationConfig={"PageSize": _PAGE}
+            )
+            return instances.of_reservations(pages, region)
+
+    def _settle(self, launches: Iterable[Launch]) -> list[Instance]:
+        """Finds out what calls without an answer have made. Those that nobody can know of yet stand for an instance."""
+        waiting = []
+        for launch in launches:
+            if launch.open_call is None:
+                continue
+            try:
+                with self._context.ledger.hold(launch.token, _PATIENCE):
+                    call = self.settle(launch.token)
+            except PermissionRefused:
+                raise
+            except ProviderError:
+                call = launch.open_call
+            if call is not None:
+                waiting.append(
+                    Instance(
+                        id=f"{PENDING}{call.name}",
+                        task_id=launch.task,
+                        state="starting",
+                        data={"region": region_of(call), "zone": zone_of(call)},
+                    )
+                )
+        return waiting
+
+    def settle(self, token: str) -> Call | None:
+        """Looks for what the open call of a launch has made, without making anything.
+
+        Returns:
+            The call, if nobody can know yet.
+        """
+        launch = self._context.ledger.read(token)
+        call = launch.open_call if launch is not None else None
+        if call is None:
+            return None
+        found = self.of_token(region_of(call), call.name)
+        if found:
+            self._context.ledger.made(token, call.name, [each.id for each in found])
+            return None
+        if time.time() - call.at > self._context.settings.listing_lag:
+            # By now it would be listed.
+            self._context.ledger.refused(token, call.name, {"message": "it was never listed"})
+            return None
+        return call
+
+    def _not_listed_yet(
+        self, launches: Iterable[Launch], listed: dict[str, Instance]
+    ) -> list[Instance]:
+        """What was made so lately that it may be missing in the listing."""
+        lag = self._context.settings.listing_lag
+        found = []
+        for launch in launches:
+            for call in launch.calls:
+                if launch.ended or time.time() - call.at > lag:
+                    continue
+                found += [
+                    Instance(
+                        id=name,
+                        task_id=launch.task,
+                        state="starting",
+                        price_per_hour=float(call.parameters.get("price", 0.0)),
+                        data={"region": region_of(call), "zone": zone_of(call)},
+                    )
+                    for name in call.ids
+                    if name not in listed
+                ]
+        return found
+
+
+def _with_notes(instance: Instance, known: dict[str, Launch]) -> Instance:
+    """An instance with what first contact has told of it."""
+    launch = known.get(str(instance.data["token"]))
+    if launch is None:
+        return instance
+    met = launch.notes.get("met", {}).get(instance.id, {})
+    mounts = launch.notes.get("mounts", [])
+    data = {**instance.data, **met, "mounts": mounts}
+    return Instance.from_json({**instance.to_json(), "data": data})

@@ -1,0 +1,246 @@
+"""Where nodes are on the network: subnets, who may log in to them, and the groups of one task."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from flowlite.errors import ConfigError, ProviderError
+from provider_adapters.aws import requests
+from provider_adapters.aws.errors import code_of, explained
+from provider_adapters.aws.session import Clients
+from provider_adapters.aws.settings import AwsSettings
+
+CHECK_IP = "https://checkip.amazonaws.com"
+_SECONDS = 5.0
+# Never reached: a datagram socket that is connected sends nothing.
+_FAR_AWAY = ("198.51.100.1", 9)
+
+
+def group_name(task: str) -> str:
+    """The name of a task's security group, and of its placement group."""
+    return f"flowlite-{task}"
+
+
+# Subnets
+
+
+def ask_subnets(clients: Clients, settings: AwsSettings, region: str) -> list[dict[str, str]]:
+    """{"subnet", "zone", "vpc", "cidr"} of the subnets that nodes may be in, one for each zone. Raises ConfigError."""
+    ec2 = clients("ec2", region)
+    with explained("ec2:DescribeSubnets", region):
+        if settings.subnet:
+            asked: dict[str, Any] = {
+                "Filters": [{"Name": "subnet-id", "Values": list(settings.subnet)}]
+            }
+        else:
+            asked = {"Filters": [{"Name": "default-for-az", "Values": ["true"]}]}
+        pages = ec2.get_paginator("describe_subnets").paginate(**asked)
+        told = [each for page in pages for each in page["Subnets"]]
+    if not told:
+        what = (
+            f"no subnet of [aws] subnet ({', '.join(settings.subnet)}) is in {region}"
+            if settings.subnet
+            else f"{region} has no default VPC with subnets"
+        )
+        raise ConfigError(
+            f"{what}; set [aws] subnet to subnets of {region}, or make a default VPC: aws ec2 create-default-vpc "
+            f"--region {region}"
+        )
+    found: dict[str, dict[str, str]] = {}
+    for each in sorted(told, key=lambda each: -int(each.get("AvailableIpAddressCount", 0))):
+        zone = str(each["AvailabilityZone"])
+        found.setdefault(
+            zone,
+            {
+                "subnet": str(each["SubnetId"]),
+                "zone": zone,
+                "vpc": str(each["VpcId"]),
+                "cidr": str(each.get("CidrBlock", "")),
+            },
+        )
+    return [found[zone] for zone in sorted(found)]
+
+
+def zone_of_reservation(clients: Clients, region: str, name: str) -> str:
+    """The zone of a capacity reservation or block. Raises ProviderError, ConfigError."""
+    with explained("ec2:DescribeCapacityReservations", region):
+        told = clients("ec2", region).describe_capacity_reservations(CapacityReservationIds=[name])[
+            "CapacityReservations"
+        ]
+    if not told:
+        raise ConfigError(f"there is no capacity reservation {name} in {region}; correct [aws]")
+    return str(told[0]["AvailabilityZone"])
+
+
+# Who may log in
+
+
+def callers(clients: Clients, settings: AwsSettings, region: str, vpc: str) -> list[str]:
+    """The networks that SSH is let in from. Raises ProviderError.
+
+    The setting `ssh_from`; else, where nodes are reached by their private addresses, the network they are in; else the
+    address by which AWS sees this machine.
+    """
+    if settings.ssh_from:
+        return list(settings.ssh_from)
+    if settings.jump or not settings.public_ip:
+        return _networks_of(clients, region, vpc)
+    return [f"{own_address(clients.endpoint('ec2', region))}/32"]
+
+
+def own_address(endpoint: str) -> str:
+    """The address of this machine as the nodes will see it. Raises ProviderError."""
+    host = urllib.parse.urlsplit(endpoint).hostname or ""
+    if _is_near(host):
+        # A rehearsal: no address is translated on the way.
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, suppress(OSError):
+            probe.connect(_FAR_AWAY)
+            return str(probe.getsockname()[0])
+        return "127.0.0.1"
+    # SSH goes straight to the nodes, so no proxy for HTTP may come between.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(CHECK_IP, timeout=_SECONDS) as answer:
+            return str(ipaddress.IPv4Address(answer.read(64).decode().strip()))
+    except (OSError, ValueError) as error:
+        raise ProviderError(
+            f"the address from which this machine reaches the nodes is not known ({CHECK_IP}: {error}); set [aws] "
+            "ssh_from, as in '203.0.113.7/32'"
+        ) from error
+
+
+def _is_near(host: str) -> bool:
+    if host == "localhost":
+        return True
+    with suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return False
+
+
+def _networks_of(clients: Clients, region: str, vpc: str) -> list[str]:
+    with explained("ec2:DescribeVpcs", region):
+        told = clients("ec2", region).describe_vpcs(VpcIds=[vpc])["Vpcs"]
+    blocks = [
+        each["CidrBlock"]
+        for one in told
+        for each in one.get("CidrBlockAssociationSet") or [{"CidrBlock": one["CidrBlock"]}]
+    ]
+    return list(dict.fromkeys(str(block) for block in blocks))
+
+
+# Groups of one task
+
+
+def ensure_group(
+    clients: Clients,
+    region: str,
+    vpc: str,
+    task: str,
+    tags: Mapping[str, str],
+    networks: Sequence[str],
+) -> str:
+    """The id of the task's security group in a VPC, made if it is not there. Raises ProviderError."""
+    ec2 = clients("ec2", region)
+    name = group_name(task)
+    made = requests.security_group(name, vpc, tags)
+    with explained("ec2:CreateSecurityGroup", region):
+        try:
+            group = str(ec2.create_security_group(**made)["GroupId"])
+        except Exception as error:
+            if code_of(error) != "InvalidGroup.Duplicate":
+                raise
+            group = _group_id(ec2, region, vpc, name)
+    admit(clients, region, group, networks)
+    with explained("ec2:AuthorizeSecurityGroupEgress", region):
+        _unless_there(ec2.authorize_security_group_egress, requests.egress(group))
+    return group
+
+
+def admit(clients: Clients, region: str, group: str, networks: Sequence[str]) -> None:
+    """Lets SSH in from some networks, and everything from the nodes themselves."""
+    ec2 = clients("ec2", region)
+    wanted = requests.ingress(group, networks)
+    with explained("ec2:AuthorizeSecurityGroupIngress", region):
+        if _unless_there(ec2.authorize_security_group_ingress, wanted):
+            return
+        # One of them was there, so that none was added.
+        for each in wanted["IpPermissions"]:
+            one = {"GroupId": group, "IpPermissions": [each]}
+            _unless_there(ec2.authorize_security_group_ingress, one)
+
+
+def _unless_there(call: Any, request: Mapping[str, Any]) -> bool:
+    try:
+        call(**request)
+    except Exception as error:
+        if code_of(error) != "InvalidPermission.Duplicate":
+            raise
+        return False
+    return True
+
+
+def _group_id(ec2: Any, region: str, vpc: str, name: str) -> str:
+    filters = {"group-name": name, "vpc-id": vpc}
+    with explained("ec2:DescribeSecurityGroups", region):
+        told = ec2.describe_security_groups(
+            Filters=[{"Name": key, "Values": [value]} for key, value in filters.items()]
+        )["SecurityGroups"]
+    if not told:
+        raise ProviderError(f"the security group {name} is being made in {region}; try again")
+    return str(told[0]["GroupId"])
+
+
+def ensure_placement_group(
+    clients: Clients, region: str, task: str, tags: Mapping[str, str]
+) -> str:
+    """The name of the task's cluster placement group, made if it is not there. Raises ProviderError."""
+    name = group_name(task)
+    with explained("ec2:CreatePlacementGroup", region):
+        try:
+            clients("ec2", region).create_placement_group(**requests.placement_group(name, tags))
+        except Exception as error:
+            if code_of(error) != "InvalidPlacementGroup.Duplicate":
+                raise
+    return name
+
+
+def remove_groups(
+    clients: Clients, region: str, group: str | None, placement_group: str | None
+) -> bool:
+    """Removes a task's groups, as far as nothing uses them any more; whether they are gone."""
+    gone = True
+    if group:
+        gone = _remove(
+            clients("ec2", region).delete_security_group,
+            {"GroupId": group},
+            "ec2:DeleteSecurityGroup",
+            region,
+        )
+    if placement_group:
+        gone = remove_placement_group(clients, region, placement_group) and gone
+    return gone
+
+
+def remove_placement_group(clients: Clients, region: str, name: str) -> bool:
+    """Removes a placement group, unless something is in it; whether it is gone."""
+    delete = clients("ec2", region).delete_placement_group
+    return _remove(delete, {"GroupName": name}, "ec2:DeletePlacementGroup", region)
+
+
+def _remove(call: Any, request: Mapping[str, Any], action: str, region: str) -> bool:
+    with explained(action, region):
+        try:
+            call(**request)
+        except Exception as error:
+            code = code_of(error)
+            if code in ("DependencyViolation", "InvalidPlacementGroup.InUse"):
+                return False
+            if code not in ("InvalidGroup.NotFound", "InvalidPlacementGroup.Unknown"):
+                raise
+    return True

@@ -1,0 +1,349 @@
+"""From what was asked for to a type, its zones, its image and its price: the plan for EC2, and every refusal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from flowlite import pythons
+from flowlite.errors import CapExceeded, ConfigError
+from flowlite.provider import Plan
+from provider_adapters.aws import market, network, requests
+from provider_adapters.aws.catalog import Catalog, price_problem
+from provider_adapters.aws.images import find_image
+from provider_adapters.aws.kinds import Machine, Wanted, nearest
+from provider_adapters.aws.market import Choice
+from provider_adapters.aws.session import Clients
+from provider_adapters.aws.settings import REGION, ZONE, AwsSettings
+from provider_adapters.rented.node import lease_seconds
+
+if TYPE_CHECKING:
+    from flowlite.spec import TaskConfig
+    from provider_adapters.aws.volumes import Planned
+
+# Booting and ending are paid for, too; of a cap on the cost, so much at most is kept for them.
+_AROUND_SECONDS, _AROUND_SHARE = 300.0, 0.2
+_SUBNET_SECONDS = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Planner:
+    """What plans are made with.
+
+    Attributes:
+        catalog: Gives the catalog of a region.
+        volumes: Looks at the volumes of a task in a region.
+    """
+
+    settings: AwsSettings
+    clients: Clients
+    catalog: Callable[[str], Catalog]
+    volumes: Callable[[str, TaskConfig], Planned]
+
+    def plan(self, config: TaskConfig) -> Plan:
+        """The plan of a task.
+
+        Raises:
+            ConfigError: An option cannot be honoured on EC2.
+            CapExceeded: Nothing fits below the caps.
+            ProviderError: AWS does not tell what is needed.
+        """
+        regions, zone = self.regions(config.region)
+        spot = wants_spot(config, self.settings)
+        wanted = wanted_of(config, spot)
+        volumes = self.volumes(regions[0], config) if config.volumes else None
+        if config.volumes:
+            # They are in one region.
+            regions = regions[:1]
+        tied = volumes.zones if volumes else ()
+        if reservation := self.settings.capacity_block or self.settings.capacity_reservation:
+            tied = (*tied, network.zone_of_reservation(self.clients, regions[0], reservation))
+            regions = regions[:1]
+        only = self._only_zones(zone, tied)
+        found = self._choose(config, wanted, spot, regions, only)
+        first = found[0]
+        _check_interfaces(first.machine, wanted, self.settings)
+        places = [self._place(choice) for choice in found]
+        price = 0.0 if self.settings.capacity_block else max(choice.price for choice in found)
+        cap = _price_cap(config, found) if spot else None
+        zones = [each["zone"] for place in places for each in place["zones"]]
+        return Plan(
+            provider="aws",
+            instance_type=first.machine.name,
+            region=zones[0] if len(zones) == 1 else ", ".join(place["region"] for place in places),
+            num_instances=config.num_instances,
+            processes_per_node=config.workers_per_node,
+            gpu=first.machine.gpu,
+            gpus_per_node=first.machine.gpus,
+            price_per_hour=price,
+            spot=spot,
+            price_cap=cap,
+            max_run_seconds=_max_run_seconds(config, max(price, cap or 0.0)),
+            max_cost=config.max_cost,
+            notes=(*(volumes.notes if volumes else ()), *self._notes(config, first, spot)),
+            options={
+                "places": places,
+                "vcpus": first.machine.vcpus,
+                "cards": [list(card) for card in first.machine.cards] if wanted.efa else [],
+                "beside": wanted.efa or bool(self.settings.placement_group),
+                "placement_group": _placement_group(self.settings, wanted),
+                "volumes": [dict(each) for each in volumes.volumes] if volumes else [],
+                "workdir": config.workdir,
+                "lease": lease_seconds(_longest_pause(config), self.settings.lease),
+                "name": config.name or "",
+                **_python(config),
+                "container": {"image": config.image} if config.image else None,
+            },
+        )
+
+    # Where
+
+    def regions(self, asked: str | None) -> tuple[list[str], str]:
+        """The regions to launch in, and the one zone if a zone was asked for. Raises ConfigError."""
+        if asked:
+            if found := ZONE.fullmatch(asked):
+                return [found[1] or found[2]], asked
+            if not REGION.fullmatch(asked):
+                raise ConfigError(
+                    f"region: {asked!r} is no region of AWS; give one as in 'us-east-1', or a zone as in 'us-east-1a'"
+                )
+            return [asked], ""
+        regions = list(self.settings.region) or [each for each in [self.clients.region] if each]
+        if not regions:
+            raise ConfigError(
+                "no region of AWS is set: give region=, set [aws] region or AWS_REGION, or run `aws configure`"
+            )
+        return regions, ""
+
+    def _only_zones(self, asked: str, tied: Sequence[str]) -> set[str] | None:
+        """The zones that count; None for all. Raises ConfigError."""
+        bounds = [{asked}] if asked else []
+        bounds += [set(self.settings.zones)] if self.settings.zones else []
+        bounds += [{each} for each in tied]
+        if not bounds:
+            return None
+        common = set.intersection(*bounds)
+        if not common:
+            said = [f"region {asked}"] if asked else []
+            said += (
+                [f"[aws] zones ({', '.join(self.settings.zones)})"] if self.settings.zones else []
+            )
+            said += [f"volumes and reservations (in {', '.join(tied)})"] if tied else []
+            raise ConfigError(f"no zone is left: {' and '.join(said)} have none in common")
+        return common
+
+    def subnets(self, region: str) -> list[dict[str, str]]:
+        """The subnets of a region that nodes may be in."""
+        asked = " ".join(self.settings.subnet) or "default"
+        found: list[dict[str, str]] = self.catalog(region).remembered(
+            f"subnets {asked}",
+            _SUBNET_SECONDS,
+            lambda: network.ask_subnets(self.clients, self.settings, region),
+        )
+        return found
+
+    def _place(self, choice: Choice) -> dict[str, Any]:
+        """A region of the plan: its zones in the order in which they are tried, and its image."""
+        by_zone = {each["zone"]: each for each in self.subnets(choice.region)}
+        zones = list(self.settings.zones) or list(choice.zones)
+        image = find_image(self.catalog(choice.region), self.clients, self.settings, choice.machine)
+        return {
+            "region": choice.region,
+            "image": image,
+            "zones": [
+                {
+                    "zone": zone,
+                    "subnet": by_zone[zone]["subnet"],
+                    "vpc": by_zone[zone]["vpc"],
+                    "price": choice.zones[zone],
+                }
+                for zone in zones
+                if zone in choice.zones
+            ],
+        }
+
+    # What
+
+    def _choose(
+        self,
+        config: TaskConfig,
+        wanted: Wanted,
+        spot: bool,
+        regions: Sequence[str],
+        only: set[str] | None,
+    ) -> list[Choice]:
+        """One type, in each region that has it below the cap. Raises ConfigError, CapExceeded, ProviderError."""
+        fitting = {region: market.fitting(self.catalog(region), wanted) for region in regions}
+        if not any(fitting.values()):
+            raise ConfigError(self._nothing_fits(wanted, regions[0]))
+        found: list[Choice] = []
+        for region, machines in fitting.items():
+            usable = {each["zone"] for each in self.subnets(region)} if machines else set()
+            zones = usable if only is None else usable & only
+            found += market.choices(self.catalog(region), machines, spot=spot, zones=zones)
+        if not found:
+            raise self._nowhere(fitting, spot, only)
+        below = [each for each in found if _below(each, config.max_price_per_hour)]
+        if not below and not self.settings.capacity_block:
+            raise CapExceeded(_too_dear(config, found, spot))
+        first = (below or found)[0]
+        same = [each for each in below or found if each.machine.name == first.machine.name]
+        # The regions in the order in which the user has them, not by their price.
+        return sorted(same, key=lambda each: regions.index(each.region))
+
+    def _nothing_fits(self, wanted: Wanted, region: str) -> str:
+        machines = self.catalog(region).machines(wanted)
+        near = "; ".join(
+            f"{m.name} ({m.gpu_text or f'{m.vcpus} vCPUs, {m.memory_gb:g} GB'}): {wanted.misfit(m)}"
+            for m in nearest(machines, wanted)
+        )
+        return (
+            f"no type of EC2 in {region} has {wanted.words()}{f'. The nearest: {near}' if near else ''}. `flow offers` "
+            "shows what there is"
+        )
+
+    def _nowhere(
+        self, fitting: dict[str, list[Machine]], spot: bool, only: set[str] | None
+    ) -> Exception:
+        region, machines = next((r, m) for r, m in fitting.items() if m)
+        names = [machine.name for machine in machines]
+        catalog = self.catalog(region)
+        there = catalog.zones(names)
+        where = sorted({zone for zones in there.values() for zone in zones})
+        if not where:
+            return ConfigError(f"{names[0]} is offered in no zone of {region}; try another region")
+        if only is not None and not only & set(where):
+            return ConfigError(
+                f"{names[0]} is offered in {', '.join(where)}, not in {', '.join(sorted(only))}"
+            )
+        if not {each["zone"] for each in self.subnets(region)} & set(where):
+            return ConfigError(
+                f"{names[0]} is offered in {', '.join(where)}, and no subnet that may be used is there; "
+                "set [aws] subnet"
+            )
+        if spot:
+            return ConfigError(
+                f"{names[0]} has no spot price in {region} now; ask for it on demand (spot=False)"
+            )
+        return price_problem(names[0], region)
+
+    def _notes(self, config: TaskConfig, choice: Choice, spot: bool) -> list[str]:
+        notes = []
+        if self.settings.capacity_block:
+            notes.append(
+                "a capacity block is paid in advance; the hours of its machines cost nothing more"
+            )
+        if spot and config.spot is None:
+            notes.append(
+                "priority low means spot: the machines may be taken away with two minutes' notice"
+            )
+        if config.priority == "high":
+            notes.append("EC2 has no tier above on demand; priority high is the same as med there")
+        if config.keep_warm:
+            notes.append("keep_warm has no effect on EC2; the machines are given back at the end")
+        if (
+            config.gpu is None
+            and choice.machine.vcpus > (config.cpu or 0)
+            and config.cpu is not None
+        ):
+            notes.append(f"{choice.machine.name} has {choice.machine.vcpus} vCPUs")
+        return notes
+
+
+# What follows from the options
+
+
+def wants_spot(config: TaskConfig, settings: AwsSettings) -> bool:
+    """Whether the machines are to be on spot. Raises ConfigError."""
+    reserved = settings.capacity_reservation or settings.capacity_block
+    if reserved and config.spot:
+        raise ConfigError(
+            f"spot: {reserved} is a reservation, which is not used on spot; leave one of them out"
+        )
+    if reserved:
+        return False
+    return config.spot if config.spot is not None else config.priority == "low"
+
+
+def wanted_of(config: TaskConfig, spot: bool) -> Wanted:
+    """What each machine must be. Raises ConfigError."""
+    between = config.internode_interconnect
+    if between in ("InfiniBand", "RoCE"):
+        raise ConfigError(
+            f"internode_interconnect: EC2 has no {between}; its fast network is 'EFA'"
+        )
+    return Wanted(
+        gpu=config.gpu_request,
+        cpu=config.cpu,
+        memory=config.memory,
+        efa=between == "EFA",
+        link=config.intranode_interconnect or "",
+        spot=spot,
+    )
+
+
+def _check_interfaces(machine: Machine, wanted: Wanted, settings: AwsSettings) -> None:
+    count = requests.interface_count(machine.cards) if wanted.efa else 1
+    if count > 1 and settings.public_ip:
+        raise ConfigError(
+            f"internode_interconnect: EFA on {machine.name} takes {count} network interfaces, and EC2 gives no public "
+            "address to such a machine. Set [aws] public_ip = false, subnet = a private subnet with a way out (NAT), "
+            "and jump = a host in that network that you can log in to (leave jump out if you are in the network)"
+        )
+
+
+def _placement_group(settings: AwsSettings, wanted: Wanted) -> str | bool:
+    """A group of the user's, or whether one is made."""
+    if settings.placement_group is None:
+        # Reservations are placed already.
+        return wanted.efa and not (settings.capacity_block or settings.capacity_reservation)
+    return settings.placement_group
+
+
+def _below(choice: Choice, cap: float | None) -> bool:
+    return cap is None or choice.price <= cap
+
+
+def _price_cap(config: TaskConfig, found: Sequence[Choice]) -> float | None:
+    """What is sent as the highest price on spot: the cap, or the price on demand, above which spot never goes."""
+    listed = [each.on_demand for each in found if each.on_demand is not None]
+    bounds = [b for b in (config.max_price_per_hour, max(listed, default=None)) if b is not None]
+    return min(bounds, default=None)
+
+
+def _too_dear(config: TaskConfig, found: Sequence[Choice], spot: bool) -> str:
+    cheapest = min(found, key=lambda each: each.price)
+    how = "on spot just now" if spot else "on demand"
+    return (
+        f"max_price_per_hour is ${config.max_price_per_hour:.2f}, and the cheapest that fits, "
+        f"{cheapest.machine.name} in {cheapest.region}, costs ${cheapest.price:.2f} per hour {how}; raise the cap"
+        + ("" if spot else ", or try spot=True (`flow offers --spot` shows the prices)")
+    )
+
+
+def _max_run_seconds(config: TaskConfig, price: float) -> float | None:
+    """The longest run. Raises CapExceeded."""
+    bounds = [] if config.max_run_seconds is None else [config.max_run_seconds]
+    if (paid := paid_seconds(config.max_cost, price, config.num_instances)) is not None:
+        bounds.append(paid - min(_AROUND_SECONDS, _AROUND_SHARE * paid))
+    return min(bounds, default=None)
+
+
+def paid_seconds(max_cost: float | None, price: float, count: int) -> float | None:
+    """Seconds for which a cap pays a gang; None for no end."""
+    if max_cost is None or price * count <= 0:
+        return None
+    return max_cost / (price * count) * 3600
+
+
+def _longest_pause(config: TaskConfig) -> float:
+    """Seconds that may lie between two attempts, in which no agent lives."""
+    retries = config.retries
+    return float(retries.max_delay) if retries.max_retries and retries.delay else 0.0
+
+
+def _python(config: TaskConfig) -> dict[str, Any]:
+    """Which Python the agent had best run in, and what is to be made where that is not enough."""
+    order = pythons.order(config)
+    return {"minor": order and pythons.minor_of(order["python"]), "python_spec": order}

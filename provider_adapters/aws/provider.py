@@ -1,0 +1,202 @@
+"""`AwsProvider`: nodes are EC2 instances, launched all at once in one zone, with an end that is built into them."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import socket
+import urllib.parse
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flowlite import config as settings_of
+from flowlite.errors import FlowError, NodeUnreachable, PermissionRefused
+from flowlite.provider import (
+    Finding,
+    Instance,
+    LaunchIntent,
+    NodeSettings,
+    Offer,
+    Plan,
+    Provider,
+    VolumeInfo,
+)
+from provider_adapters.aws.context import Context
+from provider_adapters.aws.settings import AwsSettings
+
+if TYPE_CHECKING:
+    from flowlite.connect.base import Connection
+    from flowlite.spec import TaskConfig
+    from provider_adapters.aws.listing import Listing
+    from provider_adapters.aws.planning import Planner
+    from provider_adapters.aws.volumes import Volumes
+
+_BESIDE_SECONDS = 3.0
+_WORDS_OF_AWS = ("AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_ROLE_ARN", "AWS_ENDPOINT_URL")
+
+
+class AwsProvider(Provider):
+    """AWS EC2: gangs in one zone, on demand, on spot or in a reservation."""
+
+    name = "aws"
+
+    def __init__(self, home: Path | None = None) -> None:
+        self._home = home or settings_of.home()
+
+    # Before anything is launched
+
+    def plan(self, config: TaskConfig) -> Plan:
+        return self._planner().plan(config)
+
+    def offers(
+        self,
+        gpu: str | None = None,
+        num_instances: int = 1,
+        *,
+        spot: bool | None = None,
+        region: str | None = None,
+    ) -> list[Offer]:
+        from provider_adapters.aws.offers import offers_of
+
+        return offers_of(self._planner(), gpu, num_instances, spot, region)
+
+    def configured(self) -> bool:
+        return self._is_used()
+
+    def check(self) -> list[Finding]:
+        from provider_adapters.aws.checking import Checking
+
+        if importlib.util.find_spec("boto3") is None:
+            return [Finding("boto3", False, "it is not installed: pip install 'flowlite[aws]'")]
+        return Checking(self._context, self._planner()).findings()
+
+    def policy(self) -> dict[str, Any]:
+        """The least IAM policy that the adapter works under; what `flow aws policy` prints."""
+        from provider_adapters.aws.policy import policy
+
+        return policy()
+
+    # Instances
+
+    def launch(self, intent: LaunchIntent) -> list[Instance]:
+        from provider_adapters.aws.launching import Launching
+
+        return Launching(self._context, self._listing, intent).run()
+
+    def list_instances(self, task_id: str | None = None) -> list[Instance]:
+        if task_id is None and not self._is_used():
+            return []
+        from provider_adapters.aws.ending import Ending
+
+        listed = self._listing.mine(task_id)
+        ending = Ending(self._context)
+        if task_id is None:
+            ending.tidy_all(listed)
+        else:
+            ending.tidy(task_id, listed)
+        return listed
+
+    def others(self) -> list[Instance]:
+        return self._listing.others() if self._is_used() else []
+
+    def sweep(self, live: Collection[str], *, dry_run: bool = False) -> list[str]:
+        from provider_adapters.aws.ending import Ending
+
+        return Ending(self._context).sweep(live, dry_run=dry_run) if self._is_used() else []
+
+    def terminate(self, instances: Sequence[Instance]) -> None:
+        from provider_adapters.aws.ending import Ending
+
+        Ending(self._context).end(instances)
+
+    def answers_beside(self, instances: Sequence[Instance]) -> str:
+        from provider_adapters.aws.roaming import let_in_again
+
+        # Our own address may be another one than at the launch.
+        let_in_again(self._context, {each.task_id for each in instances})
+        with suppress(FlowError, OSError):
+            region = str(instances[0].data["region"])
+            address = urllib.parse.urlsplit(self._context.clients.endpoint("ec2", region))
+            port = address.port or (443 if address.scheme == "https" else 80)
+            with socket.create_connection((address.hostname or "", port), _BESIDE_SECONDS):
+                return f"EC2 ({address.hostname})"
+        return ""
+
+    def connect(self, instance: Instance) -> Connection:
+        if "place" not in instance.data:
+            raise NodeUnreachable(f"{instance.id} has not answered yet since it was launched")
+        return self._context.contact.connect(instance.data)
+
+    def node_settings(self, plan: Plan, instance: Instance) -> NodeSettings:
+        from provider_adapters.rented.node import node_settings
+
+        return node_settings(
+            plan,
+            instance,
+            preemption="ec2" if plan.spot else None,
+            lease_seconds=float(plan.options.get("lease", self._context.settings.lease)),
+            volumes=tuple(instance.data.get("mounts", ())),
+        )
+
+    # Volumes
+
+    def create_volume(self, name: str, size_gb: float | None, interface: str) -> VolumeInfo:
+        zones = self._context.settings.zones
+        return self._volumes().create(name, size_gb, interface, zones)
+
+    def list_volumes(self) -> list[VolumeInfo]:
+        return self._volumes().list() if self._is_used() else []
+
+    def delete_volume(self, name: str) -> None:
+        self._volumes().delete(name)
+
+    # Inside
+
+    @functools.cached_property
+    def _context(self) -> Context:
+        return Context(self._home, AwsSettings.read(settings_of.load_settings()))
+
+    @functools.cached_property
+    def _listing(self) -> Listing:
+        from provider_adapters.aws.listing import Listing
+
+        return Listing(self._context)
+
+    def _planner(self) -> Planner:
+        from provider_adapters.aws.planning import Planner
+
+        context = self._context
+        return Planner(
+            settings=context.settings,
+            clients=context.clients,
+            catalog=context.catalog,
+            volumes=lambda region, config: context.volumes(region).plan(config),
+        )
+
+    def _volumes(self) -> Volumes:
+        return self._context.volumes(self._planner().regions(None)[0][0])
+
+    def _is_used(self) -> bool:
+        """Whether there is anything to look at: who has no account need not wait for AWS, nor hear of it."""
+        if (self._home / "aws" / "launches").is_dir():
+            return True
+        if importlib.util.find_spec("boto3") is None:
+            return False
+        files = Path.home() / ".aws"
+        known = any(os.environ.get(name) for name in _WORDS_OF_AWS) or files.is_dir()
+        if not known and not settings_of.load_settings().provider_options("aws"):
+            return False
+        try:
+            return bool(self._planner().regions(None)[0]) and self._has_credentials()
+        except FlowError:
+            return False
+
+    def _has_credentials(self) -> bool:
+        try:
+            self._context.clients("ec2", self._planner().regions(None)[0][0])
+        except PermissionRefused:
+            return False
+        return True

@@ -1,0 +1,97 @@
+"""Quotas of vCPUs: one number for each group of families, on demand and on spot apart."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from flowlite.errors import ProviderError, QuotaExceeded
+from provider_adapters.aws.errors import explained
+from provider_adapters.aws.session import Clients
+
+_STANDARD = frozenset("acdhimrtz")
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """One quota of the account in a region, as the Service Quotas console has it."""
+
+    code: str
+    name: str
+
+
+_ON_DEMAND = {
+    "p": Quota("L-417A185B", "Running On-Demand P instances"),
+    "g": Quota("L-DB2E81BA", "Running On-Demand G and VT instances"),
+    "": Quota("L-1216C47A", "Running On-Demand Standard (A, C, D, H, I, M, R, T, Z) instances"),
+}
+_SPOT = {
+    "p": Quota("L-7212CCBC", "All P4, P3 and P2 Spot Instance Requests"),
+    "p5": Quota("L-C4BD4855", "All P5 Spot Instance Requests"),
+    "g": Quota("L-3819A6DF", "All G and VT Spot Instance Requests"),
+    "": Quota("L-34B43A08", "All Standard (A, C, D, H, I, M, R, T, Z) Spot Instance Requests"),
+}
+
+
+def quota_of(instance_type: str, spot: bool) -> Quota | None:
+    """The quota a type counts against; None where that is not known."""
+    found = re.match(r"([a-z]+)(\d+)", instance_type)
+    if found is None:
+        return None
+    letters, number = found[1], int(found[2])
+    if letters == "p" and spot:
+        # Which quota newer families count against on spot is not documented.
+        return _SPOT["p5" if number == 5 else "p"] if number <= 5 else None
+    table = _SPOT if spot else _ON_DEMAND
+    if letters in ("p", "g", "vt"):
+        return table["p" if letters == "p" else "g"]
+    return table[""] if letters[0] in _STANDARD and len(letters) == 1 else None
+
+
+def allowed(clients: Clients, region: str, quota: Quota) -> float | None:
+    """vCPUs that the account may have; None where AWS does not tell."""
+    try:
+        with explained("servicequotas:GetServiceQuota", region):
+            told = clients("service-quotas", region).get_service_quota(
+                ServiceCode="ec2", QuotaCode=quota.code
+            )
+        return float(told["Quota"]["Value"])
+    except (ProviderError, KeyError):
+        # Whether it is enough, the launch itself will tell.
+        return None
+
+
+def check(
+    clients: Clients, region: str, instance_type: str, spot: bool, count: int, vcpus: int
+) -> None:
+    """Raises QuotaExceeded if so many machines of a type can never be had."""
+    quota = quota_of(instance_type, spot)
+    if quota is None:
+        return
+    value = allowed(clients, region, quota)
+    if value is not None and value < count * vcpus:
+        raise QuotaExceeded(too_small(quota, region, instance_type, value, count, vcpus))
+
+
+def too_small(
+    quota: Quota, region: str, instance_type: str, value: float, count: int, vcpus: int
+) -> str:
+    """Why, and where more is asked for."""
+    return (
+        f"{count} × {instance_type} are {count * vcpus} vCPUs, and the account may have {value:g} in {region}: quota "
+        f"{quota.code} ({quota.name}). Ask for more in the Service Quotas console, or with: aws service-quotas "
+        f"request-service-quota-increase --service-code ec2 --quota-code {quota.code} --region {region} "
+        f"--desired-value {count * vcpus}"
+    )
+
+
+def advice(instance_type: str, spot: bool, count: int, vcpus: int, region: str) -> str:
+    """What to ask for once EC2 has refused for its quota."""
+    quota = quota_of(instance_type, spot)
+    need = f"{count} × {instance_type} are {count * vcpus} vCPUs"
+    if quota is None:
+        return f"{need}; ask for more in the Service Quotas console, service EC2"
+    return (
+        f"{need}; they count against quota {quota.code} ({quota.name}) of {region}, with all else that runs there. Ask "
+        "for more in the Service Quotas console"
+    )

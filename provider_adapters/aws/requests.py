@@ -1,0 +1,230 @@
+"""What is sent to EC2, made of plain values: no call is made here, and the same values give the same request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+# In the same call as the machines: what was tagged later would be lost by a crash in between.
+_TAGGED = ("instance", "volume", "network-interface")
+ALL_TRAFFIC = "-1"
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One gang, or a part of it, in one zone.
+
+    Attributes:
+        cards: For each network card the kinds of interface it takes, where EFA is wanted; () for none.
+        max_price: On spot, US dollars per instance and hour at most; None for no limit of ours.
+        market: "on-demand", "spot" or "capacity-block".
+        placement_group: Name of a cluster placement group, "".
+        reservation: Id of a capacity reservation or block, "".
+    """
+
+    instance_type: str
+    count: int
+    image: str
+    root_device: str
+    root_gb: int
+    zone: str
+    subnet: str
+    groups: tuple[str, ...]
+    user_data: str
+    tags: Mapping[str, str]
+    cards: tuple[tuple[str, ...], ...] = ()
+    public_ip: bool = True
+    market: str = "on-demand"
+    max_price: float | None = None
+    placement_group: str = ""
+    reservation: str = ""
+    instance_profile: str = ""
+    name: str = field(default="flowlite")
+
+
+def run_instances(order: Order) -> dict[str, Any]:
+    """RunInstances for an order, all machines or none; without its ClientToken."""
+    request: dict[str, Any] = {
+        "ImageId": order.image,
+        "InstanceType": order.instance_type,
+        "MinCount": order.count,
+        "MaxCount": order.count,
+        "Placement": _placement(order),
+        "NetworkInterfaces": interfaces(order),
+        "BlockDeviceMappings": [
+            {
+                "DeviceName": order.root_device,
+                "Ebs": {
+                    "VolumeSize": order.root_gb,
+                    "VolumeType": "gp3",
+                    "DeleteOnTermination": True,
+                },
+            }
+        ],
+        "MetadataOptions": {
+            "HttpEndpoint": "enabled",
+            "HttpTokens": "required",
+            # Containers are one hop further away.
+            "HttpPutResponseHopLimit": 2,
+        },
+        "InstanceInitiatedShutdownBehavior": "terminate",
+        "UserData": order.user_data,
+        "TagSpecifications": [
+            {"ResourceType": kind, "Tags": as_tags({"Name": order.name, **order.tags})}
+            for kind in (*_TAGGED, *(("spot-instances-request",) if order.market == "spot" else ()))
+        ],
+    }
+    if order.market == "spot":
+        request["InstanceMarketOptions"] = {"MarketType": "spot", "SpotOptions": _spot(order)}
+    if order.market == "capacity-block":
+        request["InstanceMarketOptions"] = {"MarketType": "capacity-block"}
+    if order.reservation:
+        target = {"CapacityReservationId": order.reservation}
+        request["CapacityReservationSpecification"] = {"CapacityReservationTarget": target}
+    if order.instance_profile:
+        kind = "Arn" if order.instance_profile.startswith("arn:") else "Name"
+        request["IamInstanceProfile"] = {kind: order.instance_profile}
+    return request
+
+
+def interfaces(order: Order) -> list[dict[str, Any]]:
+    """The network interfaces of each machine: one, or one for each card that takes EFA."""
+    # Only the first has addresses; EFA's own traffic needs none.
+    first: dict[str, Any] = {
+        "DeviceIndex": 0,
+        "SubnetId": order.subnet,
+        "Groups": list(order.groups),
+    }
+    kinds = _efa_kinds(order.cards)
+    if len(kinds) <= 1:
+        # With several interfaces, EC2 gives no public address.
+        first["AssociatePublicIpAddress"] = order.public_ip
+    if kinds and kinds[0] != "interface":
+        first["InterfaceType"] = kinds[0]
+    if len(kinds) > 1:
+        first["NetworkCardIndex"] = 0
+    others = [
+        {
+            "DeviceIndex": 1,
+            "NetworkCardIndex": card,
+            "InterfaceType": kind,
+            "SubnetId": order.subnet,
+            "Groups": list(order.groups),
+        }
+        for card, kind in enumerate(kinds)
+        if card > 0 and kind != "interface"
+    ]
+    for each in [first, *others]:
+        each["DeleteOnTermination"] = True
+    return [first, *others]
+
+
+def interface_count(cards: Sequence[Sequence[str]]) -> int:
+    """Interfaces that a machine with EFA on all its cards has."""
+    kinds = _efa_kinds(cards)
+    return 1 + sum(kind != "interface" for kind in kinds[1:])
+
+
+def _efa_kinds(cards: Sequence[Sequence[str]]) -> list[str]:
+    """The kind of interface on each card: EFA wherever it can be, with addresses on the first only."""
+    found = []
+    for index, takes in enumerate(cards):
+        wanted = ("efa",) if index == 0 else ("efa-only", "efa")
+        found.append(next((kind for kind in wanted if kind in takes), "interface"))
+    return found
+
+
+def _placement(order: Order) -> dict[str, str]:
+    group = {"GroupName": order.placement_group} if order.placement_group else {}
+    return {"AvailabilityZone": order.zone, **group}
+
+
+def _spot(order: Order) -> dict[str, str]:
+    price = {} if order.max_price is None else {"MaxPrice": money(order.max_price)}
+    return {
+        "SpotInstanceType": "one-time",
+        "InstanceInterruptionBehavior": "terminate",
+        **price,
+    }
+
+
+def money(dollars: float) -> str:
+    """A price as EC2 takes it, never above what was meant."""
+    return f"{int(dollars * 10_000 + 1e-6) / 10_000:.4f}".rstrip("0").rstrip(".")
+
+
+# Security groups
+
+
+def security_group(name: str, vpc: str, tags: Mapping[str, str]) -> dict[str, Any]:
+    """CreateSecurityGroup for one task."""
+    return {
+        "GroupName": name,
+        "Description": "flowlite: the nodes of one task, and who may log in to them",
+        "VpcId": vpc,
+        "TagSpecifications": [
+            {"ResourceType": "security-group", "Tags": as_tags({"Name": name, **tags})}
+        ],
+    }
+
+
+def ingress(group: str, networks: Sequence[str]) -> dict[str, Any]:
+    """AuthorizeSecurityGroupIngress: everything among the nodes, SSH from these networks."""
+    return {"GroupId": group, "IpPermissions": [among(group), *ssh(networks)]}
+
+
+def egress(group: str) -> dict[str, Any]:
+    """AuthorizeSecurityGroupEgress: to the nodes themselves, which EFA needs beside the rule for the whole world."""
+    return {"GroupId": group, "IpPermissions": [among(group)]}
+
+
+def among(group: str) -> dict[str, Any]:
+    """Everything within a group."""
+    return {"IpProtocol": ALL_TRAFFIC, "UserIdGroupPairs": [{"GroupId": group}]}
+
+
+def ssh(networks: Sequence[str]) -> list[dict[str, Any]]:
+    """SSH from some networks."""
+    old = [{"CidrIp": each, "Description": "flowlite"} for each in networks if ":" not in each]
+    new = [{"CidrIpv6": each, "Description": "flowlite"} for each in networks if ":" in each]
+    port = {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22}
+    return [
+        *([{**port, "IpRanges": old}] if old else []),
+        *([{**port, "Ipv6Ranges": new}] if new else []),
+    ]
+
+
+def placement_group(name: str, tags: Mapping[str, str]) -> dict[str, Any]:
+    """CreatePlacementGroup: machines close together."""
+    return {
+        "GroupName": name,
+        "Strategy": "cluster",
+        "TagSpecifications": [{"ResourceType": "placement-group", "Tags": as_tags(tags)}],
+    }
+
+
+# Listings and ends
+
+
+def describe(**filters: Sequence[str] | str) -> dict[str, Any]:
+    """DescribeInstances by filters: `tag__flowlite__home` stands for `tag:flowlite:home`, `_` for `-`."""
+    return {
+        "Filters": [
+            {
+                "Name": name.replace("__", ":").replace("_", "-"),
+                "Values": [values] if isinstance(values, str) else list(values),
+            }
+            for name, values in filters.items()
+        ]
+    }
+
+
+def as_tags(tags: Mapping[str, str]) -> list[dict[str, str]]:
+    """Tags as AWS wants them."""
+    return [{"Key": key, "Value": value} for key, value in tags.items()]
+
+
+def of_tags(listed: Mapping[str, Any]) -> dict[str, str]:
+    """The tags of something as AWS lists it."""
+    return {tag["Key"]: tag["Value"] for tag in listed.get("Tags") or ()}

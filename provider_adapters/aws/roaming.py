@@ -1,0 +1,29 @@
+"""When this machine has come to another address: the security group lets it in from there, too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+
+from flowlite.errors import FlowError
+from provider_adapters.aws import network
+from provider_adapters.aws.context import Context
+
+
+def let_in_again(context: Context, tasks: Iterable[str]) -> None:
+    """Lets SSH in from where we are now, if that is elsewhere than at the launch. Never fails."""
+    if context.settings.ssh_from or context.settings.jump or not context.settings.public_ip:
+        return
+    with suppress(FlowError):
+        launches = [each for task in tasks for each in context.ledger.launches(task)]
+        for launch in launches:
+            groups = {k: dict(v) for k, v in launch.notes.get("groups", {}).items()}
+            for region, here in groups.items():
+                if launch.ended or not here.get("group"):
+                    continue
+                endpoint = context.clients.endpoint("ec2", region)
+                now = f"{network.own_address(endpoint)}/32"
+                if now not in here.get("networks", ()):
+                    network.admit(context.clients, region, here["group"], [now])
+                    here["networks"] = [*here.get("networks", ()), now]
+                    context.ledger.note(launch.token, groups=groups)

@@ -1,0 +1,92 @@
+"""boto3, as its users know it: profiles, regions, proxies and endpoints; loaded when the first call is made."""
+
+from __future__ import annotations
+
+import importlib.util
+import threading
+from typing import Any
+
+from flowlite.errors import ConfigError, PermissionRefused
+from provider_adapters.aws.settings import AwsSettings
+
+_CONNECT_SECONDS = 10.0
+_READ_SECONDS = 60.0
+_ONCE_SECONDS = 60.0
+_TRIES = 5
+
+
+class Clients:
+    """Clients of AWS's services, one for each service and region. Used by several threads."""
+
+    def __init__(self, settings: AwsSettings) -> None:
+        self._settings = settings
+        self._lock = threading.RLock()
+        self._session: Any = None
+        self._clients: dict[tuple[str, str, bool], Any] = {}
+
+    def __call__(self, service: str, region: str, *, once: bool = False) -> Any:
+        """A client. `once`: a call is sent a single time, whatever comes back.
+
+        Raises:
+            ConfigError: boto3 is not installed, or the profile does not exist.
+            PermissionRefused: There are no credentials.
+        """
+        key = (service, region, once)
+        with self._lock:
+            if key not in self._clients:
+                self._clients[key] = self._make(service, region, once)
+            return self._clients[key]
+
+    @property
+    def session(self) -> Any:
+        """The session of boto3. Raises ConfigError."""
+        with self._lock:
+            if self._session is None:
+                self._session = _make_session(self._settings.profile)
+            return self._session
+
+    @property
+    def region(self) -> str:
+        """The region that boto3 would use, ""."""
+        return str(self.session.region_name or "")
+
+    def endpoint(self, service: str, region: str) -> str:
+        """Where a service is reached."""
+        return str(self(service, region).meta.endpoint_url)
+
+    def _make(self, service: str, region: str, once: bool) -> Any:
+        from botocore.config import Config
+        from botocore.exceptions import BotoCoreError
+
+        config = Config(
+            connect_timeout=_CONNECT_SECONDS,
+            read_timeout=_ONCE_SECONDS if once else _READ_SECONDS,
+            max_pool_connections=16,
+            retries={"mode": "standard", "total_max_attempts": 1 if once else _TRIES},
+        )
+        try:
+            if self.session.get_credentials() is None:
+                raise PermissionRefused(
+                    "there are no credentials for AWS: set AWS_PROFILE or [aws] profile, log in (`aws sso login`), or "
+                    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+                )
+            return self.session.client(
+                service,
+                region_name=region,
+                endpoint_url=self._settings.endpoint_url or None,
+                config=config,
+            )
+        except BotoCoreError as error:
+            raise PermissionRefused(f"the credentials for AWS cannot be used: {error}") from error
+
+
+def _make_session(profile: str) -> Any:
+    if importlib.util.find_spec("boto3") is None:
+        raise ConfigError("the provider aws needs boto3: pip install 'flowlite[aws]'")
+    import boto3
+    from botocore.exceptions import BotoCoreError
+
+    try:
+        return boto3.session.Session(profile_name=profile or None)
+    except BotoCoreError as error:
+        raise ConfigError(f"[aws] profile, or AWS_PROFILE: {error}") from error

@@ -1,0 +1,175 @@
+"""What can be set for EC2: the table `[aws]`, read into checked values. Mistakes are named with file and key."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from flowlite.config import Settings
+from flowlite.errors import ConfigError
+from flowlite.readers import duration_seconds
+from flowlite.suggest import did_you_mean
+
+REGION = re.compile(r"[a-z]{2}(?:-[a-z]+)+-\d")
+ZONE = re.compile(rf"({REGION.pattern})[a-z]|({REGION.pattern})-[a-z]+-\d[a-z]")
+
+
+@dataclass(frozen=True, slots=True)
+class AwsSettings:
+    """`[aws]`.
+
+    Attributes:
+        region: Regions to launch in, in this order; none for what boto3 finds.
+        zones: The only availability zones to use, in this order; none for all.
+        profile: Profile of AWS's own files; "" for what boto3 finds.
+        ami: Image to boot instead of ours.
+        ami_parameter: SSM parameter that names the image.
+        subnet: Subnets to use, at most one for each zone; none for those of the default VPC.
+        security_group: A group of yours instead of one made for each task.
+        root_gb: Size of the root disk in GB; None for enough for the image and 100 GB.
+        instance_profile: Name or ARN of an instance profile; "" for none.
+        placement_group: Name of a cluster placement group of yours; True makes one for each task, None does so where
+            EFA is asked for, False never.
+        capacity_reservation: Id of an On-Demand Capacity Reservation.
+        capacity_block: Id of a Capacity Block.
+        public_ip: Whether nodes get public addresses, by which they are reached.
+        user: Whom to log in as.
+        lease: Seconds after which a node without an agent ends itself.
+        boot_timeout: Seconds until all nodes of a launch must answer.
+        endpoint_url: Where all services are reached instead of AWS.
+        jump: A host on the way to the nodes, as in OpenSSH's ProxyJump.
+        ssh_from: Networks that may log in; none for the address of this machine as AWS sees it.
+        prices: US dollars per hour by instance type, over the list prices.
+        listing_lag: Seconds for which a new instance may be missing in a listing.
+    """
+
+    region: tuple[str, ...] = ()
+    zones: tuple[str, ...] = ()
+    profile: str = ""
+    ami: str = ""
+    ami_parameter: str = ""
+    subnet: tuple[str, ...] = ()
+    security_group: str = ""
+    root_gb: int | None = None
+    instance_profile: str = ""
+    placement_group: str | bool | None = None
+    capacity_reservation: str = ""
+    capacity_block: str = ""
+    public_ip: bool = True
+    user: str = "root"
+    lease: float = 600.0
+    boot_timeout: float = 1200.0
+    endpoint_url: str = ""
+    jump: str = ""
+    ssh_from: tuple[str, ...] = ()
+    prices: Mapping[str, float] = field(default_factory=dict)
+    listing_lag: float = 300.0
+
+    @classmethod
+    def read(cls, settings: Settings) -> AwsSettings:
+        """Reads `[aws]` of all files. Raises ConfigError."""
+        values = {}
+        for key, value in settings.provider_options("aws").items():
+            where = f"{settings.origin_of('aws', key) or 'settings'}: [aws] {key}"
+            if key not in _READ:
+                known = did_you_mean(key, _READ) or f"; known: {', '.join(_READ)}"
+                raise ConfigError(f"{where} is no setting{known}")
+            try:
+                values[key] = _READ[key](value)
+            except ValueError as error:
+                raise ConfigError(f"{where} is {value!r}; give {error}") from None
+        found = cls(**values)
+        if found.capacity_block and found.capacity_reservation:
+            raise ConfigError("[aws] capacity_reservation and capacity_block exclude each other")
+        return found
+
+
+def _text(what: str, pattern: str = r"[^\s]+") -> Callable[[object], str]:
+    def read(value: object) -> str:
+        if not isinstance(value, str) or not re.fullmatch(pattern, value):
+            raise ValueError(what)
+        return value
+
+    return read
+
+
+def _texts(what: str, pattern: str) -> Callable[[object], tuple[str, ...]]:
+    one = _text(f"{what}, or a list of such", pattern)
+
+    def read(value: object) -> tuple[str, ...]:
+        listed = value if isinstance(value, list) else [value]
+        return tuple(dict.fromkeys(one(each) for each in listed))
+
+    return read
+
+
+def _whole(value: object) -> int:
+    if type(value) is not int or not 8 <= value <= 64_000:
+        raise ValueError("a whole number of GB, 8 to 64000")
+    return value
+
+
+def _yes(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("true or false")
+    return value
+
+
+def _seconds(least: float) -> Callable[[object], float]:
+    def read(value: object) -> float:
+        seconds = duration_seconds(value)
+        if seconds < least:
+            raise ValueError(f"at least {least:g} s, as in '10m'")
+        return seconds
+
+    return read
+
+
+def _group(value: object) -> str | bool:
+    return value if isinstance(value, bool) else _text("true, false, or a group's name")(value)
+
+
+def _networks(value: object) -> tuple[str, ...]:
+    try:
+        listed = value if isinstance(value, list) else [value]
+        return tuple(str(ipaddress.ip_network(str(each))) for each in listed)
+    except ValueError:
+        raise ValueError("networks, as in '203.0.113.7/32'") from None
+
+
+def _prices(value: object) -> dict[str, float]:
+    wrong = ValueError("dollars per hour by type, as in [aws.prices] with 'p5.48xlarge' = 55.04")
+    if not isinstance(value, dict):
+        raise wrong
+    for price in value.values():
+        if isinstance(price, bool) or not isinstance(price, int | float) or not 0 < price < 1e5:
+            raise wrong
+    return {str(name): float(price) for name, price in value.items()}
+
+
+_READ: dict[str, Callable[[object], Any]] = {
+    "region": _texts("a region, as in 'us-east-1'", REGION.pattern),
+    "zones": _texts("a zone, as in 'us-east-1a'", r"[a-z0-9-]+[a-z]"),
+    "profile": _text("the name of a profile", r"[^\n]+"),
+    "ami": _text("the id of an image, as in 'ami-0123456789abcdef0'", r"ami-[0-9a-z]+"),
+    "ami_parameter": _text("the name of an SSM parameter", r"/?[A-Za-z0-9_./-]+"),
+    "subnet": _texts("the id of a subnet, as in 'subnet-0123abcd'", r"subnet-[0-9a-z]+"),
+    "security_group": _text("the id of a security group, as in 'sg-0123abcd'", r"sg-[0-9a-z]+"),
+    "root_gb": _whole,
+    "instance_profile": _text("the name or ARN of an instance profile"),
+    "placement_group": _group,
+    "capacity_reservation": _text("an id, as in 'cr-0123abcd'", r"cr-[0-9a-z]+"),
+    "capacity_block": _text("the id of its reservation, as in 'cr-0123abcd'", r"cr-[0-9a-z]+"),
+    "public_ip": _yes,
+    "user": _text("the name of a user", r"[a-z_][a-z0-9_-]*"),
+    "lease": _seconds(60),
+    "boot_timeout": _seconds(1),
+    "endpoint_url": _text("an address, as in 'http://127.0.0.1:5000'", r"https?://[^\s]+"),
+    "jump": _text("a host, as in 'ubuntu@bastion.example.com'"),
+    "ssh_from": _networks,
+    "prices": _prices,
+    "listing_lag": _seconds(0),
+}

@@ -1,0 +1,65 @@
+"""Who we are to machines and clouds: the id of this FLOW_HOME, and the person it belongs to."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import secrets
+import socket
+from contextlib import suppress
+from pathlib import Path
+
+from flowlite.errors import ProviderError
+
+_FILE = "client"
+
+
+def home_id(home: Path) -> str:
+    """The id of a FLOW_HOME: 16 hexadecimal digits, made on first use and never changed.
+
+    Hosts know a lease by it, and what is rented bears it as the tag `flowlite:home`.
+
+    Raises:
+        ProviderError: It cannot be written.
+    """
+    path = home / _FILE
+    try:
+        with suppress(FileNotFoundError):
+            if found := path.read_text().strip():
+                return found
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _make(path, _earlier(home) or secrets.token_hex(8))
+        return path.read_text().strip()
+    except OSError as error:
+        raise ProviderError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def owner() -> str:
+    """`user@machine`, for people who meet what we rent: the tag `flowlite:owner`."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname().partition('.')[0]}"
+
+
+def _earlier(home: Path) -> str:
+    """The id from when only the SSH provider had one: hosts may be leased under it."""
+    with suppress(OSError):
+        return (home / "ssh" / "client").read_text().strip()
+    return ""
+
+
+def _make(path: Path, text: str) -> None:
+    """Writes the file unless somebody else was first; nobody ever sees half of it, also after a power cut."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        with suppress(FileExistsError):
+            os.link(partial, path)
+    finally:
+        partial.unlink()

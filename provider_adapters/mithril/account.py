@@ -1,0 +1,163 @@
+"""The account at Mithril: its key, its project, the SSH key registered there, and whose bids are ours."""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import json
+import socket
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flowlite import config as settings_of
+from flowlite.errors import ConfigError, PermissionRefused
+from flowlite.suggest import did_you_mean
+from provider_adapters.mithril import credentials, requests
+from provider_adapters.mithril.api import ApiRefused, MithrilApi, OutcomeUnknown, Unreachable
+from provider_adapters.mithril.markets import Catalogue
+from provider_adapters.mithril.settings import MithrilSettings, read_settings
+
+if TYPE_CHECKING:
+    import httpx
+
+
+class Account:
+    """What is asked of the API and not of a single bid. Nothing is asked before it is needed.
+
+    Attributes:
+        home: FLOW_HOME.
+        directory: Where this adapter keeps its files.
+    """
+
+    def __init__(self, home: Path, transport: httpx.BaseTransport | None = None) -> None:
+        self.home = home
+        self.directory = home / "mithril"
+        self._transport = transport
+        self._lock = threading.RLock()
+        self._settings: MithrilSettings | None = None
+        self._api: MithrilApi | None = None
+        self._project = ""
+
+    @property
+    def settings(self) -> MithrilSettings:
+        """As the configuration has them. Raises ConfigError."""
+        if self._settings is None:
+            self._settings = read_settings(settings_of.load_settings())
+        return self._settings
+
+    @property
+    def has_key(self) -> bool:
+        """Whether there is a key anywhere. Raises PermissionRefused for one that others may read."""
+        return credentials.is_wanted(self.settings.api_key_file, self.home)
+
+    @property
+    def api(self) -> MithrilApi:
+        """The API, with the account's key. Raises PermissionRefused."""
+        with self._lock:
+            if self._api is None:
+                key = credentials.find_key(self.settings.api_key_file, self.home)
+                if key is None:
+                    raise PermissionRefused(
+                        f"no API key of Mithril was found: {credentials.how_to_give_one(self.home)}"
+                    )
+                self._api = MithrilApi(self.settings.api_url, key, transport=self._transport)
+            return self._api
+
+    @property
+    def catalogue(self) -> Catalogue:
+        """What can be had, and its price."""
+        return Catalogue(self.settings.api_url, lambda: self.api, self.directory / "markets.json")
+
+    # The project
+
+    @property
+    def project(self) -> str:
+        """Id of the project. Raises ConfigError where it is not clear which."""
+        with self._lock:
+            if not self._project:
+                wanted = self.settings.project
+                self._project = wanted if wanted.startswith("proj_") else self._look_up(wanted)
+            return self._project
+
+    def _look_up(self, wanted: str) -> str:
+        file = self.directory / "project.json"
+        # Of another account, the same name means something else.
+        marks = f"{self.api.url}|{wanted}|{self._key_mark()}"
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            kept = json.loads(file.read_bytes())
+            if kept["of"] == marks:
+                return str(kept["project"])
+        found = choose_project(self.api.get("/v2/projects"), wanted)
+        with suppress(OSError):
+            from flowlite.node.config import write_atomically
+
+            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_atomically(file, json.dumps({"of": marks, "project": found}))
+        return found
+
+    def _key_mark(self) -> str:
+        key = credentials.find_key(self.settings.api_key_file, self.home)
+        return hashlib.sha256(key.value.encode()).hexdigest()[:12] if key else ""
+
+    # Our SSH key
+
+    def ssh_key(self, public_key: str, home_id: str) -> str:
+        """Id of our public key at Mithril, registered if it is not.
+
+        Raises:
+            Unreachable: Whether it is registered is not known; to be asked again.
+        """
+        known = self.registered(public_key)
+        if known:
+            return known
+        body = requests.ssh_key(self.project, requests.ssh_key_name(home_id), public_key)
+        try:
+            return str(self.api.post("/v2/ssh-keys", body)["fid"])
+        except OutcomeUnknown as error:
+            found = self.registered(public_key)
+            if found:
+                return found
+            raise Unreachable(f"our SSH key is not registered yet: {error}") from error
+
+    def forget_ssh_key(self, public_key: str) -> bool:
+        """Removes our public key from Mithril if no bid uses it; whether it was removed."""
+        known = self.registered(public_key)
+        try:
+            return bool(known) and self.api.delete(f"/v2/ssh-keys/{known}")
+        except ApiRefused:
+            # A bid that has not ended yet needs it.
+            return False
+
+    def registered(self, public_key: str) -> str:
+        """Id of our public key at Mithril, found by its content; "" if it is not there."""
+        listed = self.api.get("/v2/ssh-keys", {"project": self.project})
+        wanted = public_key.split()[:2]
+        same = (str(k["fid"]) for k in listed if str(k["public_key"]).split()[:2] == wanted)
+        return next(same, "")
+
+
+def choose_project(listed: list[dict[str, Any]], wanted: str) -> str:
+    """Id of the project with that name, or of the only one. Raises ConfigError."""
+    names = {str(each["name"]): str(each["fid"]) for each in listed}
+    if wanted:
+        if wanted not in names:
+            guess = did_you_mean(wanted, names) or f"; there is {', '.join(names) or 'none'}"
+            raise ConfigError(f"[mithril] project: this account has no project {wanted!r}{guess}")
+        return names[wanted]
+    if len(listed) != 1:
+        have = f"has {len(listed)} projects: {', '.join(names)}" if listed else "has no project"
+        raise ConfigError(
+            f"the account at Mithril {have}; name the one to use with `project` under [mithril], or MITHRIL_PROJECT"
+        )
+    return str(listed[0]["fid"])
+
+
+def owner() -> str:
+    """Who we are, for people who find our bids: user@host."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = "?"
+    return f"{user}@{socket.gethostname().partition('.')[0]}"

@@ -1,0 +1,57 @@
+"""Where the account's key is looked for, and how texts of the provider are kept free of keys."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from flowlite import credentials
+from flowlite.credentials import Key
+from flowlite.errors import PermissionRefused
+
+VARIABLE = "MITHRIL_API_KEY"
+_ANY_KEY = re.compile(r"fkey_[A-Za-z0-9_-]+")
+
+
+def find_key(api_key_file: str, home: Path) -> Key | None:
+    """The account's key: from the environment, a file (0600), or the keyring; None if there is none anywhere.
+
+    Args:
+        api_key_file: The setting of that name, "" for the usual file.
+        home: FLOW_HOME.
+
+    Raises:
+        PermissionRefused: A file with a key can be read by others, or what was found is not a key.
+    """
+    return credentials.find_key(
+        "mithril", variable=VARIABLE, file=api_key_file or None, usual=usual_file(home)
+    )
+
+
+def is_wanted(api_key_file: str, home: Path) -> bool:
+    """Whether there is a key to use. A keyring that cannot be opened has none of ours."""
+    try:
+        return find_key(api_key_file, home) is not None
+    except PermissionRefused:
+        if os.environ.get(VARIABLE) or api_key_file or usual_file(home).exists():
+            raise
+        return False
+
+
+def usual_file(home: Path) -> Path:
+    """Where the key is looked for when nothing else was set."""
+    return home / "keys" / "mithril"
+
+
+def how_to_give_one(home: Path) -> str:
+    """What to do when there is no key."""
+    return (
+        f"set {VARIABLE}, or write the key to {usual_file(home)} (mode 0600), or to the file that `api_key_file` under "
+        f"[mithril] names, or put it into the keyring (`keyring set {credentials.SERVICE} mithril`)"
+    )
+
+
+def masked(text: str) -> str:
+    """A text of the provider without any key in it."""
+    return _ANY_KEY.sub("fkey_…", text)

@@ -1,0 +1,141 @@
+"""Giving machines back: the bid is ended, which ends the bill, and the key that the leader had is revoked.
+
+A bid is one thing. Mithril takes back all its machines or none, so whoever ends one of them ends all.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from flowlite.errors import ProviderError
+from flowlite.provider import Instance
+from provider_adapters.mithril import bids, costs, nodekey, requests
+from provider_adapters.rented.ledger import Call, Launch
+
+if TYPE_CHECKING:
+    from provider_adapters.mithril.bids import Bid
+    from provider_adapters.mithril.settling import Settling
+    from provider_adapters.mithril.workplace import Workplace
+
+# A launch that never got anything, and that nobody ended, is forgotten after so long.
+_FORGOTTEN_SECONDS = 86400.0
+
+
+class Ending:
+    """The ends of one FLOW_HOME's bids."""
+
+    def __init__(self, place: Workplace, settling: Settling) -> None:
+        self._place = place
+        self._settling = settling
+
+    def terminate(self, instances: Sequence[Instance]) -> None:
+        """Asks for the end of the bids these belong to. Raises ProviderError."""
+        launches = {each.token: each for each in self._place.ledger.launches()}
+        by_bid = {fid: token for token, each in launches.items() for fid in each.ids}
+        tokens: dict[str, None] = {}
+        foreign: dict[str, str] = {}
+        for instance in instances:
+            bid = str(instance.data.get("bid") or "")
+            token = by_bid.get(bid) or str(instance.data.get("token") or "")
+            if token in launches:
+                tokens[token] = None
+            elif bid:
+                foreign[bid] = str(instance.data.get("bid_name") or "")
+        for token in tokens:
+            if not launches[token].ended:
+                self.end(launches[token])
+        for bid in foreign:
+            bids.end(self._place.account.api, bid)
+        if names := [name for name in foreign.values() if name]:
+            nodekey.revoke_named(self._place.account.api, *names)
+
+    def end(self, launch: Launch) -> None:
+        """Ends all that a launch has made. The listing tells when it is gone. Raises ProviderError."""
+        ledger = self._place.ledger
+        with ledger.hold(launch.token):
+            ledger.note(launch.token, ending=True)
+            self._settling.settle(launch, repeat=False)
+            found = self._settling.confirm(ledger.read(launch.token) or launch)
+            for fid in found.ids:
+                self.end_bid(found, fid)
+            with suppress(ProviderError):
+                self._revoke(found)
+
+    def end_bid(self, launch: Launch, fid: str) -> None:
+        """Ends one bid; one that has ended is no error. Raises ProviderError."""
+        bids.end(self._place.account.api, fid)
+        self._place.seen.pop(launch.token, None)
+
+    def drop(self, launch: Launch, call: Call) -> None:
+        """Ends a bid that is to be followed by another one of the same launch."""
+        ledger = self._place.ledger
+        for fid in call.ids:
+            self.end_bid(launch, fid)
+        with suppress(ProviderError):
+            self._revoke(launch)
+        ledger.made(launch.token, call.name, call.ids, {"dropped": True})
+        nothing = dict.fromkeys(("allocated_at", "key_name", "node_key", "has_key", "revoked"))
+        ledger.note(launch.token, **nothing)
+
+    def conclude(self, launch: Launch, found: Mapping[str, Bid | None]) -> list[Instance] | None:
+        """Closes the books on a launch of which nothing exists any more, once it was handed out or given up.
+
+        Returns:
+            What was handed out, with what it cost to the second; None if the books stay open.
+        """
+        old = time.time() - launch.at > _FORGOTTEN_SECONDS
+        if not (launch.notes.get("given") or launch.notes.get("ending") or old):
+            return None
+        ledger = self._place.ledger
+        with ledger.hold(launch.token), suppress(ProviderError):
+            self._revoke(launch)
+            over = self._ended(launch, found)
+            ledger.note(launch.token, over=[each.to_json() for each in over])
+            ledger.end(launch.token)
+            for name in {name for bid in found.values() if bid for name in bid.machines}:
+                self._place.contact.forget(name)
+            self._place.looks.forget(launch.token)
+            return over
+        return None
+
+    # Inside
+
+    def _revoke(self, launch: Launch) -> None:
+        notes, api = launch.notes, self._place.account.api
+        if notes.get("revoked") or not notes.get("key_name"):
+            return
+        if notes.get("node_key"):
+            nodekey.revoke(api, str(notes["node_key"]))
+        else:
+            # It may have been made by one who was killed before it could say so.
+            nodekey.revoke_named(api, str(notes["key_name"]))
+        self._place.ledger.note(launch.token, revoked=True)
+
+    def _ended(self, launch: Launch, found: Mapping[str, Bid | None]) -> list[Instance]:
+        """What was handed out, with what it cost to the second."""
+        account = self._place.account
+        given = [Instance.from_json(each) for each in launch.notes.get("given", ())]
+        over = []
+        for fid, bid in found.items():
+            mine = [each for each in given if each.data.get("bid") == fid]
+            if not mine or bid is None:
+                continue
+            bill = costs.bill_of(account.api, launch.frozen["project"], fid, time.time())
+            over += [ended(each, bid, bill.get(each.id)) for each in mine]
+        return over
+
+
+def ended(instance: Instance, bid: Bid, bill: costs.Charged | None) -> Instance:
+    """A machine that is gone: why, and what it cost."""
+    status = str(bid.machines.get(instance.id, {}).get("status", "STATUS_TERMINATED"))
+    why = requests.TAKEN_AWAY.get(status, "" if status == "STATUS_TERMINATED" else status)
+    found = replace(instance, state="ended", why=why, preempted=status in requests.TAKEN_AWAY)
+    if bill is None:
+        return found
+    return replace(
+        found, launched_at=bill.since, ended_at=bill.until or time.time(), price_per_hour=bill.price
+    )

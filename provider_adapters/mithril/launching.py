@@ -1,0 +1,340 @@
+"""From an intent to machines that answer: one bid for all of them, placed once, looked at until it is ready or fails.
+
+A launch is called again and again with the same token, and does not wait itself. What it has come to is in the ledger:
+
+    frozen      what every bid of the launch is made from: script, host key, price, volumes
+    calls       the bids that were placed, each under a name of its own; the last one that was not dropped counts
+    notes       "allocated_at", "node_key", "given": the machines that were handed out, as they were then
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from flowlite.errors import CapacityUnavailable, NodeUnreachable, ProviderError
+from flowlite.node.roster import assign_ranks
+from flowlite.provider import Instance, LaunchIntent, Plan
+from provider_adapters.mithril import bids, costs, disks, nodekey, requests
+from provider_adapters.mithril.bids import Bid
+from provider_adapters.mithril.markets import read_price
+from provider_adapters.mithril.settling import Settling
+from provider_adapters.rented.contact import Met, NotYet, Place
+from provider_adapters.rented.ledger import Call, Launch
+
+if TYPE_CHECKING:
+    from provider_adapters.mithril.ending import Ending
+    from provider_adapters.mithril.workplace import Workplace
+
+_LOOK = 2.0
+_PRICE_SECONDS = 30.0
+_PAUSED = "the bid {name} is paused at Mithril: resume it in its console, or cancel the task (`flow cancel {task}`)"
+
+
+class Launching:
+    """The launches of one FLOW_HOME."""
+
+    def __init__(self, place: Workplace, settling: Settling, ending: Ending) -> None:
+        self._place = place
+        self._settling = settling
+        self._ending = ending
+        self._prices: dict[str, tuple[float, str]] = {}
+
+    def run(self, intent: LaunchIntent) -> list[Instance]:
+        """The machines of an intent, all of them, as soon as all answer.
+
+        Raises:
+            CapacityUnavailable: Not yet; the bid goes on.
+            ProviderError: Never so; nothing of it goes on.
+        """
+        ledger = self._place.ledger
+        with ledger.hold(intent.token):
+            launch = ledger.begin(
+                intent.token, intent.task_id, intent.count, lambda: self._place.freeze(intent)
+            )
+            if launch.ended or launch.notes.get("ending"):
+                raise ProviderError(f"the launch {intent.token} has been ended before")
+            if launch.notes.get("given"):
+                return given(launch)
+            call = self._bid(launch)
+            return self._look(intent, ledger.read(intent.token) or launch, call)
+
+    # The bid
+
+    def _bid(self, launch: Launch) -> Call:
+        """The bid that counts, placed if there is none."""
+        if launch.open_call is not None:
+            self._settling.settle(launch, repeat=True)
+            launch = self._place.ledger.read(launch.token) or launch
+        if (call := current(launch)) is not None:
+            return call
+        self._end_older(launch)
+        body = self._prepare(launch)
+        return self._settling.place_bid(launch, body)
+
+    def _prepare(self, launch: Launch) -> dict[str, Any]:
+        """The bid's body without name and script; what it needs is made first."""
+        frozen, account = launch.frozen, self._place.account
+        key = account.ssh_key(frozen["public_key"], self._place.home_id)
+        volumes = self._place.volumes.ensure(frozen["volumes"], frozen["region"])
+        return requests.bid(
+            name="",
+            project=frozen["project"],
+            region=frozen["region"],
+            instance_type=frozen["type_id"],
+            count=launch.count,
+            limit_price=frozen["limit_price"],
+            ssh_keys=[key],
+            volumes=volumes,
+        )
+
+    def _end_older(self, launch: Launch) -> None:
+        """Ends bids of the same task that have lost machines: they would win new ones that nobody asked for."""
+        for other in self._place.ledger.launches(launch.task):
+            if other.token == launch.token or other.ended:
+                continue
+            found = bids.fetch(self._place.account.api, self._place.account.project, other.ids)
+            for bid in found.values():
+                if bid is None or bid.over or not broken(other, bid):
+                    continue
+                if bid.status == requests.PAUSED:
+                    raise CapacityUnavailable(
+                        _PAUSED.format(name=bid.name, task=launch.task), _LOOK
+                    )
+                self._ending.end_bid(other, bid.fid)
+
+    # Looking at it
+
+    def _look(self, intent: LaunchIntent, launch: Launch, call: Call) -> list[Instance]:
+        looks, token = self._place.looks, launch.token
+        known = self._place.seen.get(token)
+        if known is None or looks.due(token):
+            account = self._place.account
+            found = bids.fetch(account.api, account.project, call.ids[:1])
+            known = found[call.ids[0]]
+            looks.looked(token)
+            if known is None:
+                self._unknown(launch, call)
+            else:
+                self._place.seen[token] = known
+        if known is None:
+            raise self._wait(launch, "the bid was placed, and is not listed yet")
+        return self._judge(intent, launch, call, known)
+
+    def _unknown(self, launch: Launch, call: Call) -> None:
+        if time.time() - call.at > self._place.account.settings.listing_lag:
+            self._place.ledger.made(launch.token, call.name, call.ids, {"dropped": True})
+            raise ProviderError(f"Mithril does not know the bid {call.detail.get('name')} any more")
+
+    def _judge(self, intent: LaunchIntent, launch: Launch, call: Call, bid: Bid) -> list[Instance]:
+        if bid.status == requests.TERMINATED:
+            self._ending.end(launch)
+            raise ProviderError(
+                f"the bid {bid.name} was ended by somebody else before its machines were ready"
+            )
+        if bid.status == requests.PAUSED:
+            raise self._wait(launch, _PAUSED.format(name=bid.name, task=launch.task))
+        if bid.gone:
+            self._lost(launch, call, bid)
+        if bid.status == requests.OPEN or not bid.live:
+            raise self._wait(launch, self._auction(launch, bid))
+        if bid.status == requests.PREEMPTING:
+            raise self._wait(launch, "Mithril takes the machines away before they were ready")
+        return self._meet(intent, launch, bid)
+
+    def _lost(self, launch: Launch, call: Call, bid: Bid) -> None:
+        """Machines are gone before all were ready. Raises: to be tried again with another bid, or failed."""
+        failed = {name: m for name, m in bid.gone.items() if m["status"] not in requests.TAKEN_AWAY}
+        if failed:
+            self._ending.end(launch)
+            told = ", ".join(f"{m['name']} ({name}: {m['status']})" for name, m in failed.items())
+            raise ProviderError(f"died while starting: {told}; all machines of the bid were ended")
+        self._ending.drop(launch, call)
+        name, machine = next(iter(bid.gone.items()))
+        why = requests.TAKEN_AWAY[machine["status"]]
+        raise self._wait(launch, f"{name} is gone before it was ready ({why}); it is bid anew")
+
+    def _auction(self, launch: Launch, bid: Bid) -> str:
+        frozen = launch.frozen
+        asked_at, price = self._prices.get(launch.token, (0.0, ""))
+        if time.monotonic() - asked_at > _PRICE_SECONDS:
+            query = requests.price_of(frozen["type_id"], frozen["region"], launch.count)
+            answer = self._place.account.api.get("/v2/pricing/current", query)
+            now = read_price(answer, 0.0).now
+            price = f"price now {requests.dollars(now)}, " if now else ""
+            self._prices[launch.token] = (time.monotonic(), price)
+        return (
+            f"waiting for the auction of {launch.count} × {frozen['type_name']} in {frozen['region']}: {price}"
+            f"your limit {requests.dollars(bid.limit_price)} per instance and hour"
+        )
+
+    # The machines
+
+    def _meet(self, intent: LaunchIntent, launch: Launch, bid: Bid) -> list[Instance]:
+        since = launch.notes.get("allocated_at")
+        if since is None:
+            since = time.time()
+            self._place.ledger.note(launch.token, allocated_at=since)
+        names = assign_ranks(bid.live)
+        where = {name: bids.ssh_place(bid.live[name].get("ssh_destination")) for name in names}
+        if len(names) < launch.count or None in where.values():
+            unknown = [name for name in names if where[name] is None]
+            why = dict.fromkeys(unknown, "it has no address yet")
+            self._check_time(launch, bid, since, why)
+            up = len(names) - len(unknown)
+            text = (
+                f"{launch.count - up} of {launch.count} machines are still being started by Mithril"
+            )
+            raise self._wait(launch, text)
+        places = [self._place.where(launch, name, *found) for name, found in where.items() if found]
+        met = self._reach(intent, launch, bid, places, since)
+        disk_of = self._disks(launch, met[0])
+        self._give_key(launch, bid, met[0])
+        return self._give(launch, bid, met, disk_of)
+
+    def _reach(
+        self, intent: LaunchIntent, launch: Launch, bid: Bid, places: list[Place], since: float
+    ) -> list[Met]:
+        minor = Plan.from_json(intent.plan).options.get("minor")
+        found = self._place.contact.reach(places, task=launch.task, minor=minor)
+        missing = {each.id: each for each in found if isinstance(each, NotYet)}
+        wrong = [each for each in missing.values() if each.stage == "wrong"]
+        if wrong:
+            self._ending.end(launch)
+            raise ProviderError(
+                f"{_named(bid, wrong[0].id)} cannot be used: {wrong[0].why}; all machines of the bid were ended"
+            )
+        if missing:
+            self._check_time(launch, bid, since, {each.id: each.why for each in missing.values()})
+            name, first = next(iter(missing.items()))
+            text = (
+                f"{len(missing)} of {launch.count} nodes are still starting ({name}: {first.why})"
+            )
+            raise self._wait(launch, text, addresses_known=True)
+        return [each for each in found if isinstance(each, Met)]
+
+    def _check_time(
+        self, launch: Launch, bid: Bid, since: float, missing: Mapping[str, str]
+    ) -> None:
+        limit = self._place.account.settings.boot_timeout
+        if time.time() - since <= limit:
+            return
+        self._ending.end(launch)
+        told = "; ".join(
+            f"{_named(bid, name)} ({bid.machines[name]['status']}): {why}"
+            for name, why in missing.items()
+        )
+        raise ProviderError(
+            f"not all machines were ready {limit / 60:.0f} minutes after Mithril gave them: "
+            f"{told or 'some never came'}. All were ended. Mithril gives no console output; `boot_timeout` under "
+            "[mithril] waits longer"
+        )
+
+    def _disks(self, launch: Launch, only: Met) -> dict[str, Any]:
+        """Which disk of the one machine each block volume is."""
+        blocks = [each for each in launch.frozen["volumes"] if each["interface"] == "block"]
+        if not blocks:
+            return {}
+        try:
+            with self._place.contact.connect(only.data) as connection:
+                return disks.find(connection, blocks)
+        except NodeUnreachable as error:
+            raise self._wait(launch, f"{only.id} does not answer: {error}") from error
+        except ProviderError:
+            self._ending.end(launch)
+            raise
+
+    def _give_key(self, launch: Launch, bid: Bid, leader: Met) -> None:
+        """Gives the leader the means to end the bid, once."""
+        settings, ledger = self._place.account.settings, self._place.ledger
+        if not settings.node_key or launch.notes.get("has_key"):
+            return
+        api = self._place.account.api
+        ledger.note(launch.token, key_name=bid.name)
+        try:
+            until = nodekey.expiry(time.time(), launch.frozen.get("deadline"))
+            made = nodekey.make(api, bid.name, until)
+            ledger.note(launch.token, node_key=str(made["fid"]))
+            text = nodekey.program(self._place.node_url, bid.fid, str(made["secret"]))
+            with self._place.contact.connect(leader.data) as connection:
+                nodekey.bring(connection, str(leader.data["python"]), text)
+        except (CapacityUnavailable, NodeUnreachable, OSError) as error:
+            raise self._wait(
+                launch, f"the leader has no key yet to end the bid: {error}"
+            ) from error
+        except ProviderError as error:
+            self._ending.end(launch)
+            raise ProviderError(
+                f"the leader cannot be given a key to end the bid by itself: {error}. The bid was ended. "
+                "`node_key = false` under [mithril] goes without; docs/providers/mithril.md says what that means"
+            ) from error
+        ledger.note(launch.token, has_key=True)
+
+    def _give(
+        self, launch: Launch, bid: Bid, met: list[Met], disk_of: dict[str, Any]
+    ) -> list[Instance]:
+        account = self._place.account
+        try:
+            bill = costs.bill_of(account.api, account.project, bid.fid, time.time())
+        except CapacityUnavailable:
+            bill = {}
+        found = [instance_of(launch, bid, each, bill.get(each.id)) for each in met]
+        if disk_of:
+            found = [replace(each, data={**each.data, "disks": disk_of}) for each in found]
+        self._place.ledger.note(launch.token, given=[each.to_json() for each in found])
+        # There is the throw-away key in it, which no machine has any more.
+        self._place.ledger.forget(launch.token, "script")
+        self._place.looks.forget(launch.token)
+        self._place.seen.pop(launch.token, None)
+        return found
+
+    def _wait(
+        self, launch: Launch, text: str, *, addresses_known: bool = False
+    ) -> CapacityUnavailable:
+        pause = self._place.looks.pause(launch.token, addresses_known=addresses_known)
+        return CapacityUnavailable(text, retry_after=min(_LOOK, max(0.1, pause)))
+
+
+# What a launch has come to
+
+
+def current(launch: Launch) -> Call | None:
+    """The call whose bid counts."""
+    kept = [
+        call for call in launch.calls if call.state == "made" and not call.detail.get("dropped")
+    ]
+    return kept[-1] if kept else None
+
+
+def given(launch: Launch) -> list[Instance]:
+    """The machines that were handed out, as they were then."""
+    return [Instance.from_json(each) for each in launch.notes.get("given", ())]
+
+
+def broken(launch: Launch, bid: Bid) -> bool:
+    """Whether a bid has lost one of its machines after they were handed out."""
+    live = bid.live
+    return any(each.id not in live for each in given(launch) if each.data["bid"] == bid.fid)
+
+
+def instance_of(launch: Launch, bid: Bid, met: Met, bill: costs.Charged | None) -> Instance:
+    """A machine that is ready, as the contract has it."""
+    machine = bid.machines[met.id]
+    made = Instance(
+        id=met.id,
+        task_id=launch.task,
+        state="running",
+        address=str(machine.get("private_ip") or met.data["private_address"]),
+        price_per_hour=bid.limit_price,
+        launched_at=float(launch.notes.get("allocated_at") or time.time()),
+        data={**met.data, "bid": bid.fid, "name": str(machine["name"])},
+    )
+    return (
+        made if bill is None else replace(made, launched_at=bill.since, price_per_hour=bill.price)
+    )
+
+
+def _named(bid: Bid, name: str) -> str:
+    return f"{bid.machines[name]['name']} ({name})" if name in bid.machines else name

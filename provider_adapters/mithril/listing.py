@@ -1,0 +1,201 @@
+"""What exists at Mithril and is ours: machines, and bids that may get machines at any time.
+
+A bid without machines is listed as one instance in state "starting" under the bid's id, and one of which it is not
+known whether it was placed, under its name: nothing that can come to cost money is missing here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from flowlite.errors import ProviderError
+from flowlite.provider import Instance
+from provider_adapters.mithril import bids, costs, requests
+from provider_adapters.mithril.bids import Bid
+from provider_adapters.mithril.ending import ended
+from provider_adapters.mithril.launching import broken, given
+from provider_adapters.rented.ledger import Launch
+
+if TYPE_CHECKING:
+    from provider_adapters.mithril.ending import Ending
+    from provider_adapters.mithril.settling import Settling
+    from provider_adapters.mithril.workplace import Workplace
+
+_BILL_SECONDS = 60.0
+_KEEP_SECONDS = 30 * 86400.0
+
+
+class Listing:
+    """The listing of one FLOW_HOME."""
+
+    def __init__(self, place: Workplace, settling: Settling, ending: Ending) -> None:
+        self._place = place
+        self._settling = settling
+        self._ending = ending
+        self._bills: dict[str, tuple[float, dict[str, costs.Charged]]] = {}
+
+    def of_task(self, task: str) -> list[Instance]:
+        """All of one task, with what has ended and what that has cost."""
+        launches = self._place.ledger.launches(task)
+        over = [Instance.from_json(each) for one in launches for each in one.notes.get("over", ())]
+        return [*over, *self._alive([each for each in launches if not each.ended])]
+
+    def of_all(self) -> list[Instance]:
+        """All that may cost money, known to the ledger or only to Mithril."""
+        self._place.ledger.prune(_KEEP_SECONDS)
+        launches = [each for each in self._place.ledger.launches() if not each.ended]
+        if not launches and not self._place.account.has_key:
+            return []
+        found = self._alive(launches)
+        known = {fid for each in self._place.ledger.launches() for fid in each.ids}
+        home = self._place.home_id
+        for bid in self._ours().values():
+            if bid.fid not in known and bid.tags and home.startswith(bid.tags.home[:8]):
+                found += _unknown(bid, bid.tags)
+        return found
+
+    def of_others(self) -> list[Instance]:
+        """What other FLOW_HOMEs have placed with this account."""
+        if not self._place.account.has_key:
+            return []
+        home = self._place.home_id
+        return [
+            _of_other(each, bid, bid.tags)
+            for bid in self._ours().values()
+            if bid.tags and not home.startswith(bid.tags.home[:8])
+            for each in _unknown(bid, bid.tags)
+        ]
+
+    # Inside
+
+    def _ours(self) -> dict[str, Bid]:
+        return bids.ours(self._place.account.api, self._place.account.project)
+
+    def _alive(self, launches: list[Launch]) -> list[Instance]:
+        found: list[Instance] = []
+        settled = []
+        for launch in launches:
+            if launch.open_call is not None:
+                self._settling.settle(launch, repeat=False)
+            settled.append(self._settling.confirm(self._place.ledger.read(launch.token) or launch))
+        views = self._fetch(settled)
+        for launch in settled:
+            mine = {fid: views.get(fid) for fid in launch.ids}
+            there = [*self._listed(launch, mine), *self._doubtful(launch)]
+            over = None
+            if all(each.state == "ended" for each in there):
+                over = self._ending.conclude(launch, mine)
+            found += there if over is None else over
+        return found
+
+    def _fetch(self, launches: list[Launch]) -> dict[str, Bid | None]:
+        by_project: dict[str, list[str]] = {}
+        for launch in launches:
+            by_project.setdefault(str(launch.frozen["project"]), []).extend(launch.ids)
+        found: dict[str, Bid | None] = {}
+        for project, fids in by_project.items():
+            if fids:
+                found |= bids.fetch(self._place.account.api, project, fids)
+        return found
+
+    def _listed(self, launch: Launch, found: Mapping[str, Bid | None]) -> Iterator[Instance]:
+        ages = {fid: time.time() - call.at for call in launch.calls for fid in call.ids}
+        for fid, bid in found.items():
+            if bid is None:
+                # A listing may not know it yet.
+                if ages[fid] < self._place.account.settings.listing_lag:
+                    yield _placeholder(fid, launch.task, fid, launch.token)
+            elif bid.over:
+                yield from (ended(each, bid, None) for each in _of(launch, bid))
+            elif broken(launch, bid):
+                # What is left of it goes with the rest: the whole gang is bid anew.
+                yield from (self._taken(each, bid) for each in _of(launch, bid))
+                yield _placeholder(bid.fid, launch.task, bid.fid, launch.token, bid.name)
+            elif mine := _of(launch, bid):
+                bill = self._bill(launch, bid)
+                yield from (_running(each, bid, bill.get(each.id)) for each in mine)
+            else:
+                yield from _unknown(
+                    bid, requests.Tags(launch.task, self._place.home_id), launch.token
+                )
+
+    def _doubtful(self, launch: Launch) -> Iterator[Instance]:
+        if launch.open_call is not None:
+            name = requests.bid_name(self._place.home_id, launch.open_call.name)
+            yield _placeholder(name, launch.task, "", launch.token, name)
+
+    def _taken(self, instance: Instance, bid: Bid) -> Instance:
+        causes = {m["status"] for m in bid.gone.values()}
+        taken = sorted(causes & set(requests.TAKEN_AWAY))
+        why = requests.TAKEN_AWAY[taken[0]] if taken else ", ".join(sorted(causes))
+        found = ended(instance, bid, None)
+        return replace(found, why=found.why or why, preempted=bool(taken))
+
+    def _bill(self, launch: Launch, bid: Bid) -> dict[str, costs.Charged]:
+        """What it has cost until about now; asked for once a minute."""
+        at, known = self._bills.get(bid.fid, (-_BILL_SECONDS, {}))
+        now = time.monotonic()
+        if now - at >= _BILL_SECONDS:
+            try:
+                project = str(launch.frozen["project"])
+                known = costs.bill_of(self._place.account.api, project, bid.fid, time.time())
+            except ProviderError:
+                # That the machines are there is what matters more.
+                return known
+            self._bills[bid.fid] = (now, known)
+        return known
+
+
+def _of(launch: Launch, bid: Bid) -> list[Instance]:
+    return [each for each in given(launch) if each.data["bid"] == bid.fid]
+
+
+def _running(instance: Instance, bid: Bid, bill: costs.Charged | None) -> Instance:
+    status = str(bid.machines[instance.id]["status"])
+    found = replace(instance, data={**instance.data, "status": status})
+    if bill is None or not bill.since:
+        return found
+    return replace(found, launched_at=bill.since, price_per_hour=bill.price)
+
+
+def _unknown(bid: Bid, tags: requests.Tags, token: str = "") -> list[Instance]:
+    """Machines of a bid that nobody has been given; the bid itself where it has none."""
+    if not bid.live:
+        return [_placeholder(bid.fid, tags.task, bid.fid, token, bid.name)]
+    return [
+        Instance(
+            id=name,
+            task_id=tags.task,
+            state="starting",
+            address=str(machine.get("private_ip") or ""),
+            price_per_hour=bid.limit_price,
+            data={
+                "bid": bid.fid,
+                "bid_name": bid.name,
+                "token": token,
+                "name": str(machine["name"]),
+                "status": str(machine["status"]),
+            },
+        )
+        for name, machine in sorted(bid.live.items())
+    ]
+
+
+def _of_other(instance: Instance, bid: Bid, tags: requests.Tags) -> Instance:
+    """A machine of another FLOW_HOME, with whose it is. Only the start of a machine sets its deadline."""
+    since = requests.unix(bid.machines.get(instance.id, {}).get("created_at"))
+    until = None if since is None or tags.seconds is None else since + tags.seconds
+    about = {"home": tags.home, "owner": tags.owner, "deadline": until}
+    return replace(instance, launched_at=since or 0.0, data={**instance.data, **about})
+
+
+def _placeholder(name: str, task: str, bid: str, token: str, bid_name: str = "") -> Instance:
+    return Instance(
+        id=name,
+        task_id=task,
+        state="starting",
+        data={"bid": bid, "bid_name": bid_name, "token": token, "name": bid_name or name},
+    )

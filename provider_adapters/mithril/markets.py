@@ -1,0 +1,234 @@
+"""What Mithril has: one market for each kind of machine in each region, with its price and what is free."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from flowlite.spec.gpu import KINDS, GpuRequest
+from provider_adapters.mithril import requests
+from provider_adapters.mithril.api import MithrilApi
+
+# Prices move with every auction, each two minutes.
+_FRESH_SECONDS = 60.0
+# GPUs in these sockets are joined by NVLink, through switches.
+_SOCKETS = {"nvlink": "sxm", "nvswitch": "sxm"}
+
+
+@dataclass(frozen=True, slots=True)
+class Market:
+    """Machines of one kind in one region.
+
+    Attributes:
+        type_id: The API's id of the kind; a name may have several.
+        price: US dollars per instance and hour in the last auction.
+        capacity: Instances that are free; what others hold for less may come on top.
+        gpu: Canonical kind ("h100"), or the API's own word for one that no GPU string names.
+    """
+
+    type_id: str
+    name: str
+    region: str
+    price: float
+    capacity: int
+    gpu: str
+    gpus: int
+    gpu_memory_gb: int
+    socket: str
+    cpus: int
+    memory_gb: float
+    network: str = ""
+
+    @property
+    def what(self) -> str:
+        """`8 × h100-80gb sxm5`."""
+        if not self.gpus:
+            return f"{self.cpus} cores"
+        return f"{self.gpus} × {self.gpu}-{self.gpu_memory_gb}gb {self.socket.lower()}".rstrip()
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What machines must be."""
+
+    gpu: GpuRequest | None = None
+    count: int = 1
+    regions: tuple[str, ...] = ()
+    cpu: float | None = None
+    memory_gb: float | None = None
+    socket: str = ""
+    network: str = ""
+
+
+def misfit(market: Market, wish: Wish) -> str:
+    """Why machines of a market will not do, or "". Whether enough are free is another matter."""
+    problem = _gpu_misfit(market, wish.gpu) if wish.gpu else ""
+    if problem:
+        return problem
+    if wish.regions and market.region not in wish.regions:
+        return f"is in {market.region}, not in {' or '.join(wish.regions)}"
+    if wish.cpu and market.cpus < wish.cpu:
+        return f"has {market.cpus} cores, not {wish.cpu:g}"
+    if wish.memory_gb and market.memory_gb < wish.memory_gb:
+        return f"has {market.memory_gb:g} GB of memory, not {wish.memory_gb:g}"
+    socket = _SOCKETS.get(wish.socket.lower(), wish.socket.lower())
+    if socket and not market.socket.lower().startswith(socket):
+        return f"has {market.socket or 'no socket'} between its GPUs, not {wish.socket}"
+    if wish.network.lower() not in ("", "ethernet", market.network.lower()):
+        return f"has {market.network or 'plain Ethernet'} between nodes, not {wish.network}"
+    return ""
+
+
+def _gpu_misfit(market: Market, asked: GpuRequest) -> str:
+    if market.gpu != asked.kind:
+        return f"has {market.what}"
+    if market.gpus != asked.count:
+        return (
+            f"has {market.gpus} GPUs, and {asked.count} were asked for; machines are rented whole"
+        )
+    if asked.memory_gb is not None and market.gpu_memory_gb != asked.memory_gb:
+        return f"its GPUs have {market.gpu_memory_gb} GB, not {asked.memory_gb}"
+    if asked.socket is not None and not market.socket.lower().startswith(asked.socket):
+        return f"its GPUs have the socket {market.socket or '?'}, not {asked.socket}"
+    return ""
+
+
+def choose(markets: Iterable[Market], wish: Wish) -> list[Market]:
+    """Markets that will do: those with enough machines free first, then the cheapest."""
+    fitting = [market for market in markets if not misfit(market, wish)]
+    return sorted(fitting, key=lambda m: (m.capacity < wish.count, m.price, m.region, m.type_id))
+
+
+def nearest(markets: Iterable[Market], wish: Wish, most: int = 8) -> list[tuple[Market, str]]:
+    """Markets that will not do, the most alike first, each with the reason."""
+    found = [(market, problem) for market in markets if (problem := misfit(market, wish))]
+    return sorted(found, key=lambda pair: _distance(pair[0], wish))[:most]
+
+
+def _distance(market: Market, wish: Wish) -> tuple[bool, bool, int, float]:
+    gpu = wish.gpu
+    return (
+        bool(gpu) and market.gpu != gpu.kind if gpu else False,
+        bool(wish.regions) and market.region not in wish.regions,
+        abs(market.gpus - gpu.count) if gpu else 0,
+        market.price,
+    )
+
+
+# Asking
+
+
+class Catalogue:
+    """The markets, kept for a minute in a file.
+
+    Args:
+        url: Where the API is.
+        api: Gives its client, which takes a moment to load.
+    """
+
+    def __init__(self, url: str, api: Callable[[], MithrilApi], file: Path) -> None:
+        self._url = url
+        self._api = api
+        self._file = file
+
+    def markets(self, fresh: float = _FRESH_SECONDS) -> list[Market]:
+        """All of them. Raises ProviderError."""
+        known = self._read(fresh)
+        if known is None:
+            api = self._api()
+            known = markets_of(api.get("/v2/instance-types"), api.get("/v2/spot/availability"))
+            self._keep(known)
+        return known
+
+    def _read(self, fresh: float) -> list[Market] | None:
+        try:
+            kept = json.loads(self._file.read_bytes())
+            if kept["url"] != self._url or not 0 <= time.time() - kept["at"] < fresh:
+                return None
+            return [Market(**each) for each in kept["markets"]]
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def _keep(self, markets: Sequence[Market]) -> None:
+        from flowlite.node.config import write_atomically
+
+        kept = {"url": self._url, "at": time.time(), "markets": [asdict(m) for m in markets]}
+        try:
+            self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_atomically(self._file, json.dumps(kept))
+        except OSError:
+            # Only time is lost.
+            return
+
+
+def markets_of(
+    types: Iterable[Mapping[str, Any]], auctions: Iterable[Mapping[str, Any]]
+) -> list[Market]:
+    """The markets, from the API's kinds of machines and its auctions."""
+    by_id = {str(each["fid"]): each for each in types}
+    found = []
+    for auction in auctions:
+        kind = by_id.get(str(auction["instance_type"]))
+        price = requests.read_dollars(auction["last_instance_price"])
+        if kind is None or price is None:
+            continue
+        found.append(
+            Market(
+                type_id=str(kind["fid"]),
+                name=str(kind["name"]),
+                region=str(auction["region"]),
+                price=price,
+                capacity=int(auction["capacity"]),
+                gpu=kind_of(str(kind["gpu_type"])),
+                gpus=int(kind["num_gpus"]),
+                gpu_memory_gb=int(kind["gpu_memory_gb"]),
+                socket=str(kind["gpu_socket"] or ""),
+                cpus=int(kind["num_cpus"]),
+                memory_gb=float(kind["ram_gb"]),
+                network=str(kind.get("network_type") or ""),
+            )
+        )
+    return found
+
+
+def kind_of(name: str) -> str:
+    """Canonical kind of the API's word for a GPU; its own word where no GPU string names it."""
+    words = re.sub(r"[^a-z0-9]+", " ", name.lower()).split()
+    joined = {"".join(words[i:j]) for i in range(len(words)) for j in range(i + 1, i + 4)}
+    return max((kind for kind in KINDS if kind in joined), key=len, default=name.lower())
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What a gang costs now, in US dollars per instance and hour.
+
+    Attributes:
+        now: The price of the last auction, or the least the market takes where that is more.
+        least: The least that may be bid.
+        free: Instances that are free; None if unknown.
+    """
+
+    now: float
+    least: float
+    free: int | None = None
+
+
+def price_now(api: MithrilApi, market: Market, count: int) -> Price:
+    """Today's price of so many machines. Raises ProviderError."""
+    query = requests.price_of(market.type_id, market.region, count)
+    return read_price(api.get("/v2/pricing/current", query), market.price)
+
+
+def read_price(answer: Mapping[str, Any], otherwise: float) -> Price:
+    """The price in an answer of the API; `otherwise` where it names none."""
+    cents = {key: answer.get(key) for key in ("spot_price_cents", "minimum_price_cents")}
+    spot, least = (None if value is None else int(value) / 100 for value in cents.values())
+    least = least or 0.0
+    free = answer.get("available_capacity")
+    now = max(otherwise if spot is None else spot, least)
+    return Price(now, least, None if free is None else int(free))

@@ -1,0 +1,225 @@
+"""From what was asked for to one bid: the plan, and every refusal. Nothing is made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from flowlite import pythons
+from flowlite.errors import CapExceeded, ConfigError
+from flowlite.provider import Plan
+from provider_adapters.mithril import markets as known
+from provider_adapters.mithril import requests
+from provider_adapters.mithril.markets import Market, Price, Wish
+from provider_adapters.mithril.requests import dollars
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from flowlite.spec import TaskConfig
+    from provider_adapters.mithril.settings import MithrilSettings
+
+# How far a bid goes from the present price towards its ceiling.
+POSITIONS = {"low": 0.0, "med": 0.5, "high": 1.0}
+# The ceiling where no cap is set.
+CEILING = 2.0
+VOLUME_PRICE = 0.08
+"""US dollars per GB and month."""
+
+
+def limit_price(price: Price, priority: str, cap: float | None) -> float:
+    """The price to bid, in US dollars per instance and hour.
+
+    From the present price (low) to the ceiling (high), half-way for med. The ceiling is the cap, or twice the present
+    price without one. What is paid is what the auction comes to, which is never more than this. A cap below the present
+    price is bid as it is.
+
+    Raises:
+        CapExceeded: The cap is below the least that may be bid.
+    """
+    if cap is not None and cap < price.least:
+        raise CapExceeded(
+            f"max_price_per_hour is {dollars(cap)}, and no bid below {dollars(price.least)} per instance and hour is "
+            "taken for this machine; raise the cap, or ask for another machine (`flow offers`)"
+        )
+    ceiling = CEILING * price.now if cap is None else cap
+    if ceiling <= price.now:
+        return requests.round_down(ceiling)
+    wanted = price.now + POSITIONS[priority] * (ceiling - price.now)
+    return min(requests.round_up(wanted), requests.round_down(ceiling))
+
+
+def make_plan(
+    config: TaskConfig,
+    settings: MithrilSettings,
+    project: str,
+    markets: Sequence[Market],
+    volumes: Sequence[Mapping[str, Any]],
+    ask_price: Callable[[Market, int], Price],
+) -> Plan:
+    """The plan of one bid.
+
+    Args:
+        project: Id of the project.
+        markets: All markets.
+        volumes: Volumes of the project, as the API lists them.
+        ask_price: Today's price of so many machines of a market.
+
+    Raises:
+        ConfigError: An option cannot be honoured.
+        CapExceeded: The cap is below what may be bid.
+    """
+    if config.spot is False:
+        raise ConfigError(
+            "spot=False: Mithril sells machines by auction, and they may be taken away when others bid more. Leave the "
+            "option out, or take another provider"
+        )
+    mounts, regions = _volumes(config, volumes)
+    wish = _wish(config, settings, regions)
+    market = _choose(markets, wish, config)
+    price = ask_price(market, config.num_instances)
+    limit = limit_price(price, config.priority, config.max_price_per_hour)
+    order = pythons.order(config)
+    return Plan(
+        provider="mithril",
+        instance_type=market.name,
+        region=market.region,
+        num_instances=config.num_instances,
+        processes_per_node=config.workers_per_node,
+        gpu=market.gpu if config.gpu else "",
+        gpus_per_node=config.gpus_per_node,
+        price_per_hour=min(price.now, limit),
+        spot=True,
+        price_cap=limit,
+        max_run_seconds=config.max_run_seconds,
+        max_cost=config.max_cost,
+        notes=tuple(_notes(config, market, price, limit, mounts)),
+        options={
+            "project": project,
+            "type_id": market.type_id,
+            "limit_price": limit,
+            "volumes": mounts,
+            "minor": order and pythons.minor_of(order["python"]),
+            "python_spec": order,
+            "container": {"image": config.image} if config.image else None,
+            "workdir": config.workdir,
+            "retry_pause": _longest_pause(config),
+        },
+    )
+
+
+def _wish(config: TaskConfig, settings: MithrilSettings, regions: tuple[str, ...]) -> Wish:
+    asked = config.region or settings.region
+    if asked and regions and asked not in regions:
+        raise ConfigError(
+            f"volumes: they lie in {' and '.join(regions)}, and the region is {asked}; a volume can only be used where "
+            "it is"
+        )
+    return Wish(
+        gpu=config.gpu_request,
+        count=config.num_instances,
+        regions=(asked,) if asked else regions,
+        cpu=config.cpu,
+        memory_gb=config.memory,
+        socket=config.intranode_interconnect or "",
+        network=config.internode_interconnect or "",
+    )
+
+
+def _choose(markets: Sequence[Market], wish: Wish, config: TaskConfig) -> Market:
+    fitting = known.choose(markets, wish)
+    if fitting:
+        return fitting[0]
+    regions = {market.region for market in markets}
+    if wish.regions and not regions & set(wish.regions):
+        raise ConfigError(
+            f"region: Mithril has no machines in {' or '.join(wish.regions)}; it has them in "
+            f"{', '.join(sorted(regions)) or 'no region'}"
+        )
+    near = known.nearest(markets, wish, 4)
+    told = "; ".join(f"{m.name} in {m.region} {why}" for m, why in near)
+    raise ConfigError(
+        f"Mithril has no machine for {config.gpu or 'what was asked for'}: {told or 'it lists none at all'}. "
+        "`flow offers` shows what there is"
+    )
+
+
+def _notes(
+    config: TaskConfig, market: Market, price: Price, limit: float, mounts: list[dict[str, Any]]
+) -> list[str]:
+    bid = f"the bid is {dollars(limit)} per instance and hour (priority {config.priority})"
+    notes = [f"{bid}; you pay what the auction comes to, {dollars(price.now)} now"]
+    if limit < price.now:
+        notes = [
+            f"{bid}, below the present price of {dollars(price.now)}: it waits until that falls"
+        ]
+    elif market.capacity < config.num_instances:
+        notes.append(
+            f"{market.capacity} of {config.num_instances} machines are free in {market.region} now; the bid waits for "
+            "the auction, or outbids others"
+        )
+    if config.gpu is None:
+        notes.append(f"no gpu= was asked for, and each machine has {market.what}")
+    if config.keep_warm:
+        notes.append("keep_warm has no effect at Mithril: a bid ends with its task")
+    notes += [
+        f"the volume {each['name']} does not exist: it is made with {each['size_gb']} GB in {market.region}, for "
+        f"{dollars(each['size_gb'] * VOLUME_PRICE)} per month until `flow volumes delete`"
+        for each in mounts
+        if not each["id"]
+    ]
+    return notes
+
+
+def _volumes(
+    config: TaskConfig, listed: Sequence[Mapping[str, Any]]
+) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
+    """Volumes as `launch` and the nodes need them, and the regions that they leave to choose from."""
+    by_name = {str(volume["name"]): volume for volume in listed}
+    mounts, regions = [], set()
+    for path, asked in config.volumes.items():
+        there = by_name.get(asked.name)
+        if there is None and asked.size_gb is None:
+            raise ConfigError(
+                f"volumes: {path!r}: there is no volume {asked.name!r}; give size_gb to have it made, or make it with "
+                f"`flow volumes create {asked.name} --size-gb 100`"
+            )
+        if there is not None:
+            _check_volume(path, asked.interface, there)
+            regions.add(str(there["region"]))
+        size = int(there["capacity_gb"]) if there else int(-(-float(asked.size_gb or 0) // 1))
+        mounts.append(
+            {
+                "id": str(there["fid"]) if there else "",
+                "name": asked.name,
+                "path": path,
+                "interface": asked.interface,
+                "size_gb": size,
+            }
+        )
+    if len(regions) > 1:
+        raise ConfigError(
+            f"volumes: they lie in different regions ({', '.join(sorted(regions))}), and a machine can only use those "
+            "of its own"
+        )
+    return mounts, tuple(regions)
+
+
+def _check_volume(path: str, interface: str, there: Mapping[str, Any]) -> None:
+    kind = str(there["interface"]).lower()
+    if kind != interface:
+        raise ConfigError(
+            f"volumes: {path!r}: {there['name']!r} has the interface {kind!r}, and {interface!r} was asked for"
+        )
+    users = [*there.get("bids", ()), *there.get("reservations", ())]
+    if kind == "block" and users:
+        raise ConfigError(
+            f"volumes: {path!r}: the block volume {there['name']!r} is in use ({', '.join(map(str, users))}), and one "
+            "machine alone can use it; wait until that has ended, or use another"
+        )
+
+
+def _longest_pause(config: TaskConfig) -> float:
+    """Seconds that may lie between two attempts, in which no agent lives."""
+    retries = config.retries
+    return float(retries.max_delay) if retries.max_retries and retries.delay else 0.0

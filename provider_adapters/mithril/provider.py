@@ -1,0 +1,173 @@
+"""`MithrilProvider`: nodes are machines of one spot bid, placed through Mithril's API."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flowlite import config as settings_of
+from flowlite.errors import ConfigError, FlowError, ProviderError
+from flowlite.provider import (
+    Finding,
+    Instance,
+    LaunchIntent,
+    NodeSettings,
+    Offer,
+    Plan,
+    Provider,
+    VolumeInfo,
+)
+from provider_adapters.mithril.ending import Ending
+from provider_adapters.mithril.launching import Launching
+from provider_adapters.mithril.listing import Listing
+from provider_adapters.mithril.settling import Settling
+from provider_adapters.mithril.workplace import Workplace
+
+if TYPE_CHECKING:
+    import httpx
+
+    from flowlite.connect.base import Connection
+    from flowlite.spec import TaskConfig
+
+
+class MithrilProvider(Provider):
+    """Machines of Mithril's auctions.
+
+    Args:
+        home: FLOW_HOME.
+        transport: What stands in for the network, in tests.
+    """
+
+    name = "mithril"
+
+    def __init__(
+        self, home: Path | None = None, transport: httpx.BaseTransport | None = None
+    ) -> None:
+        self._home = home or settings_of.home()
+        self._transport = transport
+
+    def plan(self, config: TaskConfig) -> Plan:
+        from provider_adapters.mithril.markets import price_now
+        from provider_adapters.mithril.planning import make_plan
+
+        account = self._place.account
+        return make_plan(
+            config,
+            account.settings,
+            account.project,
+            account.catalogue.markets(),
+            self._place.volumes.listed() if config.volumes else [],
+            lambda market, count: price_now(account.api, market, count),
+        )
+
+    def launch(self, intent: LaunchIntent) -> list[Instance]:
+        with _refused():
+            return self._launching.run(intent)
+
+    def list_instances(self, task_id: str | None = None) -> list[Instance]:
+        with _refused():
+            found = self._listing.of_all() if task_id is None else self._listing.of_task(task_id)
+        return sorted(found, key=lambda each: each.id)
+
+    def others(self) -> list[Instance]:
+        return self._listing.of_others()
+
+    def terminate(self, instances: Sequence[Instance]) -> None:
+        with _refused():
+            self._ending.terminate(instances)
+
+    def answers_beside(self, instances: Sequence[Instance]) -> str:
+        try:
+            self._place.account.api.get("/v2/me")
+        except FlowError:
+            return ""
+        return "Mithril's API"
+
+    def connect(self, instance: Instance) -> Connection:
+        return self._place.contact.connect(instance.data)
+
+    def node_settings(self, plan: Plan, instance: Instance) -> NodeSettings:
+        from provider_adapters.mithril.volumes import on_node
+        from provider_adapters.rented import node
+
+        lease = self._place.account.settings.lease
+        return node.node_settings(
+            plan,
+            instance,
+            preemption="mithril",
+            lease_seconds=node.lease_seconds(float(plan.options["retry_pause"]), lease),
+            volumes=tuple(
+                on_node(each, instance.data.get("disks", {})) for each in plan.options["volumes"]
+            ),
+        )
+
+    def configured(self) -> bool:
+        return self._place.account.has_key or bool(self._place.ledger.launches())
+
+    def sweep(self, live: Collection[str], *, dry_run: bool = False) -> list[str]:
+        from provider_adapters.mithril.sweeping import sweep
+
+        return sweep(self._place, live, dry_run=dry_run)
+
+    def check(self) -> list[Finding]:
+        from provider_adapters.mithril.checking import check
+
+        return check(self._place.account)
+
+    def offers(
+        self,
+        gpu: str | None = None,
+        num_instances: int = 1,
+        *,
+        spot: bool | None = None,
+        region: str | None = None,
+    ) -> list[Offer]:
+        from provider_adapters.mithril.offers import offers_of
+
+        account = self._place.account
+        where = region or account.settings.region or None
+        markets = account.catalogue.markets()
+        return offers_of(markets, gpu, num_instances, spot=spot, region=where)
+
+    def create_volume(self, name: str, size_gb: float | None, interface: str) -> VolumeInfo:
+        return self._place.volumes.create(name, size_gb, interface)
+
+    def list_volumes(self) -> list[VolumeInfo]:
+        return self._place.volumes.infos()
+
+    def delete_volume(self, name: str) -> None:
+        self._place.volumes.delete(name)
+
+    # Inside
+
+    @cached_property
+    def _place(self) -> Workplace:
+        return Workplace(self._home, self._transport)
+
+    @cached_property
+    def _settling(self) -> Settling:
+        return Settling(self._place)
+
+    @cached_property
+    def _ending(self) -> Ending:
+        return Ending(self._place, self._settling)
+
+    @cached_property
+    def _launching(self) -> Launching:
+        return Launching(self._place, self._settling, self._ending)
+
+    @cached_property
+    def _listing(self) -> Listing:
+        return Listing(self._place, self._settling, self._ending)
+
+
+@contextmanager
+def _refused() -> Iterator[None]:
+    """Settings that have become wrong since the plan are a refusal like any other, to whoever runs the task."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ProviderError(str(error)) from error

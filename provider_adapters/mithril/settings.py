@@ -1,0 +1,157 @@
+"""The table `[mithril]` of the configuration, with the environment's variables over it."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from flowlite.config import Settings, duration_seconds
+from flowlite.errors import ConfigError
+from flowlite.suggest import did_you_mean
+
+API_URL = "https://api.mithril.ai"
+_TABLE = "[mithril]"
+# An agent that is silent for so long is gone; the node then ends the bid by itself.
+_LEASE = 600.0
+_SHORTEST_LEASE = 60.0
+# From the allocation on. The provider speaks of up to 20 minutes.
+_BOOT = 1800.0
+_LAG = 90.0
+_USER = re.compile(r"[a-z_][a-z0-9_-]{0,31}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class MithrilSettings:
+    """What is set for Mithril.
+
+    Attributes:
+        project: Name or id of the project; "" for the only one of the account.
+        region: Region bids are placed in; "" for any.
+        api_url: Where the API is.
+        api_key_file: File with the key, if it is not in the environment.
+        node_key: Whether the leader gets a key of its own, with which it can end the bid.
+        user: Who is logged in as on the machines.
+        lease: Seconds of silence after which a machine ends itself.
+        boot_timeout: Seconds a machine may take from its allocation until it answers.
+        jump: A host to go through, as OpenSSH's ProxyJump; "" for none.
+        listing_lag: Seconds for which a new bid may be missing in a listing.
+    """
+
+    project: str = ""
+    region: str = ""
+    api_url: str = API_URL
+    api_key_file: str = ""
+    node_key: bool = True
+    user: str = "root"
+    lease: float = _LEASE
+    boot_timeout: float = _BOOT
+    jump: str = ""
+    listing_lag: float = _LAG
+
+
+def read_settings(
+    settings: Settings, environment: Mapping[str, str] | None = None
+) -> MithrilSettings:
+    """The settings, each checked.
+
+    Raises:
+        ConfigError: An unknown name or a wrong value; the message says where it stands.
+    """
+    variables = os.environ if environment is None else environment
+    found: dict[str, Any] = {}
+    for key, value in settings.provider_options("mithril").items():
+        origin = settings.origin_of("mithril", key)
+        if key not in _READERS:
+            known = did_you_mean(key, _READERS) or f"; known: {', '.join(_READERS)}"
+            raise ConfigError(f"{origin}: {_TABLE} has no setting {key!r}{known}")
+        found[key] = _read(key, value, f"{origin}: {_TABLE} {key}")
+    for key, name in _VARIABLES.items():
+        if variables.get(name):
+            found[key] = _read(key, variables[name], name)
+    return MithrilSettings(**found)
+
+
+def _read(key: str, value: object, where: str) -> Any:
+    try:
+        return _READERS[key](value)
+    except ValueError as error:
+        raise ConfigError(f"{where} is {value!r}; give {error}") from None
+
+
+# One value at a time. A reader gives the value, or raises ValueError with what is allowed.
+
+
+def _word(value: object) -> str:
+    if not isinstance(value, str) or not value.strip() or not value.isprintable():
+        raise ValueError("a text")
+    return value.strip()
+
+
+def _url(value: object) -> str:
+    text = _word(value).rstrip("/")
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.username:
+        raise ValueError(f"the address of the API, as in {API_URL!r}, without a key in it")
+    if parts.scheme == "http" and not _is_loopback(parts.hostname):
+        raise ValueError("an address with https://: the key would travel in the clear")
+    return text
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _file(value: object) -> str:
+    path = os.path.expanduser(_word(value))
+    if not os.path.isabs(path):
+        raise ValueError("an absolute path, or one that begins with ~/")
+    return path
+
+
+def _truth(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("true or false")
+    return value
+
+
+def _user(value: object) -> str:
+    if not isinstance(value, str) or not _USER.fullmatch(value):
+        raise ValueError("the name of a user, as in 'root' or 'ubuntu'")
+    return value
+
+
+def _lease(value: object) -> float:
+    seconds = duration_seconds(value)
+    if seconds < _SHORTEST_LEASE:
+        raise ValueError(f"a time of at least {_SHORTEST_LEASE:.0f} s, as in '10m'")
+    return seconds
+
+
+def _patience(value: object) -> float:
+    seconds = duration_seconds(value)
+    if seconds <= 0:
+        raise ValueError("a time above 0, as in '30m' or '90s'")
+    return seconds
+
+
+_READERS: dict[str, Callable[[object], Any]] = {
+    "project": _word,
+    "region": _word,
+    "api_url": _url,
+    "api_key_file": _file,
+    "node_key": _truth,
+    "user": _user,
+    "lease": _lease,
+    "boot_timeout": _patience,
+    "jump": _word,
+    "listing_lag": _patience,
+}
+_VARIABLES = {"api_url": "MITHRIL_API_URL", "project": "MITHRIL_PROJECT"}

@@ -1,0 +1,156 @@
+"""Placing a bid exactly once, whatever happens to the answer.
+
+Each bid has a name that no other ever had, and it is in the ledger before the bid is placed. So a bid whose answer got
+lost is looked for by its name. Whether Mithril itself refuses a name that is taken is not promised anywhere: if a
+request was repeated, bids are looked for by name until the launch has ended, and all but one of a name are ended.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from flowlite.errors import CapacityUnavailable, ProviderError, QuotaExceeded
+from provider_adapters.mithril import bids, requests
+from provider_adapters.mithril.api import ApiRefused, OutcomeUnknown, Unreachable
+from provider_adapters.rented.ledger import Call, Launch
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from provider_adapters.mithril.workplace import Workplace
+
+_BIDS = "/v2/spot/bids"
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
+_TAKEN = ("already", "duplicate", "taken", "exists")
+
+
+class Settling:
+    """Bids on their way."""
+
+    def __init__(self, place: Workplace) -> None:
+        self._place = place
+
+    def place_bid(self, launch: Launch, body: Mapping[str, Any]) -> Call:
+        """Places a bid. Its name is made here.
+
+        Raises:
+            CapacityUnavailable: It was not placed, or that is not known yet; to be tried again.
+            ProviderError: It was refused.
+        """
+        call = self._place.ledger.intend(launch.token, str(body["region"]), body)
+        return self._send(launch, call)
+
+    def settle(self, launch: Launch, *, repeat: bool) -> None:
+        """Finds out whether the bid of an open call was placed.
+
+        Args:
+            repeat: Place it now if it was not; else one that is not found within the time a listing may lag behind was
+                never placed.
+
+        Raises:
+            CapacityUnavailable: It is still not known.
+            ProviderError: It was refused.
+        """
+        with self._place.ledger.hold(launch.token):
+            found = self._place.ledger.read(launch.token)
+            call = found.open_call if found else None
+            if found is None or call is None:
+                return
+            if self._adopt(found, call):
+                return
+            if repeat:
+                self._place.ledger.note(launch.token, doubtful=True)
+                self._send(found, call)
+            elif time.time() - call.at > self._place.account.settings.listing_lag:
+                self._place.ledger.refused(launch.token, call.name, {"why": "it was never listed"})
+
+    def confirm(self, launch: Launch) -> Launch:
+        """Looks for bids that were placed twice, and ends all but the first one of a name."""
+        if not launch.notes.get("doubtful"):
+            return launch
+        for call in launch.calls:
+            if call.state == "made":
+                self._adopt(launch, call)
+        return self._place.ledger.read(launch.token) or launch
+
+    # Inside
+
+    def _send(self, launch: Launch, call: Call) -> Call:
+        account, ledger = self._place.account, self._place.ledger
+        name = requests.bid_name(self._place.home_id, call.name)
+        body = requests.with_script({**call.parameters, "name": name}, str(launch.frozen["script"]))
+        try:
+            placed = account.api.post(_BIDS, body)
+        except OutcomeUnknown as error:
+            raise self._doubt(launch, error) from error
+        except ApiRefused as error:
+            if _is_taken(error) and self._adopt(launch, call):
+                return self._made(launch, call)
+            ledger.refused(launch.token, call.name, {"why": str(error)})
+            raise self._explained(launch, error) from error
+        except QuotaExceeded as error:
+            ledger.refused(launch.token, call.name, {"why": str(error)})
+            raise QuotaExceeded(f"{error}{self._quota(launch)}") from error
+        except ProviderError as error:
+            ledger.refused(launch.token, call.name, {"why": str(error)})
+            raise
+        ledger.made(launch.token, call.name, [str(placed["fid"])], {"name": name})
+        return self._made(self.confirm(ledger.read(launch.token) or launch), call)
+
+    def _made(self, launch: Launch, call: Call) -> Call:
+        known = self._place.ledger.read(launch.token) or launch
+        return next(each for each in known.calls if each.name == call.name)
+
+    def _adopt(self, launch: Launch, call: Call) -> bool:
+        """Takes what bears the name of a call for what it made; whether there was anything."""
+        account, ledger = self._place.account, self._place.ledger
+        name = requests.bid_name(self._place.home_id, call.name)
+        found = bids.named(account.api, launch.frozen["project"], name)
+        if not found:
+            return False
+        ledger.made(launch.token, call.name, [str(each["fid"]) for each in found], {"name": name})
+        kept = self._made(launch, call).ids[0]
+        for each in found:
+            if each["fid"] != kept and each["status"] != requests.TERMINATED:
+                bids.end(account.api, str(each["fid"]))
+        return True
+
+    def _doubt(self, launch: Launch, error: Exception) -> CapacityUnavailable:
+        times = int(launch.notes.get("unknown", 0)) + 1
+        self._place.ledger.note(launch.token, unknown=times)
+        pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** (times - 1))
+        return Unreachable(
+            f"whether the bid was placed is not known yet, it is looked up: {error}",
+            retry_after=pause,
+        )
+
+    def _explained(self, launch: Launch, error: ApiRefused) -> ProviderError:
+        said = error.detail.lower()
+        if "price" in said and ("minimum" in said or "below" in said):
+            limit = requests.dollars(launch.frozen["limit_price"])
+            return ProviderError(
+                f"{error}. The bid was {limit} per instance and hour; the least that is taken has risen since it was "
+                "planned. Submit again, with a higher max_price_per_hour if you set one"
+            )
+        return error
+
+    def _quota(self, launch: Launch) -> str:
+        """The quota's figures, as far as they can be had."""
+        frozen, api = launch.frozen, self._place.account.api
+        try:
+            listed = api.get("/v2/quotas", {"project": frozen["project"]})
+        except ProviderError:
+            return ""
+        told = [
+            f"{each['name']}: {each['used_quantity']} of {each['total_quantity']} {each['units']} used"
+            for each in listed
+            if each.get("instance_type") in (None, frozen["type_id"])
+            and "spot" in str(each["product_type"]).lower()
+        ]
+        return f". Quota: {'; '.join(told)}. Mithril raises it on request" if told else ""
+
+
+def _is_taken(error: ApiRefused) -> bool:
+    said = error.detail.lower()
+    return "name" in said and any(word in said for word in _TAKEN)

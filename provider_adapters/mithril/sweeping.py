@@ -1,0 +1,43 @@
+"""What `flow gc` removes beside bids: keys of leaders whose bid has ended, and our SSH key when nobody needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from provider_adapters.mithril import nodekey, requests
+from provider_adapters.rented.keys import client_public
+
+if TYPE_CHECKING:
+    from provider_adapters.mithril.workplace import Workplace
+
+
+def sweep(place: Workplace, live: Collection[str], *, dry_run: bool) -> list[str]:
+    """Removes what serves no live task any more, and says what. Raises ProviderError."""
+    if not place.account.has_key:
+        return []
+    return [*_keys(place, live, dry_run), *_ssh_key(place, live, dry_run)]
+
+
+def _keys(place: Workplace, live: Collection[str], dry_run: bool) -> list[str]:
+    found = []
+    for key in place.account.api.get("/v2/api-keys"):
+        name = str(key["name"])
+        tags = requests.tags_of({"name": name})
+        if tags is None or not requests.is_ours(name, place.home_id) or key.get("deactivated_at"):
+            continue
+        if tags.task in live:
+            continue
+        if not dry_run:
+            nodekey.revoke(place.account.api, str(key["fid"]))
+        found.append(f"API key {name} of a leader that has ended")
+    return found
+
+
+def _ssh_key(place: Workplace, live: Collection[str], dry_run: bool) -> list[str]:
+    if any(each.task in live and not each.ended for each in place.ledger.launches()):
+        return []
+    public = client_public(place.account.home)
+    remove = place.account.registered if dry_run else place.account.forget_ssh_key
+    there = remove(public)
+    return [f"SSH key {requests.ssh_key_name(place.home_id)}"] if there else []

@@ -1,0 +1,197 @@
+"""Volumes of Mithril: shared file systems ("File") and disks for one machine ("Block"), each in one region.
+
+A name is used once in a project, as far as flowlite is concerned; so making one is settled by looking for its name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from flowlite.errors import CapacityUnavailable, ConfigError, NotFound, ProviderError
+from flowlite.provider import VolumeInfo
+from provider_adapters.mithril import requests
+from provider_adapters.mithril.api import ApiRefused, OutcomeUnknown, Unreachable
+from provider_adapters.mithril.planning import VOLUME_PRICE
+
+if TYPE_CHECKING:
+    from provider_adapters.mithril.account import Account
+
+_VOLUMES = "/v2/volumes"
+_NAME = re.compile(r"[a-z]([-a-z0-9]{0,62}[a-z0-9])?")
+# No disk has it: they are known by their device.
+_NO_SERIAL = "none"
+
+
+class Volumes:
+    """The volumes of the project."""
+
+    def __init__(self, account: Account) -> None:
+        self._account = account
+
+    def listed(self) -> list[dict[str, Any]]:
+        """As the API has them; the deleted ones are left out. Raises ProviderError."""
+        found = self._account.api.get(_VOLUMES, {"project": self._account.project})
+        return [each for each in found if not each.get("deleted_at")]
+
+    def infos(self) -> list[VolumeInfo]:
+        """All volumes by name, with who uses them and what they cost."""
+        found = [info_of(each, self._users(each)) for each in self.listed()]
+        return sorted(found, key=lambda info: info.name)
+
+    def create(self, name: str, size_gb: float | None, interface: str) -> VolumeInfo:
+        """Makes a volume in the region of the settings, or gives the one of that name."""
+        check_name(name)
+        there = self._named(name)
+        if there is None:
+            if size_gb is None:
+                raise ConfigError(
+                    f"volume {name!r}: say how large it is to be (`--size-gb 100`); each GB costs "
+                    f"{requests.dollars(VOLUME_PRICE)} per month"
+                )
+            there = self._make(name, size_gb, interface, self._region(interface))
+        elif str(there["interface"]).lower() != interface:
+            raise ConfigError(
+                f"volume {name!r} exists, with the interface {str(there['interface']).lower()!r} and not {interface!r}"
+            )
+        return info_of(there, self._users(there))
+
+    def delete(self, name: str) -> None:
+        """Deletes a volume with what is on it. Raises NotFound, ProviderError for one in use."""
+        there = self._named(name)
+        if there is None:
+            raise NotFound(f"Mithril has no volume {name!r} in this project")
+        if users := self._users(there):
+            raise ProviderError(
+                f"the volume {name} is in use by {', '.join(users)}, and was not deleted; end that first "
+                "(`flow cancel`)"
+            )
+        try:
+            self._account.api.delete(f"{_VOLUMES}/{there['fid']}")
+        except ApiRefused as error:
+            raise ProviderError(f"the volume {name} was not deleted: {error}") from error
+
+    def ensure(self, wanted: Sequence[Mapping[str, Any]], region: str) -> list[str]:
+        """Ids of the volumes a plan names; those that are missing are made.
+
+        Raises:
+            CapacityUnavailable: Whether one was made is not known.
+            ProviderError: One cannot be had any more as it was planned.
+        """
+        if not wanted:
+            return []
+        by_name = {str(each["name"]): each for each in self.listed()}
+        found = []
+        for each in wanted:
+            name, size = str(each["name"]), float(each["size_gb"])
+            there = by_name.get(name)
+            if there is None:
+                if each["id"]:
+                    raise ProviderError(f"the volume {name} was deleted after the task was planned")
+                there = self._make(name, size, str(each["interface"]), region)
+                by_name[name] = there
+            elif there["region"] != region:
+                raise ProviderError(
+                    f"the volume {name} lies in {there['region']}, and the bid is for {region}; submit again"
+                )
+            found.append(str(there["fid"]))
+        return found
+
+    # Inside
+
+    def _named(self, name: str) -> dict[str, Any] | None:
+        same = [each for each in self.listed() if each["name"] == name]
+        if len(same) > 1:
+            where = ", ".join(str(each["region"]) for each in same)
+            raise ProviderError(f"there are several volumes {name!r} ({where}); rename all but one")
+        return same[0] if same else None
+
+    def _make(self, name: str, size_gb: float, interface: str, region: str) -> dict[str, Any]:
+        check_name(name)
+        body = requests.volume(self._account.project, region, name, size_gb, interface)
+        try:
+            return dict(self._account.api.post(_VOLUMES, body))
+        except OutcomeUnknown as error:
+            there = self._named(name)
+            if there is not None:
+                return there
+            raise Unreachable(
+                f"whether the volume {name} was made is not known: {error}"
+            ) from error
+        except CapacityUnavailable:
+            raise
+        except ApiRefused as error:
+            there = self._named(name)
+            if there is not None and there["region"] == region:
+                return there
+            raise ProviderError(f"the volume {name} cannot be made in {region}: {error}") from error
+
+    def _region(self, interface: str) -> str:
+        asked = self._account.settings.region
+        if asked:
+            return asked
+        regions = sorted({market.region for market in self._account.catalogue.markets()})
+        raise ConfigError(
+            f"a {interface} volume lies in one region, and only machines there can use it: set `region` under "
+            f"[mithril] to one of {', '.join(regions)}; or let the first task make it, with size_gb"
+        )
+
+    def _users(self, volume: Mapping[str, Any]) -> tuple[str, ...]:
+        """Who has it: tasks of ours, and bids and reservations of anybody."""
+        bids, held = [*volume.get("bids", ())], [*volume.get("reservations", ())]
+        return tuple(sorted({*map(self._task_of, map(str, bids)), *map(str, held)}))
+
+    def _task_of(self, fid: str) -> str:
+        try:
+            tags = requests.tags_of(self._account.api.get(f"/v2/spot/bids/{fid}"))
+        except ProviderError:
+            return fid
+        return f"task {tags.task}" if tags is not None and tags.task else fid
+
+
+def check_name(name: str) -> None:
+    """Raises ConfigError for what Mithril does not take."""
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"{name!r} cannot name a volume at Mithril: a letter first, then a to z, 0 to 9 and dashes inside, "
+            "at most 64"
+        )
+
+
+def info_of(volume: Mapping[str, Any], users: tuple[str, ...]) -> VolumeInfo:
+    """A volume as the contract has it."""
+    size = float(volume["capacity_gb"])
+    return VolumeInfo(
+        name=str(volume["name"]),
+        provider="mithril",
+        interface=str(volume["interface"]).lower(),
+        size_gb=size,
+        location=str(volume["fid"]),
+        region=str(volume["region"]),
+        used_by=users,
+        price_per_month=round(size * VOLUME_PRICE, 2),
+    )
+
+
+def on_node(volume: Mapping[str, Any], disks: Mapping[str, Any]) -> dict[str, Any]:
+    """Where a volume is on a machine, for `NodeSettings.volumes`. File volumes are mounted there by Mithril.
+
+    Args:
+        disks: Which disk each block volume is, by its name.
+    """
+    found = {
+        "name": volume["name"],
+        "path": volume["path"],
+        "interface": volume["interface"],
+        "source": f"/mnt/{volume['name']}",
+    }
+    if disk := disks.get(str(volume["name"])):
+        found |= {
+            "share": "disk",
+            "serial": _NO_SERIAL,
+            "devices": [disk["device"]],
+            "size_bytes": disk["size_bytes"],
+            "filesystem": "ext4",
+        }
+    return found

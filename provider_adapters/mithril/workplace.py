@@ -1,0 +1,119 @@
+"""What launching, listing and ending of one FLOW_HOME have in common: the account, the ledger, the machines' doors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from flowlite.errors import ConfigError
+from flowlite.provider import LaunchIntent, Plan
+from provider_adapters.mithril import requests
+from provider_adapters.mithril.account import Account, owner
+from provider_adapters.mithril.bids import Bid
+from provider_adapters.mithril.volumes import Volumes
+from provider_adapters.rented.contact import Contact, Place
+from provider_adapters.rented.keys import client_public, new_key
+from provider_adapters.rented.ledger import Launch, Ledger
+from provider_adapters.rented.userdata import Boot, boot_script
+from provider_adapters.rented.waiting import Looks
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import httpx
+
+# What comes before GO and after the end, and what lies between attempts, all of it counted generously: this is the last
+# resort, and the agents keep the caps themselves.
+_AROUND_SECONDS = 3600.0
+# Seconds between looks at a bid: what is free is given at once, the rest waits for auctions and for machines to start.
+_PAUSES = (0.7, 0.7, 1.0, 1.0, 2.0, 2.0, 4.0, 4.0, 8.0, 8.0, 12.0)
+
+
+class Workplace:
+    """One FLOW_HOME at Mithril.
+
+    Attributes:
+        seen: The bid of each launch as it was last looked at by this process.
+    """
+
+    def __init__(self, home: Path, transport: httpx.BaseTransport | None = None) -> None:
+        self.account = Account(home, transport)
+        self.ledger = Ledger(self.account.directory / "launches")
+        self.contact = Contact(home, "mithril")
+        self.looks = Looks(pauses=_PAUSES)
+        self.volumes = Volumes(self.account)
+        self.seen: dict[str, Bid] = {}
+
+    @property
+    def home_id(self) -> str:
+        """The id of this FLOW_HOME."""
+        return home_id(self.account.home)
+
+    @property
+    def node_url(self) -> str:
+        """Where a machine finds the API."""
+        return self.account.settings.api_url
+
+    def where(self, launch: Launch, name: str, host: str, port: int) -> Place:
+        """How a machine of a launch is reached."""
+        frozen = launch.frozen
+        return Place(
+            id=name,
+            address=host,
+            host_key=str(frozen["host_key"]),
+            user=str(frozen["user"]),
+            port=port,
+            jump=str(frozen["jump"]),
+        )
+
+    def freeze(self, intent: LaunchIntent) -> dict[str, Any]:
+        """What every bid of a launch is made from, decided once."""
+        settings = self.account.settings
+        plan = Plan.from_json(intent.plan)
+        deadline = deadline_seconds(plan, settings.boot_timeout)
+        tags = requests.Tags(intent.task_id, self.home_id, owner(), intent.token, deadline)
+        public = client_public(self.account.home)
+        key = new_key()
+        script = boot_script(
+            Boot(
+                host_key=key,
+                authorized=(public,),
+                user=settings.user,
+                boot_lease=settings.boot_timeout + settings.lease,
+                deadline=deadline,
+                extra=tags.comment(),
+            )
+        )
+        if len(script) > requests.LONGEST_SCRIPT:
+            raise ConfigError(
+                f"the start-up script has {len(script)} characters, and Mithril takes {requests.LONGEST_SCRIPT}"
+            )
+        return {
+            "project": plan.options["project"],
+            "region": plan.region,
+            "type_id": plan.options["type_id"],
+            "type_name": plan.instance_type,
+            "limit_price": plan.options["limit_price"],
+            "volumes": plan.options["volumes"],
+            "public_key": public,
+            "host_key": key.public,
+            "user": settings.user,
+            "jump": settings.jump,
+            "deadline": deadline,
+            "script": script,
+        }
+
+
+def deadline_seconds(plan: Plan, boot_timeout: float) -> float | None:
+    """Seconds after which the machines end themselves, whatever happens; None where no cap was set."""
+    bounds = [] if plan.max_run_seconds is None else [plan.max_run_seconds]
+    rate = plan.highest_price * plan.num_instances
+    if plan.max_cost is not None and rate > 0:
+        bounds.append(plan.max_cost / rate * 3600)
+    return min(bounds) + boot_timeout + _AROUND_SECONDS if bounds else None
+
+
+def home_id(home: Path) -> str:
+    """The id of a FLOW_HOME, made on first use."""
+    from provider_adapters.ssh.records import Records
+
+    return Records(home / "ssh").client

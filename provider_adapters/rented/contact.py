@@ -1,0 +1,224 @@
+"""First contact with machines that boot: whoever answers with the pinned key is asked what it is, all at a time.
+
+A machine proves itself with the throw-away key from its user data. It then makes a key of its own, which never leaves
+it; that one is pinned in FLOW_HOME, and the old one is removed from the machine. Pins lie in
+FLOW_HOME/<provider>/known_hosts/<instance id>, under the instance's id as the host's name.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flowlite.errors import HostKeyError, NodeUnreachable, ProviderError
+from provider_adapters.rented import meeting, ports
+from provider_adapters.rented.keys import client_key
+from provider_adapters.rented.pins import Pins
+from provider_adapters.ssh.hosts import everywhere
+
+if TYPE_CHECKING:
+    from flowlite.connect.base import Connection
+    from flowlite.connect.ssh.targets import SshTarget
+
+SILENT, BOOTING, WRONG = "silent", "booting", "wrong"
+_PORT_SECONDS = 1.5
+_SHOWN_SECONDS = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a machine is reached.
+
+    Attributes:
+        id: The instance's id.
+        address: Where we connect to: public address, or private one through `jump` or a VPN.
+        host_key: The throw-away public key of its launch.
+        jump: A host on the way there, as in OpenSSH's ProxyJump; "" for none.
+    """
+
+    id: str
+    address: str
+    host_key: str
+    user: str = "root"
+    port: int = 22
+    jump: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Met:
+    """A machine that is ready. `data` is for `Instance.data`, JSON only; `connect` and `node_settings` live on it.
+
+    Attributes:
+        data: {"place", "home", "root", "python", "pythons", "machine", "tools", "private_address"}.
+    """
+
+    id: str
+    data: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class NotYet:
+    """A machine that is not ready; `why` is for people.
+
+    Attributes:
+        stage: "silent" (nothing answers on its port), "booting" (something answers, not yet with our key or login),
+            "wrong" (it is up and cannot be used: no Python, say; waiting does not help).
+    """
+
+    id: str
+    stage: str
+    why: str
+
+
+class Contact:
+    """Machines of one provider, from one FLOW_HOME."""
+
+    def __init__(self, home: Path, provider: str) -> None:
+        self._home = home
+        self._pins = Pins(home / provider / "known_hosts")
+        self._met: dict[str, Met] = {}
+        self._lock = threading.Lock()
+
+    def reach(
+        self, places: Sequence[Place], *, task: str, minor: str | None = None
+    ) -> list[Met | NotYet]:
+        """Tries all at a time, in their order; takes about two seconds at most where nothing answers.
+
+        As long as not all answer on their port, nothing else is done. May be called again after a crash at any point.
+
+        Args:
+            task: The task's id.
+            minor: Minor version of Python that is wanted ("3.11"); one is installed where none is new enough.
+
+        Raises:
+            ProviderError: Nothing can be written in FLOW_HOME, or a jump host is not understood.
+        """
+        new = [place for place in places if place.id not in self._met]
+        near = [place for place in new if not place.jump]
+        found = ports.answering([(p.address, p.port) for p in near], _PORT_SECONDS)
+        silent = {place.id for place, answers in zip(near, found, strict=True) if not answers}
+        if silent:
+            return [self._before(place, silent) for place in places]
+        # Here, and not by many threads at once: it is made on first use.
+        client_key(self._home)
+        results = everywhere(places, lambda place: self._try(place, task, minor), ProviderError)
+        for result in results:
+            if isinstance(result, Exception):
+                raise result
+        return [result for result in results if not isinstance(result, Exception)]
+
+    def connect(self, data: Mapping[str, Any]) -> Connection:
+        """A connection to a machine that was met, from its `Instance.data`. Nothing is sent before the first use."""
+        from flowlite.connect.ssh.connection import SshConnection
+
+        return SshConnection(self._target(Place(**data["place"])))
+
+    def forget(self, instance_id: str) -> None:
+        """The machine is gone: its pins, too."""
+        with self._lock:
+            self._met.pop(instance_id, None)
+        self._pins.forget(instance_id)
+
+    # Inside
+
+    def _before(self, place: Place, silent: set[str]) -> Met | NotYet:
+        if place.id in self._met:
+            return self._met[place.id]
+        if place.id in silent:
+            return NotYet(place.id, SILENT, f"nothing answers at {place.address}:{place.port}")
+        return NotYet(place.id, BOOTING, "it waits for the others")
+
+    def _try(self, place: Place, task: str, minor: str | None) -> Met | NotYet:
+        if place.id in self._met:
+            return self._met[place.id]
+        if not self._pins.read(place.id):
+            self._pins.write(place.id, [place.host_key])
+        connection = self.connect({"place": asdict(place)})
+        with connection:
+            try:
+                connection.open()  # type: ignore[attr-defined]
+            except HostKeyError as error:
+                why = f"it shows another host key than the one it was given ({error.fingerprint})"
+                return NotYet(place.id, BOOTING, why)
+            except NodeUnreachable as error:
+                return NotYet(place.id, BOOTING, str(error))
+            try:
+                met = self._meet(place, connection, task, minor)
+            except NodeUnreachable as error:
+                return NotYet(place.id, BOOTING, str(error))
+            except ProviderError as error:
+                return NotYet(place.id, WRONG, str(error))
+        if isinstance(met, Met):
+            with self._lock:
+                self._met[place.id] = met
+        return met
+
+    def _meet(
+        self, place: Place, connection: Connection, task: str, minor: str | None
+    ) -> Met | NotYet:
+        told = meeting.ask(connection, place.id, minor)
+        pinned = self._pins.read(place.id)
+        if pinned != [told.key]:
+            if told.key not in pinned:
+                self._pins.write(place.id, [*pinned, told.key])
+            meeting.change_over(connection, place.id)
+            if not self._shows(place, told.key):
+                return NotYet(place.id, BOOTING, "its sshd does not show its own key yet")
+            self._pins.write(place.id, [told.key])
+        if told.python(minor) is None:
+            meeting.bring_python(connection, told, minor, self._home)
+            told = meeting.ask(connection, place.id, minor)
+        python = told.python(minor)
+        if python is None:
+            raise ProviderError(f"{place.id}: no Python 3.11 or newer, and none can be installed")
+        data = {
+            "place": asdict(place),
+            "home": f"{told.root}/tasks/{task}-{place.id}",
+            "root": told.root,
+            "python": python[0],
+            "pythons": [list(each) for each in told.pythons],
+            "machine": told.machine,
+            "tools": list(told.tools),
+            "private_address": told.address,
+        }
+        return Met(place.id, data)
+
+    def _shows(self, place: Place, key: str) -> bool:
+        """Whether sshd proves itself with this key now; it may take a moment to read it."""
+        from flowlite.connect.ssh import host_keys
+
+        until = time.monotonic() + _SHOWN_SECONDS
+        while True:
+            try:
+                if host_keys.fetch(self._target(place)).line == key:
+                    return True
+            except NodeUnreachable:
+                pass
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.05)
+
+    def _target(self, place: Place) -> SshTarget:
+        from flowlite.connect.ssh.targets import SshTarget, resolve_target
+
+        target = SshTarget(
+            name=place.id,
+            user=place.user,
+            host=place.address,
+            port=place.port,
+            identities=(str(client_key(self._home)),),
+            # As host names are compared: whatever their letters, in lower case.
+            host_key_name=place.id.lower(),
+            explicit=True,
+            identities_only=True,
+            agent="",
+            known_hosts=(str(self._pins.file(place.id)),),
+        )
+        if not place.jump:
+            return target
+        way = resolve_target({"host": place.address, "jump": place.jump}).jump
+        return replace(target, jump=way)

@@ -1,0 +1,102 @@
+"""Keys of rented machines: the one we log in with, and the one by which a machine proves itself at first contact."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from flowlite.errors import ProviderError
+from provider_adapters.rented.durable import make_directory, sync_directory
+
+_NAME = "id_ed25519"
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPair:
+    """An ed25519 key.
+
+    Attributes:
+        private: In OpenSSH's form, with a line feed at its end.
+        public: `ssh-ed25519 AAAA…`, without a comment.
+    """
+
+    private: str
+    public: str
+
+
+def new_key() -> KeyPair:
+    """A fresh key; as a host key it goes into user data, once per launch, and is replaced at first contact."""
+    # Long to import, and needed at a launch only.
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    key = Ed25519PrivateKey.generate()
+    private = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.OpenSSH,
+        serialization.NoEncryption(),
+    )
+    public = key.public_key().public_bytes(
+        serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+    )
+    return KeyPair(private.decode(), public.decode())
+
+
+def client_key(home: Path) -> Path:
+    """The private key we log in with: FLOW_HOME/keys/id_ed25519 (0600), made on first use; `.pub` lies beside it.
+
+    Raises:
+        ProviderError: It cannot be written, or others may read it.
+    """
+    path = home / "keys" / _NAME
+    try:
+        if not path.exists():
+            _make(path)
+        mode = path.stat().st_mode
+    except OSError as error:
+        raise ProviderError(f"{path} cannot be written: {error.strerror or error}") from error
+    if mode & 0o077:
+        raise ProviderError(
+            f"{path} opens every machine you rent, and others may read it (mode {mode & 0o777:o}): `chmod 600 {path}`, "
+            "or move it away, and a new one is made"
+        )
+    return path
+
+
+def client_public(home: Path) -> str:
+    """The public half, `ssh-ed25519 AAAA… flowlite`, for the machine's authorized_keys."""
+    from cryptography.hazmat.primitives import serialization
+
+    path = client_key(home)
+    try:
+        key = serialization.load_ssh_private_key(path.read_bytes(), password=None)
+    except (OSError, ValueError, TypeError) as error:
+        raise ProviderError(
+            f"{path} is not a private key without a passphrase ({error}); move it away, and a new one is made"
+        ) from error
+    public = key.public_key().public_bytes(
+        serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+    )
+    return f"{public.decode()} flowlite"
+
+
+def _make(path: Path) -> None:
+    """Several processes may do so at once: one of them wins, and all use its key."""
+    make_directory(path.parent)
+    pair = new_key()
+    partial = path.with_name(f".{_NAME}.{os.getpid()}.{secrets.token_hex(4)}")
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(pair.private)
+            file.flush()
+            os.fsync(file.fileno())
+        with suppress(FileExistsError):
+            os.link(partial, path)
+            path.with_name(f"{_NAME}.pub").write_text(f"{pair.public} flowlite\n")
+    finally:
+        partial.unlink()
+    sync_directory(path.parent)

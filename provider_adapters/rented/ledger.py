@@ -1,0 +1,337 @@
+"""The ledger: what we have asked a cloud to make, on disk before it is asked, so that nothing paid for is forgotten.
+
+    FLOW_HOME/<provider>/launches/<token>.json      one file per launch token, 0600
+
+A launch is a sequence of calls (one per zone or bid), of which one at a time may be open. A call is
+
+    intended    written down; whether it had an effect is not known
+    made        it had: these ids exist, or existed
+    refused     it had none, for certain
+
+An intended call is settled before anything else is done for its task, by repeating the very same call under the same
+name, or by looking for that name at the cloud. Every change is on disk, directory included, before it returns.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from flowlite.errors import ProviderError
+from provider_adapters.rented.durable import make_directory, write_durably
+
+INTENDED, MADE, REFUSED = "intended", "made", "refused"
+_TOKEN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_LONGEST_NAME = 64
+
+
+class Unsettled(ProviderError):
+    """A call whose outcome is not known has to be settled first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request that may make something.
+
+    Attributes:
+        where: Zone, region, or whatever tells this call from the launch's others.
+        name: Idempotency token or unique name at the cloud: at most 64 characters of [A-Za-z0-9._-], never used again.
+        parameters: Of the request, frozen: repeating it means sending exactly these.
+        hash: SHA-256 of the parameters.
+        state: "intended", "made" or "refused".
+        at: Unix time when it was written down.
+        ids: What it made.
+        detail: The adapter's own words on the outcome, JSON only.
+    """
+
+    where: str
+    name: str
+    parameters: dict[str, Any]
+    hash: str
+    state: str = INTENDED
+    at: float = 0.0
+    ids: tuple[str, ...] = ()
+    detail: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """All that is known of one launch token.
+
+    Attributes:
+        token: Of the launch intent.
+        task: The task's id.
+        count: Machines wanted.
+        at: Unix time when it was begun.
+        frozen: What every call of the launch shares (image, user data, tags, keys), decided once.
+        calls: In the order in which they were made.
+        notes: The adapter's own progress (when they were first listed, addresses, what died), JSON only.
+        ended: Whether the cloud's listing has shown that nothing of it exists any more.
+    """
+
+    token: str
+    task: str
+    count: int
+    at: float
+    frozen: dict[str, Any]
+    calls: tuple[Call, ...] = ()
+    notes: dict[str, Any] = field(default_factory=dict)
+    ended: bool = False
+
+    @property
+    def open_call(self) -> Call | None:
+        """The call whose outcome is not known."""
+        return next((call for call in self.calls if call.state == INTENDED), None)
+
+    @property
+    def made(self) -> Call | None:
+        """The last call that made something."""
+        return next((call for call in reversed(self.calls) if call.state == MADE), None)
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """All that was ever made."""
+        return tuple(name for call in self.calls for name in call.ids)
+
+    def refused(self, where: str) -> Call | None:
+        """The latest refused call there."""
+        there = (c for c in reversed(self.calls) if c.where == where and c.state == REFUSED)
+        return next(there, None)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Launch:
+        """Reads what the ledger wrote."""
+        calls = tuple(
+            Call(**{**call, "ids": tuple(call["ids"])})
+            for call in data["calls"]  # the ledger's own files: a strange one is an error
+        )
+        return cls(**{**data, "calls": calls})
+
+
+class Ledger:
+    """The launches of one provider and FLOW_HOME."""
+
+    def __init__(self, directory: Path) -> None:
+        """`directory`: FLOW_HOME/<provider>/launches."""
+        self._directory = directory
+        self._held = threading.local()
+
+    # Reading
+
+    def read(self, token: str) -> Launch | None:
+        """What is known of a token; None if nothing was ever begun under it. Raises ProviderError."""
+        path = self._path(token)
+        try:
+            return Launch.from_json(json.loads(path.read_bytes()))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ProviderError(
+                f"{path} cannot be read ({error}). It says what was rented under {token}: look with `flow gc` for "
+                "what exists, and remove the file when nothing does"
+            ) from error
+
+    def launches(self, task: str | None = None) -> list[Launch]:
+        """Of one task, or all, the oldest first."""
+        with suppress(FileNotFoundError):
+            tokens = sorted(path.stem for path in self._directory.glob("[!.]*.json"))
+            found = [launch for token in tokens if (launch := self.read(token))]
+            mine = [each for each in found if task in (None, each.task)]
+            return sorted(mine, key=lambda launch: launch.at)
+        return []
+
+    def unsettled(self, task: str | None = None) -> list[Launch]:
+        """Launches with a call whose outcome is not known."""
+        return [launch for launch in self.launches(task) if launch.open_call is not None]
+
+    # Writing
+
+    def begin(
+        self, token: str, task: str, count: int, freeze: Callable[[], dict[str, Any]]
+    ) -> Launch:
+        """The launch of a token, written down if it is new; `freeze` is called only then."""
+        with self.hold(token):
+            known = self.read(token)
+            if known is not None:
+                return known
+            launch = Launch(token, task, count, time.time(), freeze())
+            self._write(launch)
+            return launch
+
+    def intend(self, token: str, where: str, parameters: Mapping[str, Any]) -> Call:
+        """Writes down that a call is about to be made. When this returns, it may be made.
+
+        Raises:
+            Unsettled: Another call of this launch may have had an effect.
+        """
+        with self._changing(token) as (launch, write):
+            if (open_call := launch.open_call) is not None:
+                raise Unsettled(
+                    f"{token}: whether {open_call.name} ({open_call.where}) made anything is not known yet"
+                )
+            ending = f"-{len(launch.calls) + 1}-{secrets.token_hex(4)}"
+            name = f"{token[: _LONGEST_NAME - len(ending)]}{ending}"
+            frozen = json.loads(json.dumps(parameters))
+            call = Call(where, name, frozen, hash_of(frozen), at=time.time())
+            write(replace(launch, calls=(*launch.calls, call)))
+            return call
+
+    def made(
+        self, token: str, name: str, ids: Sequence[str], detail: Mapping[str, Any] | None = None
+    ) -> Launch:
+        """A call had its effect. Said again, ids and detail are added to."""
+        return self._settle(token, name, MADE, ids, detail)
+
+    def refused(self, token: str, name: str, detail: Mapping[str, Any] | None = None) -> Launch:
+        """A call had no effect, for certain."""
+        return self._settle(token, name, REFUSED, (), detail)
+
+    def note(self, token: str, **notes: Any) -> Launch:
+        """Adds to the notes; None takes one away."""
+        with self._changing(token) as (launch, write):
+            changed = {k: v for k, v in {**launch.notes, **notes}.items() if v is not None}
+            return write(replace(launch, notes=changed))
+
+    def forget(self, token: str, *names: str) -> Launch:
+        """Takes values out of `frozen` that are needed no more, such as user data with a key in it."""
+        with self._changing(token) as (launch, write):
+            kept = {key: value for key, value in launch.frozen.items() if key not in names}
+            return write(replace(launch, frozen=kept))
+
+    def end(self, token: str) -> Launch:
+        """Nothing of it exists any more: the listing has shown it. Parameters are forgotten; ids and outcomes stay.
+
+        Raises:
+            Unsettled: A call may have had an effect.
+        """
+        with self._changing(token) as (launch, write):
+            if launch.open_call is not None:
+                raise Unsettled(
+                    f"{token}: whether {launch.open_call.name} made anything is not known"
+                )
+            calls = tuple(replace(call, parameters={}) for call in launch.calls)
+            return write(replace(launch, calls=calls, frozen={}, ended=True))
+
+    def prune(self, older_than: float) -> None:
+        """Removes launches that have ended and were begun so many seconds ago."""
+        for launch in self.launches():
+            if launch.ended and time.time() - launch.at > older_than:
+                with self.hold(launch.token), suppress(FileNotFoundError):
+                    self._path(launch.token).unlink()
+                    self._lock_path(launch.token).unlink()
+
+    @contextmanager
+    def hold(self, token: str, patience: float = 90.0) -> Iterator[None]:
+        """Only one process at a time does something for a token. The same thread may hold it again.
+
+        Hold it around look, call and settle, so that `flow gc` beside a supervisor does not settle what is under way.
+
+        Raises:
+            ProviderError: Another process did not let go within `patience` seconds.
+        """
+        mine: dict[Path, int] = self._held.__dict__.setdefault("paths", {})
+        path = self._lock_path(token)
+        if path in mine:
+            mine[path] += 1
+            try:
+                yield
+            finally:
+                mine[path] -= 1
+            return
+        descriptor = self._lock(path, token, patience)
+        mine[path] = 1
+        try:
+            yield
+        finally:
+            del mine[path]
+            os.close(descriptor)
+
+    # Inside
+
+    def _settle(
+        self,
+        token: str,
+        name: str,
+        state: str,
+        ids: Sequence[str],
+        detail: Mapping[str, Any] | None,
+    ) -> Launch:
+        with self._changing(token) as (launch, write):
+            call = next((each for each in launch.calls if each.name == name), None)
+            if call is None:
+                raise ProviderError(f"{token}: no call {name} was ever written down")
+            if call.state not in (INTENDED, state):
+                raise ProviderError(f"{token}: {name} was {call.state} and cannot become {state}")
+            known = tuple(dict.fromkeys((*call.ids, *ids)))
+            settled = replace(
+                call, state=state, ids=known, detail={**call.detail, **(detail or {})}
+            )
+            calls = tuple(settled if each.name == name else each for each in launch.calls)
+            return write(replace(launch, calls=calls))
+
+    @contextmanager
+    def _changing(self, token: str) -> Iterator[tuple[Launch, Callable[[Launch], Launch]]]:
+        with self.hold(token):
+            launch = self.read(token)
+            if launch is None:
+                raise ProviderError(f"nothing was begun under the token {token}")
+            yield launch, self._write
+
+    def _write(self, launch: Launch) -> Launch:
+        path = self._path(launch.token)
+        try:
+            write_durably(path, json.dumps(asdict(launch)))
+        except OSError as error:
+            raise ProviderError(f"{path} cannot be written: {error.strerror or error}") from error
+        return launch
+
+    def _lock(self, path: Path, token: str, patience: float) -> int:
+        until = time.monotonic() + patience
+        while True:
+            try:
+                make_directory(self._directory)
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            except OSError as error:
+                raise ProviderError(f"{path} cannot be made: {error.strerror or error}") from error
+            if _locked(descriptor, path):
+                return descriptor
+            os.close(descriptor)
+            if time.monotonic() > until:
+                raise ProviderError(
+                    f"another process has been busy with the launch {token} for {patience:.0f} s; try again"
+                )
+            time.sleep(0.02)
+
+    def _path(self, token: str) -> Path:
+        if not _TOKEN.fullmatch(token):
+            raise ProviderError(f"{token!r} is not a launch token")
+        return self._directory / f"{token}.json"
+
+    def _lock_path(self, token: str) -> Path:
+        return self._path(token).with_suffix(".lock")
+
+
+def _locked(descriptor: int, path: Path) -> bool:
+    """Whether we have the lock, and on the file that others would find there."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except (BlockingIOError, FileNotFoundError):
+        return False
+
+
+def hash_of(parameters: Mapping[str, Any]) -> str:
+    """SHA-256 of parameters, whatever their order."""
+    text = json.dumps(parameters, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()

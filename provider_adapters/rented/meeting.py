@@ -1,0 +1,132 @@
+"""What is done on a machine at first contact: it is asked what it is, and gets a host key of its own.
+
+The machine makes that key itself and says its public half. The client pins it beside the throw-away key, on disk, and
+only then has sshd changed over; so whatever dies in between, the machine is known by the key that it shows.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flowlite.errors import NodeUnreachable, ProviderError
+from provider_adapters.rented.userdata import HOST_KEY_TOOL
+from provider_adapters.rented.watchdog import DIRECTORY
+
+if TYPE_CHECKING:
+    from flowlite.connect.base import Connection
+
+OLDEST_PYTHON = (3, 11)
+"""The agent needs this one or a newer one."""
+_SECONDS = 60.0
+_AS_ROOT = "s=; [ \"$(id -u)\" = 0 ] || s='sudo -n'\n"
+_OWN_KEY = f"""\
+cd {DIRECTORY} || exit 1
+if [ -s shown ]; then echo "shown $(cat shown)"; exit; fi
+if ! [ -s own.pub ]; then
+  rm -f own own.new own.new.pub
+  ssh-keygen -q -t ed25519 -N "" -C flowlite -f own.new </dev/null >&2 || exit 1
+  mv own.new own && mv own.new.pub own.pub || exit 1
+fi
+echo "own $(cat own.pub)"
+"""
+_CHANGE_OVER = f"""\
+cd {DIRECTORY} || exit 1
+[ -s shown ] || {{ sh {HOST_KEY_TOOL} own && mv own.pub shown && rm -f own; }}
+"""
+# The first Python of the wanted minor version ends the search; an image that was made for training has it under /opt.
+_FACTS = """\
+m=$1; shift
+a=${SSH_CONNECTION#* * }; echo "address ${a% *}"
+echo "machine $(uname -m)"; echo "home $HOME"
+for t in docker podman; do command -v $t >/dev/null && echo "tool $t"; done
+for p in "$@" /opt/pytorch/bin/python3 /opt/conda/bin/python3 python$m python3 /usr/bin/python3 \\
+    /usr/local/bin/python3 /usr/local/bin/python3.1[1-9] /usr/bin/python3.1[1-9] /opt/*/bin/python3 \\
+    "$HOME"/.flowlite/envs/python/cpython-*/bin/python3 "$HOME"/.pyenv/versions/*/bin/python3; do
+  v=$("$p" -I -S -c 'import sys; v = sys.version_info
+sys.implementation.name == "cpython" and print("python %d.%d.%d" % v[:3], sys.executable)' 2>/dev/null </dev/null)
+  [ "$v" ] || continue
+  echo "$v"
+  case $v in "python $m."*) [ "$m" ] && break;; esac
+done
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a machine has said.
+
+    Attributes:
+        key: The public half of its own host key.
+        pythons: Path and version of the interpreters that were found, the one to prefer first.
+        address: Its own address on the way that we came.
+        machine: What `uname -m` says.
+        root: Absolute path of everything flowlite keeps there.
+        tools: Which of docker and podman it has.
+    """
+
+    key: str
+    pythons: tuple[tuple[str, str], ...] = ()
+    address: str = ""
+    machine: str = ""
+    root: str = ""
+    tools: tuple[str, ...] = ()
+
+    def python(self, minor: str | None) -> tuple[str, str] | None:
+        """The interpreter for agent and workers: one of that minor version if there is one, else one new enough."""
+        known = [each for each in self.pythons if _numbers(each[1])[:2] >= OLDEST_PYTHON]
+        same = [each for each in known if minor and each[1].startswith(f"{minor}.")]
+        return next(iter(same or known), None)
+
+
+def ask(connection: Connection, name: str, minor: str | None) -> Told:
+    """Asks a machine what it is, in one go. Raises NodeUnreachable, ProviderError."""
+    script = f"{_AS_ROOT}$s sh -c '{_OWN_KEY}' </dev/null || exit 1\n{_FACTS}"
+    argv = ["sh", "-c", script, "sh", minor or "", sys.executable]
+    try:
+        done = connection.run(argv, timeout=_SECONDS)
+    except TimeoutError as error:
+        raise NodeUnreachable(f"{name} runs nothing within {_SECONDS:.0f} s") from error
+    said = done.stdout.decode("utf-8", "replace")
+    lines = [line.partition(" ")[::2] for line in said.splitlines()]
+    key = next((value for word, value in lines if word in ("own", "shown")), "")
+    if not re.match("ssh-ed25519 ", key):
+        text = (done.stderr or done.stdout).decode("utf-8", "replace").strip()[-300:]
+        raise ProviderError(f"{name} makes no host key of its own (exit code {done.code}): {text}")
+    first = dict(reversed(lines))
+    pythons = [value.partition(" ")[::2] for word, value in lines if word == "python"]
+    return Told(
+        key=" ".join(key.split()[:2]),
+        pythons=tuple(dict.fromkeys((path, version) for version, path in pythons)),
+        address=first.get("address", ""),
+        machine=first.get("machine", ""),
+        root=f"{first.get('home', '')}/.flowlite",
+        tools=tuple(value for word, value in lines if word == "tool"),
+    )
+
+
+def change_over(connection: Connection, name: str) -> None:
+    """Has its sshd show the machine's own key from now on. Raises NodeUnreachable, ProviderError."""
+    done = connection.run(["sh", "-c", f"{_AS_ROOT}$s sh -c '{_CHANGE_OVER}'"], timeout=_SECONDS)
+    if done.code != 0:
+        said = done.stderr.decode("utf-8", "replace").strip()[-300:]
+        raise ProviderError(f"{name}: its host key cannot be replaced: {said}")
+
+
+def bring_python(connection: Connection, told: Told, minor: str | None, home: Path) -> str:
+    """Installs a Python with uv beside our files, and gives its path. Raises NodeUnreachable, ProviderError."""
+    # Rarely needed, and long to import.
+    from flowlite import pythons
+    from flowlite.connect.pythons import install
+
+    new_enough = _numbers(minor or "") >= OLDEST_PYTHON
+    version = minor if minor and new_enough else pythons.version_here()
+    platform = f"linux-{told.machine}-glibc"
+    return install(connection, told.root, platform, version, pythons.index_settings(), home)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".") if part.isdigit())

@@ -1,0 +1,144 @@
+"""Mithril in the box, held to the contract: spot bids whose machines boot, cost and end like real ones."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from flowlite.errors import CapacityUnavailable, FlowError
+from flowlite.provider import Instance, LaunchIntent, Provider
+from flowlite.testing.cloud import CloudInABox
+from flowlite.testing.conformance import ProviderSuite, ProviderUnderTest
+from flowlite.testing.launching import Intend, by_id
+from flowlite.testing.running import Submit, assert_gone, instances_of, until_running
+from provider_adapters.mithril import MithrilProvider
+from tests.helpers import kill_processes_of_home
+
+
+class Mithril(ProviderUnderTest):
+    """Two nodes of the box, with some to spare; the client is on the laptop."""
+
+    name = "mithril"
+    interfaces = ("file",)
+    patience = 180.0
+
+    def __init__(self, box: CloudInABox, home: Path) -> None:
+        self.box = box
+        box.mithril.rules(auction_seconds=0.1, stop_seconds=0.02)
+        # A machine without an agent ends itself; not while a test looks at it.
+        (home / "config.toml").write_text('[mithril]\nlease = "10m"\nregion = "us-central1-a"\n')
+
+    def make(self) -> Provider:
+        return MithrilProvider()
+
+    def kill(self, instance: Instance) -> None:
+        # A bid that has no machine yet is listed, too.
+        if instance.id.startswith("inst_"):
+            self.box.mithril.die(instance.id)
+
+    def left(self, task_id: str) -> list[str]:
+        """Bids, machines and the nodes' keys, by the cloud's own account."""
+        bids = {b["id"]: b["name"] for b in self.box.mithril.live_bids() if task_id in b["name"]}
+        machines = [
+            f"{each['id']} is {each['state']}"
+            for each in self.box.mithril.instances()
+            if task_id in each["name"] and each["there"]
+        ]
+        keys = [
+            each["name"]
+            for each in self.box.mithril.api_keys()
+            if each["good"] and task_id in each["name"]
+        ]
+        return [*bids.values(), *machines, *keys]
+
+    @contextmanager
+    def scarcity(self) -> Iterator[None]:
+        """One machine of each type is there, and not two."""
+        self.box.mithril.capacity("*", 1)
+        try:
+            yield
+        finally:
+            self.box.mithril.capacity("*", None)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+class TestMithril(ProviderSuite):
+    @pytest.fixture
+    def subject(self, home: Path, box: CloudInABox) -> Iterator[ProviderUnderTest]:
+        yield Mithril(box, home)
+        kill_processes_of_home(home)
+
+    @pytest.fixture
+    def create(self, subject: ProviderUnderTest) -> Iterator[Callable[[str], str]]:
+        """Makes volumes that say how large they are to be: here that has a price."""
+        made: list[str] = []
+
+        def create(interface: str) -> str:
+            made.append(f"conformance-{secrets.token_hex(3)}")
+            subject.make().create_volume(made[-1], 10, interface)
+            return made[-1]
+
+        yield create
+        for name in made:
+            with suppress(FlowError):
+                subject.make().delete_volume(name)
+
+    # A bid is one thing. It waits for its machines instead of being refused, and its machines end together.
+
+    def test_it_is_all_or_none(self, subject: ProviderUnderTest, intend: Intend) -> None:
+        intent = intend()
+        with subject.scarcity():
+            self._no_machine(subject, intent)
+            assert [(i.id[:4], i.state) for i in subject.listed(intent.task_id)] == [
+                ("bid_", "starting")
+            ]
+        subject.end(subject.listed(intent.task_id))
+        assert subject.left(intent.task_id) == []
+
+    def test_what_was_refused_for_lack_of_nodes_can_be_had_later(
+        self, subject: ProviderUnderTest, intend: Intend
+    ) -> None:
+        intent = intend()
+        with subject.scarcity():
+            self._no_machine(subject, intent)
+        assert len(subject.launch(intent)) == subject.nodes
+
+    def _no_machine(self, subject: ProviderUnderTest, intent: LaunchIntent) -> None:
+        assert isinstance(subject, Mithril)
+        for _ in range(3):
+            with pytest.raises(CapacityUnavailable) as waiting:
+                subject.make().launch(intent)
+            assert waiting.value.retry_after > 0
+            subject.box.mithril.auction()
+        assert subject.box.mithril.instances() == []
+
+    def test_the_end_of_one_node_is_not_the_end_of_the_others(
+        self, subject: ProviderUnderTest, nodes: list[Instance]
+    ) -> None:
+        subject.end(nodes[:1])
+        assert subject.listed(nodes[0].task_id) == []
+        assert subject.left(nodes[0].task_id) == []
+
+    @pytest.mark.parametrize("rank", [0, 1], ids=["leader", "another"])
+    def test_a_node_that_dies_is_replaced_and_the_others_keep_their_ranks(
+        self, subject: ProviderUnderTest, submit: Submit, rank: int
+    ) -> None:
+        task = submit(
+            "echo attempt $FLOW_ATTEMPT rank $RANK; [ $FLOW_ATTEMPT = 1 ] && sleep 1000; true",
+            retries=1,
+        )
+        until_running(subject, task)
+        before = instances_of(subject, task)
+        subject.kill(before[rank])
+        assert task.wait(subject.patience).status == "completed", task.reason
+        assert task.attempt == 2
+        fresh = {node.id for node in task.nodes} - set(by_id(before))
+        assert len(fresh) == subject.nodes
+        second = sorted(line.text for line in task.logs() if "attempt 2" in line.text)
+        assert second == [f"attempt 2 rank {each}" for each in range(subject.nodes)]
+        assert_gone(subject, task)

@@ -1,0 +1,207 @@
+"""A courier on a host: used where it is there, and missed by nobody where it is not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from flowlite.bundle.agent_zip import build_agent_zip
+from flowlite.connect.base import File
+from flowlite.connect.ssh import commands, courier
+from flowlite.connect.ssh import files as ssh_files
+from flowlite.connect.ssh.connection import SshConnection
+from flowlite.errors import NodeUnreachable
+from flowlite.node import processes
+from tests.connect.sshd import Sshd
+from tests.helpers import eventually
+
+Servers = Callable[..., Sshd]
+Connect = Callable[..., SshConnection]
+
+_HELLO = {"do": "hello"}
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    built = build_agent_zip(tmp_path_factory.mktemp("home"))
+    return [sys.executable, "-I", "-S", str(built.path), "courier"]
+
+
+def _couriers() -> set[int]:
+    """Those that run now, of whomever."""
+    found = set()
+    for pid in processes.table():
+        try:
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"courier" in words and b"python" in words[0]:
+            found.add(pid)
+    return found
+
+
+@pytest.fixture
+def scripts(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """What shells are given to do."""
+    given: list[bytes] = []
+    begin = commands.Run.begin
+
+    def noting(self: commands.Run, text: bytes, private: bool) -> None:
+        given.append(text)
+        begin(self, text, private)
+
+    monkeypatch.setattr(commands.Run, "begin", noting)
+    return given
+
+
+def test_nobody_starts_one_unasked(connection: SshConnection, tmp_path: Path) -> None:
+    assert connection.ask(_HELLO, timeout=10) is None
+    connection.put(b"text", str(tmp_path / "file"))
+    assert (tmp_path / "file").read_bytes() == b"text"
+
+
+def test_files_come_and_go_without_a_shell(
+    servers: Servers, connect: Connect, program: list[str], tmp_path: Path, scripts: list[bytes]
+) -> None:
+    connection = connect(servers())
+    assert connection.ask(_HELLO, timeout=30, start=program) == {"size": 0}
+    scripts.clear()
+    files = [File(str(tmp_path / "d" / name), name.encode(), 0o640) for name in ("a", "b")]
+    connection.put_many(files)
+    assert b"".join(connection.read(str(tmp_path / "d" / "b"))) == b"b"
+    assert stat.S_IMODE((tmp_path / "d" / "a").stat().st_mode) == 0o640
+    with pytest.raises(FileNotFoundError, match=r"box.*cannot read .*absent: it is not there"):
+        list(connection.read(str(tmp_path / "absent")))
+    assert connection.ask(_HELLO, timeout=10, start=program) == {"size": 0}
+    assert scripts == []
+
+
+def test_what_it_cannot_do_is_done_by_a_shell(
+    servers: Servers, connect: Connect, program: list[str], tmp_path: Path
+) -> None:
+    connection = connect(servers())
+    connection.ask(_HELLO, timeout=30, start=program)
+    big = tmp_path / "big"
+    big.write_bytes(os.urandom(3 << 20))
+    connection.put(big, str(tmp_path / "copy"))
+    assert b"".join(connection.read(str(tmp_path / "copy"))) == big.read_bytes()
+    with pytest.raises(IsADirectoryError, match="it is a directory"):
+        list(connection.read(str(tmp_path)))
+    with pytest.raises(OSError, match="cannot write"):
+        connection.put(b"x", str(big / "below"))
+    log = tmp_path / "log"
+    pid = connection.start(["sleep", "60"], log=str(log), environment={"A": "b"})
+    assert processes.environment_of(pid)["A"] == "b"
+    os.kill(pid, signal.SIGKILL)
+
+
+def test_one_that_was_killed_is_no_loss(
+    servers: Servers, connect: Connect, program: list[str], tmp_path: Path
+) -> None:
+    before = _couriers()
+    connection = connect(servers())
+    connection.ask(_HELLO, timeout=30, start=program)
+    [pid] = _couriers() - before
+    os.kill(pid, signal.SIGKILL)
+    connection.put(b"text", str(tmp_path / "file"))
+    assert b"".join(connection.read(str(tmp_path / "file"))) == b"text"
+    assert connection.ask(_HELLO, timeout=10) is None
+    assert connection.ask(_HELLO, timeout=30, start=program) == {"size": 0}
+
+
+def test_it_ends_with_its_connection(
+    servers: Servers, connect: Connect, program: list[str]
+) -> None:
+    before = _couriers()
+    server = servers()
+    connection = connect(server)
+    connection.ask(_HELLO, timeout=30, start=program)
+    [pid] = _couriers() - before
+    server.cut()
+    eventually(lambda: not processes.is_alive(pid), what="the courier to end")
+    assert connection.run(["true"]).code == 0
+
+
+def test_another_program_takes_its_place(
+    servers: Servers, connect: Connect, program: list[str], tmp_path: Path
+) -> None:
+    before = _couriers()
+    connection = connect(servers())
+    connection.ask(_HELLO, timeout=30, start=program)
+    other = tmp_path / "other.pyz"
+    other.write_bytes(Path(program[3]).read_bytes())
+    command = [*program[:3], str(other), program[4]]
+    assert connection.ask(_HELLO, timeout=30, start=command) == {"size": 0}
+    eventually(lambda: len(_couriers() - before) == 1, what="the first one to end")
+
+
+def test_one_that_cannot_be_started_says_how_it_ended(
+    servers: Servers, connect: Connect, program: list[str]
+) -> None:
+    connection = connect(servers())
+    with pytest.raises(courier.NotStarted) as raised:
+        connection.ask(_HELLO, timeout=30, start=[*program[:3], "/absent.pyz", "courier"])
+    assert raised.value.code == 2
+    with pytest.raises(courier.NotStarted) as raised:
+        connection.ask(_HELLO, timeout=30, start=["/absent/python", *program[1:]])
+    assert raised.value.code == 127
+    assert connection.ask(_HELLO, timeout=30, start=program) == {"size": 0}
+
+
+@pytest.mark.parametrize("sessions", ["1", "2"])
+def test_a_host_with_few_sessions_has_them_for_commands(
+    servers: Servers, connect: Connect, program: list[str], sessions: str
+) -> None:
+    connection = connect(servers(MaxSessions=sessions))
+    assert connection.ask(_HELLO, timeout=30, start=program) == {"size": 0}
+    done: list[int] = []
+    threads = [
+        threading.Thread(target=lambda: done.append(connection.run(["true"]).code))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert done == [0] * 4
+    assert connection.ask(_HELLO, timeout=10) is None
+
+
+def test_one_that_hangs_is_ended(
+    servers: Servers,
+    connect: Connect,
+    program: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = _couriers()
+    connection = connect(servers())
+    connection.ask(_HELLO, timeout=30, start=program)
+    [pid] = _couriers() - before
+    os.kill(pid, signal.SIGSTOP)
+    monkeypatch.setattr(ssh_files, "_STALL_SECONDS", 0.2)
+    with pytest.raises(NodeUnreachable, match="stood still"):
+        connection.put(b"x", str(tmp_path / "file"))
+    eventually(lambda: not processes.is_alive(pid), what="the courier to end")
+    monkeypatch.undo()
+    connection.put(b"x", str(tmp_path / "file"))
+
+
+def test_who_finds_it_busy_does_not_wait(
+    servers: Servers, connect: Connect, program: list[str], tmp_path: Path
+) -> None:
+    connection = connect(servers())
+    connection.ask(_HELLO, timeout=30, start=program)
+    resident = connection._link.resident
+    assert isinstance(resident, courier.Courier)
+    with resident._turn:
+        assert connection.ask(_HELLO, timeout=10) is None
+        connection.put(b"x", str(tmp_path / "file"))
+    assert connection.ask(_HELLO, timeout=10) == {"size": 0}

@@ -1,0 +1,128 @@
+"""Crash points: every call that a task makes of a cloud, killed before it and after it, under every fault.
+
+A case is drawn, not written: `all_cases` has them all, and `sample` takes some: half of them the same ones every time,
+the others with a fresh seed, which is part of their names. `FLOW_CRASH` says how many ("all" for all of them), and
+`FLOW_CRASH_SEED` repeats a seed.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+FIXED_SEED = 20261121
+IN_CI = 60
+
+SUPERVISOR, MACHINE = "supervisor", "machine"
+BOOT, END, RUN = "boot", "end", "run"
+BEFORE, AFTER = "before", "after"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that the cloud does wrong while a task is killed.
+
+    Attributes:
+        orders: Arguments of `fault` of the box, with "action" among them.
+        lag: Seconds by which listings lag behind.
+        machines: What becomes of the machine that boots: "" for nothing bad.
+        capacity: Whether there is any.
+    """
+
+    orders: tuple[dict[str, Any], ...] = ()
+    lag: float = 0.0
+    machines: str = ""
+    capacity: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """Where one cloud can be hit, and what can go wrong with it.
+
+    Attributes:
+        boot: Calls from the intent to launch on, while machines boot and do not answer.
+        end: Calls of a task that is cancelled then.
+        run: Calls of a task that runs to its result and is given back.
+        faults: By name.
+    """
+
+    boot: tuple[str, ...]
+    end: tuple[str, ...]
+    run: tuple[str, ...]
+    faults: dict[str, Fault] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One crash.
+
+    Attributes:
+        cloud: "aws" or "mithril".
+        phase: "boot", "end" or "run", as `Points` has them.
+        action: The call at which somebody is killed.
+        nth: Which one of those calls, from 0.
+        when: "before" its effect, or "after" it and before the reply.
+        lost: Who is killed: the supervisor, or the client's whole machine, with FLOW_HOME.
+        fault: What goes wrong besides.
+    """
+
+    cloud: str
+    phase: str
+    action: str
+    nth: int
+    when: str
+    lost: str
+    fault: str
+
+    def __str__(self) -> str:
+        which = f"{self.action.replace(':', '.')}{'-again' if self.nth else ''}"
+        return f"{self.cloud}-{self.phase}-{self.lost}-{self.when}-{which}-{self.fault}"
+
+
+def all_cases(points: dict[str, Points]) -> list[Case]:
+    """Every case there is."""
+    return [
+        Case(cloud, phase, action, nth, when, lost, fault)
+        for cloud, there in points.items()
+        for phase, actions in ((BOOT, there.boot), (END, there.end), (RUN, there.run))
+        for action in actions
+        for nth in (0, 1)
+        for when in (BEFORE, AFTER)
+        for lost in (SUPERVISOR, MACHINE)
+        for fault in there.faults
+        if possible(there.faults[fault], phase, lost)
+    ]
+
+
+def possible(fault: Fault, phase: str, lost: str) -> bool:
+    """Whether a case can be: without machines that work no task runs, and none of them ends itself."""
+    broken = bool(fault.machines) or not fault.capacity
+    return not broken or (phase != RUN and (lost == SUPERVISOR or fault.machines != "never"))
+
+
+def sample(cases: Sequence[Case]) -> list[tuple[str, Case]]:
+    """Those to be run now, each with its name."""
+    asked = os.environ.get("FLOW_CRASH", str(IN_CI))
+    if asked == "all":
+        return [(str(case), case) for case in cases]
+    half = int(asked) // 2
+    fixed = random.Random(FIXED_SEED).sample(list(cases), half)
+    seed = _fresh_seed()
+    fresh = random.Random(seed).sample(list(cases), half)
+    named = [(str(case), case) for case in fixed]
+    return named + [(f"seed{seed}-{case}", case) for case in fresh]
+
+
+def _fresh_seed() -> int:
+    """Another one each time, and the same in all processes of one run of the tests."""
+    if asked := os.environ.get("FLOW_CRASH_SEED"):
+        return int(asked)
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
+    seed = random.Random(run).randrange(10**6) if run else secrets.randbelow(10**6)
+    # Whoever imports this again in this process gets the same.
+    os.environ["FLOW_CRASH_SEED"] = str(seed)
+    return seed

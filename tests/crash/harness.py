@@ -1,0 +1,283 @@
+"""One crash, from a task that is submitted to a cloud that holds nothing of it any more."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flowlite.store import Store, TaskRecord
+from flowlite.supervise import start
+from tests.crash.cases import BOOT, END, MACHINE, RUN, Case
+from tests.crash.clouds import CLOUDS, QUICK, SLOW
+from tests.helpers import eventually, kill_processes_of_home
+
+if TYPE_CHECKING:
+    from flowlite.testing.cloud import CloudInABox
+    from tests.crash.clouds import Cloud
+
+COMMAND = ["sh", "-c", "echo done"]
+# What a task says while its machines boot, or are not there yet.
+_WAITS = ("starting", "auction", "no room", "capacity", "again")
+_LOOKS = ("DescribeInstances", "get_bid", "get_instances")
+# Seconds for which a call may still come, once there is something: of those that look, and of those that make it.
+_PATIENCE, _SETTLES = 12.0, 3.0
+_DAY_LATER = (
+    "read u r < /proc/uptime; echo $((${u%.*} + 90000)).00 $r > /run/later && "
+    "mount --bind /run/later /proc/uptime"
+)
+
+
+@dataclass
+class Home:
+    """A FLOW_HOME on the client's machine, with one task."""
+
+    directory: Path
+    task: str = ""
+
+    @property
+    def record(self) -> TaskRecord:
+        return Store(self.directory / "state.db").get_task(self.task)
+
+    def story(self) -> str:
+        """What became of the task, for the message of a failed test."""
+        if not self.directory.exists():
+            return "its home is gone"
+        log = self.directory / "tasks" / self.task / "supervisor.log"
+        record = self.record
+        text = log.read_text()[-2000:] if log.exists() else ""
+        return f"{record.state}: {record.reason}\n{text}"
+
+
+class Harness:
+    """Runs cases against the clouds of one box, one after the other."""
+
+    def __init__(self, box: CloudInABox, root: Path) -> None:
+        self.box = box
+        self._root = root
+        self._clouds: dict[str, Cloud] = {}
+        self._plans: dict[str, Any] = {}
+        self._count = 0
+
+    def cloud(self, name: str) -> Cloud:
+        """One of the box's clouds."""
+        if name not in self._clouds:
+            self._clouds[name] = CLOUDS[name](self.box)
+        return self._clouds[name]
+
+    # A task
+
+    def submit(self, cloud: Cloud) -> Home:
+        """Records a task; nobody supervises it yet. It is planned once."""
+        from flowlite.client import Flow
+        from flowlite.session import open_session
+        from flowlite.supervise import tidying
+
+        self._count += 1
+        home = Home(self._root / f"home{self._count}")
+        home.directory.mkdir()
+        (home.directory / "config.toml").write_text(cloud.settings())
+        with self.on(home):
+            if cloud.name not in self._plans:
+                self._plans[cloud.name] = Flow().plan(_config(cloud.name))
+            config, plan = self._plans[cloud.name]
+            tidying.remember_paid(home.directory, cloud.name)
+            with start.draft_task(home.directory) as draft:
+                record = start.submit(
+                    open_session().store,
+                    draft,
+                    name="crash",
+                    function="true",
+                    config=config.to_dict(),
+                    plan=plan,
+                    call={"kind": "command", "argv": COMMAND},
+                    supervise=False,
+                )
+        home.task = record.id
+        return home
+
+    @contextlib.contextmanager
+    def on(self, home: Home) -> Iterator[None]:
+        """On the client's machine, with this FLOW_HOME."""
+        with _variables({"FLOW_HOME": str(home.directory)}), self.box.enter():
+            yield
+
+    # A case
+
+    def crash(self, cloud: Cloud, case: Case) -> tuple[Home, bool]:
+        """Takes a task to its crash; gives its home, and whether it was hit where it should be.
+
+        What does not come that far is killed where it waits, which is a crash as well.
+        """
+        home = self.submit(cloud)
+        control = cloud.control
+        boot = QUICK if case.phase == RUN else SLOW[case.lost]
+        cloud.suffer(cloud.points.faults[case.fault], boot)
+        if case.phase == END:
+            with self.on(home):
+                pid = start.start_supervisor(home.directory, home.task)
+            # As soon as something is asked for, there is something to end.
+            eventually(
+                lambda: cloud.existing(home.task) or _waits(home) or not _alive(pid),
+                timeout=60,
+                every=0.1,
+                what=home.story(),
+            )
+            control.kill_client(case.action, case.when, skip=case.nth)
+            Store(home.directory / "state.db").request_cancel(home.task)
+        else:
+            control.kill_client(case.action, case.when, skip=case.nth)
+            with self.on(home):
+                pid = start.start_supervisor(home.directory, home.task)
+        hit = self._wait_for_hit(cloud, home, pid, case)
+        if case.lost == MACHINE:
+            kill_processes_of_home(home.directory)
+        else:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        eventually(lambda: not _alive(pid))
+        cloud.soothe()
+        return home, hit
+
+    def _wait_for_hit(self, cloud: Cloud, home: Home, pid: int, case: Case) -> bool:
+        waiting = 0.0
+        until = time.monotonic() + 90
+        while time.monotonic() < until:
+            if not _alive(pid):
+                return not home.record.final
+            if home.record.final:
+                return False
+            if case.phase == BOOT and (_waits(home) or cloud.existing(home.task)):
+                waiting += 0.05
+                if waiting > (_PATIENCE if case.action in _LOOKS else _SETTLES):
+                    return False
+            time.sleep(0.05)
+        return False
+
+    # What comes after
+
+    def recover(self, cloud: Cloud, case: Case, home: Home) -> None:
+        """The next `flow` command, which is all that the task needs to come to its end."""
+        from flowlite.cli import main
+
+        what = "cancel" if case.phase == BOOT else "status"
+        with self.on(home), contextlib.suppress(SystemExit):
+            main([what, home.task])
+        final = time.monotonic() + 90
+        while not home.record.final:
+            assert time.monotonic() < final, home.story()
+            # A client that watches looks after the supervisor, too; the machines of a test are slow.
+            with self.on(home):
+                start.ensure_supervisors(
+                    Store(home.directory / "state.db"), home.directory, only=home.task
+                )
+            time.sleep(0.1)
+        eventually(lambda: not cloud.existing(home.task), timeout=20, every=0.2, what=home.story())
+        if cloud.left_over(home.task):
+            # It costs nothing, so it is left to the tidying up that every command starts now and then.
+            with self.on(home), contextlib.suppress(SystemExit):
+                main(["gc"])
+        assert not cloud.left_over(home.task), f"{cloud.left_over(home.task)} {home.story()}"
+
+    def be_gone(self, cloud: Cloud, home: Home) -> str:
+        """The client's machine never comes back. Gives who ended what there was: "itself", or "gc" from elsewhere.
+
+        Time passes on the task's machine, if it has one. What no machine can end by itself (a cloud says of itself
+        when that is so, and so do the docs) is ended by `flow gc` on another machine of the same account.
+        """
+        shutil.rmtree(home.directory)
+        until = time.monotonic() + 90
+        able, hastened = False, ""
+        while left := cloud.existing(home.task):
+            machine = cloud.machine_of(home.task)
+            if machine is not None and hastened != machine["id"] and self._let_time_pass(machine):
+                able, hastened = cloud.can_end(self.box.host(machine)), str(machine["id"])
+            if not able and (hastened or machine is None) and cloud.needs_gc:
+                self._tidy_up_elsewhere(cloud)
+                eventually(lambda: not cloud.existing(home.task), timeout=30, every=0.2)
+                return "gc"
+            assert time.monotonic() < until, left
+            time.sleep(0.1)
+        return "itself"
+
+    def _tidy_up_elsewhere(self, cloud: Cloud) -> None:
+        """`flow gc` in a FLOW_HOME that has never heard of the task."""
+        from flowlite.cli import main
+
+        self._count += 1
+        other = Home(self._root / f"home{self._count}")
+        other.directory.mkdir()
+        (other.directory / "config.toml").write_text(cloud.settings())
+        with self.on(other), contextlib.suppress(SystemExit):
+            main(["gc", "--all-homes", "--yes"])
+
+    def _let_time_pass(self, machine: Mapping[str, Any]) -> bool:
+        """A day goes by on a machine, whose agent has given up by then. False if it has no watchdog yet."""
+        host = self.box.host(machine)
+        try:
+            commands = {pid: _command(pid) for pid in host.pids()}
+            # Between two looks of the watchdog: by then it knows when it began.
+            if not {b"sh /var/lib/flowlite/watchdog", b"sleep 2"} <= set(commands.values()):
+                return False
+            for pid in (pid for pid, command in commands.items() if b"agent.pyz" in command):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            return host.exec(["sh", "-c", _DAY_LATER]).returncode == 0
+        except (OSError, RuntimeError):
+            return False
+
+    def forget(self, home: Home) -> None:
+        """Ends what a test may have left on the client's machine."""
+        kill_processes_of_home(home.directory)
+        shutil.rmtree(home.directory, ignore_errors=True)
+
+
+def _config(provider: str) -> Any:
+    from flowlite import TaskConfig
+
+    return TaskConfig(
+        command=COMMAND, provider=provider, name="crash", max_run_time_hours=1, grace_seconds=1
+    )
+
+
+def _command(pid: int) -> bytes:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").replace(b"\0", b" ")
+    return b""
+
+
+def _waits(home: Home) -> bool:
+    """Whether a task waits for its machines, and will for long."""
+    record = home.record
+    waits = record.state == "provisioning" and any(word in record.reason for word in _WAITS)
+    return waits or record.final
+
+
+def _alive(pid: int) -> bool:
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def _variables(values: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

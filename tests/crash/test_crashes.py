@@ -1,0 +1,58 @@
+"""Whatever is killed, and whenever: nothing that costs money is left in the cloud.
+
+`make crash` runs every case. Here it is a sample: half of it always the same, half with a fresh seed, which stands in
+the names of the tests (`FLOW_CRASH_SEED=…` repeats it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from flowlite.testing.hosts import why_not
+from tests.crash.cases import MACHINE, Case, all_cases, sample
+from tests.crash.clouds import POINTS
+from tests.crash.harness import Harness
+
+pytest.importorskip("boto3")
+pytest.importorskip("moto")
+pytest.importorskip("httpx")
+
+pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
+CASES = all_cases(POINTS)
+
+
+@pytest.fixture(scope="session")
+def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
+    """A box of this process's own, for all its cases."""
+    if reason := why_not():
+        pytest.skip(reason)
+    from flowlite.testing.cloud import CloudInABox
+
+    with CloudInABox(machines=3, boot_seconds=0.3) as box:
+        yield Harness(box, tmp_path_factory.mktemp("crash"))
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in sample(CASES)])
+def test_nothing_is_left(
+    harness: Harness, case: Case, monkeypatch: pytest.MonkeyPatch, record_property: Any
+) -> None:
+    for name, value in harness.box.environment().items():
+        monkeypatch.setenv(name, value)
+    cloud = harness.cloud(case.cloud)
+    home, hit = harness.crash(cloud, case)
+    record_property("hit", hit)
+    try:
+        if case.lost == MACHINE:
+            record_property("ended_by", harness.be_gone(cloud, home))
+        else:
+            harness.recover(cloud, case, home)
+    finally:
+        harness.forget(home)
+
+
+def test_there_are_500_of_them() -> None:
+    assert len(CASES) >= 500
+    assert len({str(case) for case in CASES}) == len(CASES)

@@ -1,0 +1,428 @@
+"""Machines that cost money: caps, prices and ends, from submission to the proof that nothing is left."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from flowlite.cli import main
+from flowlite.client import Flow
+from flowlite.session import open_session
+from flowlite.spec import TaskConfig
+from flowlite.supervise import tidying
+from flowlite.supervise.reconcile import reconcile
+from flowlite.supervise.start import cancel
+from tests.gangs import Gang, let_go
+from tests.helpers import eventually
+
+if TYPE_CHECKING:
+    from tests.faults.rented.rented_cloud import RentedProvider
+
+HERE = Path(__file__).parent / "rented"
+WAIT = 'echo $$; while [ ! -e "$FLOW_HOME/go" ]; do sleep 0.02; done'
+
+
+@pytest.fixture
+def cloud(flow_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RentedProvider:
+    """The provider "rented", here and for every process that is started from here."""
+    monkeypatch.setenv("PYTHONPATH", str(HERE))
+    monkeypatch.syspath_prepend(str(HERE))
+    monkeypatch.setenv("RENTED_CLOUD", str(tmp_path))
+    monkeypatch.setenv("FLOW_PROVIDER", "rented")
+    return importlib.import_module("rented_cloud").RentedProvider()  # type: ignore[no-any-return]
+
+
+def rent(command: str = WAIT, **options: Any) -> Gang:
+    """Submits a command as users do."""
+    flow = Flow(notify=lambda text: None)
+    task = flow.submit(TaskConfig(**{"command": command, "grace_seconds": 1.0, **options}))
+    session = open_session()
+    return Gang(session.home, session.store, task.record)
+
+
+def _worker_of(gang: Gang) -> int:
+    """Its process id, once it has said it."""
+    return next(
+        (
+            gang.worker(0)
+            for path in gang.paths.directory.glob("nodes/*/a1/r0.out")
+            if path.read_text()
+        ),
+        0,
+    )
+
+
+def bill(cloud: RentedProvider, gang: Gang) -> float:
+    """What the cloud charges for a task, by its own book."""
+    machines = [m for m in cloud.machines().values() if m["task"] == gang.id]
+    assert all(machine["ended_at"] for machine in machines)
+    return sum(m["price"] * (m["ended_at"] - m["launched_at"]) / 3600 for m in machines)
+
+
+# Money
+
+
+def test_what_a_task_cost_is_what_the_provider_lists(cloud: RentedProvider) -> None:
+    gang = rent("sleep 0.2", num_instances=2)
+    record = gang.end()
+    assert record.cost == pytest.approx(bill(cloud, gang), abs=0.001)
+    (told,) = [text for kind, text in gang.events if kind == "price"]
+    assert told.startswith("2 × small, rented here-1: $3,600.00 per instance and hour")
+
+
+def test_machines_that_never_ran_a_worker_are_charged_too(cloud: RentedProvider) -> None:
+    cloud.behave(dies_at_boot=1)
+    gang = rent("true", retries=1)
+    record = gang.end()
+    assert record.retries_used == 1
+    assert len(cloud.machines()) == 2
+    assert record.cost == pytest.approx(bill(cloud, gang), abs=0.001)
+    assert any("asking for nodes again (1 of 1) after" in text for _, text in gang.events)
+
+
+def test_a_price_that_rises_is_charged_as_it_rises(
+    cloud: RentedProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cloud.behave(spot=True)
+    monkeypatch.setenv("RENTED_PRICES_EVERY", "0.1")
+    gang = rent()
+    gang.wait("running")
+    cloud.behave(rises_to=7200.0)
+    row = eventually(
+        lambda: next((r for r in gang.store.instances(gang.id) if r.price_per_hour == 7200), None)
+    )
+    assert [price for _, price in row.data["prices"]] == [3600.0, 7200.0]
+    let_go(gang.home)
+    record = gang.end()
+    (row,) = gang.store.instances(gang.id)
+    assert row.ended_at is not None
+    rose, lived = row.data["prices"][1][0], row.ended_at - row.launched_at
+    assert record.cost == pytest.approx(lived + (row.ended_at - rose), abs=0.01)
+
+
+def test_the_cap_holds_with_boot_and_end_together(cloud: RentedProvider) -> None:
+    # A dollar per second and machine. 1 s of boot, up to 1 s of grace, 1 s kept free for the end.
+    cloud.behave(boot=1.0)
+    gang = rent(max_cost=10.0, num_instances=2)
+    record = gang.end("failed")
+    assert record.reason.startswith("max_cost: stopped")
+    assert 2.0 < bill(cloud, gang) <= 10.0
+    assert record.cost == pytest.approx(bill(cloud, gang), abs=0.001)
+
+
+def test_the_nodes_keep_the_cap_without_anybody(cloud: RentedProvider) -> None:
+    gang = rent(max_cost=6.0)
+    gang.wait("running")
+    worker = eventually(lambda: _worker_of(gang))
+    gang.kill_supervisor()
+    eventually(lambda: not Path(f"/proc/{worker}").exists(), timeout=8)
+    began = next(iter(cloud.machines().values()))["launched_at"]
+    assert time.time() - began <= 6.0
+    assert gang.wait(timeout=20).reason.startswith("max_cost: stopped")
+
+
+def test_the_cap_counts_over_all_attempts(cloud: RentedProvider) -> None:
+    gang = rent("sleep 1; exit 7", max_cost=7.0, retries=50)
+    record = gang.end("failed")
+    assert record.attempt >= 2
+    assert "max_cost" in record.reason or "no money is left" in record.reason
+    assert bill(cloud, gang) <= 7.0
+
+
+def test_machines_that_never_come_up_are_given_back_before_the_money_is_gone(
+    cloud: RentedProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cloud.behave(boot=3600)
+    monkeypatch.setenv("RENTED_LOOK_AT", "0.3")
+    gang = rent(max_cost=5.0)
+    record = gang.end("failed")
+    assert record.reason.startswith("max_cost: stopped at $")
+    assert bill(cloud, gang) <= 5.0
+    assert record.cost == pytest.approx(bill(cloud, gang), abs=0.001)
+
+
+# Refusals, and waiting
+
+
+@pytest.mark.parametrize("kind", ["QuotaExceeded", "PermissionRefused"])
+def test_what_waiting_cannot_change_ends_the_task_at_once(cloud: RentedProvider, kind: str) -> None:
+    cloud.behave(refuses={"launch": [9, kind, "vCPU quota L-417A185B is 0"]})
+    record = rent("true", retries=5).end("failed")
+    assert record.reason == "rented refused the launch: vCPU quota L-417A185B is 0"
+    assert len(cloud.calls("launch")) == 1
+
+
+def test_who_cancels_during_the_boot_is_heard_and_nothing_is_left(cloud: RentedProvider) -> None:
+    cloud.behave(boot=3600)
+    gang = rent(num_instances=2)
+    eventually(lambda: "0 of 2 nodes have started" in gang.record.reason)
+    began = time.monotonic()
+    cancel(gang.store, gang.home, gang.id)
+    eventually(lambda: gang.record.state in ("stopping", "cancelled"))
+    # As long as a poll or two take.
+    assert time.monotonic() - began < 2
+    record = gang.end("cancelled")
+    assert record.cost == pytest.approx(bill(cloud, gang), abs=0.001)
+    assert record.cost > 0
+
+
+# The end
+
+
+def test_it_is_final_only_when_the_listing_says_so(cloud: RentedProvider) -> None:
+    cloud.behave(lingers=2.0, refuses={"terminate": [2, "TimeoutError", "no answer"]})
+    gang = rent("true")
+    gang.wait("stopping")
+    reason = eventually(lambda: "not gone yet" in gang.record.reason and gang.record.reason)
+    assert "its nodes are not gone yet: no answer, next try in" in reason
+    record = gang.end()
+    assert record.reason == ""
+    (machine,) = cloud.machines().values()
+    assert record.finished_at is not None
+    assert record.finished_at >= machine["ended_at"] + 2.0
+    assert record.cost == pytest.approx(
+        machine["ended_at"] + 2.0 - machine["launched_at"], abs=0.01
+    )
+
+
+def test_a_listing_that_fails_never_ends_a_task(cloud: RentedProvider) -> None:
+    gang = rent(WAIT)
+    gang.wait("running")
+    cloud.behave(refuses={"list": [3, "ProviderError", "503 Service Unavailable"]})
+    let_go(gang.home)
+    gang.end()
+    assert all(machine["ended_at"] for machine in cloud.machines().values())
+    assert any("503 Service Unavailable, next try in" in text for _, text in gang.events)
+
+
+@pytest.mark.parametrize("moment", ["booting", "running", "stopping"])
+def test_a_supervisor_that_was_killed_leaves_nothing_after_the_next_command(
+    cloud: RentedProvider, moment: str
+) -> None:
+    if moment == "booting":
+        cloud.behave(boot=1.5)
+    gang = rent("true" if moment == "stopping" else WAIT, num_instances=2)
+    if moment == "booting":
+        eventually(lambda: cloud.machines())
+    elif moment == "running":
+        gang.wait("running")
+    else:
+        cloud.behave(refuses={"terminate": [99, "ProviderError", "not now"]})
+        gang.wait("stopping")
+        eventually(lambda: "not gone yet" in gang.record.reason)
+    gang.kill_supervisor()
+    cloud.behave(refuses={})
+    if moment != "stopping":
+        gang.store.request_cancel(gang.id)
+    assert main(["status"]) == 0
+    record = gang.end("completed" if moment == "stopping" else "cancelled")
+    assert record.cost == pytest.approx(bill(cloud, gang), abs=0.001)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("call", ["launch", "list", "terminate"])
+def test_a_supervisor_that_is_killed_at_a_call_to_the_provider_loses_no_machine(
+    cloud: RentedProvider, call: str, when: str
+) -> None:
+    cloud.behave(kills=[call, when])
+    gang = rent("true", num_instances=2)
+    record = gang.end()
+    assert not json.loads((Path(os.environ["RENTED_CLOUD"]) / "mood.json").read_text())["kills"]
+    assert len(cloud.machines()) == 2
+    assert record.cost == pytest.approx(bill(cloud, gang), abs=0.001)
+
+
+# Tidying up
+
+
+def gc(*words: str) -> int:
+    return main(["gc", *words])
+
+
+def test_what_belongs_to_no_live_task_is_ended_on_a_machine_that_knows_nothing(
+    cloud: RentedProvider, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cloud.add("left", task="t-unknown")
+    assert gc("--dry-run") == 0
+    assert "rented left of task t-unknown: would be ended" in capsys.readouterr().out
+    assert not cloud.machines()["left"]["ended_at"]
+    assert gc() == 0
+    assert cloud.machines()["left"]["ended_at"]
+    assert gc() == 0
+    assert "nothing to do" in capsys.readouterr().out
+
+
+def test_machines_of_other_homes_are_shown_and_ended_only_when_overdue_or_asked_for(
+    cloud: RentedProvider, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = time.time()
+    theirs = {"home": "elsewhere", "owner": "ann@desk", "price": 12.5, "launched_at": now - 5400}
+    cloud.add("late", **theirs, deadline=now - 3000)
+    cloud.add("just-over", **theirs, deadline=now - 60)
+    cloud.add("busy", **theirs, deadline=now + 5430)
+    cloud.add("endless", **theirs)
+    assert gc() == 0
+    said = capsys.readouterr().out
+    alive = {name for name, machine in cloud.machines().items() if not machine["ended_at"]}
+    assert alive == {"just-over", "busy", "endless"}
+    assert (
+        "rented busy of ann@desk, from another FLOW_HOME (90 min old, $12.50 per hour, "
+        "ends by itself in 90 min): left alone, `flow gc --all-homes` ends it" in said
+    )
+    assert "should have ended 50 min ago): ended" in said
+    assert "without a deadline): left alone" in said
+    assert gc("--all-homes") == 2
+    assert "would end 3 machines" in capsys.readouterr().err
+    assert gc("--all-homes", "--dry-run", "--json") == 0
+    others = json.loads(capsys.readouterr().out)["data"]["others"]
+    assert {each["id"]: each["ended"] for each in others} == dict.fromkeys(alive, True)
+    assert gc("--all-homes", "--yes") == 0
+    assert all(machine["ended_at"] for machine in cloud.machines().values())
+
+
+def test_a_machine_that_a_live_task_does_not_know_is_ended(cloud: RentedProvider) -> None:
+    gang = rent()
+    gang.wait("running")
+    home = str(gang.home)
+    cloud.add("old", task=gang.id, home=home, launched_at=time.time() - 3600)
+    cloud.add("new", task=gang.id, home=home)
+    found = reconcile(gang.store, gang.home)
+    assert [each["id"] for each in found.ended] == ["old"]
+    let_go(gang.home)
+    gang.end()
+    assert all(machine["ended_at"] for machine in cloud.machines().values())
+
+
+def test_a_provider_that_cannot_be_asked_is_a_problem_that_is_told(
+    cloud: RentedProvider, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cloud.behave(refuses={"list": [1, "ProviderError", "503 Service Unavailable"]})
+    assert gc() == 0
+    assert "rented: 503 Service Unavailable" in capsys.readouterr().out
+
+
+def test_every_command_has_it_tidied_up_but_not_all_the_time(
+    cloud: RentedProvider, flow_home: Path
+) -> None:
+    assert main(["status"]) == 0
+    assert not cloud.calls("others")
+    rent("true").end()
+    assert tidying.paid_providers(flow_home) == {"rented"}
+    cloud.add("left", task="t-unknown")
+    for _ in range(3):
+        assert main(["status"]) == 0
+    eventually(lambda: cloud.machines()["left"]["ended_at"], timeout=20)
+    assert len(cloud.calls("others")) == 1
+    os.utime(flow_home / "tidied", (1, 1))
+    assert tidying.tidy_in_background(flow_home)
+    eventually(lambda: len(cloud.calls("others")) == 2, timeout=20)
+
+
+def test_a_rehearsal_on_this_machine_is_not_paid(flow_home: Path) -> None:
+    flow_home.mkdir(exist_ok=True)
+    tidying.remember_paid(flow_home, "local")
+    assert not tidying.tidy_in_background(flow_home)
+
+
+# What people see
+
+
+def test_the_plan_is_shown_before_and_the_price_while_it_runs(
+    cloud: RentedProvider, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cloud.behave(price=36.0, spot=True)
+    caps = ("--max-run-time-hours", "0.5", "--max-price-per-hour", "50")
+    words = ("run", "-N", "2", "--name", "shown", *caps)
+    assert main([*words, "--dry-run", "--", "true"]) == 0
+    dry = capsys.readouterr().out
+    assert "price         $36.00 per instance and hour, $72.00 in all; spot, at most $50.00" in dry
+    assert "cost at most  $50.00 ($50.00 × 2 × 0.5 h)" in dry
+    assert main([*words, "--", "true"]) == 0
+    said = capsys.readouterr().err
+    for line in dry.splitlines()[1:6]:
+        assert line in said
+    assert said.index("cost at most") < said.index("task shown")
+    assert main(["status", "shown"]) == 0
+    out = capsys.readouterr().out
+    assert "price     $36.00 per instance and hour, $72.00 in all; spot, at most $50.00" in out
+
+
+def test_a_program_is_told_the_price_on_standard_error(cloud: RentedProvider) -> None:
+    code = (
+        "from flowlite import FlowApp; f = FlowApp(max_run_time_hours=1).function(lambda: 1);"
+        "f.spawn().wait()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=HERE.parents[2],
+        env={**os.environ, "PYTHONPATH": f"{HERE}:{HERE.parents[2]}"},
+    )
+    assert "flowlite: 1 × small, rented here-1: $3,600.00 per instance and hour" in done.stderr
+    assert "cost at most: $3,600.00 ($3,600.00 × 1 × 1 h)" in done.stderr
+
+
+def test_offers_of_all_that_are_set_up(
+    cloud: RentedProvider, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def rows(*words: str) -> list[dict[str, Any]]:
+        assert main(["offers", "--json", *words]) == 0
+        found = json.loads(capsys.readouterr().out)["data"]
+        return [each for each in found if each["provider"] == "rented"]
+
+    assert [each["spot"] for each in rows("--gpu", "h100:8", "-N", "4")] == [True, False]
+    assert rows("--gpu", "h100:8", "-N", "4", "--spot")[0]["price_for_all"] == 80.0
+    assert [each["spot"] for each in rows("--on-demand")] == [False]
+    assert rows("--region", "there", "--provider", "rented") == []
+    assert main(["offers", "--gpu", "a100:4", "--provider", "rented"]) == 0
+    out = capsys.readouterr().out
+    assert "nothing fits; these come near:" in out
+    assert "has 8 × h100, and a100:4 was asked for" in out
+    assert main(["offers", "--gpu", "h10"]) == 2
+
+
+def test_providers_are_checked(cloud: RentedProvider, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["providers", "check", "rented"]) == 0
+    assert "credentials" in capsys.readouterr().out
+    cloud.behave(denies="ec2:RunInstances")
+    assert main(["providers", "check", "rented"]) == 5
+    out = capsys.readouterr().out
+    assert "FAILED" in out
+    assert "ec2:RunInstances" in out
+    assert main(["providers", "check", "rented", "--json"]) == 5
+    rows = json.loads(capsys.readouterr().out)["data"]
+    assert [row["ok"] for row in rows] == [True, False]
+    assert main(["providers", "check", "local"]) == 0
+
+
+def test_costs_by_day_function_and_provider(
+    cloud: RentedProvider, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gangs = [rent("sleep 0.1", name="one"), rent("sleep 0.2", name="two")]
+    whole = sum(gang.end().cost for gang in gangs)
+    today = time.strftime("%Y-%m-%d")
+    for by, keys in (
+        ("day", {today, time.strftime("%Y-%m-%d")}),
+        ("provider", {"rented"}),
+        ("function", {"sleep 0.1", "sleep 0.2"}),
+    ):
+        assert main(["cost", "--by", by, "--json"]) == 0
+        data = json.loads(capsys.readouterr().out)["data"]
+        assert {row[by] for row in data["groups"]} == keys
+        assert sum(row["estimated_cost"] for row in data["groups"]) == pytest.approx(
+            whole, abs=1e-4
+        )
+        assert main(["cost", "--by", by]) == 0
+        assert f"{by.upper()} " in capsys.readouterr().out
+    assert main(["cost", "--by", "dya"]) == 2
+    assert "did you mean 'day'" in capsys.readouterr().err

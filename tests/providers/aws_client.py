@@ -1,0 +1,97 @@
+"""One user of EC2 in the box: launches as the supervisor does, and looks at what is left."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from flowlite.errors import CapacityUnavailable
+from flowlite.provider import Instance, LaunchIntent
+from flowlite.spec import TaskConfig
+from flowlite.testing.cloud import CloudInABox
+from provider_adapters.aws import AwsProvider
+from tests.helpers import eventually
+
+SECONDS = 60.0
+ZONES = [f"us-east-1{letter}" for letter in "abcdef"]
+TYPE = "c7i.large"
+
+
+class Client:
+    """One FLOW_HOME, and what it asks of EC2."""
+
+    def __init__(self, box: CloudInABox, home: Path) -> None:
+        self.box = box
+        self.home = home
+
+    def settings(self, text: str) -> None:
+        (self.home / "config.toml").write_text(f"[aws]\n{text}\n")
+
+    def intent(self, task: str = "t1", number: int = 1, **options: Any) -> LaunchIntent:
+        given = {"command": ["true"], "num_instances": 2, "provider": "aws", **options}
+        plan = AwsProvider().plan(TaskConfig(**given))
+        return LaunchIntent(f"{task}-launch-{number}", task, plan.num_instances, plan.to_json())
+
+    def launch(self, intent: LaunchIntent) -> list[Instance]:
+        """As the supervisor does, until all answer or it is refused."""
+        provider = AwsProvider()
+
+        def launched() -> list[Instance] | None:
+            try:
+                return provider.launch(intent)
+            except CapacityUnavailable:
+                return None
+
+        return eventually(launched, timeout=SECONDS, every=0.1, what="launched")
+
+    def end(self, task: str = "t1") -> None:
+        """As the supervisor does, until the listing has nothing; then nothing at all must be left."""
+
+        def ended() -> bool:
+            provider = AwsProvider()
+            left = [each for each in provider.list_instances(task) if each.state != "ended"]
+            provider.terminate(left)
+            return not left
+
+        eventually(ended, timeout=SECONDS, every=0.1, what="ended")
+        assert self.alive() == []
+        assert not any(self.box.aws.leftovers().values()), self.box.aws.leftovers()
+
+    def alive(self) -> list[dict[str, Any]]:
+        found = self.box.aws.instances()
+        return [each for each in found if each["state"] not in ("terminated", "shutting-down")]
+
+    def calls(self, action: str) -> list[dict[str, Any]]:
+        return [parameters for name, parameters in self.box.aws.calls if name == action]
+
+
+# What EC2 has, as the first test was told: asking costs seconds, and never changes in the box.
+CATALOG: dict[str, Any] = {}
+LASTING = ("cpus", "gpus", "zones", "prices")
+
+
+@contextmanager
+def client_of(box: CloudInABox, home: Path) -> Iterator[Client]:
+    """A client with a FLOW_HOME that knows what the tests before were told of EC2's types."""
+    made = Client(box, home)
+    made.settings('lease = "10m"')
+    directory = home / "aws" / "catalog"
+    directory.mkdir(parents=True)
+    for name, parts in CATALOG.items():
+        (directory / name).write_text(json.dumps(parts))
+    yield made
+    for path in directory.iterdir():
+        found = json.loads(path.read_bytes())
+        kept = CATALOG.setdefault(path.name, {})
+        kept |= {key: value for key, value in found.items() if key in LASTING}
+
+
+def groups(box: CloudInABox) -> list[str]:
+    """Security groups of tasks, as EC2 has them."""
+    import boto3
+
+    told = boto3.client("ec2").describe_security_groups()["SecurityGroups"]
+    return [each["GroupName"] for each in told if each["GroupName"].startswith("flowlite-")]

@@ -1,0 +1,203 @@
+"""Launches on EC2 in the box: what is made, where, with which rights, and that nothing is left."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from flowlite.errors import (
+    CapacityUnavailable,
+    PermissionRefused,
+    ProviderError,
+    QuotaExceeded,
+)
+from flowlite.provider import Instance
+from provider_adapters.aws import AwsProvider
+from tests.helpers import eventually
+from tests.providers.aws_client import SECONDS, TYPE, ZONES, Client, groups
+
+pytestmark = pytest.mark.timeout(180)
+
+
+# The way it goes
+
+
+def test_a_gang_is_one_call_and_leaves_nothing(aws: Client) -> None:
+    intent = aws.intent(num_instances=3)
+    found = aws.launch(intent)
+    assert len({each.id for each in found}) == 3
+    assert {each.data["zone"] for each in found} == {"us-east-1a"}
+    assert all(each.price_per_hour == 0.08925 and each.launched_at > 0 for each in found)
+    for each in aws.alive():
+        assert each["tags"]["flowlite:task"] == "t1"
+        assert each["tags"]["flowlite:token"] == intent.token
+        assert each["tags"]["flowlite:deadline"] == "none"
+        assert each["tags"]["flowlite:home"] == AwsProvider()._context.home_id
+    assert len(aws.calls("RunInstances")) == 1
+    # The same token, from another process, is the same machines.
+    again = aws.launch(intent)
+    assert [each.id for each in again] == [each.id for each in found]
+    assert len(aws.calls("RunInstances")) == 1
+    for instance in again:
+        with AwsProvider().connect(instance) as connection:
+            assert connection.run(["id", "-u"]).stdout == b"0\n"
+    assert groups(aws.box) == ["flowlite-t1"]
+    aws.end()
+    assert groups(aws.box) == []
+    # What it was charged for is exact: as EC2 says, to the second.
+    for each in AwsProvider().list_instances("t1"):
+        assert each.state == "ended"
+        assert each.launched_at <= each.ended_at <= time.time() + 1
+        assert "User initiated" in each.why
+        assert not each.preempted
+
+
+def test_no_call_is_made_for_a_single_node(aws: Client) -> None:
+    """The calls for four nodes are those for one: none is per node."""
+
+    def calls_for(task: str, count: int) -> dict[str, int]:
+        intent = aws.intent(task, num_instances=count)
+        before = len(aws.box.aws.calls)
+        aws.launch(intent)
+        aws.end(task)
+        names = [name for name, _ in aws.box.aws.calls[before:]]
+        # How often is looked depends on how long it takes.
+        return {name: names.count(name) for name in names if name != "DescribeInstances"}
+
+    one, four = calls_for("t1", 1), calls_for("t4", 4)
+    assert one == four
+    assert sum(four.values()) < 12
+
+
+def test_everything_bears_the_tags_and_ends_with_the_machine(aws: Client) -> None:
+    aws.launch(aws.intent(spot=True, num_instances=1, max_price_per_hour=0.07))
+    (sent,) = aws.calls("RunInstances")
+    assert sent["InstanceMarketOptions.SpotOptions.MaxPrice"] == "0.07"
+    kinds = [v for k, v in sent.items() if k.endswith("ResourceType")]
+    assert kinds == ["instance", "volume", "network-interface", "spot-instances-request"]
+    assert sent["InstanceInitiatedShutdownBehavior"] == "terminate"
+    assert aws.box.aws.leftovers()["spot requests"]
+    aws.end()
+    assert len(aws.calls("CancelSpotInstanceRequests")) == 1
+
+
+def test_a_spot_machine_that_is_taken_away_is_listed_as_such(aws: Client) -> None:
+    (instance,) = aws.launch(aws.intent(spot=True, num_instances=1))
+    aws.box.aws.preempt([instance.id], 0.0)
+
+    def taken() -> Instance | None:
+        (listed,) = AwsProvider().list_instances("t1")
+        return listed if listed.state == "ended" else None
+
+    gone = eventually(taken, timeout=SECONDS, every=0.1)
+    assert gone.preempted
+    assert "pot" in gone.why
+
+
+def test_nodes_of_one_task_are_in_one_zone_also_later(aws: Client) -> None:
+    aws.box.aws.capacity(TYPE, "us-east-1a", 0)
+    first = aws.launch(aws.intent(num_instances=1))
+    aws.box.aws.capacity(TYPE, "us-east-1a", None)
+    more = aws.launch(aws.intent(number=2, num_instances=1))
+    assert {each.data["zone"] for each in [*first, *more]} == {"us-east-1b"}
+    assert {each.id for each in AwsProvider().list_instances("t1")} == {first[0].id, more[0].id}
+    aws.end()
+
+
+# No room, no quota, no right
+
+
+def test_without_room_the_next_zone_is_asked_under_another_token(aws: Client) -> None:
+    for zone in ZONES[:2]:
+        aws.box.aws.capacity(TYPE, zone, 1)
+    found = aws.launch(aws.intent())
+    assert {each.data["zone"] for each in found} == {"us-east-1c"}
+    sent = aws.calls("RunInstances")
+    assert [each["Placement.AvailabilityZone"] for each in sent] == ZONES[:3]
+    assert len({each["ClientToken"] for each in sent}) == 3
+    assert len(aws.alive()) == 2
+    aws.end()
+
+
+def test_without_room_anywhere_it_says_so_and_is_asked_again_later(aws: Client) -> None:
+    for zone in ZONES:
+        aws.box.aws.capacity(TYPE, zone, 1)
+    intent = aws.intent()
+    with pytest.raises(CapacityUnavailable, match=r"no room for 2 × c7i\.large") as refused:
+        AwsProvider().launch(intent)
+    for zone in intent.plan["options"]["places"][0]["zones"]:
+        assert zone["zone"] in str(refused.value)
+    assert refused.value.retry_after >= 10
+    assert aws.alive() == []
+    assert [e for e in AwsProvider().list_instances("t1") if e.state != "ended"] == []
+    aws.box.aws.capacity(TYPE, "us-east-1c", None)
+    found = aws.launch(intent)
+    assert {each.data["zone"] for each in found} == {"us-east-1c"}
+    aws.end()
+
+
+def test_what_no_zone_offers_is_no_lack_of_room(aws: Client) -> None:
+    aws.box.aws.fault("RunInstances", code="Unsupported", times=-1)
+    with pytest.raises(ProviderError, match=r"Unsupported") as refused:
+        AwsProvider().launch(aws.intent())
+    assert not isinstance(refused.value, CapacityUnavailable)
+
+
+def test_a_quota_that_is_too_small_stops_before_anything_is_made(aws: Client) -> None:
+    aws.box.aws.quota("L-1216C47A", 3)
+    with pytest.raises(QuotaExceeded, match=r"4 vCPUs.*3 in us-east-1.*L-1216C47A"):
+        AwsProvider().launch(aws.intent())
+    assert not aws.calls("RunInstances")
+    assert groups(aws.box) == []
+
+
+def test_a_quota_that_is_used_up_names_its_number(aws: Client) -> None:
+    aws.box.aws.fault("servicequotas:GetServiceQuota", code="AccessDeniedException")
+    aws.box.aws.fault("RunInstances", code="VcpuLimitExceeded")
+    with pytest.raises(QuotaExceeded, match=r"VcpuLimitExceeded.*L-1216C47A.*Service Quotas"):
+        AwsProvider().launch(aws.intent())
+    # One zone was enough to know.
+    assert len(aws.calls("RunInstances")) == 1
+
+
+def test_a_missing_right_is_named(aws: Client) -> None:
+    intent = aws.intent()
+    policy = AwsProvider().policy()
+    allowed = [s for s in policy["Statement"] if "ec2:RunInstances" not in s["Action"]]
+    aws.box.aws.policy({**policy, "Statement": allowed})
+    with pytest.raises(PermissionRefused, match=r"lack the permission ec2:RunInstances"):
+        AwsProvider().launch(intent)
+    aws.box.aws.policy(None)
+    assert aws.alive() == []
+
+
+def test_the_least_policy_is_enough(aws: Client) -> None:
+    aws.box.aws.policy(AwsProvider().policy())
+    assert AwsProvider().offers("h100:8", 2)
+    assert [each for each in AwsProvider().check() if not each.ok] == []
+    aws.launch(aws.intent(spot=True))
+    assert AwsProvider().others() == []
+    aws.end()
+    assert AwsProvider().list_instances() is not None
+
+
+def test_what_is_missing_is_found_without_a_launch(aws: Client) -> None:
+    policy = AwsProvider().policy()
+    kept = [s for s in policy["Statement"] if s["Sid"] not in ("MakeGroups", "LaunchWithOurTag")]
+    aws.box.aws.policy({**policy, "Statement": kept})
+    wrong = {each.what: each.detail for each in AwsProvider().check() if not each.ok}
+    assert set(wrong) == {"ec2:RunInstances", "ec2:CreateSecurityGroup", "ec2:CreatePlacementGroup"}
+    assert "lack the permission ec2:RunInstances" in wrong["ec2:RunInstances"]
+
+
+def test_wrong_credentials_are_found_and_never_shown(
+    aws: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAWRONG")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "verysecretindeed")
+    found = AwsProvider().check()
+    assert found[-1].what == "credentials"
+    assert not found[-1].ok
+    assert "does not know this access key" in found[-1].detail
+    assert "verysecret" not in " ".join(each.detail for each in found)

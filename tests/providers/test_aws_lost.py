@@ -1,0 +1,269 @@
+"""Launches on EC2 in the box through lost answers, late listings, dead clients, and machines that never come."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowlite.errors import CapacityUnavailable, ProviderError
+from flowlite.provider import Instance, LaunchIntent
+from flowlite.testing.subject import ProviderUnderTest
+from provider_adapters.aws import AwsProvider, session
+from tests.helpers import eventually
+from tests.providers.aws_client import SECONDS, TYPE, Client, groups
+
+pytestmark = pytest.mark.timeout(180)
+SLOW = pytest.mark.slow
+
+
+# Answers that are lost
+
+
+@pytest.mark.parametrize(
+    ("fault", "made"),
+    [
+        pytest.param({"code": "InternalError", "status": 500, "when": "before"}, 1, marks=SLOW),
+        ({"code": "InternalError", "status": 500, "when": "after"}, 1),
+        pytest.param(
+            {"code": "Unavailable", "status": 503, "when": "after", "times": 3}, 1, marks=SLOW
+        ),
+        ({"code": "RequestLimitExceeded", "status": 503, "when": "before", "times": 2}, 3),
+        pytest.param({"hang": 0.1, "when": "after"}, 1, marks=SLOW),
+        ({"hang": 5.0, "when": "after"}, 1),
+        pytest.param({"hang": 5.0, "when": "before"}, 1, marks=SLOW),
+    ],
+    ids=["5xx before", "5xx after", "5xx thrice", "throttled", "dropped", "timeout", "not sent"],
+)
+def test_a_lost_answer_is_settled_by_the_same_request(
+    aws: Client, fault: dict[str, Any], made: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "_ONCE_SECONDS", 2.0)
+    aws.box.aws.fault("RunInstances", **fault)
+    intent = aws.intent()
+    found = aws.launch(intent)
+    sent = aws.calls("RunInstances")
+    assert len(sent) > 1
+    # Only what had no effect for certain is asked again under another token.
+    assert len({each["ClientToken"] for each in sent}) == made
+    assert {each["id"] for each in aws.alive()} == {each.id for each in found}
+    aws.end()
+
+
+def test_what_a_lost_answer_has_made_is_listed_and_ended_without_another_launch(
+    aws: Client,
+) -> None:
+    aws.box.aws.fault("RunInstances", code="InternalError", status=500, when="after")
+    with pytest.raises(CapacityUnavailable, match="not known"):
+        AwsProvider().launch(aws.intent())
+    assert len(aws.alive()) == 2
+    aws.end()
+    assert len(aws.calls("RunInstances")) == 1
+
+
+def test_what_may_have_been_made_is_not_called_gone(aws: Client) -> None:
+    aws.settings('listing_lag = "4s"')
+    aws.box.aws.fault("RunInstances", code="InternalError", status=500, when="before")
+    with pytest.raises(CapacityUnavailable, match="not known"):
+        AwsProvider().launch(aws.intent())
+    (waiting,) = AwsProvider().list_instances("t1")
+    assert waiting.state == "starting"
+    # It cannot be ended, and ending it is no error.
+    AwsProvider().terminate([waiting])
+    eventually(lambda: AwsProvider().list_instances("t1") == [], timeout=SECONDS, every=0.2)
+    assert aws.alive() == []
+    assert len(aws.calls("RunInstances")) == 1
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_client_that_is_killed_in_the_call_leaves_nothing(aws: Client, when: str) -> None:
+    intent = aws.intent()
+    aws.box.aws.kill_client("RunInstances", when)
+    process = Subject().start_launch(intent)
+    assert process.wait(SECONDS) == -9
+    assert len(aws.alive()) == (2 if when == "after" else 0)
+    # Whoever takes over goes on with the same request.
+    found = aws.launch(intent)
+    assert {each["id"] for each in aws.alive()} == {each.id for each in found}
+    assert len({each["ClientToken"] for each in aws.calls("RunInstances")}) == 1
+    aws.end()
+
+
+def test_a_listing_that_lags_behind_is_not_believed(aws: Client) -> None:
+    aws.box.aws.lag(5.0)
+    intent = aws.intent()
+    with pytest.raises(CapacityUnavailable, match="2 of 2 nodes are still starting"):
+        AwsProvider().launch(intent)
+    made = {each["id"] for each in aws.alive()}
+    assert {each.id for each in AwsProvider().list_instances("t1")} == made
+    assert made <= {each.id for each in AwsProvider().list_instances()}
+    aws.box.aws.lag(0.0)
+    aws.launch(intent)
+    aws.end()
+
+
+# Machines that do not come
+
+
+def launch_until_refused(aws: Client, intent: LaunchIntent) -> str:
+    def refused() -> str:
+        try:
+            AwsProvider().launch(intent)
+        except CapacityUnavailable:
+            return ""
+        except ProviderError as error:
+            return str(error)
+        raise AssertionError("it was launched")
+
+    return eventually(refused, timeout=SECONDS, every=0.1)
+
+
+def test_a_machine_that_dies_while_it_boots_is_named_and_the_others_end(aws: Client) -> None:
+    aws.box.aws.boots("runs", "dies")
+    aws.box.aws.timing(boot=1.0)
+    intent = aws.intent()
+    said = launch_until_refused(aws, intent)
+    assert "ended while it booted" in said
+    assert "i-" in said
+    assert aws.alive() == []
+    # The intent is over: asked again, it says the same and makes nothing.
+    with pytest.raises(ProviderError, match="ended while it booted"):
+        AwsProvider().launch(intent)
+    assert len(aws.calls("RunInstances")) == 1
+    aws.end()
+
+
+def test_a_machine_that_never_boots_is_given_up_in_time(aws: Client) -> None:
+    aws.settings('boot_timeout = "4s"')
+    aws.box.aws.boots("runs", "never")
+    said = launch_until_refused(aws, aws.intent())
+    assert "was not ready within" in said
+    assert "boot_timeout" in said
+    assert aws.alive() == []
+    aws.end()
+
+
+def test_room_that_was_none_after_all_leads_to_the_next_zone(aws: Client) -> None:
+    aws.box.aws.timing(boot=2.0)
+    intent = aws.intent(spot=True, num_instances=1)
+    with pytest.raises(CapacityUnavailable, match="still starting"):
+        AwsProvider().launch(intent)
+    (first,) = aws.alive()
+    aws.box.aws.preempt([first["id"]], 0.0)
+    eventually(lambda: not aws.alive(), timeout=SECONDS)
+    (found,) = aws.launch(intent)
+    assert found.id != first["id"]
+    assert found.data["zone"] != first["zone"]
+    aws.end()
+
+
+# Other homes, other addresses
+
+
+def test_what_another_home_has_launched_is_shown_as_such(
+    aws: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (mine,) = aws.launch(aws.intent(num_instances=1, max_run_time_hours=1.0))
+    monkeypatch.setenv("FLOW_HOME", str(tmp_path))
+    provider = AwsProvider()
+    assert provider.list_instances() == []
+    (other,) = provider.others()
+    assert other.id == mine.id
+    assert other.task_id == "t1"
+    assert "@" in str(other.data["owner"])
+    assert time.time() < float(other.data["deadline"]) < time.time() + 4 * 3600
+    # A new machine with an empty store can end it.
+    provider.terminate([other])
+    eventually(lambda: provider.others() == [], timeout=SECONDS, every=0.1)
+    assert aws.alive() == []
+
+
+def test_ssh_is_let_in_again_from_where_the_client_has_moved_to(
+    aws: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from provider_adapters.aws import network
+
+    (instance,) = aws.launch(aws.intent(num_instances=1))
+    before = aws.calls("AuthorizeSecurityGroupIngress")
+    assert AwsProvider().answers_beside([instance]).startswith("EC2")
+    assert aws.calls("AuthorizeSecurityGroupIngress") == before
+    monkeypatch.setattr(network, "own_address", lambda endpoint: "198.51.100.77")
+    for _ in range(2):
+        AwsProvider().answers_beside([instance])
+    added = aws.calls("AuthorizeSecurityGroupIngress")[len(before) :]
+    assert any("198.51.100.77/32" in each.values() for each in added)
+    # Once is enough.
+    assert len([each for each in added if "198.51.100.77/32" in each.values()]) <= 2
+    aws.end()
+
+
+def test_a_placement_group_and_efa_are_made_and_removed(aws: Client) -> None:
+    aws.settings("public_ip = false")
+    intent = aws.intent(gpu="a100:8", internode_interconnect="EFA", num_instances=2)
+    with pytest.raises(CapacityUnavailable):
+        AwsProvider().launch(intent)
+    assert aws.box.aws.leftovers()["placement groups"] == ["flowlite-t1"]
+    (sent,) = aws.calls("RunInstances")
+    assert sent["Placement.GroupName"] == "flowlite-t1"
+    kinds = [v for k, v in sent.items() if k.endswith("InterfaceType")]
+    assert kinds == ["efa", "efa-only", "efa-only", "efa-only"]
+    aws.end()
+    assert groups(aws.box) == []
+
+
+def test_a_reservation_is_used_in_its_zone(aws: Client) -> None:
+    name = aws.box.aws.reserve(TYPE, "us-east-1d", 2)
+    aws.settings(f'capacity_reservation = "{name}"')
+    found = aws.launch(aws.intent())
+    assert {each.data["zone"] for each in found} == {"us-east-1d"}
+    (sent,) = aws.calls("RunInstances")
+    assert name in sent.values()
+    aws.end()
+
+
+def test_gc_removes_the_group_of_a_launch_that_never_was(aws: Client) -> None:
+    aws.box.aws.fault("RunInstances", code="InvalidParameterValue")
+    with pytest.raises(ProviderError, match="InvalidParameterValue"):
+        AwsProvider().launch(aws.intent())
+    assert groups(aws.box) == ["flowlite-t1"]
+    (aws.home / "aws" / "launches" / "t1-launch-1.json").unlink()
+    assert AwsProvider().list_instances() == []
+    assert groups(aws.box) == []
+
+
+def test_warm_offers_ask_nobody(aws: Client) -> None:
+    AwsProvider().offers("h100:8", 4)
+    before = len(aws.box.aws.calls)
+    found = AwsProvider().offers("h100:8", 4)
+    assert len(aws.box.aws.calls) == before
+    assert [(each.spot, each.instance_type) for each in found] == [
+        (True, "p5.48xlarge"),
+        (False, "p5.48xlarge"),
+    ]
+
+
+def test_nothing_is_asked_where_nobody_uses_aws(
+    aws: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (aws.home / "config.toml").unlink()
+    provider = AwsProvider()
+    assert provider.list_instances() == []
+    assert provider.others() == []
+    assert provider.list_volumes() == []
+    assert aws.box.aws.calls == []
+
+
+class Subject(ProviderUnderTest):
+    """Only to launch from another process."""
+
+    name = "aws"
+    make: Callable[[], AwsProvider] = staticmethod(AwsProvider)  # type: ignore[assignment]
+
+    def kill(self, instance: Instance) -> None:
+        raise NotImplementedError

@@ -1,0 +1,330 @@
+"""From options to a type, zones, an image and a price on EC2, and every refusal on the way. No network."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from flowlite.errors import CapExceeded, ConfigError, ProviderError
+from flowlite.provider import Plan
+from flowlite.spec import TaskConfig
+from provider_adapters.aws.kinds import Machine, Wanted, nearest
+from provider_adapters.aws.offers import offers_of
+from provider_adapters.aws.planning import Planner
+from provider_adapters.aws.settings import AwsSettings
+
+GPU_CARDS = (("interface", "efa", "efa-only"),) * 4
+MACHINES = [
+    Machine("p5.48xlarge", 192, 2048, "h100", 8, 80, True, cards=GPU_CARDS * 8, efa=32),
+    Machine("p5.4xlarge", 16, 256, "h100", 1, 80, True, cards=GPU_CARDS[:1], efa=1),
+    Machine("p5en.48xlarge", 192, 2048, "h200", 8, 141, True, cards=GPU_CARDS * 4, efa=16),
+    Machine("p4d.24xlarge", 96, 1152, "a100", 8, 40, True, cards=GPU_CARDS, efa=4),
+    Machine("p4de.24xlarge", 96, 1152, "a100", 8, 80, True, cards=GPU_CARDS, efa=4),
+    Machine("p3.16xlarge", 64, 488, "v100", 8, 16, True),
+    Machine("g6.xlarge", 4, 16, "l4", 1, 24, True),
+    Machine("g6.2xlarge", 8, 32, "l4", 1, 24, True),
+    Machine("g6.48xlarge", 192, 768, "l4", 8, 24, True),
+    Machine("g5g.xlarge", 4, 8, "t4g", 1, 16, True, arch="arm64"),
+    Machine("c7i.large", 2, 4),
+    Machine("c7i.xlarge", 4, 8),
+    Machine("m7i.large", 2, 8),
+    Machine("r7i.large", 2, 16),
+    Machine("m7i.8xlarge", 32, 128),
+    Machine("m7g.large", 2, 8, arch="arm64"),
+    Machine("t3.medium", 2, 4, usual=False),
+]
+PRICES = {
+    "p5.48xlarge": 55.04,
+    "p5.4xlarge": 6.88,
+    "p5en.48xlarge": 63.3,
+    "p4d.24xlarge": 21.96,
+    "p4de.24xlarge": 27.45,
+    "p3.16xlarge": 24.48,
+    "g6.xlarge": 0.805,
+    "g6.2xlarge": 0.978,
+    "g5g.xlarge": 0.42,
+    "c7i.large": 0.089,
+    "c7i.xlarge": 0.179,
+    "m7i.large": 0.101,
+    "r7i.large": 0.132,
+    "m7i.8xlarge": 1.613,
+}
+ZONES = ["us-east-1a", "us-east-1b", "us-east-1c"]
+SPOT = {"p5.48xlarge": {"us-east-1a": 30.0, "us-east-1b": 22.5}, "g6.xlarge": {"us-east-1c": 0.3}}
+
+
+class Catalog:
+    """A region as it was on some day."""
+
+    def __init__(self, region: str, prices: dict[str, float], quota: float | None = None) -> None:
+        self.region = region
+        self._prices = prices
+        self._quota = quota
+
+    def machines(self, wanted: Wanted) -> list[Machine]:
+        return [m for m in MACHINES if bool(m.gpu) == (wanted.gpu is not None)]
+
+    def _zones(self) -> list[str]:
+        return [zone.replace("us-east-1", self.region) for zone in ZONES]
+
+    def zones(self, types: Sequence[str]) -> dict[str, list[str]]:
+        # The newest are not everywhere.
+        found = {name: self._zones() for name in types}
+        return {k: v[:2] if k.startswith("p5") else v for k, v in found.items()}
+
+    def prices(self, types: Sequence[str]) -> dict[str, float]:
+        return {name: self._prices[name] for name in types if name in self._prices}
+
+    def spot_prices(self, types: Sequence[str]) -> dict[str, dict[str, float]]:
+        return {name: SPOT[name] for name in types if name in SPOT}
+
+    def remembered(self, name: str, seconds: float, ask: Callable[[], Any]) -> Any:
+        if name.startswith("quota"):
+            return self._quota
+        if name.startswith("subnets"):
+            return [
+                {"zone": zone, "subnet": f"subnet-{zone}", "vpc": "vpc-1", "cidr": "172.31.0.0/16"}
+                for zone in self._zones()
+            ]
+        arm = "arm64" in name
+        return {
+            "id": f"ami-{'gpu' if 'nvidia' in name else 'cpu'}",
+            "name": name,
+            "arch": "arm64" if arm else "x86_64",
+            "root_device": "/dev/sda1",
+            "least_gb": 75,
+        }
+
+
+class Clients:
+    region = "us-east-1"
+
+
+def planner(settings: AwsSettings | None = None, **catalog: Any) -> Planner:
+    given = {"prices": PRICES, **catalog}
+    return Planner(
+        settings=settings or AwsSettings(),
+        clients=Clients(),  # type: ignore[arg-type]
+        catalog=lambda region: Catalog(region, **given),  # type: ignore[arg-type,return-value]
+        volumes=lambda region, config: pytest.fail("no volumes were asked for"),
+    )
+
+
+def plan(settings: AwsSettings | None = None, **options: Any) -> Plan:
+    return planner(settings).plan(TaskConfig(command=["true"], provider="aws", **options))
+
+
+@pytest.mark.parametrize(
+    ("gpu", "machine"),
+    [
+        ("h100:8", "p5.48xlarge"),
+        ("h100", "p5.4xlarge"),
+        ("h200:8", "p5en.48xlarge"),
+        ("a100:8", "p4d.24xlarge"),
+        ("a100-80gb:8", "p4de.24xlarge"),
+        ("h100.sxm5.8x", "p5.48xlarge"),
+        ("l4", "g6.xlarge"),
+        ("t4g", "g5g.xlarge"),
+    ],
+)
+def test_a_gpu_string_becomes_a_type(gpu: str, machine: str) -> None:
+    found = plan(gpu=gpu, num_instances=2)
+    assert found.instance_type == machine
+    assert found.price_per_hour == PRICES[machine]
+    assert found.gpus_per_node == found.processes_per_node
+    image = found.options["places"][0]["image"]
+    assert image["id"] == "ami-gpu"
+    assert image["arch"] == ("arm64" if machine.startswith("g5g") else "x86_64")
+    assert image["root_gb"] >= 100
+
+
+@pytest.mark.parametrize(
+    ("options", "machine"),
+    [
+        ({}, "c7i.large"),
+        ({"memory": 8}, "m7i.large"),
+        ({"memory": "16GB"}, "r7i.large"),
+        ({"cpu": 4}, "c7i.xlarge"),
+        ({"cpu": 16, "memory": 64}, "m7i.8xlarge"),
+    ],
+)
+def test_without_gpu_the_cheapest_general_machine_is_taken(
+    options: dict[str, Any], machine: str
+) -> None:
+    found = plan(**options)
+    assert found.instance_type == machine
+    assert found.options["places"][0]["image"]["id"] == "ami-cpu"
+
+
+def test_the_plan_is_what_is_launched() -> None:
+    found = plan(gpu="h100:8", num_instances=4, max_price_per_hour=60.0, max_run_time_hours=2.0)
+    assert Plan.from_json(found.to_json()) == found
+    (place,) = found.options["places"]
+    # Only the zones that have the type.
+    assert [zone["zone"] for zone in place["zones"]] == ["us-east-1a", "us-east-1b"]
+    assert found.region == "us-east-1"
+    assert not found.spot
+    assert found.price_cap is None
+    assert found.worst_case_cost == pytest.approx(55.04 * 4 * 2)
+
+
+def test_low_priority_is_spot_with_the_cap_as_its_highest_price() -> None:
+    found = plan(gpu="h100:8", priority="low", max_price_per_hour=40.0, max_run_time_hours=1.0)
+    assert found.spot
+    assert found.price_per_hour == 22.5
+    assert found.price_cap == 40.0
+    # The cheapest zone is tried first, and what it may come to is what it may cost.
+    assert [z["zone"] for z in found.options["places"][0]["zones"]] == ["us-east-1b", "us-east-1a"]
+    assert found.worst_case_cost == 40.0
+    assert "priority low means spot" in " ".join(found.notes)
+
+
+def test_spot_without_a_cap_never_costs_more_than_on_demand() -> None:
+    found = plan(gpu="h100:8", spot=True)
+    assert found.price_cap == 55.04
+    assert found.highest_price == 55.04
+
+
+def test_spot_false_wins_over_low_priority() -> None:
+    assert not plan(gpu="h100:8", spot=False, priority="low").spot
+
+
+def test_a_dearer_type_is_refused_on_demand() -> None:
+    with pytest.raises(CapExceeded, match=r"\$50\.00.*p5\.48xlarge.*\$55\.04.*spot=True"):
+        plan(gpu="h100:8", max_price_per_hour=50.0)
+
+
+def test_a_dearer_spot_price_is_refused() -> None:
+    with pytest.raises(CapExceeded, match=r"\$20\.00.*\$22\.50 per hour on spot"):
+        plan(gpu="h100:8", spot=True, max_price_per_hour=20.0)
+
+
+def test_the_cap_on_the_cost_keeps_something_for_booting_and_ending() -> None:
+    found = plan(gpu="h100:8", num_instances=2, max_cost=110.08)
+    assert found.max_run_seconds == 3600 - 300
+    assert found.worst_case_cost is not None
+    assert found.worst_case_cost <= 110.08
+
+
+def test_where_nothing_fits_the_nearest_are_named_with_the_reason() -> None:
+    with pytest.raises(ConfigError) as raised:
+        plan(gpu="h100:4")
+    said = str(raised.value)
+    assert "h100:4" in said
+    assert "p5.48xlarge (h100-80gb:8): it has 8 of them" in said
+    assert "p5.4xlarge" in said
+
+
+def test_nearest_without_gpu_are_the_largest() -> None:
+    found = nearest(MACHINES, Wanted(cpu=1000))
+    assert found[0].name == "m7i.8xlarge"
+    assert all(not each.gpu for each in found)
+
+
+def test_a_gpu_that_the_image_does_not_know_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"driver.*V100.*ami_parameter"):
+        plan(gpu="v100:8")
+
+
+def test_a_type_without_a_price_is_refused() -> None:
+    with pytest.raises(ProviderError, match=r"g6\.48xlarge.*\[aws\.prices\]"):
+        plan(gpu="l4:8")
+
+
+@pytest.mark.parametrize(
+    ("region", "zones"),
+    [("us-east-1b", ["us-east-1b"]), ("eu-west-1", ["eu-west-1a", "eu-west-1b"])],
+)
+def test_a_region_or_a_zone_is_taken_at_its_word(region: str, zones: list[str]) -> None:
+    found = plan(gpu="h100:8", region=region)
+    assert [zone["zone"] for zone in found.options["places"][0]["zones"]] == zones
+
+
+@pytest.mark.parametrize("region", ["us-moon", "US-EAST-1", "mars"])
+def test_what_is_no_region_is_refused(region: str) -> None:
+    with pytest.raises(ConfigError, match="no region of AWS"):
+        plan(region=region)
+
+
+def test_several_regions_are_tried_in_their_order_and_the_dearest_counts() -> None:
+    found = plan(AwsSettings(region=("us-west-2", "us-east-1")), gpu="h100:8")
+    assert [place["region"] for place in found.options["places"]] == ["us-west-2", "us-east-1"]
+    assert found.price_per_hour == 55.04
+
+
+def test_only_the_zones_of_the_settings_are_used_in_their_order() -> None:
+    found = plan(AwsSettings(zones=("us-east-1c", "us-east-1a")))
+    assert [z["zone"] for z in found.options["places"][0]["zones"]] == ["us-east-1c", "us-east-1a"]
+    with pytest.raises(ConfigError, match="offered in us-east-1a, us-east-1b, not in us-east-1c"):
+        plan(AwsSettings(zones=("us-east-1c",)), gpu="h100:8")
+    with pytest.raises(ConfigError, match="have none in common"):
+        plan(AwsSettings(zones=("us-east-1c",)), region="us-east-1a")
+
+
+def test_efa_wants_a_private_subnet_and_makes_a_placement_group() -> None:
+    with pytest.raises(ConfigError, match=r"32 network interfaces.*public_ip = false"):
+        plan(gpu="h100:8", internode_interconnect="EFA")
+    found = plan(AwsSettings(public_ip=False), gpu="h100:8", internode_interconnect="EFA")
+    assert len(found.options["cards"]) == 32
+    assert found.options["placement_group"] is True
+    # One card keeps its public address.
+    assert plan(gpu="h100", internode_interconnect="EFA").instance_type == "p5.4xlarge"
+    # Nobody pays for what was not asked for.
+    plain = plan(gpu="h100:8")
+    assert plain.options["cards"] == []
+    assert plain.options["placement_group"] is False
+
+
+@pytest.mark.parametrize("name", ["InfiniBand", "RoCE"])
+def test_networks_that_ec2_lacks_are_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"internode_interconnect: EC2 has no {name}.*EFA"):
+        plan(gpu="h100:8", internode_interconnect=name)
+
+
+def test_a_link_between_gpus_is_checked() -> None:
+    assert plan(gpu="h100:8", intranode_interconnect="SXM5").instance_type == "p5.48xlarge"
+    with pytest.raises(ConfigError, match=r"l4, NVLink.*linked by PCIe"):
+        plan(gpu="l4", intranode_interconnect="NVLink")
+
+
+def test_no_region_at_all_says_how_to_set_one() -> None:
+    here = planner()
+    nowhere = type("Nowhere", (), {"region": ""})()
+    with pytest.raises(ConfigError, match=r"AWS_REGION"):
+        dataclasses.replace(here, clients=nowhere).plan(TaskConfig(command=["true"]))
+
+
+# Offers
+
+
+def test_offers_are_sorted_by_price_on_demand_and_on_spot() -> None:
+    found = offers_of(planner(), "h100:8", 4, None, None)
+    assert [(o.instance_type, o.spot, o.price_per_hour) for o in found] == [
+        ("p5.48xlarge", True, 22.5),
+        ("p5.48xlarge", False, 55.04),
+    ]
+    assert all(each.fits and each.available for each in found)
+
+
+def test_offers_say_which_quota_is_too_small() -> None:
+    (found,) = offers_of(planner(quota=192.0), "h100:8", 2, False, None)
+    assert not found.available
+    assert "L-417A185B allows 192 vCPUs, and 384 are needed" in found.note
+
+
+def test_offers_that_do_not_fit_say_why() -> None:
+    found = offers_of(planner(), "h100:4", 1, None, None)
+    assert found
+    assert not any(each.fits or each.available for each in found)
+    assert found[0].note == "it has 8 of them" or found[0].note == "it has 1 of them"
+
+
+def test_offers_of_one_zone() -> None:
+    assert [o.instance_type for o in offers_of(planner(), "l4", 1, True, "us-east-1c")] == [
+        "g6.xlarge"
+    ]
+    # Where the zone lacks it, nothing is made up.
+    assert not [o for o in offers_of(planner(), "h100:8", 1, None, "us-east-1c") if o.fits]

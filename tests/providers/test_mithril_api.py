@@ -1,0 +1,263 @@
+"""The API's client: what is repeated and what is not, and that the key is nowhere to be seen."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from typing import Any
+
+import pytest
+
+from flowlite.credentials import Key
+from flowlite.errors import (
+    CapacityUnavailable,
+    FlowError,
+    PermissionRefused,
+    ProviderError,
+    QuotaExceeded,
+)
+from provider_adapters.mithril.api import (
+    ApiRefused,
+    MithrilApi,
+    NotThere,
+    OutcomeUnknown,
+    Unreachable,
+)
+
+httpx = pytest.importorskip("httpx")
+
+SECRET = "fkey_very-secret"
+Answer = Callable[[Any], Any]
+
+
+class Server:
+    """Answers in their order, the last one again and again."""
+
+    def __init__(self, *answers: Any) -> None:
+        self._answers = list(answers)
+        self.requests: list[Any] = []
+        self.slept: list[float] = []
+
+    def __call__(self, request: Any) -> Any:
+        self.requests.append(request)
+        answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer(request) if callable(answer) else answer
+
+    def api(self) -> MithrilApi:
+        """A client that has nobody else to talk to, and does not wait."""
+        return MithrilApi(
+            "https://api.example",
+            Key(SECRET, "MITHRIL_API_KEY"),
+            transport=httpx.MockTransport(self),
+            sleep=self.slept.append,
+        )
+
+
+def reply(status: int, body: object = None, **headers: str) -> Any:
+    return httpx.Response(status, json=body, headers=headers)
+
+
+def test_the_key_goes_into_one_header() -> None:
+    server = Server(reply(200, {"fid": "user_1"}))
+    server.api().get("/v2/me", {"a": 1})
+    (request,) = server.requests
+    assert request.headers["Authorization"] == f"Bearer {SECRET}"
+    assert request.headers["User-Agent"].startswith("flowlite/")
+    assert SECRET not in str(request.url)
+    assert str(request.url) == "https://api.example/v2/me?a=1"
+
+
+def test_no_redirect_gets_the_key() -> None:
+    server = Server(reply(307, None, Location="https://elsewhere.example/v2/me"))
+    with pytest.raises(ProviderError, match="307"):
+        server.api().get("/v2/me")
+    assert [request.url.host for request in server.requests] == ["api.example"]
+
+
+# Pages
+
+
+def test_pages_are_put_together() -> None:
+    def page(request: Any) -> Any:
+        at = int(request.url.params.get("next_cursor", "0"))
+        assert request.url.params["limit"] == "100"
+        return reply(200, {"data": [{"n": at}], "next_cursor": str(at + 1) if at < 3 else None})
+
+    found = Server(page).api().pages("/v2/spot/bids", {"project": "p"})
+    assert [each["n"] for each in found] == [0, 1, 2, 3]
+
+
+def test_pages_that_go_in_a_circle_are_an_error() -> None:
+    server = Server(reply(200, {"data": [], "next_cursor": "again"}))
+    with pytest.raises(ProviderError, match="do not end"):
+        server.api().pages("/v2/spot/bids", {})
+    assert len(server.requests) == 2
+
+
+def test_a_page_of_another_form_is_an_error() -> None:
+    with pytest.raises(ProviderError, match="page of entries"):
+        Server(reply(200, [])).api().pages("/v2/spot/bids", {})
+
+
+# Repeating
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [reply(503), reply(500), reply(429), httpx.ReadTimeout("slow"), httpx.ConnectError("down")],
+)
+@pytest.mark.parametrize("method", ["get", "delete"])
+def test_reading_and_deleting_are_repeated(method: str, trouble: Any) -> None:
+    server = Server(trouble, trouble, reply(204))
+    getattr(server.api(), method)("/v2/x")
+    assert len(server.requests) == 3
+    assert server.slept == sorted(server.slept)
+
+
+@pytest.mark.parametrize(
+    "trouble", [reply(503), httpx.ReadTimeout("slow"), httpx.ConnectError("down")]
+)
+def test_there_is_an_end_to_it(trouble: Any) -> None:
+    server = Server(trouble)
+    with pytest.raises(Unreachable) as caught:
+        server.api().get("/v2/x")
+    assert len(server.requests) == 4
+    assert isinstance(caught.value, CapacityUnavailable)
+    assert caught.value.retry_after > 0
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        reply(500),
+        reply(502),
+        reply(504),
+        httpx.ReadTimeout("slow"),
+        httpx.RemoteProtocolError("cut"),
+    ],
+)
+def test_what_makes_something_is_sent_once(trouble: Any) -> None:
+    server = Server(trouble)
+    with pytest.raises(OutcomeUnknown):
+        server.api().post("/v2/spot/bids", {})
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    "trouble", [reply(429), httpx.ConnectError("down"), httpx.ConnectTimeout("down")]
+)
+def test_what_had_no_effect_for_certain_is_sent_again(trouble: Any) -> None:
+    server = Server(trouble, reply(201, {"fid": "bid_1"}))
+    assert server.api().post("/v2/spot/bids", {}) == {"fid": "bid_1"}
+    assert len(server.requests) == 2
+
+
+def test_an_answer_to_a_post_that_is_not_json_is_to_be_looked_up() -> None:
+    server = Server(httpx.Response(201, text="<html>"))
+    with pytest.raises(OutcomeUnknown):
+        server.api().post("/v2/spot/bids", {})
+
+
+@pytest.mark.parametrize(
+    "asked", ["3", format_datetime(datetime.now(UTC) + timedelta(seconds=5), usegmt=True)]
+)
+def test_a_short_retry_after_is_kept_to(asked: str) -> None:
+    server = Server(reply(429, None, **{"Retry-After": asked}), reply(200, {}))
+    server.api().get("/v2/x")
+    assert 2.0 <= server.slept[0] <= 6.0
+
+
+def test_a_long_retry_after_is_for_the_caller_who_can_be_cancelled() -> None:
+    server = Server(reply(429, {"detail": "slow down"}, **{"Retry-After": "90"}))
+    with pytest.raises(Unreachable, match="slow down") as caught:
+        server.api().post("/v2/spot/bids", {})
+    assert caught.value.retry_after == 90
+    assert len(server.requests) == 1
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (401, PermissionRefused),
+        (403, PermissionRefused),
+        (404, NotThere),
+        (400, ApiRefused),
+        (409, ApiRefused),
+    ],
+)
+def test_a_refusal_says_what_and_which_request(status: int, kind: type[FlowError]) -> None:
+    server = Server(reply(status, {"detail": "because"}, **{"X-Request-Id": "req-7"}))
+    with pytest.raises(kind, match=r"because .*GET /v2/x.*req-7"):
+        server.api().get("/v2/x")
+    assert len(server.requests) == 1
+
+
+def test_without_an_id_of_the_server_ours_is_named() -> None:
+    server = Server(reply(400, {"detail": "no"}))
+    with pytest.raises(ApiRefused) as caught:
+        server.api().get("/v2/x")
+    assert server.requests[0].headers["X-Request-Id"] in str(caught.value)
+
+
+def test_wrong_fields_are_named() -> None:
+    detail = [
+        {"loc": ["body", "limit_price"], "msg": "not a price", "type": "value_error"},
+        {"loc": ["body", "launch_specification", "volumes"], "msg": "missing", "type": "missing"},
+    ]
+    with pytest.raises(
+        ApiRefused, match=r"limit_price: not a price; launch_specification\.volumes: missing"
+    ):
+        Server(reply(422, {"detail": detail})).api().post("/v2/spot/bids", {})
+
+
+def test_quotas_are_told_from_other_refusals() -> None:
+    with pytest.raises(QuotaExceeded, match="quota"):
+        Server(reply(400, {"detail": "Spot quota exceeded"})).api().post("/v2/spot/bids", {})
+
+
+def test_deleting_what_is_not_there_is_no_error() -> None:
+    assert Server(reply(404, {"detail": "not found"})).api().delete("/v2/x") is False
+    assert Server(reply(204)).api().delete("/v2/x") is True
+
+
+# The key
+
+
+def test_no_error_and_no_log_has_the_key(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    other = "fkey_made-for-a-node"
+    answers = [
+        reply(400, {"detail": f"bad key {SECRET} or {other}"}),
+        reply(401, {"detail": f"Bearer {SECRET}"}),
+        httpx.ReadTimeout(f"while sending {SECRET}"),
+        httpx.Response(502, text=f"<html>{SECRET}</html>"),
+    ]
+    said = []
+    for answer in answers:
+        with pytest.raises(ProviderError) as caught:
+            Server(answer).api().post("/v2/api-keys", {"name": "x"})
+        said.append(str(caught.value) + repr(caught.value) + repr(caught.value.__cause__))
+    Server(reply(201, {"secret": other})).api().post("/v2/api-keys", {})
+    text = "\n".join([*said, caplog.text, repr(Key(SECRET, "x"))])
+    assert SECRET not in text
+    assert other not in text
+    assert "fkey_…" in text
+    assert "POST /v2/api-keys: 201" in caplog.text, "there is a log at all"
+
+
+def test_the_client_brings_no_terminal_along() -> None:
+    code = (
+        "import sys; from provider_adapters.mithril.api import import_httpx; import_httpx().Client();"
+        "print([m for m in ('rich', 'click', 'pygments', 'typer', 'pydantic') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

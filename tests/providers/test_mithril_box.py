@@ -1,0 +1,118 @@
+"""Mithril on real hosts: machines are met, reached by what is listed, and end their bid by themselves."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from flowlite.errors import CapacityUnavailable
+from flowlite.provider import Instance, LaunchIntent
+from flowlite.spec import TaskConfig
+from provider_adapters.mithril import MithrilProvider
+from tests.helpers import eventually
+
+if TYPE_CHECKING:
+    from flowlite.testing.cloud import CloudInABox
+
+pytest.importorskip("httpx")
+TASK = "tabcdefghij"
+PATIENCE = 60.0
+
+
+@pytest.fixture
+def provider(box: CloudInABox, flow_home: Path) -> MithrilProvider:
+    return MithrilProvider(flow_home)
+
+
+def launch(provider: MithrilProvider, count: int = 2) -> list[Instance]:
+    plan = provider.plan(
+        TaskConfig(provider="mithril", command=["true"], num_instances=count, max_run_time_hours=1)
+    )
+    intent = LaunchIntent(f"{TASK}-launch-1", TASK, count, plan.to_json())
+
+    def ask() -> list[Instance] | None:
+        try:
+            return provider.launch(intent)
+        except CapacityUnavailable:
+            return None
+
+    return eventually(ask, timeout=PATIENCE, every=0.1, what="the machines are there") or []
+
+
+def time_is_over(provider: MithrilProvider, instance: Instance) -> None:
+    """Has a machine's watchdog see its deadline now."""
+    with provider.connect(instance) as connection:
+        connection.run(["sh", "-c", "echo 1 >/var/lib/flowlite/deadline"])
+
+
+def test_machines_are_reached_and_given_back(box: CloudInABox, provider: MithrilProvider) -> None:
+    found = launch(provider)
+    again = MithrilProvider()
+    for instance in again.list_instances(TASK):
+        with again.connect(instance) as connection:
+            said = connection.run(["hostname", "-I"]).stdout.decode().split()
+            assert instance.address in said
+    again.terminate(found)
+
+    def gone() -> bool:
+        return all(each.state == "ended" for each in again.list_instances(TASK))
+
+    eventually(gone, timeout=PATIENCE, what="the listing shows their end")
+    assert box.mithril.live_bids() == []
+    listed = again.list_instances(TASK)
+    cost = sum(i.price_per_hour * (i.ended_at - i.launched_at) / 3600 for i in listed)
+    assert cost == pytest.approx(sum(bid["cost"] for bid in box.mithril.bids()), rel=0.01)
+
+
+def test_the_key_lies_with_root_on_the_leader_alone(provider: MithrilProvider) -> None:
+    leader, other = launch(provider)
+    look = "stat -c '%a %U' /var/lib/flowlite /var/lib/flowlite/end-bid 2>/dev/null"
+    with provider.connect(leader) as connection:
+        said = connection.run(["sh", "-c", look]).stdout.decode().splitlines()
+        assert said == ["700 root", "600 root"]
+        program = connection.run(["cat", "/var/lib/flowlite/end-bid"]).stdout.decode()
+        key = re.findall("fkey_[A-Za-z0-9_-]+", program)[0]
+        places = "/var/lib /root/.flowlite /run /etc /tmp"
+        search = ["sh", "-c", f'grep -rlsI "$(cat)" {places}']
+        assert connection.run(search, input=key.encode()).stdout.split() == [
+            b"/var/lib/flowlite/end-bid"
+        ]
+    with provider.connect(other) as connection:
+        assert connection.run(search, input=key.encode()).stdout.split() == []
+        assert connection.run(["sh", "-c", look]).stdout.split() == [b"700", b"root"]
+
+
+def test_the_leader_ends_the_bid_with_nobody_else_there(
+    box: CloudInABox, provider: MithrilProvider
+) -> None:
+    """The laptop never comes back, and the API has trouble just then."""
+    leader, _ = launch(provider)
+    box.mithril.fault("cancel_bid", status=503, when="before", times=2)
+    time_is_over(provider, leader)
+    eventually(lambda: not box.mithril.live_bids(), timeout=PATIENCE, what="the bid is ended")
+    gone = {"STATUS_TERMINATED"}
+    eventually(
+        lambda: {each["state"] for each in box.mithril.instances()} == gone,
+        timeout=PATIENCE,
+        what="the machines are gone",
+    )
+    listed = provider.list_instances(TASK)
+    assert {each.state for each in listed} == {"ended"}
+    assert [key["name"] for key in box.mithril.api_keys() if key["good"]] == ["account"]
+
+
+def test_a_machine_without_the_key_ends_itself_and_not_the_bid(
+    box: CloudInABox, provider: MithrilProvider
+) -> None:
+    """What docs/providers/mithril.md says of it: the bill goes on until somebody ends the bid."""
+    leader, other = launch(provider)
+    host = next(box.host(each) for each in box.mithril.instances() if each["id"] == other.id)
+    time_is_over(provider, other)
+    eventually(lambda: not host.alive, timeout=PATIENCE, what="it powers itself off")
+    assert len(box.mithril.live_bids()) == 1
+    assert leader.id in {each.id for each in provider.list_instances(TASK)}
+    provider.terminate([other])
+    eventually(lambda: not box.mithril.live_bids(), timeout=PATIENCE, what="the bid is ended")

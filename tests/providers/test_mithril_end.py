@@ -1,0 +1,219 @@
+"""Bids that lose their machines, their end, and the listing. The API is whole, the machines on paper."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from flowlite.errors import (
+    PermissionRefused,
+    ProviderError,
+)
+from flowlite.provider import Instance
+from tests.providers.mithril_on_paper import H100, TASK, Paper, eventually
+
+# Machines that are taken away
+
+
+def test_preempted_machines_have_ended_and_say_so(paper: Paper) -> None:
+    found = paper.launch(paper.intend())
+    paper.cloud.preempt([found[0].data["bid"]], 0.1, again_after=60)
+
+    def gone() -> list[Instance] | None:
+        listed = paper.provider.list_instances(TASK)
+        ended = [each for each in listed if each.state == "ended"]
+        return listed if ended else None
+
+    listed = eventually(gone, "they are gone")
+    ended = [each for each in listed if each.state == "ended"]
+    assert {each.id for each in ended} == {each.id for each in found}
+    assert all(each.preempted and "preempted" in each.why for each in ended)
+    left = [each for each in listed if each.state != "ended"]
+    assert [(each.state, each.id) for each in left] == [("starting", found[0].data["bid"])]
+
+
+def test_what_replaces_them_ends_the_bid_that_lost_them(paper: Paper) -> None:
+    first = paper.launch(paper.intend())
+    paper.cloud.preempt([first[0].data["bid"]], 0.05, again_after=60)
+    eventually(
+        lambda: all(i.id not in {f.id for f in first} for i in paper.alive()) or None,
+        "they are gone",
+    )
+    second = paper.launch(paper.intend(number=2))
+    assert {each.data["bid"] for each in second} != {first[0].data["bid"]}
+    assert [bid["fid"] for bid in paper.live()] == [second[0].data["bid"]]
+    assert {each.id for each in paper.alive()} == {each.id for each in second}
+
+
+def test_one_that_is_moved_away_takes_the_gang_along(paper: Paper) -> None:
+    found = paper.launch(paper.intend(3))
+    paper.cloud.relocate(found[1].id, 0.05)
+
+    def gone() -> bool | None:
+        mine = {each.id for each in found}
+        return None if mine & {each.id for each in paper.alive()} else True
+
+    eventually(gone, "the gang counts as gone")
+    listed = {each.id: each for each in paper.provider.list_instances(TASK)}
+    assert all(listed[each.id].preempted for each in found)
+    paper.launch(paper.intend(3, number=2))
+    assert len(paper.live()) == 1
+
+
+def test_one_that_dies_is_no_preemption(paper: Paper) -> None:
+    found = paper.launch(paper.intend())
+    paper.cloud.die(found[0].id)
+    listed = {each.id: each for each in paper.provider.list_instances(TASK)}
+    assert (listed[found[0].id].state, listed[found[0].id].preempted) == ("ended", False)
+    assert "STATUS_ERROR" in listed[found[0].id].why
+    paper.end()
+    assert paper.live() == []
+
+
+def test_a_bid_that_somebody_paused_is_not_bid_for_anew(paper: Paper) -> None:
+    first = paper.launch(paper.intend())
+    paper.change(paused=True)
+    eventually(
+        lambda: "ended" in {i.state for i in paper.provider.list_instances(TASK)} or None, "gone"
+    )
+    again = paper.intend(number=2)
+    assert "is paused" in paper.waiting(again)
+    assert [bid["fid"] for bid in paper.live()] == [first[0].data["bid"]]
+    paper.end()
+    assert paper.live() == []
+
+
+# The end
+
+
+def test_whoever_ends_one_machine_ends_the_bid(paper: Paper) -> None:
+    found = paper.launch(paper.intend(3))
+    paper.provider.terminate(found[:1])
+    eventually(lambda: not paper.alive() or None, "all are gone")
+    assert paper.live() == []
+    assert set(paper.doors.forgotten) == {each.id for each in found}
+
+
+def test_ending_again_is_no_error(paper: Paper) -> None:
+    found = paper.launch(paper.intend())
+    for provider in (paper.provider, paper.provider, paper.make()):
+        provider.terminate(found)
+    paper.end()
+    paper.provider.terminate(found)
+    paper.make(paper.home.with_name("other")).terminate(found)
+
+
+def test_the_cost_is_exact_to_the_cent_and_stays(paper: Paper) -> None:
+    found = paper.launch(paper.intend())
+    paper.cloud.price(H100, 19.0)
+    paper.end()
+    listed = paper.make().list_instances(TASK)
+    assert {each.id for each in listed} == {each.id for each in found}
+    total = sum(i.price_per_hour * (i.ended_at - i.launched_at) / 3600 for i in listed)
+    assert total == pytest.approx(sum(bid["cost"] for bid in paper.cloud.bids()), rel=1e-3)
+    before = len(paper.cloud.calls)
+    assert paper.provider.list_instances(TASK) == listed
+    assert len(paper.cloud.calls) == before, "what has ended is not asked for again"
+
+
+@pytest.mark.parametrize("status", [500, 429])
+def test_an_end_that_fails_is_tried_again(paper: Paper, status: int) -> None:
+    found = paper.launch(paper.intend())
+    paper.cloud.fault("cancel_bid", status=status, times=5)
+    with pytest.raises(ProviderError):
+        paper.provider.terminate(found)
+    assert paper.alive() != []
+    paper.end()
+    assert paper.live() == []
+
+
+# The listing
+
+
+def test_a_task_that_is_not_there_costs_no_call(paper: Paper) -> None:
+    before = len(paper.cloud.calls)
+    assert paper.provider.list_instances("tnosuchtask") == []
+    assert len(paper.cloud.calls) == before
+
+
+def test_without_a_key_there_is_nothing_to_list(
+    paper: Paper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MITHRIL_API_KEY")
+    nobody = paper.make(paper.home.with_name("other"))
+    assert nobody.list_instances() == []
+    assert nobody.others() == []
+
+
+def test_without_its_key_a_home_that_has_bids_says_so(
+    paper: Paper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paper.launch(paper.intend())
+    monkeypatch.delenv("MITHRIL_API_KEY")
+    with pytest.raises(PermissionRefused, match="MITHRIL_API_KEY"):
+        paper.make().list_instances()
+
+
+def test_what_the_ledger_has_lost_is_found_by_its_tags(paper: Paper) -> None:
+    found = paper.launch(paper.intend())
+    for file in (paper.home / "mithril" / "launches").glob("*.json"):
+        file.unlink()
+    paper.provider = paper.make()
+    listed = paper.alive(None)
+    assert {each.id for each in listed} == {each.id for each in found}
+    assert {each.task_id for each in listed} == {TASK}
+    paper.provider.terminate(listed)
+    eventually(lambda: not paper.live() or None, "all is gone")
+    assert [key["name"] for key in paper.cloud.api_keys() if key["good"]] == ["account"]
+
+
+def test_another_home_sees_whose_it_is_and_can_end_it(paper: Paper) -> None:
+    found = paper.launch(paper.intend(max_run_time_hours=2))
+    other = paper.make(paper.home.with_name("other"))
+    assert other.list_instances() == []
+    listed = other.others()
+    assert {each.id for each in listed} == {each.id for each in found}
+    data = listed[0].data
+    assert "@" in data["owner"]
+    assert 2 * 3600 < data["deadline"] - time.time() < 5 * 3600
+    assert other.sweep([]) == [], "what is another's is not swept"
+    other.terminate(listed)
+    eventually(lambda: not paper.live() or None, "all is gone")
+    assert paper.provider.others() == []
+
+
+def test_a_listing_that_lags_behind_forgets_nothing(paper: Paper) -> None:
+    paper.cloud.lag(0.5)
+    intent = paper.intend()
+    text = paper.waiting(intent)
+    assert text
+    assert paper.alive() != [], "it was placed, though no listing has it yet"
+    found = paper.launch(intent)
+    assert {each.id for each in paper.alive()} <= {each.id for each in found} | {
+        found[0].data["bid"]
+    }
+    paper.provider.terminate(paper.alive())
+    assert paper.alive() != [], "the listing still has it"
+    paper.end()
+    assert paper.live() == []
+
+
+def test_bids_of_other_programs_are_left_alone(paper: Paper) -> None:
+    paper.launch(paper.intend(1))
+    (bid,) = paper.live()
+    body = {
+        **{
+            name: bid[name]
+            for name in ("project", "region", "instance_type", "launch_specification")
+        },
+        "limit_price": "$20.00",
+        "instance_quantity": 1,
+        "name": "somebody-elses",
+    }
+    paper.request("POST", "/v2/spot/bids", body)
+    assert {each.data["bid"] for each in paper.alive(None)} == {bid["fid"]}
+    assert paper.make(paper.home.with_name("other")).others() != []
+    assert {i.data["bid"] for i in paper.make(paper.home.with_name("other")).others()} == {
+        bid["fid"]
+    }

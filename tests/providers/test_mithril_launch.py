@@ -1,0 +1,406 @@
+"""Bids: placed once whatever happens, waited for, lost, bid anew, ended. The API is whole, the machines on paper."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+
+from flowlite.errors import (
+    CapacityUnavailable,
+    PermissionRefused,
+    ProviderError,
+    QuotaExceeded,
+)
+from flowlite.provider import Instance, LaunchIntent
+from tests.providers.mithril_on_paper import H100, TASK, Paper, eventually
+
+# The way it should go
+
+
+def test_a_gang_is_one_bid(paper: Paper) -> None:
+    intent = paper.intend(3, max_price_per_hour=30.0)
+    found = paper.launch(intent)
+    (bid,) = paper.live()
+    assert bid["instance_quantity"] == 3
+    assert bid["limit_price"] == "$23.00"
+    assert {each.id for each in found} == set(bid["instances"])
+    assert [each.id for each in found] == sorted(each.id for each in found)
+    assert {each.data["bid"] for each in found} == {bid["fid"]}
+    assert {each.address for each in found} == {i["address"] for i in paper.cloud.instances()}
+    assert all(Instance.from_json(json.loads(json.dumps(i.to_json()))) == i for i in found)
+
+
+def test_the_same_token_gives_the_same_machines_to_whoever_asks(paper: Paper) -> None:
+    intent = paper.intend()
+    found = paper.launch(intent)
+    assert paper.provider.launch(intent) == found
+    assert paper.make().launch(intent) == found
+    assert paper.calls("create_bid") == 1
+
+
+def test_the_startup_script_has_no_key_of_the_account(paper: Paper) -> None:
+    paper.launch(paper.intend())
+    (bid,) = paper.live()
+    script = bid["launch_specification"]["startup_script"]
+    assert len(script) <= 10_000
+    assert "fkey_" not in script
+    assert paper.cloud.facts()["api_key"] not in script
+    assert f'"task": "{TASK}"' in script
+
+
+def test_nothing_secret_stays_in_the_ledger(paper: Paper) -> None:
+    paper.launch(paper.intend())
+    files = list((paper.home / "mithril" / "launches").glob("*.json"))
+    assert [oct(file.stat().st_mode & 0o777) for file in files] == ["0o600"]
+    text = files[0].read_text()
+    assert "PRIVATE KEY" not in text
+    assert "fkey_" not in text
+
+
+def test_our_ssh_key_is_registered_once_and_found_by_its_content(paper: Paper) -> None:
+    paper.launch(paper.intend())
+    paper.launch(paper.intend(1, number=1, task="tzzzzzzzzzz"))
+    assert paper.calls("create_ssh_key") == 1
+    assert paper.provider.sweep([TASK, "tzzzzzzzzzz"]) == [], "live tasks need it"
+    paper.end("tzzzzzzzzzz")
+    assert paper.provider.sweep([]) == [
+        f"API key {paper.live()[0]['name']} of a leader that has ended"
+    ], "a bid still needs the SSH key"
+    paper.end()
+    (told,) = paper.provider.sweep([], dry_run=True)
+    assert told.startswith("SSH key flow-")
+    assert paper.provider.sweep([]) == [told]
+    assert paper.provider.sweep([]) == []
+
+
+def test_few_calls_are_made_and_none_per_node(paper: Paper) -> None:
+    paper.cloud.capacity(H100, 80)
+
+    def calls(count: int, task: str) -> int:
+        before = len(paper.cloud.calls)
+        paper.launch(paper.intend(count, task=task))
+        paper.end(task)
+        return len(paper.cloud.calls) - before
+
+    calls(1, "taaaaaaaaaa")
+    assert calls(64, "tbbbbbbbbbb") < 40
+
+
+# The leader's key
+
+
+def test_one_machine_gets_a_key_that_is_revoked_with_the_bid(paper: Paper) -> None:
+    paper.launch(paper.intend(2, max_run_time_hours=1))
+    (argv, program), *more = paper.doors.ran
+    assert more == []
+    (bid,) = paper.live()
+    assert f"/v2/spot/bids/{bid['fid']}" in program.decode()
+    assert not any("fkey_" in word for word in argv)
+    key = keys(paper)[bid["name"]]
+    assert key["good"]
+    hours = (when(key["expires_at"]) - time.time()) / 3600
+    assert 1.0 < hours < 6.0, "it outlives the deadline, and not by much"
+    paper.end()
+    assert not keys(paper)[bid["name"]]["good"]
+
+
+def test_without_any_cap_the_key_still_expires(paper: Paper) -> None:
+    paper.launch(paper.intend(1))
+    (bid,) = paper.live()
+    assert when(keys(paper)[bid["name"]]["expires_at"]) < time.time() + 31 * 86400
+
+
+def test_no_key_where_none_is_wanted(paper: Paper) -> None:
+    paper.configure(node_key=False)
+    paper.launch(paper.intend())
+    assert paper.doors.ran == []
+    assert paper.calls("create_api_key") == 0
+
+
+def test_a_key_whose_secret_got_lost_is_revoked_and_made_anew(paper: Paper) -> None:
+    paper.cloud.fault("create_api_key", status=502, when="after")
+    paper.launch(paper.intend())
+    (bid,) = paper.live()
+    mine = [key for key in paper.cloud.api_keys() if key["name"] == bid["name"]]
+    assert [key["good"] for key in mine] == [False, True]
+
+
+def test_an_account_that_may_not_make_keys_is_told_how_to_go_without(paper: Paper) -> None:
+    paper.cloud.fault("create_api_key", status=403, message="no keys for you")
+    with pytest.raises(ProviderError, match=r"no keys for you.*node_key = false"):
+        paper.launch(paper.intend())
+    eventually(lambda: not paper.live() or None, "the bid was ended")
+
+
+def keys(paper: Paper) -> dict[str, Any]:
+    return {key["name"]: key for key in paper.cloud.api_keys()}
+
+
+def when(text: str) -> float:
+    from provider_adapters.mithril.requests import unix
+
+    return unix(text) or 0.0
+
+
+# Answers that get lost
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("trouble", [{"status": 500}, {"status": 504}, {"hang": 0.01}])
+@pytest.mark.parametrize("unique", [True, False])
+def test_a_lost_answer_is_looked_up(
+    paper: Paper, when: str, trouble: dict[str, Any], unique: bool
+) -> None:
+    paper.cloud.rules(unique_names=unique)
+    paper.cloud.fault("create_bid", when=when, **trouble)
+    found = paper.launch(paper.intend())
+    assert len(found) == 2
+    assert [bid["fid"] for bid in paper.live()] == [found[0].data["bid"]]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_it_is_not_said_to_be_gone_while_that_is_not_known(paper: Paper, when: str) -> None:
+    paper.cloud.fault("create_bid", status=500, when=when)
+    intent = paper.intend()
+    assert "looked up" in paper.waiting(intent)
+    assert [each.state for each in paper.make().list_instances(TASK)] == ["starting"] * (
+        1 if when == "before" else len(paper.alive())
+    )
+    assert paper.alive() != []
+
+
+def test_a_request_that_never_arrived_is_given_up_after_the_lag(paper: Paper) -> None:
+    paper.configure(listing_lag=0.2)
+    paper.cloud.fault("create_bid", status=500, when="before")
+    paper.waiting(paper.intend())
+    assert paper.end() == []
+    assert paper.live() == []
+
+
+def test_a_bid_that_was_placed_twice_is_ended_once(paper: Paper) -> None:
+    """The first request comes through late: after it was looked for in vain, and sent again."""
+    paper.cloud.rules(unique_names=False)
+    intent = paper.intend()
+    paper.cloud.lag(0.6)
+    paper.cloud.fault("create_bid", status=502, when="after")
+    paper.waiting(intent)
+    found = paper.launch(intent)
+    assert paper.calls("create_bid") == 2, "it was sent again, since the listing lagged behind"
+    paper.cloud.lag(0)
+    paper.provider.list_instances(TASK)
+    assert len(paper.live()) == 1
+    mine = {each.id for each in found}
+    eventually(lambda: {i.id for i in paper.alive()} == mine or None, "the other's machines go")
+    paper.end()
+    assert paper.live() == []
+
+
+@pytest.mark.parametrize(
+    ("action", "when"),
+    [
+        ("create_ssh_key", "after"),
+        ("create_bid", "before"),
+        ("create_bid", "after"),
+        ("get_instances", "before"),
+        ("create_api_key", "after"),
+    ],
+)
+def test_a_launch_that_is_killed_is_finished_by_the_next(
+    paper: Paper, action: str, when: str
+) -> None:
+    intent = paper.intend()
+    assert killed_at(paper, intent, action, when)
+    found = paper.launch(intent, paper.make())
+    assert len(found) == 2
+    assert len(paper.live()) == 1
+    (bid,) = paper.live()
+    assert sum(k["good"] for k in paper.cloud.api_keys() if k["name"] == bid["name"]) == 1
+    paper.end()
+    assert paper.live() == []
+    assert [key["name"] for key in paper.cloud.api_keys() if key["good"]] == ["account"]
+
+
+@pytest.mark.parametrize(
+    ("action", "when"),
+    [("create_bid", "before"), ("create_bid", "after"), ("create_api_key", "after")],
+)
+def test_a_launch_that_is_killed_and_never_taken_up_is_ended(
+    paper: Paper, action: str, when: str
+) -> None:
+    paper.configure(listing_lag=0.3)
+    assert killed_at(paper, paper.intend(), action, when)
+    paper.provider = paper.make()
+    paper.end()
+    assert paper.live() == []
+    assert paper.alive(None) == []
+
+
+def killed_at(paper: Paper, intent: LaunchIntent, action: str, when: str) -> bool:
+    """Launches in a process of its own, which is killed by that call; whether it was."""
+    code = (
+        "import json, sys; from pathlib import Path\n"
+        "from tests.providers.mithril_on_paper import Paper\n"
+        "from flowlite.provider import LaunchIntent\n"
+        "Paper(None, Path(sys.argv[1])).launch(LaunchIntent.from_json(json.load(sys.stdin)))\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(paper.home)],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        paper.cloud.kill_client(action, when, pid=process.pid)
+        _, said = process.communicate(json.dumps(intent.to_json()), timeout=60)
+    assert process.returncode in (0, -9), said
+    return process.returncode == -9
+
+
+# Refusals
+
+
+def test_a_quota_stops_at_once_with_its_figures(paper: Paper) -> None:
+    paper.cloud.quota(H100, 1)
+    with pytest.raises(QuotaExceeded, match=r"0 of 1 instances.*Quota: .*0 of 1 instances used"):
+        paper.provider.launch(paper.intend())
+    assert paper.alive() == []
+
+
+def test_a_refused_bid_is_nothing(paper: Paper) -> None:
+    paper.cloud.fault("create_bid", status=400, message="No payment method")
+    with pytest.raises(ProviderError, match="No payment method"):
+        paper.provider.launch(paper.intend())
+    assert paper.alive() == []
+
+
+def test_a_key_that_has_expired_is_named_by_where_it_comes_from(paper: Paper) -> None:
+    intent = paper.intend()
+    paper.cloud.expire_key()
+    with pytest.raises(PermissionRefused, match="from MITHRIL_API_KEY"):
+        paper.provider.launch(intent)
+
+
+def test_an_api_that_asks_for_patience_gets_it(paper: Paper) -> None:
+    intent = paper.intend()
+    paper.cloud.fault("create_bid", status=429, retry_after=60, times=1)
+    with pytest.raises(CapacityUnavailable) as caught:
+        paper.provider.launch(intent)
+    assert caught.value.retry_after == 60
+    assert len(paper.launch(intent)) == 2
+
+
+# Waiting
+
+
+def test_a_bid_below_the_price_waits_and_says_for_what(paper: Paper) -> None:
+    intent = paper.intend(max_price_per_hour=17.0)
+    paper.cloud.price(H100, 20.0)
+    text = paper.told(intent, "auction")
+    assert "price now $20.00, your limit $16.50 per instance and hour" in text
+    (placeholder,) = paper.alive()
+    assert placeholder.state == "starting"
+    paper.cloud.price(H100, 10.0)
+    assert len(paper.launch(intent)) == 2
+
+
+def test_a_bid_that_waits_can_be_ended(paper: Paper) -> None:
+    intent = paper.intend(max_price_per_hour=17.0)
+    paper.cloud.price(H100, 20.0)
+    paper.told(intent, "auction")
+    assert paper.end() == []
+    assert paper.live() == []
+    with pytest.raises(ProviderError, match="ended before"):
+        paper.provider.launch(intent)
+
+
+def test_it_is_all_or_none(paper: Paper) -> None:
+    paper.cloud.capacity(H100, 1)
+    intent = paper.intend(2)
+    paper.told(intent, "auction")
+    assert paper.cloud.instances() == []
+
+
+def test_a_paused_bid_is_named_and_waited_for(paper: Paper) -> None:
+    paper.cloud.capacity(H100, 0)
+    intent = paper.intend()
+    paper.told(intent, "auction")
+    paper.change(paused=True)
+    assert "is paused" in paper.told(intent, "paused")
+    paper.change(paused=False)
+    paper.cloud.capacity(H100, 8)
+    assert len(paper.launch(intent)) == 2
+
+
+def test_a_bid_that_somebody_ended_is_no_more(paper: Paper) -> None:
+    paper.doors.silent = {"silent": "nothing answers"}
+    intent = paper.intend()
+    paper.told(intent, "still starting")
+    (bid,) = paper.live()
+    paper.request("DELETE", f"/v2/spot/bids/{bid['fid']}")
+    with pytest.raises(ProviderError, match="ended by somebody else"):
+        paper.launch(intent)
+
+
+# Machines that do not come
+
+
+def test_nodes_that_boot_are_named(paper: Paper) -> None:
+    paper.doors.silent = {"silent": "nothing answers at port 22"}
+    intent = paper.intend(3)
+    text = paper.told(intent, "still starting")
+    assert text.startswith("3 of 3 nodes are still starting (inst_")
+    paper.doors.silent = {}
+    assert len(paper.launch(intent)) == 3
+
+
+@pytest.mark.parametrize("how", ["never", "silent"])
+def test_a_machine_that_never_comes_ends_all(paper: Paper, how: str) -> None:
+    paper.configure(boot_timeout=0.4)
+    if how == "never":
+        paper.cloud.odd_boots("never")
+    else:
+        paper.doors.silent = {"silent": "nothing answers"}
+    with pytest.raises(ProviderError, match=r"not all machines were ready.*inst_"):
+        paper.launch(paper.intend())
+    paper.end()
+    assert paper.live() == []
+
+
+def test_a_machine_that_dies_while_it_boots_is_named_and_ends_all(paper: Paper) -> None:
+    paper.cloud.odd_boots("error")
+    with pytest.raises(ProviderError, match=r"died while starting: flow-.*STATUS_ERROR"):
+        paper.launch(paper.intend())
+    assert paper.end() == []
+    assert paper.live() == []
+
+
+def test_a_machine_that_cannot_be_used_ends_all(paper: Paper) -> None:
+    paper.doors.silent = {"wrong": "no Python 3.11 or newer"}
+    with pytest.raises(ProviderError, match="no Python"):
+        paper.launch(paper.intend())
+    assert paper.end() == []
+
+
+def test_machines_taken_away_before_they_were_ready_are_bid_for_again(paper: Paper) -> None:
+    paper.doors.silent = {"silent": "nothing answers"}
+    intent = paper.intend()
+    paper.told(intent, "still starting")
+    (first,) = paper.live()
+    paper.cloud.preempt([first["fid"]], 0.05, again_after=30)
+    paper.told(intent, "bid anew")
+    paper.doors.silent = {}
+    found = paper.launch(intent)
+    (second,) = paper.live()
+    assert second["fid"] != first["fid"]
+    assert {each.data["bid"] for each in found} == {second["fid"]}
+
+
+def test_settings_that_have_become_wrong_are_a_refusal(paper: Paper) -> None:
+    intent = paper.intend()
+    paper.configure(regoin="x")
+    with pytest.raises(ProviderError, match="did you mean 'region'"):
+        paper.provider.launch(intent)

@@ -1,0 +1,193 @@
+"""Money: what one adds up to is what its parts add up to, by whatever they are sorted."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowlite.provider import Instance, Plan
+from flowlite.records import InstanceRecord, TaskRecord
+from flowlite.supervise.accounts import Accounts
+from flowlite.supervise.cost import PRICES, cost_by_day, cost_of, rate_of
+from flowlite.supervise.limits import Limits
+
+START = 1_700_000_000.0
+DAY = 86400.0
+prices = st.floats(0.01, 1000.0)
+moments = st.floats(0.0, 30 * DAY)
+
+
+def row(
+    launched: float = START, ended: float | None = None, price: float = 36.0, **data: object
+) -> InstanceRecord:
+    return InstanceRecord("i", "t1", "cloud", "running", price, launched, dict(data), 0, ended)
+
+
+@st.composite
+def rows(draw: st.DrawFn) -> InstanceRecord:
+    """An instance with any life, and a price that may have changed on the way."""
+    began = START + draw(moments)
+    ended = draw(st.none() | moments.map(lambda after: began + after))
+    changes = sorted(draw(st.lists(st.tuples(moments, prices), max_size=4)))
+    price = draw(prices)
+    if not changes:
+        return row(began, ended, price)
+    segments = [[began, price], *([began + after, other] for after, other in changes)]
+    return row(began, ended, changes[-1][1], **{PRICES: segments})
+
+
+@pytest.fixture(params=["UTC", "Europe/Berlin", "America/Santiago", "Asia/Kathmandu"])
+def zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", request.param)
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def test_days_add_up_to_the_whole_in_every_zone(zone: None) -> None:
+    @given(st.lists(rows(), max_size=5), moments)
+    def check(found: list[InstanceRecord], after: float) -> None:
+        days = cost_by_day(found, START + after)
+        assert sum(days.values()) == pytest.approx(cost_of(found, START + after), abs=1e-6)
+        assert list(days) == sorted(days)
+
+    check()
+
+
+def test_a_day_holds_what_was_charged_on_it(zone: None) -> None:
+    noon = datetime.datetime(2025, 3, 29, 12).timestamp()
+    midnight = datetime.datetime(2025, 3, 30).timestamp()
+    end = datetime.datetime(2025, 3, 30, 6).timestamp()
+    days = cost_by_day([row(noon, end, price=1.0)], end + DAY)
+    assert days == pytest.approx(
+        {"2025-03-29": (midnight - noon) / 3600, "2025-03-30": (end - midnight) / 3600}
+    )
+
+
+@given(st.lists(rows(), max_size=5), moments, moments)
+def test_cost_only_grows_and_is_never_negative(
+    found: list[InstanceRecord], one: float, other: float
+) -> None:
+    early, late = sorted((START + one, START + other))
+    assert 0.0 <= cost_of(found, early) <= cost_of(found, late) + 1e-9
+
+
+@given(rows(), moments)
+def test_a_change_to_the_same_price_changes_nothing(found: InstanceRecord, after: float) -> None:
+    now = START + 60 * DAY
+    if PRICES in found.data or found.launched_at + after > now:
+        return
+    data = {
+        PRICES: [
+            [found.launched_at, found.price_per_hour],
+            [found.launched_at + after, found.price_per_hour],
+        ]
+    }
+    same = row(found.launched_at, found.ended_at, found.price_per_hour, **data)
+    assert cost_of([same], now) == pytest.approx(cost_of([found], now))
+
+
+def test_each_price_is_charged_while_it_held() -> None:
+    changed = row(price=72.0, **{PRICES: [[START, 36.0], [START + 100, 72.0]]})
+    assert cost_of([changed], START + 200) == pytest.approx(1.0 + 2.0)
+    assert cost_of([changed], START + 50) == pytest.approx(0.5)
+    assert rate_of([changed], START + 200) == 72.0
+
+
+class TestWhatTheProviderSays:
+    def accounts(self, *listed: Instance) -> Accounts:
+        made = Accounts("cloud", 36.0)
+        made.note(listed)
+        return made
+
+    def test_beginning_and_end_are_the_listed_ones_to_the_second(self) -> None:
+        listed = Instance("i", "t1", "ended", launched_at=START + 3, ended_at=START + 13)
+        (done,) = [self.accounts(listed).ended(row(START), START + 99)]
+        assert (done.state, done.launched_at, done.ended_at) == ("ended", START + 3, START + 13)
+        assert cost_of([done], START + 999) == pytest.approx(0.1)
+
+    def test_an_end_that_was_noted_before_is_corrected(self) -> None:
+        listed = Instance("i", "t1", "ended", launched_at=START, ended_at=START + 10)
+        done = self.accounts(listed).ended(row(ended=START + 60), START + 99)
+        assert done.ended_at == START + 10
+
+    def test_one_that_is_not_listed_any_more_has_ended_now_at_the_latest(self) -> None:
+        assert self.accounts().ended(row(), START + 99).ended_at == START + 99
+        assert self.accounts().ended(row(ended=START + 5), START + 99).ended_at == START + 5
+
+    def test_a_late_listing_does_not_undo_a_better_one(self) -> None:
+        accounts = self.accounts(
+            Instance("i", "t1", "ended", launched_at=START, ended_at=START + 1)
+        )
+        accounts.note([Instance("i", "t1", "running", launched_at=START)])
+        assert accounts.ended(row(), START + 99).ended_at == START + 1
+
+    def test_a_new_price_is_charged_from_when_it_was_seen(self) -> None:
+        accounts = self.accounts(Instance("i", "t1", price_per_hour=72.0, launched_at=START))
+        once = accounts.corrected(row(price=36.0))
+        assert once.price_per_hour == 72.0
+        assert [price for _, price in once.data[PRICES]] == [36.0, 72.0]
+        assert accounts.corrected(once) == once
+
+    def test_what_no_store_knows_is_charged_too(self) -> None:
+        accounts = self.accounts(
+            Instance("known", "t1", launched_at=START),
+            Instance("strange", "t1", "ended", launched_at=START, ended_at=START + 10),
+            Instance("processes without a node", "t1"),
+        )
+        (found,) = accounts.unknown(["known"])
+        assert (found.id, found.price_per_hour) == ("strange", 36.0)
+
+
+class TestTheCapOnMoney:
+    def plan(self, **changes: object) -> Plan:
+        given = {"price_per_hour": 36.0, "max_cost": 2.0, "reserved_seconds": 20.0, **changes}
+        return Plan("cloud", "big", 2, 1, **given)  # type: ignore[arg-type]
+
+    def task(self, started: float | None = None) -> TaskRecord:
+        return TaskRecord("t1", "n", "f", "cloud", {}, {}, {}, START, started_at=started)
+
+    def test_all_machines_since_their_launch_count(self) -> None:
+        now = time.time()
+        # 2 × 36 dollars per hour are 0.02 per second; 40 s of boot and one that was replaced are spent already.
+        found = [row(now - 40), row(now - 40), row(now - 40, now - 20)]
+        left = Limits(self.plan()).time_left(self.task(), found)
+        assert left == pytest.approx((2.0 - 1.0) / 0.02 - 20.0, abs=0.5)
+
+    def test_it_stops_while_the_end_can_still_be_paid(self) -> None:
+        limits, now = Limits(self.plan()), time.time()
+        assert limits.spent([row(now - 70), row(now - 70)]) == ""
+        assert "so that it ends below $2.00" in limits.spent([row(now - 85), row(now - 85)])
+        assert "are used up" in limits.spent([row(now - 105), row(now - 105)])
+
+    def test_the_highest_price_counts_for_the_time_that_nodes_keep(self) -> None:
+        plan = self.plan(spot=True, price_cap=72.0)
+        assert Limits(plan).time_left(self.task()) == pytest.approx(2.0 / 0.04 - 20.0)
+
+    def test_a_later_launch_gets_what_is_left(self) -> None:
+        limits, now = Limits(self.plan(max_run_seconds=80.0)), time.time()
+        assert limits.plan_left(self.task(), []) == limits.plan
+        left = limits.plan_left(self.task(now - 30), [row(now - 30), row(now - 30)])
+        assert left.max_cost == pytest.approx(1.4, abs=0.05)
+        assert left.max_run_seconds == pytest.approx(50.0, abs=1.0)
+
+    @given(price=prices, count=st.integers(1, 64), cap=st.floats(1.0, 1e5), boot=st.floats(0, 900))
+    def test_run_and_end_together_never_cost_more_than_the_cap(
+        self, price: float, count: int, cap: float, boot: float
+    ) -> None:
+        plan = Plan(
+            "cloud", "big", count, 1, price_per_hour=price, max_cost=cap, reserved_seconds=40.0
+        )
+        now = time.time()
+        found = [row(now - boot, price=price) for _ in range(count)]
+        left = Limits(plan).time_left(self.task(), found)
+        assert left is not None
+        whole = boot + max(0.0, left) + 40.0
+        spent_before_it_began = price * count * (boot + 40.0) / 3600 > cap
+        assert spent_before_it_began or price * count * whole / 3600 <= cap * (1 + 1e-6) + 0.01
