@@ -17,6 +17,10 @@ from flowlite.supervise.cost import cost_of, rate_of
 # A deadline that is reached a little early, as clocks and polls go, is that deadline all the same.
 _NEAR = 1.0
 
+# An attempt of this length was worth its start.
+_WORTH_IT = 120.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 300.0
+
 
 @dataclass(eq=False, repr=False)
 class Limits:
@@ -108,3 +112,17 @@ class Limits:
             return None
         left = cap - cost_of(list(instances), time.time())
         return left / rate * 3600 - self.plan.reserved_seconds
+
+
+def pause_after_preemption(before: int, ran: float) -> float:
+    """Seconds to wait before the gang starts again after a preemption; none, unless they come one upon the other.
+
+    A place from which machines are taken as soon as they are there costs money and gives nothing.
+
+    Args:
+        before: Preemptions before this one.
+        ran: Seconds since the task's workers started for the first time.
+    """
+    if before == 0 or ran > _WORTH_IT * (before + 1):
+        return 0.0
+    return float(min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(before - 1, 16)))

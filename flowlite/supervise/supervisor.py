@@ -28,7 +28,7 @@ from flowlite.supervise.gang import Attempt
 from flowlite.supervise.journal import Journal
 from flowlite.supervise.leading import Leading, say
 from flowlite.supervise.lifecycle import Happening, State
-from flowlite.supervise.limits import Limits
+from flowlite.supervise.limits import Limits, pause_after_preemption
 from flowlite.supervise.nodes import Node
 from flowlite.supervise.paths import TaskPaths
 from flowlite.supervise.provision import LaunchRefused, NotGone, Provisioner
@@ -359,7 +359,7 @@ class Supervisor:
         """Makes sure that nothing of the old attempt runs any more, then begins a new one."""
         counts = end.outcome != messages.PREEMPTED
         used = self._record.retries_used + counts
-        delay = self._asked.retries.delay_before(used) if counts else 0.0
+        delay = self._asked.retries.delay_before(used) if counts else self._preemption_pause()
         soon = f" in {reasons.duration(delay)}" if delay else ""
         self._journal.step(Happening.FAILURE, why=f"a new attempt begins{soon}: {end.reason}")
         unclear = await attempt.clear()
@@ -375,6 +375,11 @@ class Supervisor:
         of = f" of {self._asked.retries.most + 1}" if counts else ""
         why = f"attempt {self._record.attempt + 1}{of} after {end.reason}"
         self._journal.step(Happening.RETRY, why=why, retries_used=used)
+
+    def _preemption_pause(self) -> float:
+        record = self._record
+        began = record.started_at or time.time()
+        return pause_after_preemption(record.attempt - 1 - record.retries_used, time.time() - began)
 
     # Limits
 

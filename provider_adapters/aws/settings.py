@@ -60,7 +60,7 @@ class AwsSettings:
     capacity_block: str = ""
     public_ip: bool = True
     user: str = "root"
-    lease: float = 600.0
+    lease: float = 1800.0
     boot_timeout: float = 1200.0
     endpoint_url: str = ""
     jump: str = ""
