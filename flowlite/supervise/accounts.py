@@ -71,6 +71,8 @@ class Accounts:
         if seen is not None:
             launched = seen.launched_at or launched
             until = seen.ended_at if seen.state == ENDED and seen.ended_at else until
+            if PRICES in seen.data:
+                record = self._repriced(record, until)
         state = LOST if record.state == LOST else ENDED
         return dataclasses.replace(
             record, state=state, launched_at=launched, ended_at=max(launched, until)
@@ -91,6 +93,10 @@ class Accounts:
     def _repriced(self, record: InstanceRecord, now: float) -> InstanceRecord:
         """With the price as last listed: what went before was charged as it was then."""
         seen = self._seen.get(record.id)
+        if seen is not None and (told := seen.data.get(PRICES)):
+            # Its own history is better than when we happened to look.
+            data = {**record.data, PRICES: told}
+            return dataclasses.replace(record, price_per_hour=seen.price_per_hour, data=data)
         price = seen.price_per_hour if seen is not None else 0.0
         if not price or price == record.price_per_hour:
             return record

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import getpass
 import hashlib
 import json
-import socket
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -152,12 +150,3 @@ def choose_project(listed: list[dict[str, Any]], wanted: str) -> str:
             f"the account at Mithril {have}; name the one to use with `project` under [mithril], or MITHRIL_PROJECT"
         )
     return str(listed[0]["fid"])
-
-
-def owner() -> str:
-    """Who we are, for people who find our bids: user@host."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):
-        user = "?"
-    return f"{user}@{socket.gethostname().partition('.')[0]}"

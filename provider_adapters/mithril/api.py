@@ -277,7 +277,7 @@ def import_httpx() -> Any:
         import httpx
     except ImportError:
         raise ProviderError(
-            "the provider mithril needs the package httpx: pip install 'flowlite[mithril]'"
+            "the provider mithril needs the package httpx, which flowlite brings along: pip install httpx"
         ) from None
     return httpx
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
+from flowlite.provider import Instance
 from provider_adapters.mithril import requests
 from provider_adapters.mithril.api import MithrilApi
 
@@ -15,48 +17,64 @@ class Charged:
     """One instance on the bill.
 
     Attributes:
-        since: Unix time from which it is charged; 0 if it never was.
+        since: Unix time from which it is charged.
         until: Unix time of its end; 0 while it goes on.
-        price: US dollars per hour, the mean over that time: prices move with every auction.
+        price: US dollars per hour, as it was last.
+        prices: From when it cost how much, in time: prices move with every auction.
     """
 
     since: float
     until: float
     price: float
+    prices: tuple[tuple[float, float], ...]
+
+    def on(self, instance: Instance) -> Instance:
+        """An instance with what is known of its cost."""
+        data = dict(instance.data)
+        if len(self.prices) > 1:
+            data["prices"] = [list(each) for each in self.prices]
+        return replace(
+            instance,
+            launched_at=self.since,
+            ended_at=self.until,
+            price_per_hour=self.price,
+            data=data,
+        )
 
 
-def charged(
-    prices: Iterable[Mapping[str, Any]], ended: Mapping[str, float], now: float
-) -> dict[str, Charged]:
-    """The bill of each instance.
+def charged(prices: Iterable[Mapping[str, Any]], ended: Mapping[str, float]) -> dict[str, Charged]:
+    """The bill of each instance that was ever charged.
 
     Args:
         prices: Entries of `/v2/instances/pricing/history`.
         ended: Unix time at which each instance was gone, of those that are.
-        now: Unix time until which one that goes on is counted.
     """
     found = {}
     for entry in prices:
         name = str(entry["instance_fid"])
-        periods = []
-        for event in entry["events"]:
-            begin, end = requests.unix(event["start_time"]), requests.unix(event.get("end_time"))
-            if begin is not None:
-                periods.append((begin, end, int(event["price_cents"]) / 100))
+        periods = sorted(_periods(entry["events"]))
         if not periods:
             continue
-        since = min(begin for begin, _, _ in periods)
-        goes_on = any(end is None for _, end, _ in periods) and name not in ended
-        last = ended.get(name, now)
-        until = max(last if end is None else end for _, end, _ in periods)
-        paid = sum(
-            price * max(0.0, (last if end is None else end) - begin)
-            for begin, end, price in periods
-        )
-        length = until - since
-        price = paid / length if length > 0 else periods[-1][2]
-        found[name] = Charged(since, 0.0 if goes_on else until, price)
+        schedule: list[tuple[float, float]] = []
+        for begin, end, price in periods:
+            if schedule and schedule[-1] == (begin, 0.0):
+                schedule.pop()
+            schedule.append((begin, price))
+            # Nothing is charged until the next one begins.
+            schedule.append((end, 0.0))
+        last = schedule.pop()[0]
+        over = math.isfinite(last) or name in ended
+        until = min(last, ended.get(name, math.inf)) if over else 0.0
+        found[name] = Charged(periods[0][0], until, periods[-1][2], tuple(schedule))
     return found
+
+
+def _periods(events: Iterable[Mapping[str, Any]]) -> Iterator[tuple[float, float, float]]:
+    """From when until when it cost how much; one that goes on has no end."""
+    for event in events:
+        begin, end = requests.unix(event["start_time"]), requests.unix(event.get("end_time"))
+        if begin is not None:
+            yield begin, math.inf if end is None else end, int(event["price_cents"]) / 100
 
 
 def ends(states: Iterable[Mapping[str, Any]]) -> dict[str, float]:
@@ -75,9 +93,9 @@ def ends(states: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     return found
 
 
-def bill_of(api: MithrilApi, project: str, bid_fid: str, now: float) -> dict[str, Charged]:
+def bill_of(api: MithrilApi, project: str, bid_fid: str) -> dict[str, Charged]:
     """The bill of all instances of a bid, in two calls. Raises ProviderError."""
     query = requests.history_of(project, bid_fid)
     prices = api.pages("/v2/instances/pricing/history", query, "instances")
     states = api.pages("/v2/instances/status/history", query, "instances")
-    return charged(prices, ends(states), now)
+    return charged(prices, ends(states))

@@ -85,7 +85,7 @@ class Ending:
         """Closes the books on a launch of which nothing exists any more, once it was handed out or given up.
 
         Returns:
-            What was handed out, with what it cost to the second; None if the books stay open.
+            What was handed out or has cost anything, to the second; None if the books stay open.
         """
         old = time.time() - launch.at > _FORGOTTEN_SECONDS
         if not (launch.notes.get("given") or launch.notes.get("ending") or old):
@@ -98,7 +98,7 @@ class Ending:
             ledger.end(launch.token)
             for name in {name for bid in found.values() if bid for name in bid.machines}:
                 self._place.contact.forget(name)
-            self._place.looks.forget(launch.token)
+            self._place.forget(launch.token)
             return over
         return None
 
@@ -116,16 +116,19 @@ class Ending:
         self._place.ledger.note(launch.token, revoked=True)
 
     def _ended(self, launch: Launch, found: Mapping[str, Bid | None]) -> list[Instance]:
-        """What was handed out, with what it cost to the second."""
+        """What was handed out or has cost anything, each with that to the second."""
         account = self._place.account
-        given = [Instance.from_json(each) for each in launch.notes.get("given", ())]
+        given = {each["id"]: Instance.from_json(each) for each in launch.notes.get("given", ())}
         over = []
         for fid, bid in found.items():
-            mine = [each for each in given if each.data.get("bid") == fid]
-            if not mine or bid is None:
+            if bid is None or not bid.machines:
                 continue
-            bill = costs.bill_of(account.api, launch.frozen["project"], fid, time.time())
-            over += [ended(each, bid, bill.get(each.id)) for each in mine]
+            bill = costs.bill_of(account.api, launch.frozen["project"], fid)
+            for name in sorted(bid.machines):
+                about = {"bid": fid, "name": str(bid.machines[name]["name"])}
+                each = given.get(name) or Instance(name, launch.task, data=about)
+                if name in given or name in bill:
+                    over.append(ended(each, bid, bill.get(name)))
         return over
 
 
@@ -136,6 +139,5 @@ def ended(instance: Instance, bid: Bid, bill: costs.Charged | None) -> Instance:
     found = replace(instance, state="ended", why=why, preempted=status in requests.TAKEN_AWAY)
     if bill is None:
         return found
-    return replace(
-        found, launched_at=bill.since, ended_at=bill.until or time.time(), price_per_hour=bill.price
-    )
+    billed = bill.on(found)
+    return billed if billed.ended_at else replace(billed, ended_at=time.time())

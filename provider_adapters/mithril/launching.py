@@ -27,6 +27,7 @@ from provider_adapters.rented.ledger import Call, Launch
 if TYPE_CHECKING:
     from provider_adapters.mithril.ending import Ending
     from provider_adapters.mithril.workplace import Workplace
+    from provider_adapters.rented.waiting import Looks
 
 _LOOK = 2.0
 _PRICE_SECONDS = 30.0
@@ -108,7 +109,7 @@ class Launching:
     # Looking at it
 
     def _look(self, intent: LaunchIntent, launch: Launch, call: Call) -> list[Instance]:
-        looks, token = self._place.looks, launch.token
+        looks, token = self._pace(launch), launch.token
         known = self._place.seen.get(token)
         if known is None or looks.due(token):
             account = self._place.account
@@ -122,6 +123,15 @@ class Launching:
         if known is None:
             raise self._wait(launch, "the bid was placed, and is not listed yet")
         return self._judge(intent, launch, call, known)
+
+    def _pace(self, launch: Launch) -> Looks:
+        """An auction is looked at ever more rarely, machines that start until all have an address."""
+        known = self._place.seen.get(launch.token)
+        if known is None or not known.live:
+            return self._place.looks
+        where = [m.get("ssh_destination") for m in known.live.values()]
+        all_known = len(where) == launch.count and all(where)
+        return self._place.looks if all_known else self._place.starting
 
     def _unknown(self, launch: Launch, call: Call) -> None:
         if time.time() - call.at > self._place.account.settings.listing_lag:
@@ -277,7 +287,7 @@ class Launching:
     ) -> list[Instance]:
         account = self._place.account
         try:
-            bill = costs.bill_of(account.api, account.project, bid.fid, time.time())
+            bill = costs.bill_of(account.api, account.project, bid.fid)
         except CapacityUnavailable:
             bill = {}
         found = [instance_of(launch, bid, each, bill.get(each.id)) for each in met]
@@ -286,14 +296,14 @@ class Launching:
         self._place.ledger.note(launch.token, given=[each.to_json() for each in found])
         # There is the throw-away key in it, which no machine has any more.
         self._place.ledger.forget(launch.token, "script")
-        self._place.looks.forget(launch.token)
+        self._place.forget(launch.token)
         self._place.seen.pop(launch.token, None)
         return found
 
     def _wait(
         self, launch: Launch, text: str, *, addresses_known: bool = False
     ) -> CapacityUnavailable:
-        pause = self._place.looks.pause(launch.token, addresses_known=addresses_known)
+        pause = self._pace(launch).pause(launch.token, addresses_known=addresses_known)
         return CapacityUnavailable(text, retry_after=min(_LOOK, max(0.1, pause)))
 
 
@@ -331,9 +341,7 @@ def instance_of(launch: Launch, bid: Bid, met: Met, bill: costs.Charged | None) 
         launched_at=float(launch.notes.get("allocated_at") or time.time()),
         data={**met.data, "bid": bid.fid, "name": str(machine["name"])},
     )
-    return (
-        made if bill is None else replace(made, launched_at=bill.since, price_per_hour=bill.price)
-    )
+    return made if bill is None else bill.on(made)
 
 
 def _named(bid: Bid, name: str) -> str:

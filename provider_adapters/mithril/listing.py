@@ -118,9 +118,10 @@ class Listing:
                 bill = self._bill(launch, bid)
                 yield from (_running(each, bid, bill.get(each.id)) for each in mine)
             else:
-                yield from _unknown(
-                    bid, requests.Tags(launch.task, self._place.home_id), launch.token
-                )
+                tags = requests.Tags(launch.task, self._place.home_id)
+                bill = self._bill(launch, bid) if bid.live else {}
+                for each in _unknown(bid, tags, launch.token):
+                    yield bill[each.id].on(each) if each.id in bill else each
 
     def _doubtful(self, launch: Launch) -> Iterator[Instance]:
         if launch.open_call is not None:
@@ -141,7 +142,7 @@ class Listing:
         if now - at >= _BILL_SECONDS:
             try:
                 project = str(launch.frozen["project"])
-                known = costs.bill_of(self._place.account.api, project, bid.fid, time.time())
+                known = costs.bill_of(self._place.account.api, project, bid.fid)
             except ProviderError:
                 # That the machines are there is what matters more.
                 return known
@@ -156,9 +157,7 @@ def _of(launch: Launch, bid: Bid) -> list[Instance]:
 def _running(instance: Instance, bid: Bid, bill: costs.Charged | None) -> Instance:
     status = str(bid.machines[instance.id]["status"])
     found = replace(instance, data={**instance.data, "status": status})
-    if bill is None or not bill.since:
-        return found
-    return replace(found, launched_at=bill.since, price_per_hour=bill.price)
+    return found if bill is None else bill.on(found)
 
 
 def _unknown(bid: Bid, tags: requests.Tags, token: str = "") -> list[Instance]:

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from flowlite.errors import ConfigError
 from flowlite.provider import LaunchIntent, Plan
+from provider_adapters import identity
 from provider_adapters.mithril import requests
-from provider_adapters.mithril.account import Account, owner
+from provider_adapters.mithril.account import Account
 from provider_adapters.mithril.bids import Bid
 from provider_adapters.mithril.volumes import Volumes
 from provider_adapters.rented.contact import Contact, Place
@@ -26,12 +27,16 @@ if TYPE_CHECKING:
 _AROUND_SECONDS = 3600.0
 # Seconds between looks at a bid: what is free is given at once, the rest waits for auctions and for machines to start.
 _PAUSES = (0.7, 0.7, 1.0, 1.0, 2.0, 2.0, 4.0, 4.0, 8.0, 8.0, 12.0)
+# And between looks at machines that start: each has an address at a moment of its own, and costs money from then on.
+_STARTING = (0.7, 1.0, 1.0, 2.0, 2.0, 3.0)
 
 
 class Workplace:
     """One FLOW_HOME at Mithril.
 
     Attributes:
+        looks: The pace at which this process looks at bids, by launch token.
+        starting: The same for bids whose machines start.
         seen: The bid of each launch as it was last looked at by this process.
     """
 
@@ -40,13 +45,19 @@ class Workplace:
         self.ledger = Ledger(self.account.directory / "launches")
         self.contact = Contact(home, "mithril")
         self.looks = Looks(pauses=_PAUSES)
+        self.starting = Looks(pauses=_STARTING)
         self.volumes = Volumes(self.account)
         self.seen: dict[str, Bid] = {}
 
     @property
     def home_id(self) -> str:
         """The id of this FLOW_HOME."""
-        return home_id(self.account.home)
+        return identity.home_id(self.account.home)
+
+    def forget(self, token: str) -> None:
+        """Nobody looks at a launch any more."""
+        self.looks.forget(token)
+        self.starting.forget(token)
 
     @property
     def node_url(self) -> str:
@@ -70,7 +81,7 @@ class Workplace:
         settings = self.account.settings
         plan = Plan.from_json(intent.plan)
         deadline = deadline_seconds(plan, settings.boot_timeout)
-        tags = requests.Tags(intent.task_id, self.home_id, owner(), intent.token, deadline)
+        tags = requests.Tags(intent.task_id, self.home_id, identity.owner(), intent.token, deadline)
         public = client_public(self.account.home)
         key = new_key()
         script = boot_script(
@@ -110,10 +121,3 @@ def deadline_seconds(plan: Plan, boot_timeout: float) -> float | None:
     if plan.max_cost is not None and rate > 0:
         bounds.append(plan.max_cost / rate * 3600)
     return min(bounds) + boot_timeout + _AROUND_SECONDS if bounds else None
-
-
-def home_id(home: Path) -> str:
-    """The id of a FLOW_HOME, made on first use."""
-    from provider_adapters.ssh.records import Records
-
-    return Records(home / "ssh").client

@@ -68,6 +68,14 @@ def test_a_script_runs_once_and_speaks_on_the_console(machines: Machines) -> Non
     assert machines.console("i-1").count("spoken") == 1
 
 
+def test_the_last_word_is_heard(cluster: Cluster, machines: Machines) -> None:
+    ended = threading.Event()
+    last = "#!/bin/sh\ncat /var/log/cloud-init-output.log\necho the end\npoweroff\n"
+    machines.boot("i-1", script=last, on_end=ended.set)
+    assert ended.wait(20)
+    assert machines.console("i-1").endswith("the end\n")
+
+
 def test_text_without_an_interpreter_is_no_script(cluster: Cluster, machines: Machines) -> None:
     machine = machines.boot("i-1", script="echo never\n")
     host = next(h for h in cluster if h.name == machine.slot)
@@ -84,6 +92,21 @@ def test_the_landlord_hears_of_an_end_but_not_of_his_own(machines: Machines) -> 
     machines.power_cut("i-2")
     machines.end("i-1")
     assert ended == ["i-1"]
+
+
+def test_a_reboot_is_no_end(cluster: Cluster, machines: Machines) -> None:
+    ended: list[str] = []
+    machine = machines.boot("i-1", on_end=lambda: ended.append("i-1"))
+    host = next(h for h in cluster if h.name == machine.slot)
+    ready = ["test", "-e", "/run/sshd.pid"]
+    eventually(lambda: host.alive and host.exec(ready).returncode == 0)
+    first = host.pid
+    reboot = "import ctypes; open('/kept', 'w'); ctypes.CDLL(None).reboot(0x1234567)"
+    host.exec(["python3", "-c", reboot])
+    eventually(lambda: cluster.ask("facts")["hosts"][host.name] not in (None, first))
+    # Its process 1 is there before its file system is.
+    eventually(lambda: host.exec(["test", "-e", "/kept"]).returncode == 0)
+    assert not ended
 
 
 def test_nothing_of_a_tenant_is_left_for_the_next(cluster: Cluster, machines: Machines) -> None:

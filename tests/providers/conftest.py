@@ -35,6 +35,7 @@ def paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Paper]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(api, "_FIRST_PAUSE", 0.01)
     monkeypatch.setattr(workplace, "_PAUSES", (0.05,))
+    monkeypatch.setattr(workplace, "_STARTING", (0.05,))
     with PaperMithril(auction_seconds=0.05, boot_seconds=0.05, stop_seconds=0.05) as cloud:
         for name, value in cloud.environment().items():
             monkeypatch.setenv(name, value)

@@ -164,10 +164,10 @@ def test_an_answer_to_a_post_that_is_not_json_is_to_be_looked_up() -> None:
         server.api().post("/v2/spot/bids", {})
 
 
-@pytest.mark.parametrize(
-    "asked", ["3", format_datetime(datetime.now(UTC) + timedelta(seconds=5), usegmt=True)]
-)
-def test_a_short_retry_after_is_kept_to(asked: str) -> None:
+@pytest.mark.parametrize("form", ["seconds", "date"])
+def test_a_short_retry_after_is_kept_to(form: str) -> None:
+    date = format_datetime(datetime.now(UTC) + timedelta(seconds=5), usegmt=True)
+    asked = "3" if form == "seconds" else date
     server = Server(reply(429, None, **{"Retry-After": asked}), reply(200, {}))
     server.api().get("/v2/x")
     assert 2.0 <= server.slept[0] <= 6.0

@@ -11,6 +11,8 @@ from flowlite.errors import (
     ProviderError,
 )
 from flowlite.provider import Instance
+from flowlite.supervise.accounts import Accounts
+from flowlite.supervise.cost import cost_of
 from tests.providers.mithril_on_paper import H100, TASK, Paper, eventually
 
 # Machines that are taken away
@@ -110,8 +112,13 @@ def test_the_cost_is_exact_to_the_cent_and_stays(paper: Paper) -> None:
     paper.end()
     listed = paper.make().list_instances(TASK)
     assert {each.id for each in listed} == {each.id for each in found}
-    total = sum(i.price_per_hour * (i.ended_at - i.launched_at) / 3600 for i in listed)
-    assert total == pytest.approx(sum(bid["cost"] for bid in paper.cloud.bids()), rel=1e-3)
+    accounts = Accounts("mithril", 0.0)
+    accounts.note(found)
+    rows = [accounts.record(each, None) for each in found]
+    accounts.note(listed)
+    rows = [accounts.ended(row, time.time()) for row in rows]
+    cost = sum(bid["cost"] for bid in paper.cloud.bids())
+    assert cost_of(rows, time.time()) == pytest.approx(cost, rel=1e-3)
     before = len(paper.cloud.calls)
     assert paper.provider.list_instances(TASK) == listed
     assert len(paper.cloud.calls) == before, "what has ended is not asked for again"
@@ -217,3 +224,18 @@ def test_bids_of_other_programs_are_left_alone(paper: Paper) -> None:
     assert {i.data["bid"] for i in paper.make(paper.home.with_name("other")).others()} == {
         bid["fid"]
     }
+
+
+def test_machines_that_were_never_handed_out_are_on_the_bill(paper: Paper) -> None:
+    paper.doors.silent = {"silent": "nothing answers"}
+    intent = paper.intend()
+    paper.told(intent, "still starting")
+
+    def charged() -> bool | None:
+        return all(each.launched_at for each in paper.make().list_instances(TASK)) or None
+
+    eventually(charged, "they are charged while they start")
+    over = paper.end()
+    assert {each.state for each in over} == {"ended"}
+    total = sum(i.price_per_hour * (i.ended_at - i.launched_at) / 3600 for i in over)
+    assert total == pytest.approx(sum(bid["cost"] for bid in paper.cloud.bids()), rel=1e-3)

@@ -347,13 +347,26 @@ def test_prices_that_move_are_added_up_to_the_second() -> None:
         {"instance_fid": "inst_2", "events": []},
     ]
     began = costs.requests.unix(start) or 0.0
-    running = costs.charged(prices, {}, began + 3600)
-    assert set(running) == {"inst_1"}
-    assert (running["inst_1"].since, running["inst_1"].until) == (began, 0.0)
-    assert running["inst_1"].price == pytest.approx(15.0)
-    over = costs.charged(prices, {"inst_1": began + 2700}, began + 9999)
-    assert over["inst_1"].until == began + 2700
-    assert over["inst_1"].price * 2700 / 3600 == pytest.approx(5.0 + 5.0)
+    schedule = ((began, 10.0), (began + 1800, 20.0))
+    running = costs.charged(prices, {})
+    assert running == {"inst_1": costs.Charged(began, 0.0, 20.0, schedule)}
+    over = costs.charged(prices, {"inst_1": began + 2700})
+    assert over == {"inst_1": costs.Charged(began, began + 2700, 20.0, schedule)}
+
+
+def test_a_pause_is_not_charged() -> None:
+    def period(first: int, last: int) -> dict[str, Any]:
+        times = {
+            "start_time": f"2026-01-01T00:0{first}:00Z",
+            "end_time": f"2026-01-01T00:0{last}:00Z",
+        }
+        return {"price_cents": 100, **times}
+
+    (found,) = costs.charged(
+        [{"instance_fid": "a", "events": [period(5, 9), period(1, 3)]}], {}
+    ).values()
+    assert [(at - found.since, price) for at, price in found.prices] == [(0, 1), (120, 0), (240, 1)]
+    assert found.until - found.since == 480
 
 
 def test_an_instance_has_ended_when_its_last_state_says_so() -> None:

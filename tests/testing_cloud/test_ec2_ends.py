@@ -96,6 +96,15 @@ def test_an_instance_that_powers_itself_off(
         in_state(ec2, id, "running")
 
 
+def test_a_reboot_keeps_an_instance(box: CloudInABox, ec2: Any) -> None:
+    (id,) = launch(ec2)
+    in_state(ec2, id, "running")
+    before = box.host(truth(box, id)).pid
+    ec2.reboot_instances(InstanceIds=[id])
+    assert box.host(truth(box, id)).pid != before
+    assert state(ec2, id) == "running"
+
+
 def test_one_that_powers_itself_off_while_it_boots(box: CloudInABox, ec2: Any) -> None:
     (id,) = launch(ec2, UserData="#!/bin/sh\necho no disk found\npoweroff\n")
     in_state(ec2, id, "terminated")

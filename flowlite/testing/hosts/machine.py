@@ -36,6 +36,8 @@ class Machine:
         self.cable = (identity.name, port, address)
         self.group = group
         self.pid: int | None = None
+        # The kernel has process 1 end by this signal when somebody there asks for a reboot.
+        self.rebooted = False
         self._disk_size = disk_size
         self._authorized_key = authorized_key
         self._options: dict[str, str] = {}
@@ -197,8 +199,10 @@ class Machine:
         """Whether it does not run, or not any more; its number is forgotten then, as others may get it."""
         if self.pid is not None:
             with contextlib.suppress(ChildProcessError):
-                if os.waitpid(self.pid, os.WNOHANG)[0] == 0:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+                if pid == 0:
                     return False
+                self.rebooted = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGHUP
             self.pid = None
         return True
 

@@ -6,6 +6,7 @@ came with the machine runs as root, once, with its output on the console.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from pathlib import Path
@@ -28,8 +29,9 @@ done
 /usr/sbin/sshd -E /var/log/sshd.log || exit 1
 if [ -e {SCRIPT} ] && [ ! -e {SCRIPT}.done ]; then
     touch {SCRIPT}.done
+    ln -sf /proc/1/fd/1 {OUTPUT}
     if [ "$(head -c 2 {SCRIPT})" = "#!" ]; then
-        ({{ {SCRIPT} || echo "user data ended with status $?"; }} 2>&1 </dev/null | tee {OUTPUT} &)
+        ({{ {SCRIPT} || echo "user data ended with status $?"; }} 2>&1 </dev/null &)
     fi
 fi
 exec sleep infinity
@@ -57,6 +59,16 @@ class Slot(Machine):
         """Starts process 1; if that ends by itself, the room's listeners are told."""
         super().start(network, fresh)
         self.running = True
+        self._wait_until_apart()
+
+    def _wait_until_apart(self, timeout: float = 30) -> None:
+        """Until then, who enters it is still on the real machine."""
+        deadline = time.monotonic() + timeout
+        while not self.ended() and time.monotonic() < deadline:
+            with contextlib.suppress(OSError):
+                if Path(os.readlink(f"/proc/{self.pid}/exe")).name.startswith("tini"):
+                    return
+            time.sleep(0.001)
 
     def kill(self) -> None:
         """Ends it; nobody is told."""
@@ -227,8 +239,11 @@ class Slots:
             self._release(slot, cut=False)
 
     def ended(self) -> list[str]:
-        """Slots that have ended by themselves since the last call. They are off the net then."""
+        """Slots that have ended by themselves since the last call, and are off the net. Who rebooted is up again."""
         gone = [slot for slot in self._slots if slot.running and slot.ended()]
+        for slot in [each for each in gone if each.rebooted]:
+            gone.remove(slot)
+            slot.start(self._switch.ports[slot.name].network, fresh=False)
         for slot in gone:
             slot.running = False
             self._switch.partition(slot.name, cut=True)

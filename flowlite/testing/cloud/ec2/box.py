@@ -36,7 +36,10 @@ class AwsBox(Served):
         self.ask("timing", boot=boot, stop=stop)
 
     def boots(self, *outcomes: str) -> None:
-        """How the next instances boot, one after the other: "runs", "never", or "dies" (soon after it began)."""
+        """How the next instances boot, one after the other: "runs", "never", or "dies" (soon after it began).
+
+        Without any, all run from now on.
+        """
         if strange := set(outcomes) - {"runs", "never", "dies"}:
             raise ValueError(
                 f"an instance runs, dies or never boots; it does not {sorted(strange)}"

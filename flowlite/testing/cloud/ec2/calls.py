@@ -18,7 +18,7 @@ from flowlite.testing.cloud.ec2.names import ACCOUNT, Refusal, new_id
 
 
 class Ending(EC2BaseResponse):
-    """TerminateInstances, StopInstances, StartInstances, GetConsoleOutput."""
+    """TerminateInstances, StopInstances, StartInstances, RebootInstances, GetConsoleOutput."""
 
     cloud: Cloud
 
@@ -70,6 +70,15 @@ class Ending(EC2BaseResponse):
             self.cloud.machines.restart(life.instance.id)
             changes.append(_change(life, before))
         return ActionResult({"StartingInstances": changes})
+
+    def reboot_instances(self) -> ActionResult:
+        """RebootInstances."""
+        for life in self._lives():
+            if life.state != "running":
+                raise Refusal("IncorrectInstanceState", f"The instance is {life.state}.")
+            self.cloud.machines.halt(life.instance.id)
+            self.cloud.machines.restart(life.instance.id)
+        return ActionResult({})
 
     def get_console_output(self) -> ActionResult:
         """GetConsoleOutput."""

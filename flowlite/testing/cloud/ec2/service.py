@@ -188,7 +188,9 @@ class Ec2Service:
         self._cloud.lives.lag = seconds
 
     def do_boots(self, outcomes: list[str]) -> None:
-        """How the next machines boot."""
+        """How the next machines boot; nothing said, as they should again."""
+        if not outcomes:
+            self._cloud.boots.clear()
         self._cloud.boots.extend(outcomes)
 
     def do_capacity(self, kind: str, zone: str, count: int | None) -> None:

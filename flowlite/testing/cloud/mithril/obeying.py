@@ -176,11 +176,16 @@ class Obeying(ABC):
             self.fleet.die(self.world.instances[id], state)
 
     def do_odd_boots(self, how: str, times: int = 1) -> None:
-        """The next machines "never" run; run "silent", with nobody answering; run and "die"; or end in "error"."""
+        """The next machines "never" run; run "silent", with nobody answering; run and "die"; or end in "error".
+
+        With 0 `times`, all start as they should from now on.
+        """
         kinds = {"die": "dies"}
         if kinds.get(how, how) not in BOOTS:
             raise ValueError(f"no such start: {how!r}; there are {BOOTS}")
         with self.world.lock:
+            if times == 0:
+                self.fleet.odd_boots.clear()
             self.fleet.odd_boots.extend([kinds.get(how, how)] * times)
 
     def do_expire_key(self, name: str = "account", seconds: float = 0.0) -> None:
