@@ -69,6 +69,8 @@ class Booting:
         if wrong := next((each for each in missing if each.stage == "wrong"), None):
             self._fail(f"{wrong.id} cannot be used: {wrong.why}")
         if missing:
+            if self._listed:
+                self._begin_mounts()
             self._not_yet(missing[0].why, [each.id for each in missing])
         met = {each.id: each.data for each in results if isinstance(each, Met)}
         mounts = self._mounts()
@@ -126,6 +128,11 @@ class Booting:
             user=settings.user,
             jump=settings.jump,
         )
+
+    def _begin_mounts(self) -> None:
+        """Has volumes made reachable while machines boot, as it takes about as long. Raises ProviderError."""
+        with suppress(CapacityUnavailable):
+            self._mounts()
 
     def _mounts(self) -> list[dict[str, Any]]:
         """What the nodes have to mount. Raises CapacityUnavailable as long as it is being made."""

@@ -14,10 +14,11 @@ from provider_adapters.aws import network, requests
 from provider_adapters.aws.context import DEADLINE, HOME, TASK, Context
 from provider_adapters.aws.errors import code_of, explained
 from provider_adapters.aws.listing import PENDING
-from provider_adapters.rented.ledger import Launch
+from provider_adapters.rented.ledger import Call, Launch
 
 _MOST = 1000
 _GOING = ("shutting-down", "terminated")
+_BY_USER = "Client.UserInitiatedShutdown"
 _ID = re.compile(r"\bs?i[r]?-[0-9a-z]+")
 _UNKNOWN = frozenset({"InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed"})
 _UNKNOWN_REQUEST = frozenset({"InvalidSpotInstanceRequestID.NotFound"})
@@ -72,24 +73,40 @@ class Ending:
 
     def tidy(self, task: str, listed: Iterable[Instance]) -> None:
         """Removes the groups of a task of which nothing exists any more, and closes its launches."""
-        alive = [each for each in listed if each.task_id == task and each.state != "ended"]
-        if alive:
+        mine = [each for each in listed if each.task_id == task]
+        if any(each.state != "ended" for each in mine):
             return
         launches = [each for each in self._context.ledger.launches(task) if not each.ended]
-        over = [each for each in launches if each.open_call is None and each.made is not None]
-        for launch in over:
+        for launch in [each for each in launches if self._is_over(each, mine)]:
             for name in launch.ids:
                 self._context.contact.forget(name)
             self._remove_groups(launch)
             self._context.looks.forget(launch.token)
             self._context.ledger.end(launch.token)
 
+    def _is_over(self, launch: Launch, listed: Sequence[Instance]) -> bool:
+        """Whether all machines of a launch have ended, and nobody waits for it any more."""
+        call = made_by(launch)
+        if launch.open_call is not None or call is None:
+            return False
+        names = {each.id for each in listed}
+        lag = self._context.settings.listing_lag
+        young = any(time.time() - each.at < lag for each in launch.calls)
+        if young and not names.issuperset(launch.ids):
+            # The listing may be older than the launch.
+            return False
+        if "met" in launch.notes or "failed" in launch.notes:
+            return True
+        # Machines that died while they booted: whoever launches them is to find that out, and to go on from there.
+        ended = [each for each in listed if each.id in call.ids]
+        return not ended or any(each.data.get("code") == _BY_USER for each in ended)
+
     def tidy_all(self, listed: Sequence[Instance]) -> None:
         """Removes groups of tasks of which nothing exists any more, whoever made them. For `flow gc`."""
         ledger = self._context.ledger
         for launch in ledger.launches():
             old = time.time() - launch.at > _FORGOTTEN_SECONDS
-            if old and not launch.ended and launch.open_call is None and launch.made is None:
+            if old and not launch.ended and launch.open_call is None and made_by(launch) is None:
                 ledger.end(launch.token)
         ledger.prune(_FORGOTTEN_SECONDS)
         current = [each for each in ledger.launches() if not each.ended]
@@ -111,7 +128,7 @@ class Ending:
         ledger = self._context.ledger
         busy = set(live)
         for launch in (each for each in ledger.launches() if not each.ended):
-            if launch.task in live or launch.open_call is not None or launch.made is not None:
+            if launch.task in live or launch.open_call is not None or made_by(launch) is not None:
                 busy.add(launch.task)
             elif not dry_run:
                 ledger.end(launch.token)
@@ -159,3 +176,9 @@ class Ending:
             return True
         deadline = tags.get(DEADLINE, "")
         return deadline.isdigit() and int(deadline) < time.time()
+
+
+def made_by(launch: Launch) -> Call | None:
+    """The call whose machines the launch waits for or has; None if there is none, or EC2 has taken them back."""
+    call = launch.made
+    return None if call is None or call.detail.get("over") else call

@@ -12,6 +12,7 @@ from provider_adapters.aws import capacity, instances, network, quotas, requests
 from provider_adapters.aws.booting import Booting
 from provider_adapters.aws.capacity import Site
 from provider_adapters.aws.context import DEADLINE, PRICE, TASK, TOKEN, Context, region_of
+from provider_adapters.aws.ending import made_by
 from provider_adapters.aws.errors import Refusal, refusal
 from provider_adapters.aws.listing import Listing
 from provider_adapters.aws.planning import paid_seconds
@@ -52,19 +53,27 @@ class Launching:
             launch = self._ledger.begin(
                 token, self._intent.task_id, self._intent.count, self._freeze
             )
-            if launch.ended:
-                raise ProviderError(f"the machines of {token} have ended")
             if failed := launch.notes.get("failed"):
                 raise ProviderError(str(failed))
+            if launch.ended:
+                raise ProviderError(f"the machines of {token} have ended")
             if launch.open_call is not None:
-                self._send(launch.open_call, before=True)
-            elif _alive(launch) is None:
+                self._settle(launch.open_call)
+            elif made_by(launch) is None:
                 self._make(launch)
         launch = self._read()
-        call = _alive(launch)
+        call = made_by(launch)
         if call is None:
             raise ProviderError(f"nothing is known of the machines of {token}")
         return Booting(self._context, self._listing, self._plan, launch, call).run()
+
+    def _settle(self, call: Call) -> None:
+        """Makes the very same call again, whose answer was lost; if it had no effect, the next zone is asked."""
+        said = self._send(call, before=True)
+        if said is not None and said.kind != "capacity":
+            raise self._final(said, call.where)
+        if said is not None:
+            self._make(self._read())
 
     def _read(self) -> Launch:
         launch = self._ledger.read(self._intent.token)
@@ -133,16 +142,19 @@ class Launching:
                 return
             if said.kind == "quota" and any(s.region != site.region for s in left):
                 refused_regions.add(site.region)
-            elif said.kind == "quota":
-                count, vcpus = launch.count, int(self._options["vcpus"])
-                advice = quotas.advice(
-                    self._plan.instance_type, self._plan.spot, count, vcpus, site.region
-                )
-                raise said.error(site.zone, advice)
             elif said.code in _NOT_KNOWN_YET and not self._given_by_user(said.code):
                 raise self._again(launch, said)
             elif said.kind != "capacity":
-                raise said.error(site.zone)
+                raise self._final(said, site.where)
+
+    def _final(self, said: Refusal, where: str) -> ProviderError:
+        """A refusal that no other zone would change."""
+        region, _, zone = where.partition("/")
+        if said.kind != "quota":
+            return said.error(zone)
+        plan, vcpus = self._plan, int(self._options["vcpus"])
+        count = self._intent.count
+        return said.error(zone, quotas.advice(plan.instance_type, plan.spot, count, vcpus, region))
 
     def _check_quota(self) -> None:
         if self._context.settings.capacity_block or self._context.settings.capacity_reservation:
@@ -164,7 +176,7 @@ class Launching:
         beside = ""
         others = [each for each in self._ledger.launches(launch.task) if each.token != launch.token]
         for other in others:
-            if (call := _alive(other)) is not None and not other.ended:
+            if (call := made_by(other)) is not None and not other.ended:
                 beside = call.where
         return capacity.order(
             self._sites,
@@ -301,7 +313,7 @@ class Launching:
         token = self._intent.token
         if said.code in ("IdempotentParameterMismatch", "IdempotentInstanceTerminated"):
             # Something was made under this name; the listing says what.
-            if self._listing.settle(token) is None and _alive(self._read()) is not None:
+            if self._listing.settle(token) is None and made_by(self._read()) is not None:
                 return None
             raise CapacityUnavailable(f"what {call.name} has made is not listed yet", 2.0)
         # What is refused before EC2 looks for the name says nothing of an earlier call.
@@ -351,9 +363,3 @@ class Launching:
         return CapacityUnavailable(
             f"EC2 has no room for {what} just now ({where})", capacity.pause(rounds)
         )
-
-
-def _alive(launch: Launch) -> Call | None:
-    """The call whose machines the launch waits for or has; None if there is none, or they are over."""
-    call = launch.made
-    return None if call is None or call.detail.get("over") else call

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 from flowlite.errors import FlowError, PermissionRefused, ProviderError
 from flowlite.provider import Instance
@@ -13,6 +16,7 @@ from provider_adapters.aws.errors import explained
 from provider_adapters.rented.ledger import Call, Launch
 
 _PAGE = 1000
+_THREADS = 16
 # Another process that is at a launch right now settles it itself.
 _PATIENCE = 1.0
 PENDING = "pending-"
@@ -37,24 +41,34 @@ class Listing:
             found |= {each.id: each for each in self._describe(region, filters)}
         known = {each.token: each for each in self._context.ledger.launches(task)}
         mine = {name: _with_notes(each, known) for name, each in found.items()}
+        mine = {name: self._with_price_of_now(each) for name, each in mine.items()}
         for each in [*self._not_listed_yet(known.values(), mine), *waiting]:
             mine.setdefault(each.id, each)
         return sorted(mine.values(), key=lambda each: each.id)
 
     def others(self) -> list[Instance]:
-        """What was launched from other FLOW_HOMEs and still exists. Raises ProviderError."""
-        found = []
-        for region in self.regions([]):
-            filters: dict[str, str | Sequence[str]] = {
-                "tag_key": HOME,
-                "instance_state_name": instances.ALIVE,
-            }
-            found += [
-                each
-                for each in self._describe(region, filters)
-                if each.data["home"] != self._context.home_id
-            ]
-        return sorted(found, key=lambda each: each.id)
+        """What other FLOW_HOMEs have launched and still exists, in all regions of the account. Raises ProviderError."""
+        filters: dict[str, str | Sequence[str]] = {
+            "tag_key": HOME,
+            "instance_state_name": instances.ALIVE,
+        }
+        with ThreadPoolExecutor(_THREADS) as pool:
+            listed = list(
+                pool.map(lambda region: self._describe(region, filters), self._all_regions())
+            )
+        found = [each for region in listed for each in region]
+        theirs = [each for each in found if each.data["home"] != self._context.home_id]
+        return sorted(theirs, key=lambda each: each.id)
+
+    def _all_regions(self) -> list[str]:
+        """Those that the account has; where that may not be asked, those that we know of."""
+        known = self.regions(self._context.ledger.launches())
+        if not known:
+            return []
+        with suppress(PermissionRefused), explained("ec2:DescribeRegions", known[0]):
+            told = self._context.clients("ec2", known[0]).describe_regions()["Regions"]
+            return [str(each["RegionName"]) for each in told]
+        return known
 
     def regions(self, launches: Iterable[Launch]) -> list[str]:
         """Where to look: where something was launched, and where something would be."""
@@ -76,6 +90,17 @@ class Listing:
         return self._describe(region, filters)
 
     # Inside
+
+    def _with_price_of_now(self, instance: Instance) -> Instance:
+        """On spot the price moves; what was tagged is that of the launch."""
+        if not instance.data.get("spot_request") or instance.state not in ("starting", "running"):
+            return instance
+        kind, zone = str(instance.data["type"]), str(instance.data["zone"])
+        with suppress(FlowError):
+            now = self._context.catalog(str(instance.data["region"])).spot_prices([kind])
+            if price := now.get(kind, {}).get(zone):
+                return dataclasses.replace(instance, price_per_hour=price)
+        return instance
 
     def _describe(self, region: str, filters: Mapping[str, str | Sequence[str]]) -> list[Instance]:
         ec2 = self._context.clients("ec2", region)

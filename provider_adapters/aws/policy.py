@@ -10,6 +10,7 @@ _VOLUME = "flowlite:volume"
 
 # Reads do not name what they are about.
 READS = (
+    "ec2:DescribeRegions",
     "ec2:DescribeInstances",
     "ec2:DescribeInstanceTypes",
     "ec2:DescribeInstanceTypeOfferings",

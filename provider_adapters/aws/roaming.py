@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 
@@ -9,11 +11,18 @@ from flowlite.errors import FlowError
 from provider_adapters.aws import network
 from provider_adapters.aws.context import Context
 
+_EVERY_SECONDS = 20.0
+_OWN = "own address"
+
 
 def let_in_again(context: Context, tasks: Iterable[str]) -> None:
     """Lets SSH in from where we are now, if that is elsewhere than at the launch. Never fails."""
     if context.settings.ssh_from or context.settings.jump or not context.settings.public_ip:
         return
+    now, before = time.monotonic(), context.looked_at.get(_OWN, -math.inf)
+    if now - before < _EVERY_SECONDS:
+        return
+    context.looked_at[_OWN] = now
     with suppress(FlowError):
         launches = [each for task in tasks for each in context.ledger.launches(task)]
         for launch in launches:
@@ -22,8 +31,8 @@ def let_in_again(context: Context, tasks: Iterable[str]) -> None:
                 if launch.ended or not here.get("group"):
                     continue
                 endpoint = context.clients.endpoint("ec2", region)
-                now = f"{network.own_address(endpoint)}/32"
-                if now not in here.get("networks", ()):
-                    network.admit(context.clients, region, here["group"], [now])
-                    here["networks"] = [*here.get("networks", ()), now]
+                address = f"{network.own_address(endpoint)}/32"
+                if address not in here.get("networks", ()):
+                    network.admit(context.clients, region, here["group"], [address])
+                    here["networks"] = [*here.get("networks", ()), address]
                     context.ledger.note(launch.token, groups=groups)

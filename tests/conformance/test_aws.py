@@ -65,3 +65,8 @@ class TestAws(ProviderSuite):
     def subject(self, home: Path, box: CloudInABox) -> Iterator[ProviderUnderTest]:
         yield Aws(box, home)
         kill_processes_of_home(home)
+
+    @pytest.mark.xfail(run=False, reason="the box's EFS is there on paper only: no server of NFS")
+    def test_all_nodes_see_one_volume_and_the_next_task_too(self) -> None:  # type: ignore[override]
+        """What is mounted, and how, is tested in `tests/providers/test_aws_volumes.py`."""
+        raise NotImplementedError

@@ -53,6 +53,20 @@ def test_a_lost_answer_is_settled_by_the_same_request(
     aws.end()
 
 
+def test_what_turns_out_not_to_have_been_made_is_asked_for_elsewhere(aws: Client) -> None:
+    aws.box.aws.fault("RunInstances", code="InternalError", status=500, when="before")
+    aws.box.aws.fault("RunInstances", code="InsufficientInstanceCapacity")
+    found = aws.launch(aws.intent())
+    sent = [
+        (each["Placement.AvailabilityZone"], each["ClientToken"])
+        for each in aws.calls("RunInstances")
+    ]
+    assert [zone for zone, _ in sent] == ["us-east-1a", "us-east-1a", "us-east-1b"]
+    assert len({token for _, token in sent}) == 2
+    assert {each.data["zone"] for each in found} == {"us-east-1b"}
+    aws.end()
+
+
 def test_what_a_lost_answer_has_made_is_listed_and_ended_without_another_launch(
     aws: Client,
 ) -> None:
@@ -154,6 +168,8 @@ def test_room_that_was_none_after_all_leads_to_the_next_zone(aws: Client) -> Non
     (first,) = aws.alive()
     aws.box.aws.preempt([first["id"]], 0.0)
     eventually(lambda: not aws.alive(), timeout=SECONDS)
+    # Whoever looks meanwhile does not take the launch for over.
+    assert AwsProvider().list_instances("t1")
     (found,) = aws.launch(intent)
     assert found.id != first["id"]
     assert found.data["zone"] != first["zone"]

@@ -79,7 +79,7 @@ def find(volume: Mapping[str, Any], system: Path = Path("/sys/class/block")) -> 
             return device
         for name in volume.get("devices", ()):
             if _size(str(name)) == int(volume["size_bytes"]):
-                return os.path.realpath(name)
+                return os.path.realpath(str(name))
         if time.monotonic() > until:
             return None
         time.sleep(0.2)

@@ -1,0 +1,39 @@
+"""What `flow gc` and the background tidying take for over, on EC2, while a launch goes on beside them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flowlite.provider import Instance
+from provider_adapters.aws.context import Context
+from provider_adapters.aws.ending import Ending
+from provider_adapters.aws.settings import AwsSettings
+
+pytest.importorskip("boto3")
+
+
+@pytest.mark.parametrize(
+    ("lag", "listed", "over"),
+    [
+        # The listing was made before the launch: it says nothing of it.
+        (300.0, [], False),
+        (300.0, [("i-1", "ended")], False),
+        (300.0, [("i-1", "ended"), ("i-2", "running")], False),
+        (300.0, [("i-1", "ended"), ("i-2", "ended")], True),
+        (0.0, [], True),
+    ],
+)
+def test_a_launch_is_over_when_a_listing_that_could_know_says_so(
+    tmp_path: Path, lag: float, listed: list[tuple[str, str]], over: bool
+) -> None:
+    context = Context(tmp_path, AwsSettings(region=("us-east-1",), listing_lag=lag))
+    ledger = context.ledger
+    ledger.begin("t1-launch-1", "t1", 2, dict)
+    call = ledger.intend("t1-launch-1", "us-east-1/us-east-1a", {})
+    ledger.made("t1-launch-1", call.name, ["i-1", "i-2"])
+    Ending(context).tidy("t1", [Instance(name, "t1", state=state) for name, state in listed])
+    launch = ledger.read("t1-launch-1")
+    assert launch is not None
+    assert launch.ended is over
