@@ -203,6 +203,8 @@ def test_nobody_listens(config: Callable[..., Path], monkeypatch: pytest.MonkeyP
         for _ in range(9):
             with pytest.raises(NodeUnreachable) as caught:
                 connection.run(["true"])
+            # As if it had failed for so much longer.
+            connection._link._failing_since -= 5.0
     for part in ("host lab", f"ann@127.0.0.1:{port}", "refused", "firewall"):
         assert part in str(caught.value)
     # Later attempts wait longer, up to a limit.

@@ -1,7 +1,7 @@
 """One authenticated SSH transport per host and process, shared by everybody who has business there.
 
-A `Link` connects on first use, notices when the host falls silent, and connects again on the next use, waiting longer
-after each failure. Channels beyond what sshd allows wait for one another.
+A `Link` connects on first use, notices when the host falls silent, and connects again on the next use, waiting the
+longer for it the longer it has failed. Channels beyond what sshd allows wait for one another.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Link:
         self._parent: Link | None = None
         self._transport: Transport | None = None
         self._connecting = threading.Lock()
-        self._failures = 0
+        self._failing_since = 0.0
         self._failed: tuple[float, str] = (0.0, "")
         self._next_try = 0.0
         self._turn = threading.Condition()
@@ -80,12 +80,14 @@ class Link:
             except HostKeyError:
                 raise
             except NodeUnreachable as error:
-                self._failures += 1
-                self._failed = (time.monotonic(), str(error))
-                longest = min(LONGEST_PAUSE, 0.25 * 2**self._failures)
-                self._next_try = time.monotonic() + longest * random.uniform(0.5, 1.0)
+                now = time.monotonic()
+                self._failing_since = self._failing_since or asked
+                self._failed = (now, str(error))
+                # In proportion: what was away for three seconds must not be missed for three more.
+                longest = min(LONGEST_PAUSE, 0.25 + (now - self._failing_since) / 4)
+                self._next_try = now + longest * random.uniform(0.5, 1.0)
                 raise
-            self._failures, self._next_try = 0, 0.0
+            self._failing_since, self._next_try = 0.0, 0.0
             self._limit = SESSIONS
             return self._transport
 
