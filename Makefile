@@ -30,7 +30,7 @@ test: $(ENV_READY) ## all tests (about 25 minutes on 2 cores with TEST_PROCESSES
 test-quick: $(ENV_READY) ## the tests that take under 3 minutes on 2 cores
 	$(PY) -m pytest -n $(TEST_PROCESSES) --dist worksteal -m "not slow"
 
-crash: $(ENV_READY) ## kill the client at every call it makes of a cloud, under every fault: some 1,900 cases, hours (as root)
+crash: $(ENV_READY) ## kill the client at every call it makes of a cloud, under every fault: 2,000 cases, hours (as root)
 	FLOW_CRASH=all FLOW_TEST_REQUIRE=all $(PY) -m pytest -n $(TEST_PROCESSES) --dist worksteal tests/crash/test_crashes.py
 
 check: $(ENV_READY) ## format, lint, types and the floors of the house

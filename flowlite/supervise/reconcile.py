@@ -117,7 +117,9 @@ class _Place:
                 return
             self._end_orphans(provider)
             self._end_others(provider, all_homes)
-            self.found.removed += provider.sweep(self.live, dry_run=self.dry_run)
+            # As of now: a task may have been submitted meanwhile, and be about to launch.
+            live = self.live | {record.id for record in self.store.list_tasks(unfinished=True)}
+            self.found.removed += provider.sweep(live, dry_run=self.dry_run)
         except (FlowError, ImportError, OSError) as error:
             self.found.problems.append(f"{self.name}: {error}")
 

@@ -23,6 +23,7 @@ _ID = re.compile(r"\bs?i[r]?-[0-9a-z]+")
 _UNKNOWN = frozenset({"InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed"})
 _UNKNOWN_REQUEST = frozenset({"InvalidSpotInstanceRequestID.NotFound"})
 # What was never launched and nobody has asked for again in this time, is over.
+_FRESH_SECONDS = 10.0
 _FORGOTTEN_SECONDS = 7 * 86400.0
 
 
@@ -128,7 +129,10 @@ class Ending:
         ledger = self._context.ledger
         busy = set(live)
         for launch in (each for each in ledger.launches() if not each.ended):
-            if launch.task in live or launch.open_call is not None or made_by(launch) is not None:
+            # Who said which tasks live may have looked before this one was submitted.
+            young = time.time() - launch.at < _FRESH_SECONDS
+            unclear = launch.open_call is not None or made_by(launch) is not None
+            if launch.task in live or young or unclear:
                 busy.add(launch.task)
             elif not dry_run:
                 ledger.end(launch.token)

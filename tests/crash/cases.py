@@ -48,12 +48,14 @@ class Points:
         end: Calls of a task that is cancelled then.
         run: Calls of a task that runs to its result and is given back.
         faults: By name.
+        harmless: Calls of a task that only look, and at what no crash can change: prices, histories.
     """
 
     boot: tuple[str, ...]
     end: tuple[str, ...]
     run: tuple[str, ...]
     faults: dict[str, Fault] = field(default_factory=dict)
+    harmless: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

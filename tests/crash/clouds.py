@@ -52,7 +52,10 @@ _MITHRIL = ("create_bid", "cancel_bid")
 MITHRIL = Points(
     boot=("get_ssh_keys", "create_ssh_key", "create_bid", "get_bid", "get_instances"),
     end=("get_bid", "get_instances", "cancel_bid"),
-    run=("create_bid", "get_bid", "create_api_key", "get_instances", "cancel_bid"),
+    run=(
+        *("create_bid", "get_bid", "create_api_key", "get_instances", "cancel_bid"),
+        "revoke_api_key",
+    ),
     faults={
         "nothing": Fault(),
         "throttled": Fault(_at((*_MITHRIL, "get_bid"), status=429, retry_after=0.5)),
@@ -65,6 +68,12 @@ MITHRIL = Points(
         "never-boots": Fault(machines="never"),
         "dies-at-boot": Fault(machines="die"),
     },
+    harmless=frozenset(
+        {
+            *("get_projects", "get_instance_types", "get_auctions", "get_current_prices"),
+            *("get_instance_pricing_history", "get_instance_status_history", "get_api_keys"),
+        }
+    ),
 )
 
 
@@ -79,6 +88,7 @@ class AwsCloud:
     def __init__(self, box: CloudInABox) -> None:
         self._box = box
         self.control = box.aws
+        self._before: dict[str, list[str]] = {}
 
     def settings(self) -> str:
         """The configuration file of a FLOW_HOME."""
@@ -86,6 +96,7 @@ class AwsCloud:
 
     def suffer(self, fault: Fault, boot: float) -> None:
         """Has the cloud do something wrong, and machines boot in so many seconds."""
+        self._before = self.control.leftovers()
         self.control.timing(boot=QUICK if fault.machines == "dies" else boot)
         self.control.lag(fault.lag)
         if fault.machines:
@@ -96,6 +107,7 @@ class AwsCloud:
     def soothe(self) -> None:
         """Nothing goes wrong any more, but what has gone wrong already."""
         self.control.clear_faults()
+        self.control.boots()
         self.control.lag(0.0)
         self.control.timing(boot=QUICK)
 
@@ -103,9 +115,12 @@ class AwsCloud:
         """What there is of a task and costs money, in words."""
         mine = [i for i in self.control.instances() if i["tags"].get("flowlite:task") == task]
         alive = [f"{i['id']} is {i['state']}" for i in mine if i["state"] != "terminated"]
-        left = self.control.leftovers()
-        # Of other cases in this box there is nothing: one runs after the other.
-        return alive + [f"{kind}: {ids}" for kind, ids in left.items() if ids and not alive]
+        # One case runs after the other, so what is new is of this one.
+        left = {
+            kind: sorted(set(ids) - set(self._before.get(kind, ())))
+            for kind, ids in self.control.leftovers().items()
+        }
+        return alive or [f"{kind}: {ids}" for kind, ids in left.items() if ids]
 
     def left_over(self, task: str) -> list[str]:
         """What else bears the tag of a task, and costs nothing."""
@@ -157,6 +172,7 @@ class MithrilCloud:
     def soothe(self) -> None:
         """Nothing goes wrong any more, but what has gone wrong already."""
         self.control.clear_faults()
+        self.control.odd_boots("never", times=0)
         self.control.lag(0.0)
         self.control.rules(boot_seconds=QUICK)
         self.control.price("*", 0.5)

@@ -160,6 +160,19 @@ class Harness:
             time.sleep(0.05)
         return False
 
+    def uneventful(self, cloud: Cloud) -> tuple[set[str], Home]:
+        """A task to which nothing happens: the calls that it makes from its intent to its end."""
+        from tests.crash.cases import Fault
+
+        home = self.submit(cloud)
+        cloud.suffer(Fault(), QUICK)
+        before = len(cloud.control.calls)
+        with self.on(home):
+            start.start_supervisor(home.directory, home.task)
+        eventually(lambda: home.record.final, timeout=90, every=0.1, what=home.story())
+        assert home.record.state == "completed", home.story()
+        return {action for action, _ in cloud.control.calls[before:]}, home
+
     # What comes after
 
     def recover(self, cloud: Cloud, case: Case, home: Home) -> None:
@@ -179,11 +192,13 @@ class Harness:
                 )
             time.sleep(0.1)
         eventually(lambda: not cloud.existing(home.task), timeout=20, every=0.2, what=home.story())
-        if cloud.left_over(home.task):
-            # It costs nothing, so it is left to the tidying up that every command starts now and then.
+        # What costs nothing is left to the tidying up that every command starts now and then.
+        until = time.monotonic() + 40
+        while (left := cloud.left_over(home.task)) and time.monotonic() < until:
             with self.on(home), contextlib.suppress(SystemExit):
                 main(["gc"])
-        assert not cloud.left_over(home.task), f"{cloud.left_over(home.task)} {home.story()}"
+            time.sleep(0.5)
+        assert not left, f"{left} {home.story()}"
 
     def be_gone(self, cloud: Cloud, home: Home) -> str:
         """The client's machine never comes back. Gives who ended what there was: "itself", or "gc" from elsewhere.

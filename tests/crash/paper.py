@@ -1,6 +1,6 @@
-"""Clouds whose machines exist on paper: all of their API, and nobody answers at the addresses of their machines.
+"""EC2 whose machines exist on paper: all of its API, and nobody answers at the addresses of their machines.
 
-Most crashes need no machine, and a launch of 64 needs 64 of them; this costs neither root nor a network.
+To count the calls for 64 machines no machine is needed; this costs neither root nor a network.
 
     python -m tests.crash.paper DIRECTORY       serves EC2 as `python -m flowlite.testing.cloud.ec2` does
 """

@@ -56,3 +56,18 @@ def test_nothing_is_left(
 def test_there_are_500_of_them() -> None:
     assert len(CASES) >= 500
     assert len({str(case) for case in CASES}) == len(CASES)
+
+
+@pytest.mark.parametrize("name", list(POINTS))
+def test_every_call_of_a_task_is_a_point(
+    harness: Harness, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards the cases above: what a task asks of a cloud, from its intent to its end, is in their lists."""
+    for key, value in harness.box.environment().items():
+        monkeypatch.setenv(key, value)
+    cloud = harness.cloud(name)
+    made, home = harness.uneventful(cloud)
+    harness.forget(home)
+    points = POINTS[name]
+    known = {*points.boot, *points.end, *points.run}
+    assert made <= known | points.harmless, sorted(made - known)

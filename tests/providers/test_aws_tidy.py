@@ -33,6 +33,7 @@ def test_a_launch_is_over_when_a_listing_that_could_know_says_so(
     ledger.begin("t1-launch-1", "t1", 2, dict)
     call = ledger.intend("t1-launch-1", "us-east-1/us-east-1a", {})
     ledger.made("t1-launch-1", call.name, ["i-1", "i-2"])
+    ledger.note("t1-launch-1", met={})
     Ending(context).tidy("t1", [Instance(name, "t1", state=state) for name, state in listed])
     launch = ledger.read("t1-launch-1")
     assert launch is not None

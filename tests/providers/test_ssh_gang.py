@@ -232,7 +232,7 @@ class TestGpus:
 
     def test_offers_say_what_there_is(self, lab: Lab) -> None:
         fake_gpus(lab, 1, "NVIDIA H100 80GB HBM3", 4, 81559)
-        [offer] = lab.json("offers", "--gpu", "h100:2")
+        [offer] = lab.json("offers", "--provider", "ssh", "--gpu", "h100:2")
         assert (offer["gpu"], offer["gpus_per_node"], offer["available"]) == ("h100", 4, True)
 
     def test_declared_ones_count_where_the_driver_is_silent(
