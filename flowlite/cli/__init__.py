@@ -38,6 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     0 done, 1 the task failed, 2 usage, 3 not found, 4 refused by a cap, 5 provider error, 130 interrupted.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
+    _debug(arguments)
     try:
         from flowlite.cli import interrupts
 
@@ -52,6 +53,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Whoever read our output (`| head`) has seen enough.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def _debug(arguments: list[str]) -> None:
+    """Takes `--debug` out of the arguments: it stands before the command, whose name must come first."""
+    asked = bool(arguments) and arguments[0] == "--debug"
+    if asked:
+        del arguments[0]
+    if not asked and not os.environ.get("FLOW_DEBUG"):
+        return
+    from flowlite import debugging
+
+    if asked:
+        debugging.turn_on()
+    else:
+        debugging.turn_on_if_asked()
 
 
 def _tidy_up() -> None:
@@ -127,6 +143,9 @@ def _application(name: str | None) -> Any:
     @application.callback()
     def options(
         version: bool = typer.Option(False, "--version", help="Say which flowlite this is."),
+        debug: bool = typer.Option(
+            False, "--debug", help="Say what is asked of clouds; stands before the command."
+        ),
     ) -> None:
         if version:
             from flowlite.cli.output import show_version

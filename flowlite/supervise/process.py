@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 def main() -> None:
     """Leads the task of the command line, if nobody else does, and those that are handed over after it."""
     task_id, home = sys.argv[1], Path(os.environ["FLOW_HOME"])
+    if os.environ.get("FLOW_DEBUG"):
+        from flowlite import debugging
+
+        debugging.turn_on_if_asked()
     waiting: Spare | None = None
     while True:
         code, seconds = _lead(task_id, home)

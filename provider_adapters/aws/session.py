@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import threading
 from typing import Any
 
 from flowlite.errors import ConfigError, PermissionRefused
 from provider_adapters.aws.settings import AwsSettings
 
+_log = logging.getLogger("flowlite.aws")
 _CONNECT_SECONDS = 10.0
 _READ_SECONDS = 60.0
 _ONCE_SECONDS = 60.0
@@ -70,7 +72,7 @@ class Clients:
                     "there are no credentials for AWS: set AWS_PROFILE or [aws] profile, log in (`aws sso login`), or "
                     "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
                 )
-            return self.session.client(
+            client = self.session.client(
                 service,
                 region_name=region,
                 endpoint_url=self._settings.endpoint_url or None,
@@ -78,6 +80,24 @@ class Clients:
             )
         except BotoCoreError as error:
             raise PermissionRefused(f"the credentials for AWS cannot be used: {error}") from error
+        _tell_calls(client, service, region)
+        return client
+
+
+def _tell_calls(client: Any, service: str, region: str) -> None:
+    """Says every call that is answered, or that fails on the way, to whoever asks for it (`flow --debug`)."""
+
+    def answered(http_response: Any, parsed: Any, model: Any, **_: Any) -> None:
+        told = parsed.get("ResponseMetadata", {}).get("RequestId", "")
+        code = parsed.get("Error", {}).get("Code", "")
+        status = f"{http_response.status_code} {code}".rstrip()
+        _log.debug("%s %s in %s: %s (%s)", service, model.name, region, status, told)
+
+    def failed(exception: BaseException, **_: Any) -> None:
+        _log.debug("%s in %s: %s", service, region, type(exception).__name__)
+
+    client.meta.events.register("after-call", answered)
+    client.meta.events.register("after-call-error", failed)
 
 
 def _make_session(profile: str) -> Any:
