@@ -20,6 +20,8 @@ from provider_adapters.rented.ledger import REFUSED, Call, Launch
 
 # From the first boot until the workers start, besides booting itself: environments are made, volumes mounted.
 _PREPARE_SECONDS = 3600.0
+# From the moment when all answer until the last of them has its agent.
+_TO_AGENT_SECONDS = 600.0
 _LATELY_SECONDS = 600.0
 _MOST_PAUSE = 30.0
 # A group that was made a moment ago may not be known everywhere yet.
@@ -95,7 +97,7 @@ class Launching:
                 host_key=host_key,
                 authorized=(client_public(self._context.home),),
                 user=settings.user,
-                boot_lease=settings.boot_timeout + max(settings.lease, 600.0),
+                boot_lease=settings.boot_timeout + _TO_AGENT_SECONDS,
                 deadline=longest,
             )
         )

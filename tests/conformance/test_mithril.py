@@ -46,7 +46,7 @@ class Mithril(ProviderUnderTest):
         machines = [
             f"{each['id']} is {each['state']}"
             for each in self.box.mithril.instances()
-            if task_id in each["name"] and each["there"]
+            if task_id in each["name"] and each["there"] and each["state"] != "STATUS_STOPPING"
         ]
         keys = [
             each["name"]

@@ -203,7 +203,7 @@ def test_sessions_of_the_leader_are_thrown_out_again_and_again(site: Site) -> No
     for _ in range(40):
         leader.restart_sshd(sessions=True)
         time.sleep(chance.uniform(0.0, 0.6))
-    assert gang.record.state == "running"
+    assert gang.record.state == "running", gang.record.reason
     # What the workers have written by then must be here in the end, byte for byte, so their host keeps it until asked.
     site.go()
     written = _hashes_when_done(gang)

@@ -57,6 +57,7 @@ def test_a_function_worker_writes_its_stack_when_asked(
     (note,) = stacks.living_workers(str(tmp_path))
     assert (note["rank"], note["pid"]) == (3, worker.pid)
 
+    eventually(lambda: len(stacks.with_signal(note)) == 2)
     for _ in range(3):
         frames = stacks.with_signal(note)
         assert [frame["function"] for frame in frames] == ["waits_here", "<module>"]

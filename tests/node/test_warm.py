@@ -48,7 +48,11 @@ class Client:
 
     def hear(self) -> dict[str, Any]:
         self.connection.settimeout(10)
-        line = self._file.readline()
+        try:
+            line = self._file.readline()
+        except ConnectionResetError:
+            # It hung up on what we had just said.
+            line = ""
         assert line, "the keeper hung up"
         return json.loads(line)  # type: ignore[no-any-return]
 

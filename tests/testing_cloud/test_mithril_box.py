@@ -69,7 +69,7 @@ def _ssh(box: CloudInABox, address: str, command: str) -> str:
         )
         return done if done.returncode != 255 else None
 
-    return eventually(run, timeout=20).stdout
+    return eventually(run, timeout=60).stdout
 
 
 def test_machines_run_the_script_as_root_and_let_the_keys_owner_in(
