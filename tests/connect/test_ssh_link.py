@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -104,6 +105,27 @@ def test_a_break_in_the_middle_of_a_command(
     with pytest.raises(NodeUnreachable, match=r"host box \(.*on the next use"):
         connection.run(["sh", "-c", f"echo some; touch {note}; exec sleep 5"])
     cutting.join()
+
+
+def test_a_break_while_a_command_is_sent(
+    connection: SshConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection.run(["true"])
+    transport: Any = connection._link.transport()
+    write, written = transport.packetizer.write_all, []
+
+    def break_at_the_second(data: bytes) -> None:
+        # The first opens the channel.
+        written.append(data)
+        if len(written) == 2:
+            transport.sock.shutdown(socket.SHUT_RDWR)
+            raise EOFError
+        write(data)
+
+    monkeypatch.setattr(transport.packetizer, "write_all", break_at_the_second)
+    with pytest.raises(NodeUnreachable, match="connected to again on the next use"):
+        connection.run(["true"])
+    assert connection.run(["echo", "again"]).stdout == b"again\n"
 
 
 def test_a_silent_host_is_given_up(

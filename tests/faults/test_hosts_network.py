@@ -221,7 +221,11 @@ def _hashes_when_done(gang: HostGang) -> dict[int, tuple[int, str]]:
     def read() -> bool:
         for rank in range(4):
             for directory in gang.directories(rank // 2):
-                data = (directory / f"r{rank}.out").read_bytes()
+                try:
+                    data = (directory / f"r{rank}.out").read_bytes()
+                except FileNotFoundError:
+                    # The host was given back just now, long after its workers had ended.
+                    return True
                 found[rank] = (len(data), hashed(data))
         return gang.record.state != "running"
 

@@ -117,6 +117,12 @@ class Transport(paramiko.Transport):
         finally:
             lock.release()
 
+    def _send_user_message(self, data: Any) -> None:
+        # A connection that died a moment ago takes nothing more, as one that is known to be dead; whoever waits for the
+        # answer is told why it died.
+        with suppress(EOFError, OSError):
+            super()._send_user_message(data)  # type: ignore[misc]
+
     def ask_channel(self, kind: str, to: tuple[str, int] | None = None) -> paramiko.Channel:
         """Opens a channel.
 
