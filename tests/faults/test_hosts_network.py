@@ -13,7 +13,7 @@ import pytest
 
 from flowlite.node import supervisor_link, tls
 from flowlite.node.supervisor_link import SupervisorLink
-from tests.faults.on_hosts import COUNT, HostGang, Site, pause, shell, soon
+from tests.faults.on_hosts import COUNT, Site, pause, shell
 from tests.helpers import eventually
 from tests.node.agents import SECRET, RealGang
 from tests.node.proxy import Proxy
@@ -114,12 +114,17 @@ def test_a_host_dies_in_a_slow_network(site: Site, node: int) -> None:
 # The log reader
 
 WRITE = """
-import os, random, sys, time
-chance, out = random.Random(int(os.environ["RANK"])), sys.stdout.buffer
+import hashlib, os, random, sys, time
+rank, out = os.environ["RANK"], sys.stdout.buffer
+chance, size, written = random.Random(int(rank)), 0, hashlib.sha256()
 while not os.path.exists(sys.argv[1]):
-    out.write(chance.randbytes(chance.randint(1, 12_000)))
+    block = chance.randbytes(chance.randint(1, 12_000))
+    size += out.write(block)
+    written.update(block)
     out.flush()
     time.sleep(0.01)
+with open(sys.argv[1] + "." + rank, "w") as note:
+    print(size, written.hexdigest(), file=note)
 """
 
 
@@ -204,30 +209,14 @@ def test_sessions_of_the_leader_are_thrown_out_again_and_again(site: Site) -> No
         leader.restart_sshd(sessions=True)
         time.sleep(chance.uniform(0.0, 0.6))
     assert gang.record.state == "running", gang.record.reason
-    # What the workers have written by then must be here in the end, byte for byte, so their host keeps it until asked.
     site.go()
-    written = _hashes_when_done(gang)
     record = gang.end()
     assert record.attempt == 1
     for rank in range(4):
+        # What the worker says of itself.
+        host = next(
+            h for h in site.hosts if h.exec(["test", "-e", f"/tmp/go.{rank}"]).returncode == 0
+        )
+        size, digest = host.exec(["cat", f"/tmp/go.{rank}"]).stdout.split()
         (found,) = gang.paths.logs.glob(f"a1.n*.r{rank}.out")
-        assert written[rank] == (found.stat().st_size, hashed(found.read_bytes()))
-
-
-def _hashes_when_done(gang: HostGang) -> dict[int, tuple[int, str]]:
-    """What lies on the hosts once the workers have ended; read again until the gang has."""
-    found: dict[int, tuple[int, str]] = {}
-
-    def read() -> bool:
-        for rank in range(4):
-            for directory in gang.directories(rank // 2):
-                try:
-                    data = (directory / f"r{rank}.out").read_bytes()
-                except FileNotFoundError:
-                    # The host was given back just now, long after its workers had ended.
-                    return True
-                found[rank] = (len(data), hashed(data))
-        return gang.record.state != "running"
-
-    soon(read)
-    return found
+        assert (int(size), digest) == (found.stat().st_size, hashed(found.read_bytes()))

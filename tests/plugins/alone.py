@@ -18,6 +18,12 @@ import pytest
 _run = pytest.StashKey[str]()
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts them first: later, all the others would have to wait for the longest test that runs just then."""
+    items.sort(key=lambda item: item.get_closest_marker("alone") is None)
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Waits for the lock outside the test, so that waiting does not count against its time-out."""
