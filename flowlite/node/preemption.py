@@ -3,7 +3,7 @@
     {"kind": "ec2"}        the metadata service (IMDSv2): spot/instance-action, two minutes before, and the
                            recommendation to move elsewhere, which may come earlier or never
     {"kind": "mithril"}    the file /opt/mithril/MITHRIL_SIGNAL.yml, five minutes before
-    {"kind": "rehearsal", "after": n}    nobody takes anything away, but notice comes after so many seconds
+    {"kind": "rehearsal", "after": n}    nobody takes anything away, but notice comes so many seconds after GO
 
 `endpoint`, `file` and `every` in the same dictionary name other places and another pace. Nothing here waits for long,
 and nothing that it is told can do more than stop the run.
@@ -56,13 +56,19 @@ async def watch(
     how: Mapping[str, Any],
     notice: Callable[[Notice], None],
     warn: Callable[[str], None],
+    running: asyncio.Event,
 ) -> None:
-    """Looks until there is notice, tells it, and returns. `warn` gets what people should know before that."""
+    """Looks until there is notice, tells it, and returns. `warn` gets what people should know before that.
+
+    Args:
+        running: Set when the workers are started.
+    """
     if how.get("kind") == "ec2":
         source: _Ec2 | _Mithril = _Ec2(str(how.get("endpoint") or ENDPOINT), warn)
     elif how.get("kind") == "mithril":
         source = _Mithril(str(how.get("file") or SIGNAL_FILE))
     elif how.get("kind") == "rehearsal":
+        await running.wait()
         await asyncio.sleep(float(how["after"]))
         notice(Notice("a rehearsal of preemption", _EC2_LONGEST))
         return

@@ -35,6 +35,7 @@ class Vigil:
         self._path = paths.stop
         self._page: StopPage | None = None
         self._link: MemberLink | None = None
+        self._running = asyncio.Event()
         self._working: list[asyncio.Task[None]] = []
         self._holding: asyncio.Task[None] | None = None
         self._early: list[tuple[str, str, float, float]] = []
@@ -49,7 +50,7 @@ class Vigil:
         if self._config.preemption is not None:
             from .preemption import watch
 
-            self._do(watch(self._config.preemption, self._on_notice, self._warn))
+            self._do(watch(self._config.preemption, self._on_notice, self._warn, self._running))
 
     def join(self, link: MemberLink) -> None:
         """The rendezvous can be told now."""
@@ -60,6 +61,7 @@ class Vigil:
 
     def workers_start(self) -> None:
         """Just before they do: makes the page that they share, and the longest run begins."""
+        self._running.set()
         try:
             self._page = StopPage(self._path, self._config.processes_per_node)
         except OSError as error:

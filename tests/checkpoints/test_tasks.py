@@ -19,8 +19,11 @@ pytestmark = pytest.mark.usefixtures("flow_home")
 WHOLE = 100_000
 
 
-def train(steps: int, crash_at: int) -> tuple[int, int]:
-    """Goes on from the last step; crashes once. Gives the step it began from, and the one it ended at."""
+def train(steps: int, crash_at: int, kept: str = "") -> tuple[int, int]:
+    """Goes on from the last step; crashes once. Gives the step it began from, and the one it ended at.
+
+    With `kept`, the place where checkpoints go, the step before the crash is there when that comes.
+    """
     import os
     import signal
     import time
@@ -31,6 +34,9 @@ def train(steps: int, crash_at: int) -> tuple[int, int]:
     began = done[-1] if done else 0
     for step in range(began + 1, steps + 1):
         if os.environ["RANK"] == "0":
+            if kept and step == crash_at and os.environ["FLOW_ATTEMPT"] == "1":
+                before = f"{step - 1}.pt"
+                eventually(lambda name=before: name in newest(Path(kept)), timeout=60)
             with open(here / f"{step}.pt", "wb", buffering=0) as file:
                 for _ in range(10):
                     file.write(bytes([step]) * (100_000 // 10))
@@ -49,7 +55,7 @@ def test_a_crash_in_the_middle_of_a_checkpoint_costs_that_checkpoint_only(tmp_pa
     sync = tmp_path / "kept"
     checkpoint = Checkpoint("/flowlite-ckpt", str(sync), every=0.2)
     resumable = app.function(num_instances=2, checkpoint=checkpoint, retries=1)(train)
-    task = resumable.spawn(9, 8)
+    task = resumable.spawn(9, 8, str(sync))
     results = task.results()
     assert results[0][1] == 9
     assert results[0][0] == 7, "the eighth was cut off, and is not taken for whole"

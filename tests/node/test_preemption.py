@@ -101,7 +101,7 @@ def watched(how: dict[str, Any], after: Any = None) -> tuple[list[Notice], list[
     warnings: list[str] = []
 
     async def follow() -> None:
-        watching = asyncio.create_task(watch(how, notices.append, warnings.append))
+        watching = asyncio.create_task(watch(how, notices.append, warnings.append, asyncio.Event()))
         if after is not None:
             await asyncio.sleep(0.1)
             after()
@@ -155,7 +155,7 @@ class TestEc2:
         how = {"kind": "ec2", "endpoint": "http://127.0.0.1:9", "every": 0.02}
 
         async def follow() -> None:
-            watching = asyncio.create_task(watch(how, lambda _: None, lambda _: None))
+            watching = asyncio.create_task(watch(how, lambda _: None, lambda _: None, asyncio.Event()))
             await asyncio.sleep(0.1)
             assert not watching.done()
             watching.cancel()

@@ -7,11 +7,13 @@ import os
 import re
 import signal
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 BEFORE, AFTER = "before", "after"
+_LOOK_SECONDS = 5.0
 
 
 @dataclass
@@ -106,9 +108,17 @@ class Orders:
         return None
 
 
-def kill(fault: Fault, client: tuple[str, int], connections: str) -> None:
-    """Kills who is to be killed. `client` is the caller's end, `connections` the laptop's table of TCP connections."""
-    pid = fault.pid if fault.pid is not None else caller(client, connections)
+def kill(fault: Fault, client: tuple[str, int], connections: Callable[[], str]) -> None:
+    """Kills who is to be killed.
+
+    Args:
+        client: The caller's end.
+        connections: Gives the laptop's table of TCP connections. While others come and go the kernel may leave out
+            lines and processes, so that it takes more than one look at times.
+    """
+    pid, deadline = fault.pid, time.monotonic() + _LOOK_SECONDS
+    while pid is None and time.monotonic() < deadline:
+        pid = caller(client, connections())
     if pid is not None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

@@ -91,7 +91,7 @@ class Gate:
     def _suffer(self, environ: Environ, action: str, fault: Fault) -> Reply | None:
         if fault.kill:
             client = (environ["REMOTE_ADDR"], int(environ["REMOTE_PORT"]))
-            kill(fault, client, self._machines.laptop_connections())
+            kill(fault, client, self._machines.laptop_connections)
             if fault.when == BEFORE:
                 raise ConnectionAbortedError("the caller died before it had said all")
         if fault.hang:
