@@ -95,6 +95,12 @@ class Plan(_Json):
         return max(self.price_per_hour, self.price_cap or 0.0) if self.spot else self.price_per_hour
 
     @property
+    def paid_seconds(self) -> float | None:
+        """Seconds for which `max_cost` pays the whole gang; None where it sets no end."""
+        rate = self.highest_price * self.num_instances
+        return self.max_cost / rate * 3600 if self.max_cost is not None and rate > 0 else None
+
+    @property
     def worst_case_cost(self) -> float | None:
         """US dollars if the gang runs until its cap; None without a cap on a priced plan."""
         if self.price_per_hour == 0:

@@ -69,6 +69,13 @@ def order(config: TaskConfig) -> dict[str, Any] | None:
     return found
 
 
+def plan_options(config: TaskConfig) -> dict[str, Any]:
+    """Which Python an agent on a machine of its own had best run in ("minor"), and what is to be made where that is not
+    enough ("python_spec"), as options of a plan. Raises ConfigError."""
+    found = order(config)
+    return {"minor": found and minor_of(found["python"]), "python_spec": found}
+
+
 def for_node(wanted: Mapping[str, Any] | None, version: str) -> dict[str, Any] | None:
     """The order for a node that has a Python of this version: None where it will do as it is."""
     if wanted is None:

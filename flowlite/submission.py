@@ -82,12 +82,11 @@ def with_caps(config: TaskConfig, plan: Plan, teardown_seconds: float) -> Plan:
         max_cost=config.max_cost,
     )
     bounds = [each for each in (config.max_run_seconds, plan.max_run_seconds) if each is not None]
-    rate = plan.highest_price * plan.num_instances
     reserved = 0.0
-    if config.max_cost is not None and rate > 0:
+    if (paid := plan.paid_seconds) is not None:
         checkpoint = config.checkpoint.final_seconds if config.checkpoint is not None else 0.0
         reserved = config.grace_seconds + checkpoint + teardown_seconds
-        bounds.append(max(0.0, config.max_cost / rate * 3600 - reserved))
+        bounds.append(max(0.0, paid - reserved))
     return dataclasses.replace(
         plan, max_run_seconds=min(bounds, default=None), reserved_seconds=reserved
     )
@@ -113,7 +112,7 @@ def check_caps(config: TaskConfig, plan: Plan) -> None:
         )
     if config.max_cost is not None and plan.reserved_seconds and not plan.max_run_seconds:
         rate = plan.highest_price * plan.num_instances
-        seconds = config.max_cost / rate * 3600
+        seconds = plan.paid_seconds or 0.0
         raise CapExceeded(
             f"max_cost of ${config.max_cost:.2f} pays for {seconds:.0f} s of {plan.num_instances} × "
             f"{plan.instance_type} (${rate:.2f} per hour in all), and to stop and give them back alone takes up to "

@@ -30,6 +30,11 @@ class Retries(Spec):
     backoff: Annotated[float, Field(ge=1, le=100)] = 2.0
     max_delay: NotNegative = 300.0
 
+    @property
+    def longest_pause(self) -> float:
+        """Seconds that may lie between two attempts, in which nothing of the task runs on its nodes."""
+        return float(self.max_delay) if self.max_retries and self.delay else 0.0
+
     if TYPE_CHECKING:
 
         def __init__(

@@ -15,7 +15,6 @@ from provider_adapters.aws.context import DEADLINE, PRICE, TASK, TOKEN, Context,
 from provider_adapters.aws.ending import made_by
 from provider_adapters.aws.errors import Refusal, refusal
 from provider_adapters.aws.listing import Listing
-from provider_adapters.aws.planning import paid_seconds
 from provider_adapters.rented.ledger import REFUSED, Call, Launch
 
 # From the first boot until the workers start, besides booting itself: environments are made, volumes mounted.
@@ -117,9 +116,8 @@ class Launching:
         if plan.max_run_seconds is not None:
             booting = self._context.settings.boot_timeout + _PREPARE_SECONDS
             bounds.append(plan.max_run_seconds + plan.warm_seconds + booting)
-        paid = paid_seconds(plan.max_cost, plan.highest_price, plan.num_instances)
-        if paid is not None:
-            bounds.append(paid)
+        if plan.paid_seconds is not None:
+            bounds.append(plan.paid_seconds)
         return min(bounds, default=None)
 
     # Making

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from flowlite.spec import TaskConfig
     from provider_adapters.aws.volumes import Planned
 
-# Booting and ending are paid for, too; of a cap on the cost, so much at most is kept for them.
-_AROUND_SECONDS, _AROUND_SHARE = 300.0, 0.2
 _SUBNET_SECONDS = 600.0
 
 
@@ -79,7 +77,7 @@ class Planner:
             price_per_hour=price,
             spot=spot,
             price_cap=cap,
-            max_run_seconds=_max_run_seconds(config, max(price, cap or 0.0)),
+            max_run_seconds=config.max_run_seconds,
             max_cost=config.max_cost,
             notes=(*(volumes.notes if volumes else ()), *self._notes(config, first, spot)),
             options={
@@ -90,9 +88,9 @@ class Planner:
                 "placement_group": _placement_group(self.settings, wanted),
                 "volumes": [dict(each) for each in volumes.volumes] if volumes else [],
                 "workdir": config.workdir,
-                "lease": lease_seconds(_longest_pause(config), self.settings.lease),
+                "lease": lease_seconds(config.retries.longest_pause, self.settings.lease),
                 "name": config.name or "",
-                **_python(config),
+                **pythons.plan_options(config),
                 "container": {"image": config.image} if config.image else None,
             },
         )
@@ -320,30 +318,3 @@ def _too_dear(config: TaskConfig, found: Sequence[Choice], spot: bool) -> str:
         f"{cheapest.machine.name} in {cheapest.region}, costs ${cheapest.price:.2f} per hour {how}; raise the cap"
         + ("" if spot else ", or try spot=True (`flow offers --spot` shows the prices)")
     )
-
-
-def _max_run_seconds(config: TaskConfig, price: float) -> float | None:
-    """The longest run. Raises CapExceeded."""
-    bounds = [] if config.max_run_seconds is None else [config.max_run_seconds]
-    if (paid := paid_seconds(config.max_cost, price, config.num_instances)) is not None:
-        bounds.append(paid - min(_AROUND_SECONDS, _AROUND_SHARE * paid))
-    return min(bounds, default=None)
-
-
-def paid_seconds(max_cost: float | None, price: float, count: int) -> float | None:
-    """Seconds for which a cap pays a gang; None for no end."""
-    if max_cost is None or price * count <= 0:
-        return None
-    return max_cost / (price * count) * 3600
-
-
-def _longest_pause(config: TaskConfig) -> float:
-    """Seconds that may lie between two attempts, in which no agent lives."""
-    retries = config.retries
-    return float(retries.max_delay) if retries.max_retries and retries.delay else 0.0
-
-
-def _python(config: TaskConfig) -> dict[str, Any]:
-    """Which Python the agent had best run in, and what is to be made where that is not enough."""
-    order = pythons.order(config)
-    return {"minor": order and pythons.minor_of(order["python"]), "python_spec": order}

@@ -42,6 +42,8 @@ class AwsProvider(Provider):
     """AWS EC2: gangs in one zone, on demand, on spot or in a reservation."""
 
     name = "aws"
+    # Nothing is charged once EC2 has been told; to tell it may take several tries.
+    teardown_seconds = 120.0
 
     def __init__(self, home: Path | None = None) -> None:
         self._home = home or settings_of.home()

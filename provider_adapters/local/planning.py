@@ -52,7 +52,7 @@ def make_plan(config: TaskConfig, settings: Settings) -> Plan:
         gpu=gpus[0].kind if gpus else "",
         gpus_per_node=config.gpus_per_node if gpus else 0,
         price_per_hour=price,
-        max_run_seconds=_max_run_seconds(config, price),
+        max_run_seconds=config.max_run_seconds,
         max_cost=config.max_cost,
         notes=tuple(notes),
         options={
@@ -100,14 +100,6 @@ def _seconds_until_preemption(options: Mapping[str, Any]) -> float | None:
             f"[providers.local] preempted_after is {after!r}; give seconds, 0 or more"
         )
     return float(after) if after is not None else None
-
-
-def _max_run_seconds(config: TaskConfig, price: float) -> float | None:
-    bounds = [] if config.max_run_seconds is None else [config.max_run_seconds]
-    rate = price * config.num_instances
-    if config.max_cost is not None and rate > 0:
-        bounds.append(config.max_cost / rate * 3600)
-    return min(bounds, default=None)
 
 
 def _check_machine(config: TaskConfig) -> None:

@@ -79,7 +79,6 @@ def make_plan(
     market = _choose(markets, wish, config)
     price = ask_price(market, config.num_instances)
     limit = limit_price(price, config.priority, config.max_price_per_hour)
-    order = pythons.order(config)
     return Plan(
         provider="mithril",
         instance_type=market.name,
@@ -99,11 +98,10 @@ def make_plan(
             "type_id": market.type_id,
             "limit_price": limit,
             "volumes": mounts,
-            "minor": order and pythons.minor_of(order["python"]),
-            "python_spec": order,
+            **pythons.plan_options(config),
             "container": {"image": config.image} if config.image else None,
             "workdir": config.workdir,
-            "retry_pause": _longest_pause(config),
+            "retry_pause": config.retries.longest_pause,
         },
     )
 
@@ -217,9 +215,3 @@ def _check_volume(path: str, interface: str, there: Mapping[str, Any]) -> None:
             f"volumes: {path!r}: the block volume {there['name']!r} is in use ({', '.join(map(str, users))}), and one "
             "machine alone can use it; wait until that has ended, or use another"
         )
-
-
-def _longest_pause(config: TaskConfig) -> float:
-    """Seconds that may lie between two attempts, in which no agent lives."""
-    retries = config.retries
-    return float(retries.max_delay) if retries.max_retries and retries.delay else 0.0

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _BIDS = "/v2/spot/bids"
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
+# Listings show a bid that was placed so long ago, as a rule; one that is asked for again earlier might be there twice.
+_LISTED_SECONDS = 5.0
 _TAKEN = ("already", "duplicate", "taken", "exists")
 
 
@@ -45,8 +47,8 @@ class Settling:
         """Finds out whether the bid of an open call was placed.
 
         Args:
-            repeat: Place it now if it was not; else one that is not found within the time a listing may lag behind was
-                never placed.
+            repeat: Place it if it was not, after some looks; else one that is not found within the time a listing may
+                lag behind was never placed.
 
         Raises:
             CapacityUnavailable: It is still not known.
@@ -59,10 +61,15 @@ class Settling:
                 return
             if self._adopt(found, call):
                 return
+            age = time.time() - call.at
+            if repeat and age < _LISTED_SECONDS:
+                raise CapacityUnavailable(
+                    "whether the bid was placed is not known yet, it is looked up", _FIRST_PAUSE
+                )
             if repeat:
                 self._place.ledger.note(launch.token, doubtful=True)
                 self._send(found, call)
-            elif time.time() - call.at > self._place.account.settings.listing_lag:
+            elif age > self._place.account.settings.listing_lag:
                 self._place.ledger.refused(launch.token, call.name, {"why": "it was never listed"})
 
     def confirm(self, launch: Launch) -> Launch:

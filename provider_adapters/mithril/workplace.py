@@ -116,8 +116,5 @@ class Workplace:
 
 def deadline_seconds(plan: Plan, boot_timeout: float) -> float | None:
     """Seconds after which the machines end themselves, whatever happens; None where no cap was set."""
-    bounds = [] if plan.max_run_seconds is None else [plan.max_run_seconds]
-    rate = plan.highest_price * plan.num_instances
-    if plan.max_cost is not None and rate > 0:
-        bounds.append(plan.max_cost / rate * 3600)
+    bounds = [each for each in (plan.max_run_seconds, plan.paid_seconds) if each is not None]
     return min(bounds) + boot_timeout + _AROUND_SECONDS if bounds else None

@@ -59,9 +59,9 @@ def make_plan(config: TaskConfig, settings: Settings, memory: Memory) -> Plan:
             "pool": pool.name,
             "hosts": [host.to_json() for host in pool.hosts],
             "wanted": wanted,
-            "ttl": LEASE_SECONDS + _longest_pause(config),
+            "ttl": LEASE_SECONDS + config.retries.longest_pause,
             "workdir": config.workdir,
-            **_python(config),
+            **pythons.plan_options(config),
             "container": {"image": config.image} if config.image else None,
             **_volumes(config, pool),
         },
@@ -150,18 +150,6 @@ def _asked(wanted: dict[str, Any], count: int) -> str:
 
 
 # What goes into the options
-
-
-def _longest_pause(config: TaskConfig) -> float:
-    """Seconds that may lie between two attempts, in which no agent lives."""
-    retries = config.retries
-    return float(retries.max_delay) if retries.max_retries and retries.delay else 0.0
-
-
-def _python(config: TaskConfig) -> dict[str, Any]:
-    """Which Python the agent had best run in, and what is to be made where that is not enough."""
-    order = pythons.order(config)
-    return {"minor": order and pythons.minor_of(order["python"]), "python_spec": order}
 
 
 def _volumes(config: TaskConfig, pool: Pool) -> dict[str, Any]:

@@ -11,8 +11,11 @@ import pytest
 from flowlite.provider import Instance, Provider
 from flowlite.testing.cloud import CloudInABox
 from flowlite.testing.conformance import ProviderSuite, ProviderUnderTest
+from flowlite.testing.running import Submit
+from flowlite.testing.storing import Create
 from provider_adapters.aws import AwsProvider
 from tests.helpers import kill_processes_of_home
+from tests.providers.aws_machines import nfs_everywhere
 
 ZONES = [f"us-east-1{letter}" for letter in "abcdef"]
 TYPE = "c7i.large"
@@ -66,7 +69,8 @@ class TestAws(ProviderSuite):
         yield Aws(box, home)
         kill_processes_of_home(home)
 
-    @pytest.mark.xfail(run=False, reason="the box's EFS is there on paper only: no server of NFS")
-    def test_all_nodes_see_one_volume_and_the_next_task_too(self) -> None:  # type: ignore[override]
-        """What is mounted, and how, is tested in `tests/providers/test_aws_volumes.py`."""
-        raise NotImplementedError
+    def test_all_nodes_see_one_volume_and_the_next_task_too(  # type: ignore[override]
+        self, subject: ProviderUnderTest, create: Create, submit: Submit, box: CloudInABox
+    ) -> None:
+        with nfs_everywhere(box):
+            super().test_all_nodes_see_one_volume_and_the_next_task_too(subject, create, submit)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -40,13 +40,24 @@ class Mithril(ProviderUnderTest):
         if instance.id.startswith("inst_"):
             self.box.mithril.die(instance.id)
 
+    def end(self, instances: Sequence[Instance]) -> None:
+        """Waits for the bids, too: a machine that died is gone before those that end with it."""
+        super().end(instances)
+        bids = {instance.data["bid"] for instance in instances}
+        tasks = {instance.task_id for instance in instances}
+        self.eventually(
+            lambda: not bids & {i.data["bid"] for task in tasks for i in self.listed(task)},
+            "all bids have ended",
+            every=0.2,
+        )
+
     def left(self, task_id: str) -> list[str]:
         """Bids, machines and the nodes' keys, by the cloud's own account."""
         bids = {b["id"]: b["name"] for b in self.box.mithril.live_bids() if task_id in b["name"]}
         machines = [
             f"{each['id']} is {each['state']}"
             for each in self.box.mithril.instances()
-            if task_id in each["name"] and each["there"] and each["state"] != "STATUS_STOPPING"
+            if task_id in each["name"] and each["there"]
         ]
         keys = [
             each["name"]

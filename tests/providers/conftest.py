@@ -28,12 +28,14 @@ def paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Paper]:
     """A client of the fake Mithril, whose machines exist on paper."""
     pytest.importorskip("httpx")
     from flowlite.testing.cloud.mithril.box import PaperMithril
-    from provider_adapters.mithril import api, workplace
+    from provider_adapters.mithril import api, settling, workplace
     from tests.providers.mithril_on_paper import Paper
 
     monkeypatch.setenv("FLOW_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(api, "_FIRST_PAUSE", 0.01)
+    # What is asked for before it is listed is there twice: the tests look at that, too.
+    monkeypatch.setattr(settling, "_LISTED_SECONDS", 0.0)
     monkeypatch.setattr(workplace, "_PAUSES", (0.05,))
     monkeypatch.setattr(workplace, "_STARTING", (0.05,))
     with PaperMithril(auction_seconds=0.05, boot_seconds=0.05, stop_seconds=0.05) as cloud:

@@ -11,6 +11,8 @@ import pytest
 from flowlite.errors import CapExceeded, ConfigError, ProviderError
 from flowlite.provider import Plan
 from flowlite.spec import TaskConfig
+from flowlite.submission import with_caps
+from provider_adapters.aws import AwsProvider
 from provider_adapters.aws.kinds import Machine, Wanted, nearest
 from provider_adapters.aws.offers import offers_of
 from provider_adapters.aws.planning import Planner
@@ -202,9 +204,12 @@ def test_a_dearer_spot_price_is_refused() -> None:
         plan(gpu="h100:8", spot=True, max_price_per_hour=20.0)
 
 
-def test_the_cap_on_the_cost_keeps_something_for_booting_and_ending() -> None:
-    found = plan(gpu="h100:8", num_instances=2, max_cost=110.08)
-    assert found.max_run_seconds == 3600 - 300
+def test_the_cap_on_the_cost_keeps_something_for_ending() -> None:
+    config = TaskConfig(
+        command=["true"], gpu="h100:8", num_instances=2, max_cost=110.08, grace_seconds=30
+    )
+    found = with_caps(config, planner().plan(config), AwsProvider.teardown_seconds)
+    assert found.max_run_seconds == 3600 - 30 - 120
     assert found.worst_case_cost is not None
     assert found.worst_case_cost <= 110.08
 

@@ -6,15 +6,13 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.sharing import nfs
+from tests.providers.aws_machines import nfs_everywhere, on_each_machine
 
 if TYPE_CHECKING:
     from flowlite.testing.cloud import CloudInABox
@@ -22,7 +20,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(300)
 ROOT = Path(__file__).resolve().parents[2]
-SERVERS = "/mnt/shared/nfs"
 
 
 class Laptop:
@@ -52,35 +49,7 @@ def laptop(box: CloudInABox, flow_home: Path) -> Laptop:
     return Laptop(box, flow_home)
 
 
-@contextmanager
-def on_each_machine(box: CloudInABox, do: Callable[[Host], None]) -> Iterator[None]:
-    """Does something on each machine as soon as it runs."""
-    over, done = threading.Event(), set[str]()
-
-    def watch() -> None:
-        while not over.wait(0.02):
-            for each in box.aws.instances():
-                if each["state"] == "running" and each["id"] not in done:
-                    with suppress(OSError, RuntimeError):
-                        do(box.host(each))
-                        done.add(each["id"])
-
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-
-
 def test_two_nodes_share_what_flowlite_made(box: CloudInABox, laptop: Laptop) -> None:
-    servers = box.cluster.shared / "nfs"
-    servers.mkdir(exist_ok=True)
-
-    def give_helper(host: Host) -> None:
-        nfs.helper(host.root / "usr/local/sbin", SERVERS, any_server=True)
-
     script = (
         "cat /data/old 2>/dev/null; [ $RANK = 0 ] && { echo from 0 > /data/new; mv /data/new /data/it; }; "
         "until [ -e /data/it ]; do sleep 0.05; done; cat /data/it; echo kept by $RANK >> /data/old; "
@@ -92,7 +61,7 @@ def test_two_nodes_share_what_flowlite_made(box: CloudInABox, laptop: Laptop) ->
     )
     shown = laptop.flow("run", str(laptop_file), "--dry-run")
     assert "volume ckpt is not there yet and will be made: EFS, encrypted" in shown
-    with on_each_machine(box, give_helper):
+    with nfs_everywhere(box):
         said = laptop.flow("run", str(laptop_file))
         assert said.count("] from 0") == 2, said
         again = laptop.flow("run", str(laptop_file))

@@ -10,6 +10,7 @@ import pytest
 from flowlite.errors import CapExceeded, ConfigError
 from flowlite.provider import Plan, get_provider
 from flowlite.spec import TaskConfig
+from flowlite.submission import with_caps
 from provider_adapters.local import LocalProvider
 from provider_adapters.local.gpus import Gpu, parse, visible
 
@@ -145,9 +146,14 @@ def test_caps(provider: LocalProvider, flow_home: Path) -> None:
     (flow_home / "config.toml").write_text("[providers.local]\nprice_per_hour = 2.5\n")
     with pytest.raises(CapExceeded, match=r"max_price_per_hour is \$2\.00.*\$2\.50"):
         provider.plan(TaskConfig(max_price_per_hour=2.0))
-    plan = provider.plan(
-        TaskConfig(num_instances=2, max_price_per_hour=2.5, max_run_time_hours=3, max_cost=5.0)
+    config = TaskConfig(
+        num_instances=2,
+        max_price_per_hour=2.5,
+        max_run_time_hours=3,
+        max_cost=5.0,
+        grace_seconds=0,
     )
+    plan = with_caps(config, provider.plan(config), provider.teardown_seconds)
     assert plan.price_per_hour == 2.5
     assert plan.max_run_seconds == pytest.approx(3600)
     assert plan.worst_case_cost == pytest.approx(5.0)
