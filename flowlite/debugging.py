@@ -13,7 +13,7 @@ import sys
 from flowlite import masking
 
 VARIABLE = "FLOW_DEBUG"
-_FORMAT = "%(asctime)s %(name)s: %(message)s"
+_FORMAT = "%(asctime)s.%(msecs)03d %(name)s: %(message)s"
 
 
 class _Masked(logging.Formatter):

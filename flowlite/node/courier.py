@@ -8,7 +8,7 @@ many bytes as its "size" says; so is the answer. Everything here can be done wit
     {"do": "put", "files": [...]}, contents follow  -> {}, or {"unfit"} where one is lacking whose content was not sent
     {"do": "read", "path", "offset"}                -> {}, content follows; or {"errno", "text"}
     {"do": "start", "argv", "log", "environment"}   -> {"pid"}; only an agent, which is forked from here
-    {"do": "hello"}                                 -> {}
+    {"do": "hello"}                                 -> {}; it gets ready for an agent to come
 
 An agent that is forked costs a tenth of one that is started: all that it imports is there already.
 """
@@ -23,6 +23,7 @@ import signal
 import stat
 import sys
 
+from . import placing
 from .leasing import lease
 
 TYPE_CHECKING = False
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
 LARGEST_READ = 1 << 20
 ROOM = "." * 300
 """A last argument that means nothing: the command line of what is forked from here is written over it."""
-_BLOCK = 1 << 20
-_LONGEST_NAME = 200
 
 
 def main(arguments: list[str]) -> int:
@@ -55,10 +54,12 @@ def main(arguments: list[str]) -> int:
         except OSError as error:
             answer, back = _error(error), b""
         try:
-            _write(answers, json.dumps({**answer, "size": len(back)}).encode() + b"\n" + back)
+            placing.write(
+                answers, json.dumps({**answer, "size": len(back)}).encode() + b"\n" + back
+            )
         except OSError:
             break
-        if request["do"] == "lease" and answer["lease"].get("lease"):
+        if request["do"] == "hello" or answer.get("lease", {}).get("lease"):
             # While the client sees to what the agent needs.
             get_ready()
     return 0
@@ -110,10 +111,10 @@ class Courier:
         for each in files:
             if each["size"] is not None:
                 end = begin + each["size"]
-                _place(content[begin:end], each["place"], each["mode"])
+                placing.place(content[begin:end], each["place"], each["mode"])
                 begin = end
             if each["place"] != each["target"]:
-                _link(each["place"], each["target"], each["mode"])
+                placing.link(each["place"], each["target"], each["mode"])
         return {}
 
     def _has(self, path: str, sha256: str) -> bool:
@@ -198,12 +199,6 @@ def _error(error: OSError) -> dict[str, Any]:
     return {"errno": error.errno or errno.EIO, "text": error.strerror or str(error)}
 
 
-def _write(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
-
-
 def _read(path: str, offset: int) -> tuple[dict[str, Any], bytes]:
     # Whatever it is, opening it must not block.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -215,81 +210,3 @@ def _read(path: str, offset: int) -> tuple[dict[str, Any], bytes]:
             return {"unfit": True}, b""
         file.seek(offset)
         return {}, file.read(LARGEST_READ)
-
-
-def _place(content: bytes, target: str, mode: int) -> None:
-    """Writes a file whole or not at all."""
-    partial = _beside(target)
-    try:
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            _write(descriptor, content)
-            if mode != 0o600:
-                os.fchmod(descriptor, mode)
-        finally:
-            os.close(descriptor)
-        os.replace(partial, target)
-    except BaseException:
-        _remove(partial)
-        raise
-
-
-def _link(place: str, target: str, mode: int) -> None:
-    """Shows what lies in the cache under another name, too."""
-    try:
-        if os.path.samefile(place, target):
-            return
-    except OSError:
-        pass
-    partial = _beside(target)
-    try:
-        if bool(os.stat(place).st_mode & 0o100) == bool(mode & 0o100):
-            try:
-                os.link(place, partial)
-            except OSError:
-                _copy(place, partial, mode)
-        else:
-            _copy(place, partial, mode)
-        os.replace(partial, target)
-    except BaseException:
-        _remove(partial)
-        raise
-    # Its age counts from its last use.
-    os.utime(place)
-
-
-def _copy(source: str, target: str, mode: int) -> None:
-    with open(source, "rb", buffering=0) as file:
-        descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            while block := file.read(_BLOCK):
-                _write(descriptor, block)
-            os.fchmod(descriptor, mode)
-        finally:
-            os.close(descriptor)
-
-
-def _beside(target: str) -> str:
-    """A name for what is not whole yet, in a directory that is there after this."""
-    directory, _, name = target.rpartition("/")
-    _make(directory or "/")
-    return f"{directory}/.{name[:_LONGEST_NAME]}.{os.urandom(4).hex()}.part"
-
-
-def _make(directory: str) -> None:
-    """Makes a directory and those above it, 0700 each."""
-    if not os.path.isdir(directory):
-        _make(os.path.dirname(directory))
-        try:
-            os.mkdir(directory, 0o700)
-        except FileExistsError:
-            if not os.path.isdir(directory):
-                text = os.strerror(errno.ENOTDIR)
-                raise NotADirectoryError(errno.ENOTDIR, text, directory) from None
-
-
-def _remove(path: str) -> None:
-    try:
-        os.unlink(path)
-    except OSError:
-        return

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from flowlite.errors import CapacityUnavailable, FlowError, ProviderError
@@ -32,13 +33,20 @@ class Booting:
     """The machines that one call has made."""
 
     def __init__(
-        self, context: Context, listing: Listing, plan: Plan, launch: Launch, call: Call
+        self,
+        context: Context,
+        listing: Listing,
+        plan: Plan,
+        launch: Launch,
+        call: Call,
+        agent: Path | None,
     ) -> None:
         self._context = context
         self._listing = listing
         self._plan = plan
         self._launch = launch
         self._call = call
+        self._agent = agent
         self._region = region_of(call)
         self._nodes: dict[str, dict[str, str]] = {
             name: {"private": "", "public": "", **launch.notes.get("nodes", {}).get(name, {})}
@@ -64,6 +72,7 @@ class Booting:
             [self._place(name, node) for name, node in self._nodes.items()],
             task=self._launch.task,
             minor=self._plan.options.get("minor"),
+            agent=self._agent,
         )
         missing = [each for each in results if isinstance(each, NotYet)]
         if wrong := next((each for each in missing if each.stage == "wrong"), None):

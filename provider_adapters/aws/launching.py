@@ -16,6 +16,7 @@ from provider_adapters.aws.ending import made_by
 from provider_adapters.aws.errors import Refusal, refusal
 from provider_adapters.aws.listing import Listing
 from provider_adapters.rented.ledger import REFUSED, Call, Launch
+from provider_adapters.rented.readying import agent_of
 
 # From the first boot until the workers start, besides booting itself: environments are made, volumes mounted.
 _PREPARE_SECONDS = 3600.0
@@ -66,7 +67,9 @@ class Launching:
         call = made_by(launch)
         if call is None:
             raise ProviderError(f"nothing is known of the machines of {token}")
-        return Booting(self._context, self._listing, self._plan, launch, call).run()
+        return Booting(
+            self._context, self._listing, self._plan, launch, call, agent_of(self._intent)
+        ).run()
 
     def _settle(self, call: Call) -> None:
         """Makes the very same call again, whose answer was lost; if it had no effect, the next zone is asked."""

@@ -23,6 +23,7 @@ from provider_adapters.mithril.markets import read_price
 from provider_adapters.mithril.settling import Settling
 from provider_adapters.rented.contact import Met, NotYet, Place
 from provider_adapters.rented.ledger import Call, Launch
+from provider_adapters.rented.readying import agent_of
 
 if TYPE_CHECKING:
     from provider_adapters.mithril.ending import Ending
@@ -208,7 +209,9 @@ class Launching:
         self, intent: LaunchIntent, launch: Launch, bid: Bid, places: list[Place], since: float
     ) -> list[Met]:
         minor = Plan.from_json(intent.plan).options.get("minor")
-        found = self._place.contact.reach(places, task=launch.task, minor=minor)
+        found = self._place.contact.reach(
+            places, task=launch.task, minor=minor, agent=agent_of(intent)
+        )
         missing = {each.id: each for each in found if isinstance(each, NotYet)}
         wrong = [each for each in missing.values() if each.stage == "wrong"]
         if wrong:

@@ -7,6 +7,7 @@ FLOW_HOME/<provider>/known_hosts/<instance id>, under the instance's id as the h
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -18,11 +19,14 @@ from flowlite.errors import HostKeyError, NodeUnreachable, ProviderError
 from provider_adapters.rented import meeting, ports
 from provider_adapters.rented.keys import client_key
 from provider_adapters.rented.pins import Pins
+from provider_adapters.rented.readying import make_ready
 from provider_adapters.ssh.hosts import everywhere
 
 if TYPE_CHECKING:
     from flowlite.connect.base import Connection
     from flowlite.connect.ssh.targets import SshTarget
+
+log = logging.getLogger("flowlite.rented")
 
 SILENT, BOOTING, WRONG = "silent", "booting", "wrong"
 _PORT_SECONDS = 1.5
@@ -84,7 +88,12 @@ class Contact:
         self._lock = threading.Lock()
 
     def reach(
-        self, places: Sequence[Place], *, task: str, minor: str | None = None
+        self,
+        places: Sequence[Place],
+        *,
+        task: str,
+        minor: str | None = None,
+        agent: Path | None = None,
     ) -> list[Met | NotYet]:
         """Tries all at a time, in their order; takes about two seconds at most where nothing answers.
 
@@ -93,6 +102,7 @@ class Contact:
         Args:
             task: The task's id.
             minor: Minor version of Python that is wanted ("3.11"); one is installed where none is new enough.
+            agent: The agent's zipapp, where there is one: machines that are ready get it at once.
 
         Raises:
             ProviderError: Nothing can be written in FLOW_HOME, or a jump host is not understood.
@@ -105,10 +115,13 @@ class Contact:
             return [self._before(place, silent) for place in places]
         # Here, and not by many threads at once: it is made on first use.
         client_key(self._home)
-        results = everywhere(places, lambda place: self._try(place, task, minor), ProviderError)
+        results = everywhere(
+            places, lambda place: self._try(place, task, minor, agent), ProviderError
+        )
         for result in results:
             if isinstance(result, Exception):
                 raise result
+            log.debug("%s %s", result.id, result.why if isinstance(result, NotYet) else "is ready")
         return [result for result in results if not isinstance(result, Exception)]
 
     def connect(self, data: Mapping[str, Any]) -> Connection:
@@ -132,7 +145,7 @@ class Contact:
             return NotYet(place.id, SILENT, f"nothing answers at {place.address}:{place.port}")
         return NotYet(place.id, BOOTING, "it waits for the others")
 
-    def _try(self, place: Place, task: str, minor: str | None) -> Met | NotYet:
+    def _try(self, place: Place, task: str, minor: str | None, agent: Path | None) -> Met | NotYet:
         if place.id in self._met:
             return self._met[place.id]
         if not self._pins.read(place.id):
@@ -152,6 +165,8 @@ class Contact:
                 return NotYet(place.id, BOOTING, str(error))
             except ProviderError as error:
                 return NotYet(place.id, WRONG, str(error))
+            if isinstance(met, Met):
+                make_ready(connection, met.data, agent)
         if isinstance(met, Met):
             with self._lock:
                 self._met[place.id] = met

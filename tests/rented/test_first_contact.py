@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -9,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from flowlite.bundle.agent_zip import build_agent_zip
 from flowlite.connect.ssh import host_keys, link
+from flowlite.connect.ssh.connection import SshConnection
 from flowlite.errors import HostKeyError, NodeUnreachable
 from flowlite.provider import Instance, Plan
 from provider_adapters.rented import contact as contacts
@@ -36,11 +39,11 @@ def on_laptop(hosts: Cluster, flow_home: Path) -> Iterator[Cluster]:
         link.close_idle()
 
 
-def meet(contact: Contact, places: list[Place]) -> list[Met]:
+def meet(contact: Contact, places: list[Place], agent: Path | None = None) -> list[Met]:
     """Tries until all are met; sshd is not there for a moment while it takes another key."""
 
     def probe() -> list[Met]:
-        found = contact.reach(places, task="t1", minor="3.11")
+        found = contact.reach(places, task="t1", minor="3.11", agent=agent)
         assert all(each.stage != "wrong" for each in found if isinstance(each, NotYet)), found
         ready = [each for each in found if isinstance(each, Met)]
         return ready if len(ready) == len(places) else []
@@ -54,6 +57,32 @@ def pinned(home: Path, place: Place) -> list[str]:
 
 def shown(contact: Contact, place: Place) -> str:
     return host_keys.fetch(contact._target(place)).line
+
+
+def test_machines_that_are_met_have_our_program_waiting(
+    on_laptop: Cluster, flow_home: Path
+) -> None:
+    agent = build_agent_zip(flow_home).path
+    places = boot(on_laptop, flow_home, new_key())
+    contact = Contact(flow_home, "cloud")
+    for machine in meet(contact, places, agent):
+        with contact.connect(machine.data) as connection:
+            there = connection.run(["sha256sum", f"/root/.flowlite/blobs/{agent.stem}"])
+            assert there.stdout.split()[0].decode() == agent.stem
+            assert isinstance(connection, SshConnection)
+            assert connection.ask({"do": "hello"}, timeout=30) is not None
+
+
+@pytest.mark.parametrize("content", [b"", b"raise SystemExit(3)"], ids=["empty", "fails"])
+def test_where_no_program_can_wait_the_machine_is_met_all_the_same(
+    on_laptop: Cluster, flow_home: Path, content: bytes
+) -> None:
+    agent = flow_home / f"{hashlib.sha256(content).hexdigest()}.pyz"
+    agent.write_bytes(content)
+    contact = Contact(flow_home, "cloud")
+    (machine,) = meet(contact, boot(on_laptop, flow_home, new_key())[:1], agent)
+    with contact.connect(machine.data) as connection:
+        assert connection.run(["echo", "fine"]).stdout == b"fine\n"
 
 
 def test_machines_are_met_and_get_keys_of_their_own(on_laptop: Cluster, flow_home: Path) -> None:
