@@ -11,9 +11,9 @@ from typing import Any
 from flowlite.errors import FlowError, ProviderError
 from flowlite.provider import Instance
 from provider_adapters.aws import network, requests
-from provider_adapters.aws.context import DEADLINE, HOME, TASK, Context
+from provider_adapters.aws.context import DEADLINE, HOME, TASK, Context, region_of
 from provider_adapters.aws.errors import code_of, explained
-from provider_adapters.aws.listing import PENDING
+from provider_adapters.aws.listing import PENDING, Listing
 from provider_adapters.rented.ledger import Call, Launch
 
 _MOST = 1000
@@ -79,28 +79,35 @@ class Ending:
             return
         launches = [each for each in self._context.ledger.launches(task) if not each.ended]
         for launch in [each for each in launches if self._is_over(each, mine)]:
-            for name in launch.ids:
-                self._context.contact.forget(name)
             self._remove_groups(launch)
-            self._context.looks.forget(launch.token)
-            self._context.ledger.end(launch.token)
+            self._close(launch)
+
+    def _close(self, launch: Launch) -> None:
+        for name in launch.ids:
+            self._context.contact.forget(name)
+        self._context.looks.forget(launch.token)
+        self._context.ledger.end(launch.token)
 
     def _is_over(self, launch: Launch, listed: Sequence[Instance]) -> bool:
         """Whether all machines of a launch have ended, and nobody waits for it any more."""
         call = made_by(launch)
-        if launch.open_call is not None or call is None:
-            return False
-        names = {each.id for each in listed}
-        lag = self._context.settings.listing_lag
-        young = any(time.time() - each.at < lag for each in launch.calls)
-        if young and not names.issuperset(launch.ids):
-            # The listing may be older than the launch.
+        if call is None or not self._have_ended(launch, listed):
             return False
         if "met" in launch.notes or "failed" in launch.notes:
             return True
         # Machines that died while they booted: whoever launches them is to find that out, and to go on from there.
         ended = [each for each in listed if each.id in call.ids]
         return not ended or any(each.data.get("code") == _BY_USER for each in ended)
+
+    def _have_ended(self, launch: Launch, listed: Sequence[Instance]) -> bool:
+        """Whether a listing, of which this is what concerns the task, proves that nothing of a launch is left."""
+        if launch.open_call is not None or any(each.state != "ended" for each in listed):
+            return False
+        names = {each.id for each in listed}
+        lag = self._context.settings.listing_lag
+        young = any(time.time() - each.at < lag for each in launch.calls)
+        # Else the listing may be older than the launch.
+        return not young or names.issuperset(launch.ids)
 
     def tidy_all(self, listed: Sequence[Instance]) -> None:
         """Removes groups of tasks of which nothing exists any more, whoever made them. For `flow gc`."""
@@ -121,26 +128,34 @@ class Ending:
                 self._remove_strays(region, busy)
 
     def sweep(self, live: Collection[str], *, dry_run: bool) -> list[str]:
-        """Removes groups of tasks that are over without ever having had an instance; gives them in words.
+        """Removes groups of tasks that launch nothing any more, and have no machine; gives them in words.
 
         Args:
             live: Tasks that may still launch something.
         """
         ledger = self._context.ledger
-        busy = set(live)
+        busy, regions = set(live), {r for r in [self._own_region()] if r}
         for launch in (each for each in ledger.launches() if not each.ended):
             # Who said which tasks live may have looked before this one was submitted.
             young = time.time() - launch.at < _FRESH_SECONDS
-            unclear = launch.open_call is not None or made_by(launch) is not None
-            if launch.task in live or young or unclear:
+            if launch.task in live or young or not self._is_vain(launch):
                 busy.add(launch.task)
-            elif not dry_run:
-                ledger.end(launch.token)
+                continue
+            regions.update(launch.notes.get("groups", {}))
+            if not dry_run:
+                self._close(launch)
         removed = []
-        for region in filter(None, [self._own_region()]):
+        for region in sorted(regions):
             for name in self._remove_strays(region, busy, dry_run=dry_run):
                 removed.append(f"aws security group {name} in {region}")
         return removed
+
+    def _is_vain(self, launch: Launch) -> bool:
+        """Whether a launch that nobody asks for any more has nothing in the cloud, whatever its machines died of."""
+        if (call := made_by(launch)) is None:
+            return launch.open_call is None
+        listed = Listing(self._context).of_launch(region_of(call), launch.token)
+        return self._have_ended(launch, listed)
 
     def _own_region(self) -> str:
         asked = self._context.settings.region

@@ -12,7 +12,7 @@ import pytest
 from flowlite.errors import CapacityUnavailable, ProviderError
 from flowlite.provider import Instance, LaunchIntent
 from flowlite.testing.subject import ProviderUnderTest
-from provider_adapters.aws import AwsProvider, session
+from provider_adapters.aws import AwsProvider, ending, session
 from tests.helpers import eventually
 from tests.providers.aws_client import SECONDS, TYPE, Client, groups
 
@@ -148,6 +148,22 @@ def test_a_machine_that_dies_while_it_boots_is_named_and_the_others_end(aws: Cli
         AwsProvider().launch(intent)
     assert len(aws.calls("RunInstances")) == 1
     aws.end()
+
+
+def test_machines_that_died_while_nobody_looked_leave_no_group(
+    aws: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aws.box.aws.boots("dies", "dies")
+    with pytest.raises(CapacityUnavailable, match="still starting"):
+        AwsProvider().launch(aws.intent())
+    eventually(lambda: not aws.alive(), timeout=SECONDS)
+    monkeypatch.setattr(ending, "_FRESH_SECONDS", 0.0)
+    assert AwsProvider().sweep(["t1"]) == [], "a task that goes on is to find out by itself"
+    (told,) = AwsProvider().sweep([], dry_run=True)
+    assert groups(aws.box)
+    assert AwsProvider().sweep([]) == [told]
+    assert groups(aws.box) == []
+    assert AwsProvider().sweep([]) == []
 
 
 def test_a_machine_that_never_boots_is_given_up_in_time(aws: Client) -> None:
