@@ -1,0 +1,1 @@
+"""Scaling efficiency: the same run on more and more nodes, compared by one number that it reports."""

@@ -1,0 +1,215 @@
+"""`flow scale`: the plan and its price, real ladders on this machine, failures in the middle, and Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowlite.cli import scale
+from flowlite.client import Flow as Client
+from flowlite.errors import CapExceeded
+from flowlite.scaling.ladder import Run
+from flowlite.spec import TaskConfig
+from tests.cli.conftest import Flow
+from tests.helpers import assert_no_process_left, eventually
+
+TRAIN = '''
+import os
+import time
+from flowlite import FlowApp
+
+app = FlowApp()
+
+
+@app.function(processes_per_node=2)
+def train(fail_at: int = 0, sleep_at: int = 0, key: str = "samples_per_s") -> dict[str, float]:
+    """Throughput that goes with the square root of the number of workers."""
+    world = int(os.environ["WORLD_SIZE"])
+    if world == fail_at:
+        raise ValueError("it diverged")
+    if world == sleep_at:
+        time.sleep(600)
+    print(f"other_rate={world * 7}")
+    return {key: 100.0 * world**0.5}
+'''
+
+
+@pytest.fixture(autouse=True)
+def module_of_the_test() -> Iterator[None]:
+    """The file that one test imports must not be known to the next."""
+    path = list(sys.path)
+    yield
+    sys.modules.pop("train", None)
+    sys.path[:] = path
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, flow_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "train.py").write_text(TRAIN)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+LADDER = ("--nodes", "1,2,4", "--metric", "samples_per_s")
+
+
+# Before anything runs
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("train.py", "--metric", "x"), "--nodes is missing"),
+        (("train.py", "--nodes", "1,2"), "--metric is missing"),
+        (("train.py", "--nodes", "1-4", "--metric", "x"), "'1-4' is not allowed"),
+        (("--nodes", "1", "--metric", "x"), "flow scale"),
+        (("train.py", *LADDER, "--lr", "1"), "--lr"),
+        (("train.py", *LADDER, "--repeat", "0"), "--repeat"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_starts(
+    flow: Flow, flow_home: Path, words: tuple[str, ...], said: str
+) -> None:
+    ran = flow("scale", *words)
+    assert ran.code == 2
+    assert said in ran.err
+    assert not (flow_home / "tasks").exists()
+
+
+def test_the_cost_of_the_whole_ladder_is_shown_before(flow: Flow, flow_home: Path) -> None:
+    (flow_home / "config.toml").write_text("[providers.local]\nprice_per_hour = 10.0\n")
+    words = ("scale", "train.py", *LADDER, "--max-run-time-hours", "0.5", "--dry-run")
+    ran = flow(*words, "--repeat", "3")
+    assert ran.code == 0
+    # $10 an hour and node, half an hour, 1 + 2 + 4 nodes, three times.
+    assert "cost at most $105.00, for the whole ladder" in ran.err
+    assert "4 × this machine" in ran.err
+    assert "train on 1, 2, 4 nodes, 3 times each: 9 tasks, one after the other" in ran.err
+    assert flow(*words, "--json").json["worst_case_cost"] == 35.0
+    assert flow(*words, "--json", "--max-cost", "20").json["worst_case_cost"] == 20.0
+    assert "no limit: set max_run_time_hours" in flow("scale", "train.py", *LADDER, "--dry-run").err
+    assert not (flow_home / "tasks").exists()
+
+
+def test_a_cap_that_one_rung_breaks_starts_nothing(flow: Flow, flow_home: Path) -> None:
+    (flow_home / "config.toml").write_text("[providers.local]\nprice_per_hour = 10.0\n")
+    ran = flow("scale", "train.py", *LADDER, "--max-price-per-hour", "5")
+    assert ran.code == 4
+    assert "in the run with 1 node; nothing was started" in ran.err
+    assert not (flow_home / "tasks").exists()
+
+
+# Ladders
+
+
+def test_a_ladder_climbs_and_leaves_its_files(flow: Flow, folder: Path) -> None:
+    pytest.importorskip("matplotlib")
+    ran = flow("scale", "train.py::train", "--nodes", "1,4", "--metric", "samples_per_s")
+    assert ran.code == 0, ran.err
+    heading, one, four = ran.out.splitlines()[:3]
+    assert heading.split() == ["NODES", "WORKERS", "SAMPLES_PER_S", "SPEED-UP", "EFFICIENCY"]
+    assert one.split() == ["1", "2", "141.4", "1.00", "1.00"]
+    assert four.split() == ["4", "8", "282.8", "2.00", "0.50"]
+    assert "efficiency, │ is 0.9" in ran.out
+    assert sorted(path.name for path in (folder / "scale-train").iterdir()) == [
+        "scale.csv",
+        "scale.json",
+        "scale.png",
+        "scale.txt",
+    ]
+    assert [task.name for task in Client().list_tasks()] == ["train-n4", "train-n1"]
+
+
+def test_a_run_that_fails_is_a_row_with_its_reason(flow: Flow, folder: Path) -> None:
+    words = ("--nodes", "1,2,3", "--metric", "samples_per_s", "--fail-at", "4", "--output", "out")
+    ran = flow("scale", "train.py::train", *words, "--json")
+    assert ran.code == 1
+    one, two, three = ran.json["rungs"]
+    assert (one["efficiency"], one["reason"]) == (1.0, None)
+    assert two["throughput"] is None
+    assert "ValueError: it diverged" in two["reason"]
+    assert three["throughput"] == pytest.approx(244.9, abs=0.1)
+    assert json.loads((folder / "out" / "scale.json").read_text())["rungs"] == ran.json["rungs"]
+
+
+def test_the_output_is_read_where_the_result_has_no_such_number(flow: Flow) -> None:
+    ran = flow("scale", "train.py", "--nodes", "2", "--metric", "other_rate", "--json")
+    assert ran.code == 0, ran.err
+    assert ran.json["rungs"][0]["throughput"] == 28.0
+    ran = flow("scale", "train.py", "--nodes", "1", "--metric", "third", "--json")
+    assert ran.code == 1
+    reason = ran.json["rungs"][0]["reason"]
+    assert "returned a mapping with samples_per_s, and no 'third' in it; nor does" in reason
+
+
+def test_a_command_is_measured_by_what_it_prints(flow: Flow) -> None:
+    script = 'echo "Batch (t): 1.2, $((NODE_RANK * 1000 + WORLD_SIZE * 200)).300/s, 51.8250/s/gpu LR: 0.1"'
+    words = ("--nodes", "1,2", "--repeat", "2", "--metric", "samples/s", "--json")
+    ran = flow("scale", *words, "--", "sh", "-c", script)
+    assert ran.code == 0, ran.err
+    one, two = ran.json["rungs"]
+    assert (one["throughput"], two["throughput"]) == (200.3, 400.3)
+    assert [len(rung["runs"]) for rung in (one, two)] == [2, 2]
+    assert Path("scale-sh/scale.csv").exists()
+
+
+class Refusing(Client):
+    """Plans as always, and refuses to submit; knows what it was asked for."""
+
+    asked: TaskConfig
+
+    def submit(self, config: TaskConfig, **_: Any) -> Any:
+        self.asked = config
+        raise CapExceeded("max_cost of $2.00 pays for 0 s")
+
+
+@pytest.mark.parametrize(
+    ("spent", "reason"),
+    [(3.0, "not run: max_cost of $2.00 pays for 0 s"), (6.0, "not run: max_cost of $5 is spent")],
+)
+def test_the_cap_of_the_ladder_is_what_earlier_runs_have_left(
+    flow_home: Path, spent: float, reason: str
+) -> None:
+    (flow_home / "config.toml").write_text("[providers.local]\nprice_per_hour = 10.0\n")
+    client = Refusing()
+    config, plan = client.plan(TaskConfig(command=("true",), max_cost=5))
+    ladder = scale.Ladder([config], [plan], "it", "rate", 1, 5.0, False, [Run(1, 1, cost=spent)])
+    assert scale._run(client, ladder, config, plan).reason == reason
+    assert getattr(client, "asked", config).max_cost == (2.0 if spent < 5 else 5.0)
+
+
+# Ctrl-C
+
+
+def test_ctrl_c_cancels_the_run_and_shows_what_was_measured(folder: Path) -> None:
+    words = [sys.executable, "-m", "flowlite.cli", "scale", "train.py", *LADDER, "--sleep-at", "4"]
+    with subprocess.Popen(
+        words,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent.parent)},
+    ) as running:
+        (task,) = eventually(
+            lambda: [t for t in Client().list_tasks(name="train-n2") if t.status == "running"],
+            timeout=60,
+        )
+        running.send_signal(signal.SIGINT)
+        out, err = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert f"task train-n2 ({task.id}) is being cancelled" in err
+    assert task.status == "cancelled"
+    assert out.splitlines()[1].split() == ["1", "2", "141.4", "1.00", "1.00"]
+    assert len(out.split("efficiency, │ is 0.9")[1].splitlines()) == 2
+    assert not Client().list_tasks(name="train-n4")
+    assert json.loads((folder / "scale-train" / "scale.json").read_text())["rungs"]
+    assert_no_process_left(task.id)
