@@ -1,0 +1,77 @@
+"""Whether the interfaces that NCCL and Gloo are told to use are there: they stop with words that name no interface."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping, Sequence
+
+_INFINIBAND = "/sys/class/infiniband"
+
+
+def names() -> list[str]:
+    """The interfaces of this node."""
+    try:
+        return [name for _, name in socket.if_nameindex()]
+    except OSError:
+        return []
+
+
+def adapters(directory: str = _INFINIBAND) -> list[str]:
+    """Its InfiniBand adapters (`mlx5_0`)."""
+    try:
+        return sorted(os.listdir(directory))
+    except OSError:
+        return []
+
+
+def wrong(variables: Mapping[str, str], here: Sequence[str], *, nccl: bool) -> str | None:
+    """What the variables name and this node lacks, so that ranks cannot talk; None if nothing.
+
+    Args:
+        variables: The environment of the workers.
+        here: Names of interfaces.
+        nccl: Whether it will be NCCL by which they talk. A run that is rehearsed without GPUs does not use it.
+    """
+    names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if nccl else ("GLOO_SOCKET_IFNAME",)
+    for name in names:
+        fits = _gloo if name.startswith("GLOO") else _nccl
+        wished = variables.get(name, "")
+        if wished and here and not fits(wished, here):
+            return (
+                f"{name}={wished} fits no interface of this node (it has: {', '.join(here)}). Leave the variable out, "
+                "and the interface that reaches the leader is taken; or name one that all nodes have"
+            )
+    return None
+
+
+def doubtful(variables: Mapping[str, str], cards: Sequence[str]) -> str | None:
+    """What NCCL is told of InfiniBand that this node does not have: it goes on without, slowly and without a word.
+
+    Args:
+        variables: The environment of the workers.
+        cards: Names of InfiniBand adapters.
+    """
+    wished = variables.get("NCCL_IB_HCA", "")
+    if not wished or variables.get("NCCL_IB_DISABLE") == "1" or _nccl(wished, cards):
+        return None
+    return (
+        f"NCCL_IB_HCA={wished} fits no InfiniBand adapter of this node (it has: {', '.join(cards) or 'none'}); NCCL "
+        "will use plain TCP there"
+    )
+
+
+def _nccl(wished: str, there: Sequence[str]) -> bool:
+    """NCCL's lists: beginnings of names, `=` in front for whole names, `^` for all others."""
+    but = wished.startswith("^")
+    whole = wished.lstrip("^").startswith("=")
+    words = [word.partition(":")[0] for word in wished.lstrip("^=").split(",") if word]
+
+    def named(name: str) -> bool:
+        return any(name == word if whole else name.startswith(word) for word in words)
+
+    return any(named(name) != but for name in there)
+
+
+def _gloo(wished: str, there: Sequence[str]) -> bool:
+    return all(word.strip() in there for word in wished.split(",") if word.strip())

@@ -1,0 +1,172 @@
+"""Nodes that cannot talk to each other: found and named before GO, whatever keeps them apart."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowlite.node import meeting, probes
+from flowlite.node.link import PrepareError
+from flowlite.node.meeting import Meeting, others
+from flowlite.node.messages import pack_places
+from tests.faults.on_hosts import Site, shell
+
+HERE, THERE = "127.0.0.1", "127.0.0.2"
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gives up soon, and takes addresses of this machine for those of others."""
+    monkeypatch.setattr(meeting, "PATIENCE", 1.0)
+    monkeypatch.setattr(meeting, "LOOPBACK", ("none",))
+
+
+def order(*places: tuple[str, int | None]) -> dict[str, Any]:
+    return {"meeting": pack_places([at for at, _ in places], [port for _, port in places])}
+
+
+@contextlib.asynccontextmanager
+async def two(secret: bytes = b"s") -> AsyncIterator[tuple[Meeting, Meeting]]:
+    nodes = Meeting("t", 1, 0, 2, b"s"), Meeting("t", 1, 1, 2, secret)
+    for node, address in zip(nodes, (HERE, THERE), strict=True):
+        await node.open(address)
+    try:
+        yield nodes
+    finally:
+        for node in nodes:
+            node.close()
+
+
+@pytest.mark.usefixtures("patient")
+def test_nodes_that_reach_each_other_are_let_go() -> None:
+    async def meet() -> None:
+        async with two() as (one, other):
+            told = order((HERE, one.port), (THERE, other.port))
+            await asyncio.gather(one.reach(told), other.reach(told))
+
+    asyncio.run(meet())
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_port_that_is_refused_is_named() -> None:
+    async def meet() -> None:
+        async with two() as (one, other):
+            port = other.port
+            other.close()
+            await one.reach(order((HERE, one.port), (THERE, port)))
+
+    with pytest.raises(
+        PrepareError, match=r"node 1 \(127.0.0.2, port \d+\) cannot be reached.*allow TCP"
+    ):
+        asyncio.run(meet())
+
+
+def test_a_master_port_that_cannot_be_reached_is_named() -> None:
+    with socket.socket() as held:
+        held.bind((HERE, 0))
+        port = held.getsockname()[1]
+        with pytest.raises(PrepareError, match=rf"MASTER_PORT {port} of the leader.*Allow TCP"):
+            asyncio.run(probes.reach_master({"master_addr": HERE, "master_port": port}))
+
+
+@pytest.mark.usefixtures("patient")
+def test_full_packets_that_are_lost_are_told_from_a_closed_port() -> None:
+    async def swallow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(32)
+        await asyncio.sleep(30)
+
+    async def meet() -> None:
+        async with two() as (one, _):
+            server = await asyncio.start_server(swallow, THERE, 0)
+            port = server.sockets[0].getsockname()[1]
+            async with server:
+                await one.reach(order((HERE, one.port), (THERE, port)))
+
+    with pytest.raises(
+        PrepareError, match=r"64 kB do not get through: full packets are lost.*MTU of \d+"
+    ):
+        asyncio.run(meet())
+
+
+@pytest.mark.usefixtures("patient")
+def test_whoever_does_not_know_the_secret_gets_no_answer() -> None:
+    async def meet() -> None:
+        async with two(secret=b"another") as (one, other):
+            await one.reach(order((HERE, one.port), (THERE, other.port)))
+
+    with pytest.raises(PrepareError, match="hangs up"):
+        asyncio.run(meet())
+
+
+def test_nodes_of_one_machine_and_nodes_that_do_not_listen_are_not_asked() -> None:
+    async def meet() -> None:
+        node = Meeting("t", 1, 0, 3, b"s")
+        await node.open("127.0.0.1")
+        assert node.port is None
+        await node.reach(order(("127.0.0.1", None), ("127.0.0.1", None), ("10.255.255.1", None)))
+        await node.reach({})
+
+    asyncio.run(meet())
+
+
+@pytest.mark.parametrize("nodes", [2, 5, 16])
+def test_in_small_gangs_everybody_tries_everybody(nodes: int) -> None:
+    for rank in range(nodes):
+        assert others(rank, nodes) == [each for each in range(nodes) if each != rank]
+
+
+@pytest.mark.parametrize("nodes", [17, 100, 4096])
+def test_in_large_gangs_a_few_each_connect_all(nodes: int) -> None:
+    reached, edge = {0}, {0}
+    while edge:
+        edge = {other for rank in edge for other in others(rank, nodes)} - reached
+        reached |= edge
+    assert reached == set(range(nodes))
+    assert max(len(others(rank, nodes)) for rank in range(nodes)) <= 12
+
+
+# Real hosts
+
+
+@pytest.fixture
+def site(hosts: Any, flow_home: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    return Site(hosts, flow_home, monkeypatch)
+
+
+@contextlib.contextmanager
+def dropped(host: Any, rule: str) -> Iterator[None]:
+    """Has a host's kernel drop what this rule of nft fits, as a firewall does."""
+    table = "add table inet troubles; add chain inet troubles in { type filter hook input priority 0; }; "
+    done = host.exec(["nft", f"{table} add rule inet troubles in {rule} drop"])
+    assert done.returncode == 0, done.stderr
+    try:
+        yield
+    finally:
+        host.exec(["nft", "delete table inet troubles"])
+
+
+def test_a_firewall_between_two_nodes_is_found_before_the_start(site: Site) -> None:
+    last, other = site.hosts[2], site.hosts[1]
+    with dropped(last, f"ip saddr {other.address} tcp dport 1024-65535"):
+        gang = site.submit(shell("echo started"), nodes=3)
+        record = gang.end("failed")
+    assert f"({last.address}, port " in record.reason
+    assert "does not answer: a firewall drops what is sent there" in record.reason
+    assert "allow TCP between the nodes, ports " in record.reason
+    assert not list(gang.paths.logs.glob("*.out"))
+
+
+def test_packets_that_are_too_large_for_the_way_are_found_before_the_start(site: Site) -> None:
+    last, other = site.hosts[1], site.hosts[2]
+    with dropped(last, f"ip saddr {other.address} ip length > 1000"):
+        gang = site.submit(shell("echo started"), nodes=3)
+        record = gang.end("failed")
+    # Which of the two says it first is open.
+    assert any(f"({host.address}, port " in record.reason for host in (last, other))
+    assert "64 kB do not get through: full packets are lost on the way" in record.reason
