@@ -1,0 +1,50 @@
+"""Which programs start the processes of a gang themselves, and whether a command is one of theirs. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+MPI = (
+    "mpirun",
+    "mpiexec",
+    "mpiexec.hydra",
+    "mpiexec.openmpi",
+    "mpirun.openmpi",
+    "orterun",
+    "prterun",
+)
+ALL = (*MPI, "horovodrun", "deepspeed")
+DAEMONS = ("orted", "prted", "hydra_pmi_proxy", "hydra_bstrap_proxy")
+"""What `mpirun` starts on the other nodes: Open MPI 4 and 5, MPICH, Intel MPI."""
+_SHELLS = ("sh", "bash", "dash", "zsh")
+_WORD = re.compile(r"[^\s;&|()'\"`$]+")
+
+
+def starts_ranks(argv: Sequence[str]) -> bool:
+    """Whether a command starts the processes of the gang itself, so that it runs once.
+
+    That is one that names a launcher anywhere, and a script for a shell.
+    """
+    program = _name(argv[0])
+    if program in ALL or program.endswith(".sh"):
+        return True
+    if program in _SHELLS:
+        text = argv[2] if len(argv) > 2 and argv[1] == "-c" else None
+        if text is None:
+            return True
+        words = _WORD.findall(text)
+        return any(_name(word) in ALL or _name(word).endswith(".sh") for word in words)
+    return any(_name(word) in ALL for word in argv)
+
+
+def program(call: Mapping[str, Any]) -> str:
+    """The launcher that a call begins with: its own, or ours."""
+    if call["kind"] == "command" and starts_ranks(call["argv"]):
+        return _name(call["argv"][0])
+    return "mpirun"
+
+
+def _name(word: str) -> str:
+    return word.rpartition("/")[2]
