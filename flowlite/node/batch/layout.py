@@ -1,0 +1,120 @@
+"""Which task of a step runs where. Pure.
+
+A gang gives every node the same number of places (its workers). A step, one `srun`, has tasks on some or all nodes. The
+step that uses the whole gang gives task `n` to rank `n`, so that what a trainer computes from SLURM_PROCID and what
+`flow logs --rank` shows are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class LayoutError(ValueError):
+    """The step does not fit the gang; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a step asks for. None leaves it to the job.
+
+    Attributes:
+        within: Node ranks it may use, None for all.
+        cyclic: Tasks are dealt out one by one, rather than node after node.
+    """
+
+    nodes: int | None = None
+    tasks: int | None = None
+    per_node: int | None = None
+    within: tuple[int, ...] | None = None
+    cyclic: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One task of a step. `step_node` counts the nodes of the step, `node` those of the gang."""
+
+    id: int
+    node: int
+    step_node: int
+    local: int
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a step runs: its nodes, by their ranks in the gang, and how many tasks each has."""
+
+    nodes: tuple[int, ...]
+    counts: tuple[int, ...]
+    cyclic: bool = False
+
+    def tasks(self) -> list[Task]:
+        """All tasks, by their ids."""
+        if not self.cyclic:
+            order = [
+                (each, local) for each, count in enumerate(self.counts) for local in range(count)
+            ]
+        else:
+            order = [
+                (each, local)
+                for local in range(max(self.counts))
+                for each, count in enumerate(self.counts)
+                if local < count
+            ]
+        return [Task(i, self.nodes[each], each, local) for i, (each, local) in enumerate(order)]
+
+
+def per_node_of(nodes: int, tasks: int | None, per_node: int | None) -> list[int]:
+    """How many tasks of a job each of its nodes gets.
+
+    Raises:
+        LayoutError: There are fewer tasks than nodes, or more than `per_node` allows.
+    """
+    if tasks is None:
+        return [per_node or 1] * nodes
+    if tasks < nodes:
+        raise LayoutError(f"{tasks} tasks cannot run on {nodes} nodes; ask for {tasks} nodes")
+    if per_node is not None and tasks > nodes * per_node:
+        raise LayoutError(
+            f"{tasks} tasks do not fit on {nodes} nodes with {per_node} tasks each; "
+            "ask for more nodes, or for more tasks per node"
+        )
+    return _evenly(tasks, nodes)
+
+
+def place(wish: Wish, job: Sequence[int], busy: Sequence[int]) -> Placement:
+    """Where a step is to run.
+
+    Args:
+        job: Tasks of the job on each node.
+        busy: Tasks that run on each node just now; a step that needs few nodes takes the idlest.
+
+    Raises:
+        LayoutError: The step asks for more than there is.
+    """
+    allowed = list(range(len(job))) if wish.within is None else sorted(set(wish.within))
+    wanted = len(allowed) if wish.nodes is None else wish.nodes
+    if wish.tasks is not None:
+        if wish.nodes is None and wish.per_node:
+            wanted = min(wanted, -(-wish.tasks // wish.per_node))
+        wanted = min(wanted, wish.tasks)
+    if wanted > len(allowed):
+        raise LayoutError(f"{wanted} nodes are asked for, and there are {len(allowed)}")
+    chosen = sorted(sorted(allowed, key=lambda node: (busy[node], node))[:wanted])
+    if wish.tasks is not None:
+        if wish.per_node is not None and wish.tasks > wanted * wish.per_node:
+            raise LayoutError(
+                f"{wish.tasks} tasks do not fit on {wanted} nodes with {wish.per_node} tasks each"
+            )
+        counts = _evenly(wish.tasks, wanted)
+    elif wish.per_node is not None:
+        counts = [wish.per_node] * wanted
+    else:
+        counts = [job[node] for node in chosen]
+    return Placement(tuple(chosen), tuple(counts), wish.cyclic)
+
+
+def _evenly(tasks: int, nodes: int) -> list[int]:
+    each, more = divmod(tasks, nodes)
+    return [each + (number < more) for number in range(nodes)]

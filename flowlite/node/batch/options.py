@@ -1,0 +1,341 @@
+"""The options of `srun`, as far as a step over a gang can honour them; every other one is named. Pure.
+
+Three tables say what becomes of an option: those of a step, those that change nothing here (said once, on standard
+error), and those that are refused, since the step would do something else than was asked for.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from . import hostlist
+from .getopt import Option, OptionError, read
+from .layout import Wish
+
+_STEP = {
+    "chdir": Option("D"),
+    "distribution": Option("m"),
+    "error": Option("e"),
+    "exclude": Option("x"),
+    "export": Option(),
+    "input": Option("i"),
+    "jobid": Option(),
+    "kill-on-bad-exit": Option("K", "optional"),
+    "label": Option("l", "none"),
+    "mpi": Option(),
+    "nodelist": Option("w"),
+    "nodes": Option("N"),
+    "ntasks": Option("n"),
+    "ntasks-per-node": Option(),
+    "open-mode": Option(),
+    "output": Option("o"),
+    "relative": Option("r"),
+    "tasks-per-node": Option(),
+    "time": Option("t"),
+    "wait": Option("W"),
+}
+
+_NOTHING_TO_DO = {
+    "disable-status": Option("X", "none"),
+    "exact": Option("", "none"),
+    "exclusive": Option("", "optional"),
+    "immediate": Option("I", "optional"),
+    "job-name": Option("J"),
+    "mem": Option(),
+    "mem-per-cpu": Option(),
+    "overcommit": Option("O", "none"),
+    "overlap": Option("", "none"),
+    "oversubscribe": Option("s", "none"),
+    "quiet": Option("Q", "none"),
+    "quit-on-interrupt": Option("", "none"),
+    "threads": Option("T"),
+    "unbuffered": Option("u", "none"),
+    "verbose": Option("v", "none"),
+}
+"""What holds anyway, or asks for what the whole gang has been given: the steps of a script share its nodes."""
+
+_WITHOUT_EFFECT = {
+    **{
+        name: Option()
+        for name in (
+            *("accel-bind", "acctg-freq", "comment", "cpu-bind", "cpu-freq", "cpus-per-gpu"),
+            *("gpu-bind", "gpu-freq", "gpus-per-node", "gpus-per-socket", "gpus-per-task", "gres"),
+            *("gres-flags", "hint", "mail-type", "mail-user", "mem-bind", "mem-per-gpu", "mincpus"),
+            *("network", "ntasks-per-core", "ntasks-per-gpu", "ntasks-per-socket", "power"),
+            *("priority", "signal", "slurmd-debug", "sockets-per-node", "switches", "thread-spec"),
+            *("threads-per-core", "tmp", "wckey", "cores-per-socket", "msg-timeout"),
+        )
+    },
+    "account": Option("A"),
+    "core-spec": Option("S"),
+    "constraint": Option("C"),
+    "cpus-per-task": Option("c"),
+    "extra-node-info": Option("B"),
+    "gpus": Option("G"),
+    "licenses": Option("L"),
+    "nice": Option("", "optional"),
+    "no-kill": Option("k", "optional"),
+    "partition": Option("p"),
+    "profile": Option(),
+    "propagate": Option("", "optional"),
+    "qos": Option("q"),
+    "reservation": Option(),
+}
+
+_REFUSED = {
+    "bcast": ("", "optional", "put the program where all nodes find it"),
+    "begin": ("b", "needed", "the step starts when the script calls it"),
+    "clusters": ("M", "needed", "there is no other cluster here"),
+    "container": (
+        "",
+        "needed",
+        "name an image with #SBATCH --container-image, or flow run --image",
+    ),
+    "container-image": (
+        "",
+        "needed",
+        "a step runs in the image of the whole task: #SBATCH --container-image, or flow run --image",
+    ),
+    "container-mounts": ("", "needed", "name volumes with flow run --volume"),
+    "container-name": ("", "needed", "a step runs in the image of the whole task"),
+    "container-workdir": ("", "needed", "use --chdir"),
+    "dependency": ("d", "needed", "wait for the other step in the script"),
+    "epilog": ("", "needed", "run it in the script, behind srun"),
+    "gid": ("", "needed", "tasks run as the user of the gang"),
+    "het-group": ("", "needed", "a gang has nodes of one kind"),
+    "hold": ("H", "none", "nobody could release it"),
+    "multi-prog": ("", "none", "start a program that looks at SLURM_PROCID"),
+    "no-allocate": ("Z", "none", "there is no Slurm to pass by"),
+    "nodefile": ("F", "needed", "use --nodelist"),
+    "prolog": ("", "needed", "run it in the script, before srun"),
+    "pty": ("", "none", "for a terminal on a node: flow ssh TASK --node N"),
+    "task-epilog": ("", "needed", "run it in the task's own command"),
+    "task-prolog": ("", "needed", "run it in the task's own command"),
+    "test-only": ("", "none", "use flow run --dry-run"),
+    "uid": ("", "needed", "tasks run as the user of the gang"),
+}
+
+_TABLE: dict[str, Option] = {
+    **_STEP,
+    **_NOTHING_TO_DO,
+    **_WITHOUT_EFFECT,
+    **{name: Option(short, value) for name, (short, value, _) in _REFUSED.items()},
+}
+_MPI = "tasks do not find each other through PMI here: each would run alone; use distributed_mode='mpi'"
+_ALL_INPUT, _NO_INPUT = "all", "none"
+
+
+@dataclass(slots=True)
+class Step:
+    """One `srun` as it was asked for.
+
+    Attributes:
+        argv: The command of every task.
+        export: What tasks get of the script's environment: "ALL", "NONE", or names and NAME=VALUE behind "LIST".
+        input: "all", "none", or the id of the one task that reads standard input.
+        output, error: Files, with %-signs as Slurm has them; None for standard output and error of srun.
+        kill_on_bad_exit: Whether the first task that fails ends the others.
+        wait: Seconds that the other tasks have after the first one has ended; None for no limit.
+        limit: Longest run in seconds.
+        notes: What has no effect here.
+    """
+
+    argv: list[str] = field(default_factory=list)
+    wish: Wish = field(default_factory=Wish)
+    directory: str | None = None
+    export: tuple[str, ...] = ("ALL",)
+    input: str = _ALL_INPUT
+    output: str | None = None
+    error: str | None = None
+    append: bool = False
+    label: bool = False
+    kill_on_bad_exit: bool = True
+    wait: float | None = None
+    limit: float | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+def parse(
+    words: Sequence[str], names: Sequence[str], job: str, environment: Mapping[str, str]
+) -> Step:
+    """Reads a command line of `srun`.
+
+    Args:
+        names: What the nodes of the gang are called.
+        job: Its number.
+        environment: Of the caller: Slurm's variables for srun stand in for options that are not given.
+
+    Raises:
+        OptionError: It cannot be honoured; the text says what to do.
+    """
+    given, argv, unknown = read(words, _TABLE)
+    if unknown:
+        raise OptionError(f"srun has no option {unknown[0]}")
+    options = _from_environment(environment) | {each.name: each.value or "" for each in given}
+    for name, (_, _, advice) in _REFUSED.items():
+        if name in options:
+            raise OptionError(f"--{name} cannot be honoured on this gang: {advice}")
+    if not argv:
+        raise OptionError("no command to run")
+    if options.get("mpi", "none") not in ("none", "list"):
+        raise OptionError(f"--mpi={options['mpi']}: {_MPI}")
+    if options.get("jobid", job) != job:
+        raise OptionError(f"--jobid={options['jobid']}: this gang is job {job}, there is no other")
+    step = Step(argv=argv, wish=_wish(options, names), directory=options.get("chdir"))
+    without = sorted({f"--{each.name}" for each in given if each.name in _WITHOUT_EFFECT})
+    if without:
+        step.notes.append(
+            f"{', '.join(without)}: no effect on this gang, where all tasks of a node share what it has"
+        )
+    _streams(step, options)
+    step.kill_on_bad_exit = options.get("kill-on-bad-exit", "1") not in ("0", "no", "off")
+    step.wait = _number("wait", options) or None
+    step.limit = None
+    if "time" in options:
+        step.limit = seconds(options["time"])
+    export = options.get("export", "ALL")
+    step.export = (
+        (export.upper(),) if export.upper() in ("ALL", "NONE", "NIL") else ("LIST", export)
+    )
+    return step
+
+
+def refusals(words: Sequence[str]) -> list[str]:
+    """What of a command line of `srun` cannot be honoured, as far as that can be told before it runs."""
+    try:
+        given, _, unknown = read(words, _TABLE)
+    except OptionError as error:
+        return [str(error)]
+    found = [f"srun has no option {name}" for name in unknown]
+    for each in given:
+        if each.name in _REFUSED:
+            found.append(f"--{each.name} cannot be honoured: {_REFUSED[each.name][2]}")
+        elif each.name == "mpi" and each.value not in ("none", "list"):
+            found.append(f"--mpi={each.value}: {_MPI}")
+    return found
+
+
+def seconds(text: str) -> float | None:
+    """A time as Slurm writes it: minutes, M:S, H:M:S, D-H, D-H:M, D-H:M:S. None for no limit. Raises OptionError."""
+    if text.lower() in ("infinite", "unlimited", "-1"):
+        return None
+    days, dash, rest = text.rpartition("-")
+    parts = rest.split(":")
+    if not all(part.isdecimal() for part in [*parts, *([days] if dash else [])]) or len(parts) > 3:
+        raise OptionError(f"{text!r} is no time; write minutes, or D-HH:MM:SS")
+    numbers = [int(part) for part in parts]
+    if dash:
+        numbers += [0] * (3 - len(numbers))
+        total = int(days) * 86400 + numbers[0] * 3600 + numbers[1] * 60 + numbers[2]
+    elif len(numbers) == 3:
+        total = numbers[0] * 3600 + numbers[1] * 60 + numbers[2]
+    else:
+        total = numbers[0] * 60 + (numbers[1] if len(numbers) == 2 else 0)
+    return float(total) or None
+
+
+def signal_number(text: str) -> int:
+    """USR1, SIGUSR1 or 10. Raises OptionError."""
+    name = text.upper()
+    name = name if name.startswith("SIG") else f"SIG{name}"
+    if text.isdecimal() and int(text) in set(signal.Signals):
+        return int(text)
+    if name in signal.Signals.__members__:
+        return signal.Signals[name].value
+    raise OptionError(f"{text!r} is no signal")
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """What scripts export to speak to srun. SLURM_NTASKS and the like describe the job, which is the default anyway."""
+    names = {
+        "SLURM_EXPORT_ENV": "export",
+        "SLURM_KILL_BAD_EXIT": "kill-on-bad-exit",
+        "SLURM_MPI_TYPE": "mpi",
+        "SLURM_WAIT": "wait",
+    }
+    found = {option: environment[name] for name, option in names.items() if environment.get(name)}
+    if environment.get("SLURM_LABELIO", "0") not in ("0", ""):
+        found["label"] = ""
+    return found
+
+
+def _wish(options: Mapping[str, str], names: Sequence[str]) -> Wish:
+    nodes = options.get("nodes")
+    per_node = _number("ntasks-per-node", options) or _number("tasks-per-node", options)
+    return Wish(
+        nodes=_nodes(nodes) if nodes is not None else None,
+        tasks=_number("ntasks", options),
+        per_node=per_node,
+        within=_within(options, names),
+        cyclic=options.get("distribution", "block").split(":")[0].split(",")[0] == "cyclic",
+    )
+
+
+def _nodes(text: str) -> int:
+    """The least number of `4` or `2-4`."""
+    least, _, most = text.partition("-")
+    if not least.isdecimal() or not int(least) or (most and not most.isdecimal()):
+        raise OptionError(f"--nodes={text}: give a number, as in --nodes=2")
+    return int(least)
+
+
+def _within(options: Mapping[str, str], names: Sequence[str]) -> tuple[int, ...] | None:
+    if not {"nodelist", "exclude", "relative"} & set(options):
+        return None
+    allowed = list(range(len(names)))
+    if "nodelist" in options:
+        allowed = _ranks(options["nodelist"], names, "nodelist")
+    if "exclude" in options:
+        without = set(_ranks(options["exclude"], names, "exclude"))
+        allowed = [node for node in allowed if node not in without]
+    if "relative" in options:
+        first = _number("relative", options) or 0
+        allowed = [node for node in allowed if node >= first]
+    if not allowed:
+        raise OptionError("no node is left after --nodelist, --exclude and --relative")
+    return tuple(allowed)
+
+
+def _ranks(text: str, names: Sequence[str], option: str) -> list[int]:
+    try:
+        hosts = hostlist.expand(text)
+    except hostlist.HostlistError as error:
+        raise OptionError(f"--{option}={text}: {error}") from None
+    missing = [host for host in hosts if host not in names]
+    if missing:
+        raise OptionError(
+            f"--{option}={text}: {missing[0]} is no node of this gang; it has {', '.join(names)}"
+        )
+    return [names.index(host) for host in hosts]
+
+
+def _streams(step: Step, options: Mapping[str, str]) -> None:
+    step.label = "label" in options
+    step.append = options.get("open-mode", "t").startswith("a")
+    step.output = _file(options.get("output"))
+    step.error = _file(options.get("error"))
+    given = options.get("input", _ALL_INPUT)
+    if not (given in (_ALL_INPUT, _NO_INPUT) or given.isdecimal()):
+        raise OptionError(
+            f"--input={given}: give all, none, or the number of a task; use < for files"
+        )
+    step.input = given
+
+
+def _file(text: str | None) -> str | None:
+    if text is None or text == "all":
+        return None
+    if text.isdecimal():
+        raise OptionError(f"the output of task {text} alone cannot be had; give a file, or all")
+    return "/dev/null" if text == "none" else text
+
+
+def _number(name: str, options: Mapping[str, str]) -> int | None:
+    text = options.get(name)
+    if text is None:
+        return None
+    if not text.isdecimal():
+        raise OptionError(f"--{name}={text}: give a whole number")
+    return int(text)

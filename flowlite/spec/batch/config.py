@@ -1,0 +1,414 @@
+"""From a batch script to configurations: what each option becomes, and what is said of those that become nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from flowlite.errors import SpecError
+from flowlite.node.batch.getopt import OptionError
+from flowlite.node.batch.layout import LayoutError, per_node_of
+from flowlite.node.batch.options import seconds
+from flowlite.spec.batch import values
+from flowlite.spec.batch.look import look
+from flowlite.spec.batch.resources import Resources, resources_of
+from flowlite.spec.batch.script import BatchScript, Directive
+from flowlite.spec.batch.table import (
+    CLUSTER,
+    FILES,
+    KEYS,
+    OF_THE_QUEUE,
+    OF_THE_STEP,
+    REFUSED,
+)
+from flowlite.spec.task import TaskConfig
+
+SLURM, LOCAL = "slurm", "local"
+T = TypeVar("T")
+_GB_OF_MIB = 1.048576e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a script asks for.
+
+    Attributes:
+        configs: One configuration; of an array, one for each of its tasks.
+        notes: Sentences for the user: what has no effect, and what will not be there.
+        at_once: How many tasks of an array may run at a time; None for all.
+    """
+
+    configs: tuple[TaskConfig, ...]
+    notes: tuple[str, ...] = ()
+    at_once: int | None = None
+
+    @property
+    def is_array(self) -> bool:
+        """Whether the script asked for an array, be it of one task."""
+        batch = self.configs[0].batch or {}
+        return "SLURM_ARRAY_TASK_ID" in batch.get("variables", {})
+
+
+@dataclass(slots=True)
+class _Draft:
+    """What is put together while a script is read. `given` are options of the command line, which win."""
+
+    script: BatchScript
+    provider: str
+    given: Mapping[str, Any]
+    options: dict[str, Any] = field(default_factory=dict)
+    variables: dict[str, str] = field(default_factory=dict)
+    slurm: dict[str, Any] = field(default_factory=dict)
+    batch: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def on_slurm(self) -> bool:
+        return self.provider == SLURM
+
+    def pass_on(self, name: str, value: str | None) -> None:
+        """To the cluster, as it was written."""
+        line = f"--{name}" if value is None else f"--{name}={value}"
+        self.slurm.setdefault("sbatch", []).append(line)
+
+
+def read_batch(
+    path: str | Path,
+    options: Mapping[str, Any] | None = None,
+    *,
+    provider: str = LOCAL,
+    arguments: Sequence[str] = (),
+) -> Reading:
+    """Reads a batch script.
+
+    Args:
+        options: Options of `TaskConfig` that win over those of the script.
+        provider: Where it will run.
+        arguments: What the script itself gets.
+
+    Raises:
+        SpecError: It is no batch script, or asks for what cannot be had there; the message has file and line.
+    """
+    script = BatchScript.load(path)
+    draft = _Draft(script, provider, dict(options or {}))
+    found = script.values()
+    for name, directive in found.items():
+        _located(script, directive, lambda n=name, d=directive: _one(draft, n, d))  # type: ignore[misc]
+    _size(draft, found)
+    _name(draft, found)
+    draft.notes += [
+        f"{script.path}:{line}: this #SBATCH line is not read: {why}"
+        for line, why in script.passed_over
+    ]
+    if not draft.on_slurm:
+        draft.notes += [f"{script.path}: {sentence}" for sentence in look(script.text)]
+    _starts_where(draft)
+    return _reading(draft, found, arguments)
+
+
+def _one(draft: _Draft, name: str, directive: Directive) -> None:
+    """One option that stands for itself."""
+    value = directive.value
+    if name in REFUSED:
+        if not (draft.on_slurm and name in OF_THE_QUEUE):
+            where = " outside Slurm" if name in OF_THE_QUEUE else ""
+            why = REFUSED[name][2]
+            raise OptionError(f"--{name} cannot be honoured{where}: {why}; take the line out")
+        draft.pass_on(name, value)
+    elif name in FILES:
+        written = "" if value is None else f"={value}"
+        draft.notes.append(
+            f"--{name}{written}: the output is in `flow logs`, by node and rank; no file is written"
+        )
+    elif name in CLUSTER:
+        if not draft.on_slurm or name in OF_THE_STEP:
+            _without_meaning(draft, name, value)
+        elif name in ("requeue", "no-requeue"):
+            draft.slurm["requeue"] = name == "requeue"
+        elif name in KEYS:
+            draft.slurm[KEYS[name]] = True if value is None else value
+        else:
+            draft.pass_on(name, value)
+    elif name in _SINGLE:
+        _SINGLE[name](draft, value or "")
+
+
+def _without_meaning(draft: _Draft, name: str, value: str | None) -> None:
+    variable = {
+        "account": "SLURM_JOB_ACCOUNT",
+        "partition": "SLURM_JOB_PARTITION",
+        "qos": "SLURM_JOB_QOS",
+        "reservation": "SLURM_JOB_RESERVATION",
+    }.get(name)
+    if variable and value:
+        draft.variables[variable] = value
+    if name == "requeue":
+        draft.notes.append(
+            "--requeue: a task that is taken away starts again; see retries for failures"
+        )
+        return
+    written = "" if value is None else f"={value}"
+    where = "for a gang" if name in OF_THE_STEP else "outside Slurm"
+    draft.notes.append(f"--{name}{written} has no effect {where}")
+
+
+# Options that stand for themselves
+
+
+def _time(draft: _Draft, value: str) -> None:
+    limit = seconds(value)
+    if limit is not None:
+        draft.options["max_run_time_hours"] = limit / 3600
+
+
+def _chdir(draft: _Draft, value: str) -> None:
+    draft.options["workdir"] = os.path.abspath(value)
+
+
+def _export(draft: _Draft, value: str) -> None:
+    environment: dict[str, str] = {}
+    for word in values_of_export(value):
+        name, equals, text = word.partition("=")
+        if equals:
+            environment[name] = text
+        elif name.upper() == "ALL":
+            if draft.provider != LOCAL:
+                draft.notes.append(
+                    "--export=ALL: variables of this machine do not travel; name those that are needed: "
+                    "flow run --env NAME"
+                )
+        elif name.upper() not in ("NONE", "NIL"):
+            if name not in os.environ:
+                raise OptionError(f"--export={value}: {name} is not set here")
+            environment[name] = os.environ[name]
+    if environment:
+        draft.options["environment"] = environment
+
+
+def values_of_export(text: str) -> list[str]:
+    """`A=1,B,C='x,y'` at its commas, but not at those in quotes."""
+    lexer = shlex.shlex(text, posix=True)
+    lexer.whitespace, lexer.whitespace_split, lexer.commenters = ",", True, ""
+    try:
+        return list(lexer)
+    except ValueError as error:
+        raise OptionError(f"--export={text}: {error}") from None
+
+
+def _signal(draft: _Draft, value: str) -> None:
+    found = values.notice(value)
+    draft.batch["signal"] = {
+        "signal": found.signal,
+        "seconds": found.seconds,
+        "script": found.script,
+    }
+    if "time" not in draft.script.values():
+        draft.notes.append(f"--signal={value} has no effect without --time: nothing ends the task")
+
+
+def _image(draft: _Draft, value: str) -> None:
+    if draft.on_slurm:
+        draft.slurm |= {"container": "pyxis", "image": value}
+    else:
+        # Enroot writes the registry in front of a hash sign.
+        draft.options["image"] = value.removeprefix("docker://").replace("#", "/", 1)
+
+
+_SINGLE: dict[str, Callable[[_Draft, str], None]] = {
+    "chdir": _chdir,
+    "container-image": _image,
+    "export": _export,
+    "signal": _signal,
+    "time": _time,
+}
+
+
+# What follows from several options
+
+
+def _size(draft: _Draft, found: Mapping[str, Directive]) -> None:
+    """Nodes, tasks, and what they have."""
+    script, given = draft.script, draft.given
+    per_node, tasks = _tasks_per_node(script, found), _whole(script, found, "ntasks")
+    nodes = _num_nodes(draft, found, tasks, per_node)
+    per_gpu = _whole(script, found, "ntasks-per-gpu")
+    if per_gpu and not tasks and not per_node:
+        per_node = per_gpu * _in_file(script, lambda: resources_of(found, nodes, 1)).gpus or None
+    if "num_instances" in given and per_node is not None:
+        # As with sbatch, other nodes than the script's mean other tasks, too.
+        tasks = None
+    if isinstance(given.get("processes_per_node"), int):
+        tasks, per_node = None, int(given["processes_per_node"])
+    try:
+        counts = per_node_of(nodes, tasks, per_node)
+    except LayoutError as error:
+        raise SpecError(f"{script.path}: {error}") from None
+    draft.options |= {"num_instances": nodes, "processes_per_node": max(counts)}
+    draft.batch["counts"] = counts
+    if per_node is not None:
+        draft.variables["SLURM_NTASKS_PER_NODE"] = str(per_node)
+    wanted = _in_file(script, lambda: resources_of(found, nodes, max(counts)))
+    _resources(draft, wanted, found)
+
+
+def _num_nodes(
+    draft: _Draft, found: Mapping[str, Directive], tasks: int | None, per_node: int | None
+) -> int:
+    if "num_instances" in draft.given:
+        return int(draft.given["num_instances"])
+    if "nodes" in found:
+        asked = found["nodes"]
+        return _located(draft.script, asked, lambda: _nodes(draft, asked.value or ""))
+    # Enough for the tasks, as Slurm reckons.
+    return -(-tasks // per_node) if tasks and per_node else 1
+
+
+def _nodes(draft: _Draft, value: str) -> int:
+    least, most = values.most_nodes(value)
+    if most > least:
+        draft.notes.append(f"--nodes={value}: {least} are taken; for more: flow run -N {most}")
+    return least
+
+
+def _resources(draft: _Draft, wanted: Resources, found: Mapping[str, Directive]) -> None:
+    draft.variables |= wanted.variables
+    if draft.on_slurm:
+        if "gres" in found:
+            draft.slurm["gres"] = found["gres"].value
+        elif wanted.gpus and "gpu" not in draft.given:
+            draft.slurm["gpus_per_node"] = wanted.gpus_of_cluster
+        if "mem" in found:
+            draft.slurm["mem"] = found["mem"].value
+        elif wanted.memory_mib:
+            draft.slurm["mem"] = f"{wanted.memory_mib:.0f}M"
+    if wanted.others and not draft.on_slurm:
+        draft.notes.append(f"--gres={','.join(wanted.others)} has no effect outside Slurm")
+    _room(draft, wanted)
+    if wanted.gpus and "gpu" not in draft.given:
+        if wanted.gpu is not None:
+            draft.options["gpu"] = wanted.gpu
+        elif draft.provider == LOCAL:
+            draft.notes.append(
+                f"{wanted.gpus} GPUs for each node are asked for, of no model: the tasks run on the CPU; to give them "
+                f"GPUs of this machine, name the model: flow run --gpu h100:{wanted.gpus}"
+            )
+        elif not draft.on_slurm:
+            raise SpecError(
+                f"{draft.script.path}: it asks for {wanted.gpus} GPUs on each node and names no model that is known "
+                f"outside its cluster; say which: flow run --gpu h100:{wanted.gpus} {draft.script.path}"
+            )
+    if "gpus-per-task" in found and not draft.on_slurm:
+        draft.notes.append(
+            "--gpus-per-task: every task sees all GPUs of its node, and LOCAL_RANK is the index of its own"
+        )
+
+
+def _room(draft: _Draft, wanted: Resources) -> None:
+    """Cores and memory. This machine reserves none, so a script for larger ones is rehearsed here all the same."""
+    if draft.provider != LOCAL:
+        if wanted.cores:
+            draft.options["cpu"] = wanted.cores
+        if wanted.memory_mib and not draft.on_slurm:
+            draft.options["memory"] = round(wanted.memory_mib * _GB_OF_MIB, 3)
+    elif wanted.cores and wanted.cores > (os.cpu_count() or 1):
+        draft.notes.append(
+            f"{wanted.cores} cores are asked for on each node, and this machine has {os.cpu_count()} for all"
+        )
+
+
+def _name(draft: _Draft, found: Mapping[str, Directive]) -> None:
+    asked = found["job-name"].value if "job-name" in found else None
+    draft.variables["SLURM_JOB_NAME"] = asked or draft.script.path.name
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", asked or draft.script.path.stem).strip("-._")
+    draft.options["name"] = plain[:63].rstrip("-._") or "batch"
+
+
+def _starts_where(draft: _Draft) -> None:
+    remote = draft.provider not in (LOCAL, SLURM)
+    if remote and not {"workdir"} & {*draft.options, *draft.given}:
+        draft.notes.append(
+            "the script starts in the directory of the task on its nodes, where no file of this machine lies; "
+            "use absolute paths, or #SBATCH --chdir"
+        )
+
+
+# Put together
+
+
+def _reading(draft: _Draft, found: Mapping[str, Directive], arguments: Sequence[str]) -> Reading:
+    options = {**draft.options, **draft.given}
+    for name in ("environment", "volumes", "mounts"):
+        if name in draft.options and name in draft.given:
+            options[name] = {**draft.options[name], **draft.given[name]}
+    if draft.slurm:
+        options["slurm"] = {**draft.slurm, **(draft.given.get("slurm") or {})}
+    script = draft.script
+    batch = {
+        **draft.batch,
+        "script": script.text,
+        "arguments": list(arguments),
+        "variables": dict(draft.variables),
+        "cluster": draft.on_slurm,
+    }
+    command = (script.path.name, *arguments)
+    try:
+        config = TaskConfig(**{**options, "command": command})
+    except SpecError as error:
+        lines = str(error).splitlines()
+        raise SpecError("\n".join(f"{script.path}: {line}" for line in lines)) from None
+    notes = tuple(dict.fromkeys(draft.notes))
+    if "array" not in found:
+        return Reading((config.with_batch(batch),), notes)
+    asked = _located(script, found["array"], lambda: values.array(found["array"].value or ""))
+    number = str(1_000_000 + secrets.randbelow(9_000_000))
+    configs = tuple(
+        config.replace(name=f"{str(config.name)[:52]}-{element}").with_batch(
+            {**batch, "variables": {**draft.variables, **_of_element(asked, element, number)}}
+        )
+        for element in asked.ids
+    )
+    return Reading(configs, notes, asked.at_once)
+
+
+def _of_element(asked: values.Array, element: int, number: str) -> dict[str, str]:
+    """What tells a task of an array from the others."""
+    return {
+        "SLURM_ARRAY_JOB_ID": number,
+        "SLURM_ARRAY_TASK_COUNT": str(len(asked.ids)),
+        "SLURM_ARRAY_TASK_ID": str(element),
+        "SLURM_ARRAY_TASK_MAX": str(asked.ids[-1]),
+        "SLURM_ARRAY_TASK_MIN": str(asked.ids[0]),
+        "SLURM_ARRAY_TASK_STEP": str(asked.step),
+    }
+
+
+def _whole(script: BatchScript, found: Mapping[str, Directive], name: str) -> int | None:
+    if name not in found:
+        return None
+    return _located(script, found[name], lambda: values.whole(name, found[name].value or ""))
+
+
+def _tasks_per_node(script: BatchScript, found: Mapping[str, Directive]) -> int | None:
+    names = ("ntasks-per-node", "tasks-per-node")
+    return next((n for name in names if (n := _whole(script, found, name))), None)
+
+
+def _located(script: BatchScript, directive: Directive, do: Callable[[], T]) -> T:
+    """Does something with an option; an error gets its place in the file."""
+    try:
+        return do()
+    except OptionError as error:
+        raise SpecError(f"{script.path}:{directive.line}: {error}") from None
+
+
+def _in_file(script: BatchScript, do: Callable[[], T]) -> T:
+    try:
+        return do()
+    except OptionError as error:
+        raise SpecError(f"{script.path}: {error}") from None

@@ -1,0 +1,57 @@
+"""What a batch script calls that will not be there, or not do what it does under Slurm: found before anything runs.
+
+A look, not a parse: a shell can hide anything from it. What it does not see is said when it happens.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+
+from flowlite.node.batch.options import refusals
+
+_MISSING = (
+    *("sbatch", "salloc", "sattach", "sbcast", "scancel", "sinfo", "squeue", "sacct", "sstat"),
+    *("sprio", "sreport", "strigger"),
+)
+_BEFORE = r"(?:^|[;&|(]|\$\(|`|\b(?:then|do|else|exec|time|nohup|if|while|!)\s)\s*"
+_SRUN = re.compile(_BEFORE + r"srun\s+(.*)")
+_ABSENT = re.compile(_BEFORE + rf"({'|'.join(_MISSING)})\b")
+_MPI = re.compile(_BEFORE + r"(mpirun|mpiexec|horovodrun)\b")
+
+
+def look(text: str) -> list[str]:
+    """Sentences, each with the line it is about."""
+    found = []
+    for number, line in _lines(text):
+        for match in _SRUN.finditer(line):
+            found += [f"line {number}: srun: {why}" for why in _refused(match[1])]
+        if absent := _ABSENT.search(line):
+            found.append(f"line {number}: {absent[1]} is not there outside Slurm")
+        if mpi := _MPI.search(line):
+            found.append(
+                f"line {number}: {mpi[1]} knows the nodes only under distributed_mode='mpi'; here it starts "
+                "processes on node 0 alone"
+            )
+    return found
+
+
+def _refused(words: str) -> list[str]:
+    try:
+        return refusals(shlex.split(words, comments=True))
+    except ValueError:
+        return []
+
+
+def _lines(text: str) -> Iterator[tuple[int, str]]:
+    """Lines of code, those that go on put together; comments and what is printed left out."""
+    whole, first = "", 0
+    for number, line in enumerate(text.split("\n"), 1):
+        first = first or number
+        whole += line.removesuffix("\\")
+        if line.endswith("\\"):
+            continue
+        if whole.strip() and not whole.lstrip().startswith(("#", "echo ", "printf ")):
+            yield first, whole.strip()
+        whole, first = "", 0

@@ -1,0 +1,129 @@
+"""GPUs, cores and memory of each node, as the many options of sbatch ask for them. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from flowlite.errors import SpecError
+from flowlite.node.batch.getopt import OptionError
+from flowlite.spec.batch import values
+from flowlite.spec.batch.script import Directive
+from flowlite.spec.gpu import GpuRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What each node is to have.
+
+    Attributes:
+        gpus: How many GPUs.
+        gpus_of_cluster: The same in the words of the cluster: `h100:4`, or `4`.
+        gpu: The same as a GPU string, None where the script names no model that is known.
+        others: Generic resources that are no GPUs.
+        variables: What the script is told of all that.
+    """
+
+    gpus: int
+    gpus_of_cluster: str
+    gpu: str | None
+    cores: int
+    memory_mib: float
+    others: tuple[str, ...]
+    variables: Mapping[str, str]
+
+
+def resources_of(found: Mapping[str, Directive], nodes: int, per_node: int) -> Resources:
+    """What a script asks for.
+
+    Args:
+        found: Its options by name.
+        per_node: Tasks on the fullest node.
+
+    Raises:
+        OptionError: A value cannot be read, or does not divide.
+    """
+    text = {name: directive.value or "" for name, directive in found.items()}
+    gpus, others = _gpus(text, nodes, per_node)
+    count = gpus.count if gpus else 0
+    cpus = values.whole("cpus-per-task", text["cpus-per-task"]) if "cpus-per-task" in text else 0
+    cores = cpus * per_node
+    if not cores and "cpus-per-gpu" in text:
+        cores = values.whole("cpus-per-gpu", text["cpus-per-gpu"]) * count
+    memory = _memory(text, count, cores or per_node)
+    return Resources(
+        gpus=count,
+        gpus_of_cluster=f"{gpus.kind}:{count}" if gpus and gpus.kind else str(count or ""),
+        gpu=_model(gpus) if gpus else None,
+        cores=cores,
+        memory_mib=memory,
+        others=tuple(others),
+        variables=_variables(text, count, cpus, memory),
+    )
+
+
+def _gpus(
+    text: Mapping[str, str], nodes: int, per_node: int
+) -> tuple[values.Gpus | None, list[str]]:
+    found, others = values.gres(text["gres"]) if "gres" in text else (None, [])
+    if "gpus-per-node" in text:
+        found = values.gpus("gpus-per-node", text["gpus-per-node"])
+    elif "gpus-per-task" in text:
+        each = values.gpus("gpus-per-task", text["gpus-per-task"])
+        found = values.Gpus(each.count * per_node, each.kind)
+    elif "gpus" in text:
+        every = values.gpus("gpus", text["gpus"])
+        if every.count % nodes:
+            raise OptionError(
+                f"--gpus={text['gpus']}: {every.count} GPUs cannot be dealt out to {nodes} nodes evenly"
+            )
+        found = values.Gpus(every.count // nodes, every.kind)
+    elif "ntasks-per-gpu" in text and found is None:
+        each_gpu = values.whole("ntasks-per-gpu", text["ntasks-per-gpu"])
+        found = values.Gpus(-(-per_node // each_gpu))
+    return (found if found and found.count else None), others
+
+
+def _model(gpus: values.Gpus) -> str | None:
+    """A type of a cluster as a model that is known anywhere: `nvidia_h100_80gb_hbm3`, `a100_80gb`, `H100`."""
+    words = [word for word in re.split(r"[^a-z0-9]+", gpus.kind.lower()) if word]
+    for word in words:
+        try:
+            found = GpuRequest(word, gpus.count)
+        except SpecError:
+            continue
+        for memory in (w.removesuffix("gb") for w in words if re.fullmatch(r"\d+gb", w)):
+            try:
+                return str(GpuRequest(word, gpus.count, int(memory)))
+            except SpecError:
+                continue
+        return str(found)
+    return None
+
+
+def _memory(text: Mapping[str, str], gpus: int, cpus: int) -> float:
+    """MiB on each node; 0 if nothing is asked for, or all there is."""
+    if "mem" in text:
+        return values.mebibytes("mem", text["mem"])
+    if "mem-per-cpu" in text:
+        return values.mebibytes("mem-per-cpu", text["mem-per-cpu"]) * cpus
+    if "mem-per-gpu" in text:
+        return values.mebibytes("mem-per-gpu", text["mem-per-gpu"]) * gpus
+    return 0.0
+
+
+def _variables(text: Mapping[str, str], gpus: int, cpus: int, memory: float) -> dict[str, str]:
+    found = {}
+    if cpus:
+        found["SLURM_CPUS_PER_TASK"] = str(cpus)
+    if gpus:
+        found["SLURM_GPUS_ON_NODE"] = str(gpus)
+    for option in ("cpus-per-gpu", "gpus", "gpus-per-node", "gpus-per-task"):
+        if option in text:
+            found[f"SLURM_{option.replace('-', '_').upper()}"] = text[option]
+    if "mem" in text and memory:
+        found["SLURM_MEM_PER_NODE"] = str(int(memory))
+    if "mem-per-cpu" in text:
+        found["SLURM_MEM_PER_CPU"] = str(int(values.mebibytes("mem-per-cpu", text["mem-per-cpu"])))
+    return found

@@ -1,0 +1,140 @@
+"""Every option of sbatch (22.05 to 24.11), with what becomes of it. What is not here does not exist."""
+
+from __future__ import annotations
+
+from flowlite.node.batch.getopt import Option
+
+HONOURED: dict[str, Option] = {
+    "array": Option("a"),
+    "chdir": Option("D"),
+    "container-image": Option(),
+    "cpus-per-gpu": Option(),
+    "cpus-per-task": Option("c"),
+    "export": Option(),
+    "gpus": Option("G"),
+    "gpus-per-node": Option(),
+    "gpus-per-task": Option(),
+    "gres": Option(),
+    "job-name": Option("J"),
+    "mem": Option(),
+    "mem-per-cpu": Option(),
+    "mem-per-gpu": Option(),
+    "nodes": Option("N"),
+    "ntasks": Option("n"),
+    "ntasks-per-gpu": Option(),
+    "ntasks-per-node": Option(),
+    "signal": Option(),
+    "tasks-per-node": Option(),
+    "time": Option("t"),
+}
+"""They become options of the task, or variables of the script."""
+
+HOLDS: dict[str, Option] = {
+    "ignore-pbs": Option("", "none"),
+    "kill-on-invalid-dep": Option(),
+    "parsable": Option("", "none"),
+    "quiet": Option("Q", "none"),
+    "verbose": Option("v", "none"),
+    "wait": Option("W", "none"),
+    "wait-all-nodes": Option(),
+}
+"""They ask for what a gang has anyway, or for how sbatch itself behaves."""
+
+FILES: dict[str, Option] = {
+    "error": Option("e"),
+    "open-mode": Option(),
+    "output": Option("o"),
+}
+"""Where output goes: `flow logs` has it."""
+
+REFUSED: dict[str, tuple[str, str, str]] = {
+    "begin": ("b", "needed", "it would start at once"),
+    "deadline": ("", "needed", "nothing would end it then; use --time"),
+    "dependency": ("d", "needed", "it would start before the job it depends on has ended"),
+    "export-file": (
+        "",
+        "needed",
+        "its variables would be missing; use --export, or flow run --env",
+    ),
+    "gid": ("", "needed", "it would run with another group"),
+    "hold": ("H", "none", "it would start at once"),
+    "input": ("i", "needed", "the script would read nothing; let it read the file itself"),
+    "nodefile": ("F", "needed", "it would run on other nodes"),
+    "test-only": ("", "none", "it would run; use flow run --dry-run"),
+    "uid": ("", "needed", "it would run as somebody else"),
+    "wrap": ("", "needed", "a script wraps nothing"),
+}
+"""The script would do something else than was asked for: (short name, value, why)."""
+
+OF_THE_QUEUE = frozenset({"begin", "deadline", "dependency", "hold"})
+"""Of those, what the queue of a cluster can do."""
+
+OF_THE_STEP = frozenset(
+    {"comment", "cores-per-socket", "distribution", "extra-node-info", "mincpus", "ntasks-per-core"}
+    | {"ntasks-per-socket", "overcommit", "threads-per-core", "tres-per-task"}
+)
+"""What not even a cluster can do for a gang, with one task of Slurm on each node, and found by its comment."""
+
+KEYS: dict[str, str] = {
+    "account": "account",
+    "constraint": "constraint",
+    "exclude": "exclude",
+    "exclusive": "exclusive",
+    "nodelist": "nodelist",
+    "partition": "partition",
+    "qos": "qos",
+    "reservation": "reservation",
+}
+"""Options of a cluster that have a name of their own among the settings of the Slurm provider."""
+
+CLUSTER: dict[str, Option] = {
+    **{
+        name: Option()
+        for name in (
+            *("acctg-freq", "batch", "bb", "bbf", "cluster-constraint", "comment", "container"),
+            *("container-id", "container-mounts", "container-mount-home", "container-name"),
+            *("container-save", "container-workdir", "container-writable"),
+            *("cores-per-socket", "cpu-freq", "delay-boot", "gpu-bind", "gpu-freq"),
+            *("gpus-per-socket", "gres-flags", "hint", "mail-type", "mail-user", "mcs-label"),
+            *("mem-bind", "mincpus", "network", "ntasks-per-core", "ntasks-per-socket", "power"),
+            *("prefer", "priority", "profile", "reservation", "segment", "sockets-per-node"),
+            *("switches", "thread-spec", "threads-per-core", "time-min", "tmp", "tres-bind"),
+            *("tres-per-task", "wckey"),
+        )
+    },
+    "account": Option("A"),
+    "clusters": Option("M"),
+    "constraint": Option("C"),
+    "contiguous": Option("", "none"),
+    "core-spec": Option("S"),
+    "distribution": Option("m"),
+    "exclude": Option("x"),
+    "exclusive": Option("", "optional"),
+    "extra-node-info": Option("B"),
+    "get-user-env": Option("", "optional"),
+    "licenses": Option("L"),
+    "nice": Option("", "optional"),
+    "no-kill": Option("k", "optional"),
+    "no-requeue": Option("", "none"),
+    "nodelist": Option("w"),
+    "overcommit": Option("O", "none"),
+    "oversubscribe": Option("s", "optional"),
+    "partition": Option("p"),
+    "propagate": Option("", "optional"),
+    "qos": Option("q"),
+    "reboot": Option("", "none"),
+    "requeue": Option("", "none"),
+    "spread-job": Option("", "none"),
+    "use-min-nodes": Option("", "none"),
+}
+"""They mean something to a cluster, and to nobody else."""
+
+
+TABLE: dict[str, Option] = {
+    **HONOURED,
+    **HOLDS,
+    **FILES,
+    **CLUSTER,
+    **{name: Option(short, value) for name, (short, value, _) in REFUSED.items()},
+}
+LONG = sorted(TABLE)

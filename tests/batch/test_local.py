@@ -1,0 +1,247 @@
+"""Batch scripts on this machine: what the guides' scripts do, and what `srun` promises."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flowlite.client import Flow
+from tests.batch.conftest import FLOW, Run
+from tests.helpers import assert_no_process_left, eventually
+
+# As in the OpenCLIP guide: four tasks on each node, addresses by scontrol, the project's directory as PYTHONPATH.
+CLIP = """\
+#!/bin/bash -x
+#SBATCH --nodes=2
+#SBATCH --gres=gpu:2
+#SBATCH --ntasks-per-node=2
+#SBATCH --cpus-per-task=6
+#SBATCH --wait-all-nodes=1
+#SBATCH --job-name=clip_vit
+#SBATCH --account=ACCOUNT_NAME
+#SBATCH --partition=PARTITION_NAME
+#SBATCH --time=1-00:00:00
+#SBATCH --output=logs/slurm-%j.out
+#SBATCH --error=logs/slurm-%j.err
+eval "$(./conda shell.bash hook)"
+conda activate open_clip
+export MASTER_PORT={port}
+export OMP_NUM_THREADS=1
+
+master_addr=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+export MASTER_ADDR=$master_addr
+echo "Number of nodes: $SLURM_JOB_NUM_NODES"
+echo "Tasks per node: $SLURM_NTASKS_PER_NODE"
+cd open_clip
+export PYTHONPATH="$PYTHONPATH:$PWD/src"
+srun --cpu_bind=v --accel-bind=gn python -u src/train.py \\
+    --train-data "/data/{{00000..41455}}.tar" \\
+    --lr 5e-4 \\
+    --name "vit-$CONDA_DEFAULT_ENV" \\
+    --local-loss \\
+    --gather-with-grad
+"""
+
+
+def free_port() -> int:
+    import socket
+
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def texts(out: str) -> list[str]:
+    """Lines of the log without their labels, sorted."""
+    return sorted(re.sub(r"^\[Node \d+\] \[[\d:]+\] ", "", line) for line in out.splitlines())
+
+
+def test_the_guides_script_trains(run: Run) -> None:
+    port = free_port()
+    done = run(CLIP.format(port=port))
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = texts(done.stdout)
+    assert [line for line in said if line.startswith("rank ")] == [
+        f"rank {rank} local {rank % 2} world 4 sum 10 lr 0.0005" for rank in range(4)
+    ]
+    assert said.count(f"master 127.0.0.1:{port} rest 4") == 4
+    assert "Number of nodes: 2" in said
+    assert "Tasks per node: 2" in said
+    # Each rank's output is its own: by node, and by rank.
+    assert re.search(r"\[Node 1\] \[[\d:]+\] rank 3 ", done.stdout)
+    for word in ("--output=logs", "--account=ACCOUNT_NAME", "no model"):
+        assert word in done.stderr
+    logs = Flow().get_task("clip_vit").logs(rank=2)
+    assert [line.text for line in logs if line.text.startswith("rank")] == [
+        "rank 2 local 0 world 4 sum 10 lr 0.0005"
+    ]
+
+
+SEMANTICS = r"""#!/bin/bash
+#SBATCH --nodes=2 --ntasks-per-node=2
+echo "args: $1/$2 rank: ${RANK-none} procid: $SLURM_PROCID"
+echo "labelled: $(srun -l sh -c 'echo t$SLURM_PROCID' | sort | tr '\n' ' ')"
+echo "captured: $(srun -N1 -n1 sh -c 'echo $SLURM_NTASKS $WORLD_SIZE')"
+second=$(scontrol show hostnames | sed -n 2p)
+echo "second: $(srun -w $second -n1 sh -c 'echo $SLURMD_NODENAME $SLURM_NODEID $FLOW_NODE_RANK')" = $second
+echo "input: $(printf 'one\ntwo\n' | srun -n2 sh -c 'wc -l' | tr -d ' ' | tr '\n' ' ')"
+export NEW=given; unset GONE
+echo "export: $(srun -n1 sh -c 'echo $NEW'), $(srun -n1 --export=NONE sh -c 'echo ${NEW-none}')"
+echo "torchrun: $(srun --ntasks-per-node=1 sh -c 'echo $SLURM_NODEID/$SLURM_NNODES' | sort | tr '\n' ' ')"
+cd /; echo "cwd: $(srun -n1 pwd)"
+srun -n4 sh -c 'test $SLURM_PROCID != 2 || exit 7; sleep 600'
+echo "failed: $?"
+srun -K0 -n4 sh -c 'test $SLURM_PROCID != 2 || exit 7; exit 0'
+echo "independent: $?"
+srun -n1 sh -c 'kill -9 $$'
+echo "killed: $?"
+srun -n1 /does/not/exist
+echo "missing: $?"
+srun --pty bash
+echo "refused: $?"
+srun -o "$OUT/out-%t.txt" sh -c 'echo file $SLURM_PROCID'
+srun -n2 -o "$OUT/all.txt" echo same
+cat "$OUT"/out-*.txt | tr '\n' ' '; wc -l < "$OUT/all.txt"
+srun -n1 sh -c "yes | head -c 3000000" | wc -c
+srun -m cyclic sh -c 'echo cyclic $SLURM_PROCID@$SLURM_NODEID' | sort | tr '\n' ' '; echo
+srun -t 0:01 -n1 sleep 600
+echo "limit: $?"
+sleep 0.1 & srun -n1 true & srun -n1 true & wait
+echo "steps: $(srun -n1 sh -c 'test $SLURM_STEP_ID -ge 18 && echo counted')"
+exit 5
+"""
+
+
+def test_what_srun_promises(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OUT", str(tmp_path))
+    monkeypatch.setenv("GONE", "1")
+    done = run(SEMANTICS, "--env", "OUT", arguments=("a b", "c"))
+    said = texts(done.stdout)
+    for line in (
+        "args: a b/c rank: none procid: 0",
+        "labelled: 0: t0 1: t1 2: t2 3: t3 ",
+        "captured: 1 1",
+        "second: 127.0.0.2 0 1 = 127.0.0.2",
+        "input: 2 2 ",
+        "export: given, none",
+        "torchrun: 0/2 1/2 ",
+        "cwd: /",
+        "failed: 7",
+        "independent: 7",
+        "killed: 137",
+        "missing: 127",
+        "refused: 1",
+        "file 0 file 1 file 2 file 3 2",
+        "3000000",
+        "cyclic 0@0 cyclic 1@1 cyclic 2@0 cyclic 3@1 ",
+        "limit: 1",
+        "steps: counted",
+    ):
+        assert line in said, (line, done.stdout, done.stderr)
+    assert any("task 2: Exited with exit code 7" in line for line in said)
+    assert done.returncode == 1
+    assert "exited with 5" in done.stderr
+
+
+def test_a_script_that_is_cancelled_leaves_nothing(project: Path, flow_home: Path) -> None:
+    (project / "job.sbatch").write_text(
+        '#!/bin/bash\n#SBATCH --nodes=2\nsrun sh -c \'trap "echo task $SLURM_PROCID saves; exit 0" TERM; '
+        "echo up; while :; do sleep 0.1; done'\n"
+    )
+    subprocess.run(
+        [*FLOW, "run", "--detach", "job.sbatch"], cwd=project, check=True, capture_output=True
+    )
+    task = Flow().get_task("job")
+    eventually(lambda: [line.text for line in task.logs()].count("up") == 2, timeout=60)
+    task.cancel()
+    task.wait(60)
+    assert str(task.status) == "cancelled"
+    said = [line.text for line in task.logs()]
+    assert sorted(line for line in said if "saves" in line) == ["task 0 saves", "task 1 saves"]
+    assert_no_process_left(task.id)
+
+
+def test_a_rank_that_is_killed_ends_the_step_and_is_named(project: Path, flow_home: Path) -> None:
+    (project / "job.sbatch").write_text(
+        "#!/bin/bash\n#SBATCH --nodes=2\nset -e\n"
+        "srun sh -c 'test $SLURM_PROCID = 1 && kill -9 $PPID; exec sleep 600'\n"
+    )
+    done = subprocess.run(
+        [*FLOW, "run", "job.sbatch"],
+        cwd=project,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+    assert done.returncode == 1
+    assert "rank 1" in done.stderr
+    assert "SIGKILL" in done.stderr
+    assert_no_process_left(Flow().get_task("job").id)
+
+
+SIGNALS = r"""#!/bin/bash
+#SBATCH --nodes=2 --time=1-0 --signal=B:USR1@86390
+trap 'warned=yes' USR1
+srun sh -c 'trap "echo task $SLURM_PROCID warned; exit 0" USR2; touch up.$SLURM_PROCID; while :; do sleep 0.1; done' &
+until [ -e up.0 ] && [ -e up.1 ]; do sleep 0.1; done
+kill -USR2 $!
+until wait $!; do :; done
+until [ "$warned" ]; do sleep 0.1; done
+echo script warned
+"""
+
+
+def test_signals_reach_the_script_and_its_tasks(run: Run) -> None:
+    """`#SBATCH --signal`, some time before the longest run is over; and what the script sends to its srun."""
+    done = run(SIGNALS)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert texts(done.stdout) == ["script warned", "task 0 warned", "task 1 warned"]
+
+
+def test_a_restarted_job_knows_it(project: Path, run: Run) -> None:
+    done = run(
+        "#!/bin/bash\n#SBATCH -N1\necho restart ${SLURM_RESTART_COUNT-0} of $SLURM_JOB_ID\n"
+        "test $SLURM_RESTART_COUNT\n",
+        "--retries",
+        "1",
+    )
+    assert done.returncode == 0, done.stderr
+    first, second = [line.split() for line in texts(done.stdout) if line.startswith("restart")]
+    assert (first[1], second[1]) == ("0", "1")
+    assert first[3] == second[3]
+
+
+def test_a_dry_run_names_what_has_no_effect(run: Run) -> None:
+    done = run(CLIP.format(port=1), "--dry-run")
+    assert done.returncode == 0
+    assert "2 × this machine" in done.stdout
+    assert "--partition=PARTITION_NAME has no effect outside Slurm" in done.stderr
+
+
+def test_mistakes_are_found_before_anything_starts(run: Run) -> None:
+    done = run("#!/bin/bash\n#SBATCH --dependency=afterok:3\ntrue\n")
+    assert done.returncode == 2
+    assert "job.sbatch:2: --dependency cannot be honoured outside Slurm" in done.stderr
+    done = run("#!/bin/bash\n#SBATCH -N1\ntrue\n", "--manual")
+    assert done.returncode == 2
+    assert "--manual does not go with a batch script" in done.stderr
+
+
+def test_from_python_and_in_python(
+    project: Path, flow_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The interpreter of the first line runs it."""
+    (project / "job.sbatch").write_text(
+        f"#!{sys.executable} -u\n#SBATCH -n2\nimport os, subprocess\n"
+        "assert os.environ['SLURM_JOB_ID'].isdecimal()\n"
+        "raise SystemExit(subprocess.call(['srun', 'sh', '-c', 'echo hello $SLURM_PROCID']))\n"
+    )
+    monkeypatch.chdir(project)
+    task = Flow().run("job.sbatch", wait=True)
+    assert task.exception() is None
+    assert sorted(line.text for line in task.logs()) == ["hello 0", "hello 1"]
