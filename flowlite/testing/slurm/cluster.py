@@ -1,0 +1,251 @@
+"""A real Slurm on test hosts: `with SlurmCluster(4) as slurm:`.
+
+The first host is the head and the login node that SSH leads to; the others run jobs. The laptop can be a login node,
+too (`login_environment`), for a client that runs Slurm's commands itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from flowlite.testing.hosts import Cluster, Host
+from flowlite.testing.hosts import why_not as why_no_hosts
+from flowlite.testing.hosts.root import PATH, USER
+from flowlite.testing.slurm import configuration, scripts
+from flowlite.testing.slurm.operations import Operations
+
+TOOLS = ("slurmctld", "slurmd", "slurmdbd", "munged", "mariadbd", "sbatch", "srun", "sacct")
+KEY = "munge.key"
+Value = TypeVar("Value")
+
+
+def why_not() -> str:
+    """The reason why there can be no Slurm here; "" if there can."""
+    if reason := why_no_hosts():
+        return reason
+    missing = [tool for tool in TOOLS if shutil.which(tool, path=PATH) is None]
+    if missing:
+        return (
+            f"a Slurm to test with needs {', '.join(missing)} (Debian: apt install --no-install-recommends "
+            "slurm-wlm slurmdbd munge mariadb-server)"
+        )
+    return ""
+
+
+class SlurmCluster(Operations):
+    """A Slurm that is up on entering and gone on leaving.
+
+    Args:
+        count: How many nodes run jobs, beside the head.
+        options: As of `Cluster`.
+
+    Attributes:
+        hosts: The hosts it consists of, for whoever wants to harm them.
+    """
+
+    def __init__(self, count: int = 4, **options: Any) -> None:
+        if reason := why_not():
+            raise RuntimeError(reason)
+        self.hosts = Cluster(count + 1, **{"user": USER, **options})
+        try:
+            self._begin()
+        except BaseException:
+            self.close()
+            raise
+
+    @classmethod
+    def attach(cls, directory: Path) -> Self:
+        """One that is up already, by its directory."""
+        self = cls.__new__(cls)
+        self.hosts = Cluster.attach(directory)
+        return self
+
+    @property
+    def head(self) -> Host:
+        """Controls, and is the login node."""
+        return self.hosts[0]
+
+    @property
+    def nodes(self) -> Sequence[Host]:
+        """Run the jobs."""
+        return list(self.hosts)[1:]
+
+    @property
+    def directory(self) -> Path:
+        """Where all of it lies on this machine."""
+        return self.hosts.directory
+
+    @property
+    def shared(self) -> Path:
+        """A directory that the laptop and all hosts have at the same place."""
+        return self.hosts.shared
+
+    @property
+    def login(self) -> str:
+        """What goes behind `login =` in a configuration on the laptop."""
+        return f"{USER}@{self.head.name}"
+
+    def login_environment(self) -> dict[str, str]:
+        """Variables with which the laptop is a login node: its user is root, whose home the nodes have, too."""
+        return {
+            **self.hosts.client_environment(),
+            "SLURM_CONF": str(self.directory / "slurm.conf"),
+            "HOME": str(self.shared / "home"),
+        }
+
+    @contextmanager
+    def enter_laptop(self) -> Iterator[None]:
+        """This thread, and what it starts, is on the laptop meanwhile."""
+        with self.hosts.enter_laptop():
+            yield
+
+    def hide_nodes(self) -> None:
+        """The laptop reaches the head only, as it is with most clusters."""
+        for host in self.nodes:
+            host.partition(self.hosts.laptop)
+
+    def show_nodes(self) -> None:
+        """The opposite."""
+        for host in self.nodes:
+            if host.alive:
+                host.heal()
+
+    def run(self, *argv: str, user: str = "root", input: str | None = None) -> str:
+        """Runs a command on the login node and returns what it printed. Raises RuntimeError if it fails."""
+        done = self.head.exec(argv, user=user, input=input)
+        if done.returncode != 0:
+            raise RuntimeError(f"{' '.join(argv)}: {done.stderr.strip() or done.stdout.strip()}")
+        return done.stdout
+
+    def close(self) -> None:
+        """Takes everything away. Again is no error."""
+        self.hosts.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # How it begins
+
+    def _begin(self) -> None:
+        key = os.urandom(1024)
+        (self.directory / KEY).write_bytes(key)
+        (self.directory / KEY).chmod(0o400)
+        for host in self.hosts:
+            self._write(host, key)
+        with ThreadPoolExecutor(4) as pool:
+            laptop = pool.submit(self._begin_laptop)
+            nodes = [pool.submit(self.start_slurmd, host) for host in self.nodes[:1]]
+            self._script(self.head, scripts.head(str(self.shared)))
+            self._script(self.head, scripts.DATABASE)
+            self._open_accounts(configuration.accounts(["root", USER]))
+            self.start_controller()
+            nodes += [pool.submit(self.start_slurmd, host) for host in self.nodes[1:]]
+            for each in (laptop, *nodes):
+                each.result()
+            self.wait_idle()
+            self.wait(self._limit_accounts, "accounts know of GPUs")
+
+    def _write(self, host: Host, key: bytes) -> None:
+        etc = host.root / "etc"
+        (etc / "slurm").mkdir(exist_ok=True)
+        (etc / "munge").mkdir(exist_ok=True)
+        (etc / "munge" / KEY).unlink(missing_ok=True)
+        (etc / "munge" / KEY).write_bytes(key)
+        (etc / "slurm" / "slurm.conf").write_text(self._slurm_conf())
+        for name, text in configuration.companions().items():
+            (etc / "slurm" / name).write_text(text)
+        if host is self.head:
+            file = etc / "slurm" / "slurmdbd.conf"
+            file.write_text(configuration.slurmdbd_conf((host.name, host.address)))
+            file.chmod(0o600)
+        # As on a cluster: everybody's name is known everywhere, and the own one leads to the loopback interface.
+        others = "".join(f"{h.address} {h.name}\n" for h in self.hosts if h is not host)
+        (etc / "hosts").write_text(f"127.0.0.1 localhost\n127.0.1.1 {host.name}\n{others}")
+
+    def _slurm_conf(self, socket: str = "") -> str:
+        head = (self.head.name, self.head.address)
+        nodes = [(host.name, host.address) for host in self.nodes]
+        return configuration.slurm_conf(head, nodes, munge_socket=socket)
+
+    def _begin_laptop(self) -> None:
+        (self.shared / "home").mkdir(exist_ok=True)
+        place = self.directory / "munge"
+        place.mkdir()
+        shutil.copy(self.directory / KEY, place / KEY)
+        socket = place / "socket"
+        (self.directory / "slurm.conf").write_text(self._slurm_conf(str(socket)))
+        for name, text in configuration.companions().items():
+            (self.directory / name).write_text(text)
+        # It trusts only what others cannot get at, and others must get through to its socket.
+        self.directory.chmod(0o755)
+        place.chmod(0o755)
+        files = {"key": KEY, "pid": "pid", "log": "log", "seed": "seed"}
+        argv = ["/usr/sbin/munged", "--force", "--socket", str(socket)]
+        for option, name in files.items():
+            argv += [f"--{option}-file", str(place / name)]
+        done = self.hosts.laptop.exec(argv)
+        if done.returncode != 0:
+            raise RuntimeError(f"munge did not start on the laptop: {done.stderr}")
+
+    def _open_accounts(self, lines: list[list[str]]) -> None:
+        # One program for all: each would take a connection to the database of its own.
+        text = "".join(f"{shlex.join(words)}\n" for words in lines)
+        done = self.head.exec(["sacctmgr", "-i"], input=text)
+        if done.returncode != 0:
+            raise RuntimeError(f"sacctmgr: {done.stdout}{done.stderr}")
+
+    def _limit_accounts(self) -> bool:
+        return bool(self.run("sacctmgr", "-i", *configuration.GPU_LIMIT))
+
+    def start_slurmd(self, host: Host) -> None:
+        """Has a node that runs be one of Slurm's."""
+        self._script(host, scripts.node(str(self.shared)))
+
+    def start_controller(self) -> None:
+        """Starts slurmctld on the head."""
+        self._script(self.head, scripts.CONTROLLER)
+
+    def stop_controller(self) -> None:
+        """Ends slurmctld; jobs go on."""
+        self._script(self.head, scripts.STOP_CONTROLLER)
+
+    def _script(self, host: Host, text: str) -> None:
+        done = host.exec(["sh", "-c", text])
+        if done.returncode != 0:
+            raise RuntimeError(f"{host.name}: {done.stderr.strip() or done.stdout.strip()}")
+
+    def wait(self, probe: Callable[[], Value | None], what: str, timeout: float = 60) -> Value:
+        """Asks until the answer is something true. Raises RuntimeError if that does not happen."""
+        deadline = time.monotonic() + timeout
+        while True:
+            value: Value | None = None
+            with contextlib.suppress(RuntimeError, subprocess.TimeoutExpired):
+                value = probe()
+            if value:
+                return value
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"not within {timeout:g} s: {what}\n{self.logs()}")
+            time.sleep(0.05)
+
+    def logs(self) -> str:
+        """The last lines of every daemon."""
+        found = []
+        for host in self.hosts:
+            for name in ("slurmctld", "slurmdbd", "slurmd"):
+                with contextlib.suppress(OSError, RuntimeError):
+                    lines = (host.root / f"var/log/{name}.log").read_text().splitlines()[-8:]
+                    found += [f"{host.name} {name}: {line}" for line in lines]
+        return "\n".join(found)
