@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from flowlite.testing.hosts import Cluster
     from tests.providers.aws_client import Client
     from tests.providers.mithril_on_paper import Paper
+    from tests.providers.slurm_on_paper import Paper as SlurmPaper
 
 
 @pytest.fixture
@@ -53,3 +54,21 @@ def aws(box: CloudInABox, flow_home: Path) -> Iterator[Client]:
 
     with client_of(box, flow_home) as client:
         yield client
+
+
+@pytest.fixture
+def slurm_paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SlurmPaper:
+    """A client of a Slurm on paper."""
+    from provider_adapters.slurm import listing, nodes, queue, settling
+    from tests.providers.slurm_on_paper import Paper
+
+    monkeypatch.setenv("FLOW_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    paper = Paper(tmp_path / "home")
+    monkeypatch.setattr(nodes, "meet", paper.meet)
+    # Every question is asked, and nothing is waited for.
+    for name in ("HURRY", "USUAL", "QUIET"):
+        monkeypatch.setattr(queue, name, 0.0)
+    monkeypatch.setattr(listing, "HURRY", 0.0)
+    monkeypatch.setattr(settling, "_UNDERWAY_SECONDS", 0.0)
+    return paper

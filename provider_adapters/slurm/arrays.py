@@ -1,0 +1,260 @@
+"""The tasks of one sweep as one job array: submitted once, when all of them are there; each is bound to its element.
+
+Every task has a supervisor and a launch of its own. The launches of a sweep meet here: each writes down that it is
+there, and whoever finds all of them (or has waited long enough) submits the array for those that are. What was asked
+for is in a ledger of its own, FLOW_HOME/slurm/arrays, before `sbatch` is called:
+
+    array-ID    one launch: notes "members" {index: task, token, seen, shape}, "came" when the last one came
+                one call: parameters "indices"; ids: the number of the array
+
+An element has the id `NUMBER_INDEX`. A launch takes it over as it would a job that came back, by a call of its own; one
+that comes too late, or asks for something else than the others, gets a job of its own.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flowlite.errors import CapacityUnavailable
+from provider_adapters.rented.ledger import MADE, REFUSED, Call, Launch, Ledger
+from provider_adapters.slurm import shared
+from provider_adapters.slurm.settling import Settling
+
+if TYPE_CHECKING:
+    from provider_adapters.slurm.workplace import Workplace
+
+PATIENCE_SECONDS = 20.0
+"""So long after the last of them came, the array is submitted for those that are there."""
+SEEN_SECONDS = 30.0
+"""Whoever has not asked for so long does not count as being there."""
+_PAUSE = 0.3
+_UNDERWAY_SECONDS, _LOOKS, _LOOK_PAUSE = 10.0, 3, 2.0
+_PREFIX = "array-"
+# What must be the same for all elements.
+_SHAPE = (
+    *("login", "directives", "extra", "requeue", "cpus", "minutes", "container", "shared"),
+    *("node_dir", "program", "lease", "signal_seconds"),
+)
+
+ScriptOf = Callable[..., str]
+
+
+class Arrays:
+    """The arrays of one FLOW_HOME."""
+
+    def __init__(self, place: Workplace) -> None:
+        self._tasks = place.ledger
+        self._place = copy.copy(place)
+        self._place.ledger = self._ledger = Ledger(place.directory / "arrays")
+        self._settling = Settling(self._place)
+
+    def bind(self, launch: Launch, script: ScriptOf) -> Call | None:
+        """The call that binds a launch to its element; None if it is to have a job of its own.
+
+        Args:
+            script: Makes the batch script, as `Launching.script`.
+
+        Raises:
+            CapacityUnavailable: Not yet: others are waited for, or it is not known what became of the array.
+            ProviderError: Slurm refused the array.
+        """
+        if not self._asks(launch):
+            return None
+        token = _token(launch)
+        with self._ledger.hold(token):
+            size = int(launch.frozen["array"]["size"])
+            array = self._ledger.begin(token, token, size, lambda: dict(launch.frozen))
+            if not array.calls:
+                array = self._join(array, launch)
+                self._submit(array, launch, script)
+            elif array.open_call is not None:
+                self._settle(array, launch, script)
+            return self._take(launch)
+
+    def expects(self, launch: Launch) -> bool:
+        """Whether a launch without a job may get an element at any time; one that is known by now is taken over."""
+        if launch.ended or launch.calls or not self._asks(launch):
+            return False
+        token = _token(launch)
+        with self._ledger.hold(token):
+            array = self._ledger.read(token)
+            if array is None or not array.calls or _index(launch) not in _indices(array):
+                return False
+            if array.open_call is not None and not self._found(array):
+                return True
+            return self._take(launch) is not None
+
+    def task_of(self, name: str, job_id: str) -> str:
+        """The task of an element, by the name in its comment and its id; the name itself for anything else."""
+        array = self._ledger.read(name) if name.startswith(_PREFIX) else None
+        members = array.notes.get("members", {}) if array else {}
+        member = members.get(job_id.partition("_")[2])
+        return str(member["task"]) if member else name
+
+    def tidy(self, older_than: float) -> None:
+        """Forgets arrays whose tasks have all ended."""
+        for array in self._ledger.launches():
+            members = array.notes.get("members", {}).values()
+            launches = [self._tasks.read(str(each["token"])) for each in members]
+            over = all(each is None or each.ended for each in launches)
+            if over and not array.ended and array.open_call is None:
+                self._ledger.end(array.token)
+        self._ledger.prune(older_than)
+
+    # Inside
+
+    def _asks(self, launch: Launch) -> bool:
+        """Only the first launch of a task belongs to its array: what replaces it is a job of its own."""
+        if not launch.frozen.get("array"):
+            return False
+        first = min(self._tasks.launches(launch.task), key=lambda each: each.at)
+        return first.token == launch.token
+
+    def _join(self, array: Launch, launch: Launch) -> Launch:
+        """Writes down that a launch is there. Raises CapacityUnavailable: others are not."""
+        now, index = time.time(), _index(launch)
+        members: dict[str, Any] = dict(array.notes.get("members", {}))
+        came = now if index not in members else float(array.notes["came"])
+        members[index] = {
+            "task": launch.task,
+            "token": launch.token,
+            "seen": now,
+            "shape": _shape(launch),
+        }
+        array = self._ledger.note(array.token, members=members, came=came)
+        there = len(_there(array, launch))
+        if there < array.count and now - came < PATIENCE_SECONDS:
+            raise CapacityUnavailable(
+                f"the tasks of its sweep become one array: {there} of {array.count} are there",
+                _PAUSE,
+            )
+        return array
+
+    def _submit(self, array: Launch, launch: Launch, script: ScriptOf) -> None:
+        frozen = array.frozen
+        proved = bool(frozen["shared"]) and self._place.proof(frozen["login"]).of(frozen["shared"])
+        where = str(frozen["asked"].get("partition", "")) or "the default partition"
+        asked = {"indices": sorted(_there(array, launch), key=int), "proved": bool(proved)}
+        call = self._ledger.intend(array.token, where, asked)
+        self._send(array, launch, call, script)
+
+    def _send(self, array: Launch, launch: Launch, call: Call, script: ScriptOf) -> None:
+        frozen = array.frozen
+        program = Path(frozen["agent"])
+        login = self._place.login(frozen["login"])
+        shared.bring(
+            login.connection, frozen["login_dir"], program, frozen["program"], frozen["nonce"]
+        )
+        text = script(
+            replace(array, count=launch.count),
+            call.name,
+            embedded=not call.parameters["proved"],
+            array=elements(call.parameters["indices"], frozen["array"]),
+        )
+        self._settling.submit(array, call, text)
+
+    def _take(self, launch: Launch) -> Call | None:
+        """Writes down which element is this launch's."""
+        array = self._ledger.read(_token(launch))
+        call = array.calls[-1] if array and array.calls else None
+        if array is None or call is None or call.state != MADE:
+            return None
+        if _index(launch) not in _indices(array):
+            return None
+        element = f"{call.ids[0]}_{_index(launch)}"
+        mine = self._tasks.intend(launch.token, call.where, {"adopt": element})
+        known = self._tasks.made(launch.token, mine.name, [element])
+        return next(each for each in known.calls if each.name == mine.name)
+
+    # Whether it was submitted
+
+    def _settle(self, array: Launch, launch: Launch, script: ScriptOf) -> None:
+        """Finds out what became of a submission without an answer; submits again what never arrived."""
+        call = array.open_call
+        assert call is not None
+        if self._found(array):
+            return
+        looks = int(array.notes.get("looks", 0)) + 1
+        self._ledger.note(array.token, looks=looks)
+        if time.time() - call.at < _UNDERWAY_SECONDS or looks < _LOOKS:
+            raise CapacityUnavailable(
+                "whether the array was submitted is not known yet, it is looked up", _LOOK_PAUSE
+            )
+        self._ledger.note(array.token, looks=None, doubtful=True)
+        self._send(array, launch, call, script)
+
+    def _found(self, array: Launch) -> bool:
+        """Takes the array that bears the comment for the one; if there are two, the later one is cancelled."""
+        call = array.open_call
+        if call is None:
+            return True
+        numbers = self._numbers(array, call)
+        if not numbers:
+            return False
+        self._ledger.made(array.token, call.name, [numbers[0]])
+        login = self._place.login(array.frozen["login"])
+        for number in numbers[1:]:
+            login.try_("scancel", number)
+        return True
+
+    def _numbers(self, array: Launch, call: Call) -> list[str]:
+        login = array.frozen["login"]
+        comment = self._place.comment(array.task, call.name)
+        queue = self._place.queue(login)
+        found = {job.id.partition("_")[0] for job in queue.fresh() if job.comment == comment}
+        if not found:
+            done = self._place.login(login).try_(
+                *("sacct", "-n", "-P", "-X", "-o", "JobID,SubmitLine,Comment"),
+                *("--name", f"flow-{array.task}", "-S", "now-7days"),
+            )
+            lines = [] if done.code else done.stdout.decode("utf-8", "replace").splitlines()
+            found = {line.partition("_")[0] for line in lines if comment in line}
+        return sorted((each for each in found if each.isdecimal()), key=int)
+
+
+def elements(indices: list[str], asked: Mapping[str, Any]) -> str:
+    """What `--array` is told: ranges, and how many may run at a time."""
+    spans: list[list[int]] = []
+    for index in sorted(map(int, indices)):
+        if spans and index == spans[-1][1] + 1:
+            spans[-1][1] = index
+        else:
+            spans.append([index, index])
+    written = ",".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
+    at_once = int(asked.get("at_once") or 0)
+    return f"{written}%{at_once}" if 0 < at_once < len(indices) else written
+
+
+def _token(launch: Launch) -> str:
+    return f"{_PREFIX}{launch.frozen['array']['id']}"
+
+
+def _index(launch: Launch) -> str:
+    return str(launch.frozen["array"]["index"])
+
+
+def _indices(array: Launch) -> list[str]:
+    made = [each for each in array.calls if each.state != REFUSED]
+    return list(made[-1].parameters.get("indices", ())) if made else []
+
+
+def _there(array: Launch, launch: Launch) -> list[str]:
+    """Indices of those that are there, and ask for the same."""
+    now, wanted = time.time(), _shape(launch)
+    return [
+        index
+        for index, each in array.notes.get("members", {}).items()
+        if now - each["seen"] < SEEN_SECONDS and each["shape"] == wanted
+    ]
+
+
+def _shape(launch: Launch) -> str:
+    told = [launch.count, *(launch.frozen.get(name) for name in _SHAPE)]
+    return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]

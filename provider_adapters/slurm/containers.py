@@ -1,0 +1,94 @@
+"""How a step of Slurm runs in a container: what pyxis and apptainer are told. Pure; golden-tested.
+
+Agent and workers run inside, the commands that reach the node later outside; they meet at files and sockets, so the
+directories of flowlite are the same place in and out. Network, processes and shared memory are those of the node.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from posixpath import dirname, normpath
+
+from flowlite.errors import ConfigError
+from provider_adapters.slurm.script import Wrap
+
+PYXIS, APPTAINER, SINGULARITY, NONE = "pyxis", "apptainer", "singularity", "none"
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://")
+_FILES = (".sqsh", ".squashfs", ".sif", ".img")
+
+
+def wrap(kind: str, image: str, mounts: Sequence[str]) -> Wrap:
+    """What a step is wrapped into.
+
+    Args:
+        kind: "pyxis", "apptainer", "singularity" or "none".
+        image: As in `docker pull`, with a scheme, or the path of a file on the nodes.
+        mounts: Directories that must be the same place inside and outside.
+
+    Raises:
+        ConfigError: The kind is unknown, or a directory cannot be written in the words of that program.
+    """
+    if kind == NONE:
+        return Wrap()
+    places = shown(mounts)
+    if kind == PYXIS:
+        pairs = ",".join(f"{place}:{place}" for place in places)
+        return Wrap(
+            srun=(
+                f"--container-image={_for_enroot(image)}",
+                "--container-mount-home",
+                *((f"--container-mounts={pairs}",) if pairs else ()),
+                "--container-workdir=/",
+            )
+        )
+    if kind in (APPTAINER, SINGULARITY):
+        return Wrap(
+            command=(
+                *(kind, "--silent", "exec", "--nv"),
+                *(("--bind", ",".join(places)) if places else ()),
+                *("--pwd", "/"),
+                _for_apptainer(image),
+            )
+        )
+    raise ConfigError(
+        f"container: {kind!r} is not known; give pyxis, apptainer, singularity or none"
+    )
+
+
+def shown(mounts: Sequence[str]) -> list[str]:
+    """What is mounted for some directories: those above them, since they themselves may not be there yet."""
+    found: list[str] = []
+    for path in mounts:
+        above = dirname(normpath(path))
+        place = normpath(path) if above in ("/", "") else above
+        if set(place) & set(",: \t\n"):
+            raise ConfigError(
+                f"{path}: a directory with blanks, commas or colons cannot be shown in a container; "
+                "choose another node_dir or shared_dir under [slurm]"
+            )
+        found.append(place)
+    wide = [
+        each for each in found if not any(each != o and each.startswith(f"{o}/") for o in found)
+    ]
+    return list(dict.fromkeys(wide))
+
+
+def _for_enroot(image: str) -> str:
+    """Enroot writes the registry in front of a hash sign, and takes what begins with a slash or a dot for a file."""
+    name = image.removeprefix("docker://")
+    if _SCHEME.match(name) or "#" in name or _is_file(name):
+        return name
+    registry, slash, rest = name.partition("/")
+    is_registry = slash and ("." in registry or ":" in registry or registry == "localhost")
+    return f"{registry}#{rest}" if is_registry else name
+
+
+def _for_apptainer(image: str) -> str:
+    if _SCHEME.match(image) or _is_file(image):
+        return image
+    return f"docker://{image.replace('#', '/', 1)}"
+
+
+def _is_file(image: str) -> bool:
+    return image.startswith(("/", "./", "../")) or image.endswith(_FILES)

@@ -1,0 +1,167 @@
+"""Giving nodes back: the job is told to end, and cancelled if it does not. Its nodes go together, always."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from flowlite.errors import ProviderError
+from flowlite.provider import Instance
+from provider_adapters.rented.ledger import Launch
+from provider_adapters.slurm import words
+from provider_adapters.slurm.launching import given, run_of
+from provider_adapters.slurm.login import last_line
+
+if TYPE_CHECKING:
+    from provider_adapters.slurm.arrays import Arrays
+    from provider_adapters.slurm.reading import Job
+    from provider_adapters.slurm.settling import Settling
+    from provider_adapters.slurm.workplace import Workplace
+
+# A job whose anchors were told to end has ended by then, and ends as one that did what it should.
+_GENTLE_SECONDS = 5.0
+# What was brought to the shared directory by its hash, and used by nobody for so long, is removed.
+_UNUSED_DAYS = 30
+
+
+class Ending:
+    """The ends of one FLOW_HOME's jobs."""
+
+    def __init__(self, place: Workplace, settling: Settling, arrays: Arrays) -> None:
+        self._place = place
+        self._settling = settling
+        self._arrays = arrays
+
+    def terminate(self, instances: Sequence[Instance]) -> None:
+        """Asks for the end of the jobs these belong to. Raises ProviderError."""
+        launches = {each.token: each for each in self._place.ledger.launches() if not each.ended}
+        by_job: dict[str, list[Launch]] = {}
+        for each in launches.values():
+            for job in each.ids:
+                by_job.setdefault(job, []).append(each)
+        tokens: dict[str, None] = {}
+        foreign: dict[str, None] = {}
+        for instance in instances:
+            job = str(instance.data.get("job") or "")
+            mine = by_job.get(job, [])
+            token = str(instance.data.get("token") or "")
+            if token in launches:
+                tokens[token] = None
+            elif mine:
+                tokens |= dict.fromkeys(each.token for each in mine if self._ends(each, instance))
+            elif job and not self._known_to_have_ended(job):
+                foreign[job] = None
+        for token in tokens:
+            self.end(launches[token])
+        if foreign:
+            self._scancel(None, list(foreign))
+
+    def end(self, launch: Launch) -> None:
+        """Ends the job of a launch. The listing tells when it is gone. Raises ProviderError."""
+        ledger = self._place.ledger
+        with ledger.hold(launch.token):
+            known = ledger.read(launch.token) or launch
+            since = float(known.notes.get("ending") or 0.0)
+            if not since:
+                since = time.time()
+                ledger.note(launch.token, ending=since)
+            self._arrays.expects(known)
+            known = ledger.read(launch.token) or known
+            self._settling.settle(known, repeat=False)
+            known = self._settling.confirm(ledger.read(launch.token) or known)
+            if not known.ids or known.ended:
+                return
+            if self._may_end_gently(known) and time.time() - since < _GENTLE_SECONDS:
+                if not known.notes.get("told"):
+                    ledger.note(launch.token, told=True)
+                    self._scancel(known.frozen["login"], ["--signal=HUP", known.ids[-1]])
+            else:
+                self._scancel(known.frozen["login"], list(known.ids))
+            self._place.queue(known.frozen["login"]).hurry()
+
+    def conclude(self, launch: Launch, jobs: dict[str, Job | None]) -> list[Instance] | None:
+        """Closes the books on a launch whose jobs have all ended, once it was handed out or given up.
+
+        Returns:
+            What was handed out, with its end; None if the books stay open.
+        """
+        ledger = self._place.ledger
+        if launch.open_call is not None or not (given(launch) or launch.notes.get("ending")):
+            return None
+        if any(each is None or each.state not in words.ENDED for each in jobs.values()):
+            return None
+        with ledger.hold(launch.token):
+            known = ledger.read(launch.token) or launch
+            over = [gone(known, each, jobs.get(str(each.data["job"]))) for each in given(known)]
+            ledger.note(launch.token, over=[each.to_json() for each in over])
+            with suppress(ProviderError, OSError):
+                self._clear(launch)
+            ledger.end(launch.token)
+        return over
+
+    # Inside
+
+    def _ends(self, launch: Launch, instance: Instance) -> bool:
+        """Whether ending this node means ending that launch: a run of a job that is over has nothing to end."""
+        job_id, run = str(instance.data["job"]), instance.data.get("restart")
+        if launch.notes.get("passed_on"):
+            return False
+        if run is None:
+            return True
+        job = self._place.queue(launch.frozen["login"]).find([job_id])[job_id]
+        over = words.ENDING | words.ENDED
+        if job and (job.restarts > int(run) or job.state in over or job.taken_at):
+            # Slurm ends it already, and may bring the job back; that is another matter.
+            return False
+        return int(run) >= run_of(launch)
+
+    def _may_end_gently(self, launch: Launch) -> bool:
+        """Whether there are anchors to be told: the job runs, and they were met."""
+        job_id = launch.ids[-1]
+        job = self._place.queue(launch.frozen["login"]).find([job_id])[job_id]
+        runs = job is not None and job.state in words.RUNNING and job.restarts == run_of(launch)
+        return bool(given(launch)) and runs
+
+    def _known_to_have_ended(self, job: str) -> bool:
+        return any(each.ended and job in each.ids for each in self._place.ledger.launches())
+
+    def _scancel(self, login: str | None, arguments: list[str]) -> None:
+        where = self._place.login(login)
+        done = where.try_("scancel", *arguments)
+        said = last_line(done).lower()
+        over = (
+            "invalid job id",
+            "already completing or completed",
+            "not running",
+            "is not pending",
+        )
+        if done.code and not any(each in said for each in over):
+            raise ProviderError(f"scancel failed on {where.name}: {last_line(done)}")
+
+    def _clear(self, launch: Launch) -> None:
+        """What lies on the login node for one job only is removed."""
+        frozen = launch.frozen
+        login = self._place.login(frozen["login"])
+        anchors = [f"{frozen['login_dir']}/anchors/{each.id}.json" for each in given(launch)]
+        outputs = [f"{frozen['login_dir']}/output/{job}.txt" for job in launch.ids]
+        probe = f"{frozen['login_dir']}/probe-{frozen['nonce']}"
+        login.run(["rm", "-f", "--", probe, *anchors, *outputs])
+        blobs = [f"{frozen['login_dir']}/blobs", "-type", "f", "-mtime", f"+{_UNUSED_DAYS}"]
+        login.run(["find", *blobs, "!", "-name", frozen["program"], "-delete"])
+
+
+def gone(launch: Launch, instance: Instance, job: Job | None) -> Instance:
+    """A node whose job has ended, or has left it behind by beginning anew."""
+    if job is None:
+        return dataclasses.replace(instance, state="ended")
+    now = time.time()
+    if job.restarts > int(instance.data.get("restart", 0)):
+        left = launch.notes.get("left") or {}
+        why, taken, at = str(left.get("why", "")), bool(left.get("taken", True)), now
+    else:
+        why, taken = words.end(job.state, None, job.reason), words.preempted(job.state)
+        at = min(job.end or now, now)
+    return dataclasses.replace(instance, state="ended", why=why, preempted=taken, ended_at=at)

@@ -1,0 +1,373 @@
+"""From an intent to nodes that answer: one job for all of them, submitted once, looked at until it runs or fails.
+
+A launch is called again and again with the same token, and does not wait itself. What it has come to is in the ledger:
+
+    frozen      what the job is made from: where it goes, its options, where files lie
+    calls       the jobs; the last one that was not dropped counts. One that came back after a preemption is taken over
+    notes       "given": the nodes that were handed out, "restart": of which run of the job they were
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import secrets
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flowlite.errors import CapacityUnavailable, ProviderError
+from flowlite.provider import Instance, LaunchIntent, Plan
+from provider_adapters.rented.ledger import Call, Launch
+from provider_adapters.slurm import nodes, shared, words
+from provider_adapters.slurm.script import Script, Wrap, render
+from provider_adapters.slurm.workplace import job_name
+
+if TYPE_CHECKING:
+    from provider_adapters.slurm.arrays import Arrays
+    from provider_adapters.slurm.ending import Ending
+    from provider_adapters.slurm.reading import Job
+    from provider_adapters.slurm.settling import Settling
+    from provider_adapters.slurm.workplace import Workplace
+
+_CONTACT_SECONDS = 240.0
+_CONTACT_PAUSE = 0.5
+# So long before Slurm's own limit the anchors end by themselves.
+_BEFORE_LIMIT = 20.0
+_NOT_SHARED = 104
+_RESTART_SECONDS = 2
+
+
+class Launching:
+    """The launches of one FLOW_HOME."""
+
+    def __init__(
+        self, place: Workplace, settling: Settling, ending: Ending, arrays: Arrays
+    ) -> None:
+        self._place = place
+        self._settling = settling
+        self._ending = ending
+        self._arrays = arrays
+
+    def run(self, intent: LaunchIntent) -> list[Instance]:
+        """The nodes of an intent, all of them, as soon as all answer.
+
+        Raises:
+            CapacityUnavailable: Not yet; the job waits, or begins.
+            ProviderError: Never so; nothing of it goes on.
+        """
+        ledger = self._place.ledger
+        with ledger.hold(intent.token):
+            launch = ledger.begin(
+                intent.token, intent.task_id, intent.count, lambda: self._freeze(intent)
+            )
+            if launch.ended or launch.notes.get("ending"):
+                raise ProviderError(f"the launch {intent.token} has been ended before")
+            call = self._job(launch)
+            return self._look(ledger.read(intent.token) or launch, call)
+
+    # What is decided once
+
+    def _freeze(self, intent: LaunchIntent) -> dict[str, Any]:
+        plan = Plan.from_json(intent.plan)
+        options, settings = plan.options, self._place.settings
+        login = self._place.login(options["login"])
+        facts = login.facts
+        program = _program(self._place.home, intent.preload.get("agent"))
+        place = shared.expanded(settings.shared_dir or "~/.flowlite-slurm", facts.home, facts.uid)
+        asked = {name.replace("-", "_"): value for name, value in options["directives"]}
+        return {
+            "login": login.written,
+            "directives": options["directives"],
+            "extra": options["extra"],
+            "requeue": options["requeue"],
+            "array": options.get("array"),
+            "cpus": options["cpus"],
+            "minutes": options["minutes"],
+            "container": options["step_container"],
+            "asked": asked,
+            # What is set for every login counts where the plan says nothing.
+            "defaults": [n for n in facts.asked if n.removeprefix("SBATCH_").lower() not in asked],
+            "volumes": [each["name"] for each in options["volumes"]],
+            "shared": place if settings.shared_dir else "",
+            "login_dir": place,
+            "node_dir": shared.expanded(settings.node_dir, facts.home, facts.uid),
+            "pythons": _pythons(settings.python, options.get("minor")),
+            "program": program.stem,
+            "agent": str(program),
+            "nonce": secrets.token_hex(8),
+            "lease": max(settings.lease, float(options.get("retry_pause", 0.0)) + 120.0),
+            "signal_seconds": settings.signal_seconds,
+        }
+
+    # The job
+
+    def _job(self, launch: Launch) -> Call:
+        """The call whose job counts; a job is submitted if there is none."""
+        again = None
+        if (call := launch.open_call) is not None:
+            if not self._settling.settle(launch, repeat=True):
+                again = call
+            launch = self._settling.confirm(self._place.ledger.read(launch.token) or launch)
+        if (made := current(launch)) is not None:
+            return made
+        if again is None and (adopted := self._adopt(launch)) is not None:
+            return adopted
+        if not launch.calls and (element := self._arrays.bind(launch, self.script)) is not None:
+            return element
+        return self._submit(launch, again)
+
+    def _submit(self, launch: Launch, again: Call | None) -> Call:
+        frozen, ledger = launch.frozen, self._place.ledger
+        login = self._place.login(frozen["login"])
+        proved = bool(frozen["shared"]) and self._place.proof(frozen["login"]).of(frozen["shared"])
+        program = Path(frozen["agent"])
+        shared.bring(
+            login.connection, frozen["login_dir"], program, frozen["program"], frozen["nonce"]
+        )
+        if frozen["volumes"]:
+            shared.make_volumes(login, frozen["shared"], frozen["volumes"])
+        where = str(frozen["asked"].get("partition", "")) or "the default partition"
+        call = again or ledger.intend(launch.token, where, {"proved": bool(proved)})
+        # A job that is submitted once more is the very same.
+        text = self.script(launch, call.name, embedded=not call.parameters["proved"])
+        return self._settling.submit(launch, call, text)
+
+    def script(self, launch: Launch, name: str, *, embedded: bool, array: str = "") -> str:
+        """The batch script of a call."""
+        frozen = launch.frozen
+        minutes = frozen["minutes"]
+        content = Path(frozen["agent"]).read_bytes() if embedded else b""
+        return render(
+            Script(
+                name=job_name(launch.task),
+                comment=self._place.comment(launch.task, name),
+                nodes=launch.count,
+                node_dir=frozen["node_dir"],
+                program=frozen["program"],
+                lease=frozen["lease"],
+                cpus=frozen["cpus"],
+                options=tuple((name, value) for name, value in frozen["directives"]),
+                extra=tuple(frozen["extra"]),
+                minutes=minutes,
+                signal_seconds=frozen["signal_seconds"],
+                requeue=frozen["requeue"],
+                embedded=packed(content) if embedded else "",
+                shared=frozen["shared"],
+                nonce=frozen["nonce"],
+                python=frozen["pythons"],
+                deadline=minutes * 60 - _BEFORE_LIMIT if minutes else 0.0,
+                array=array,
+                wrap=_wrap(frozen),
+            )
+        )
+
+    def _adopt(self, launch: Launch) -> Call | None:
+        """Takes over a job of the same task that Slurm has queued again, if there is one."""
+        ledger = self._place.ledger
+        for other in ledger.launches(launch.task):
+            call = current(other)
+            gone = other.ended or other.notes.get("ending") or other.notes.get("passed_on")
+            if other.token == launch.token or call is None or gone or other.count != launch.count:
+                continue
+            job = self._find(other, call)
+            if job is None or job.state in words.ENDING or _is_taken(other, job):
+                # It may come back.
+                raise self._wait(other, f"it is not certain yet what became of job {call.ids[0]}")
+            if job.state in words.ENDED or job.restarts <= run_of(other):
+                continue
+            mine = ledger.intend(launch.token, call.where, {"adopt": call.ids[0]})
+            detail = {"frozen": frozen_of(other, call)}
+            ledger.made(launch.token, mine.name, [call.ids[0]], detail)
+            ledger.note(other.token, passed_on=launch.token)
+            return self._settling.call_of(launch, mine)
+        return None
+
+    def _start_now(self, launch: Launch, job: Job) -> None:
+        """Slurm lets a job wait two minutes after it was queued again; nothing of ours needs them."""
+        self._place.ledger.note(launch.token, hurried=job.restarts)
+        login = self._place.login(launch.frozen["login"])
+        # In the very second of its end, nodes would still take it for the run they were told to kill.
+        login.try_("scontrol", "update", f"jobid={job.id}", f"starttime=now+{_RESTART_SECONDS}")
+        self._place.queue(launch.frozen["login"]).hurry()
+
+    # Looking
+
+    def _find(self, launch: Launch, call: Call) -> Job | None:
+        return self._place.queue(launch.frozen["login"]).find([call.ids[0]])[call.ids[0]]
+
+    def _look(self, launch: Launch, call: Call) -> list[Instance]:
+        job = self._find(launch, call)
+        number = call.ids[0]
+        if job is None:
+            raise self._wait(launch, f"job {number} was submitted, and is not listed yet")
+        if job.state in words.ENDED:
+            raise self._ended(launch, call, job)
+        if job.state in words.WAITING:
+            if words.hopeless(job.reason):
+                self._ending.end(launch)
+                raise ProviderError(
+                    f"job {number} would wait for ever and was cancelled: {words.waits(job.reason)}"
+                )
+            if job.restarts and launch.notes.get("hurried") != job.restarts:
+                self._start_now(launch, job)
+            raise self._wait(launch, f"job {number} waits: {words.waits(job.reason)}")
+        if job.state in words.RUNNING:
+            again = given(launch) and job.restarts == run_of(launch)
+            return given(launch) if again else self._meet(launch, call, job)
+        raise self._wait(launch, f"job {number} is {job.state.lower()}")
+
+    def _meet(self, launch: Launch, call: Call, job: Job) -> list[Instance]:
+        frozen, ledger = frozen_of(launch, call), self._place.ledger
+        login = self._place.login(frozen["login"])
+        told = self._place.queue(frozen["login"]).shown(job.id)
+        if told is None or told[0].state not in words.RUNNING:
+            raise self._wait(launch, f"job {job.id} begins")
+        places = nodes.places_of(login, told[0], told[1], frozen["node_dir"], frozen["program"])
+        data = {
+            "login": frozen["login"],
+            "shared": frozen["shared"],
+            "node_dir": frozen["node_dir"],
+            "login_program": f"{frozen['login_dir']}/blobs/{frozen['program']}",
+            "launched_by": launch.token,
+        }
+        met = nodes.meet(login, places, data)
+        silent = [each for each in met if isinstance(each, str)]
+        if silent:
+            self._not_met(launch, told[0], silent)
+        found = [
+            Instance(
+                id=place.instance,
+                task_id=launch.task,
+                state="running",
+                address=place.address,
+                launched_at=told[0].start or time.time(),
+                # An element of an array has a number of its own besides, which `srun` wants.
+                data={**each, "job": call.ids[0], "raw": place.job},
+            )
+            for place, each in zip(places, met, strict=True)
+            if isinstance(each, dict)
+        ]
+        self._note_shared(launch, frozen, found)
+        notes = {"given": [each.to_json() for each in found], "restart": told[0].restarts}
+        ledger.note(launch.token, begun=None, **notes)
+        return found
+
+    def _not_met(self, launch: Launch, job: Job, silent: list[str]) -> None:
+        """Some nodes do not answer yet, or will not. Raises."""
+        began = launch.notes.get("begun") or [job.restarts, time.time()]
+        if began[0] != job.restarts:
+            began = [job.restarts, time.time()]
+        self._place.ledger.note(launch.token, begun=began)
+        some = f"{silent[0]}{f'; and {len(silent) - 1} more' if len(silent) > 1 else ''}"
+        if time.time() - began[1] > _CONTACT_SECONDS:
+            self._ending.end(launch)
+            raise ProviderError(
+                f"job {job.id} runs, and {len(silent)} of its {launch.count} nodes did not answer within "
+                f"{_CONTACT_SECONDS:.0f} s: {some}"
+            )
+        raise CapacityUnavailable(f"job {job.id} begins: {some}", _CONTACT_PAUSE)
+
+    def _note_shared(self, launch: Launch, frozen: dict[str, Any], found: list[Instance]) -> None:
+        if not frozen["shared"]:
+            return
+        blind = [str(each.data["host"]) for each in found if not each.data["shared"]]
+        self._place.proof(frozen["login"]).keep(frozen["shared"], not blind)
+        if blind and frozen["volumes"]:
+            self._ending.end(launch)
+            raise ProviderError(
+                f"the task has volumes, and {frozen['shared']} of {self._place.login(frozen['login']).name} is not "
+                f"the same place on {', '.join(blind[:5])}: set shared_dir under [slurm] to a directory that all "
+                "nodes see"
+            )
+
+    def _ended(self, launch: Launch, call: Call, job: Job) -> ProviderError:
+        """The job has ended before its nodes were handed out, or since."""
+        queue, ledger = self._place.queue(launch.frozen["login"]), self._place.ledger
+        code = exit_code(queue.shown(job.id))
+        if code == _NOT_SHARED and not given(launch):
+            # It was shared once; the next job carries what it needs.
+            self._place.proof(launch.frozen["login"]).forget()
+            ledger.made(launch.token, call.name, call.ids, {"dropped": True})
+            return CapacityUnavailable(
+                f"job {job.id}: {words.CODES[code]}; another is submitted", 0.5
+            )
+        self._ending.end(launch)
+        return ProviderError(f"job {job.id}: {words.end(job.state, code, job.reason)}")
+
+    def _wait(self, launch: Launch, text: str) -> CapacityUnavailable:
+        pause = self._place.queue(launch.frozen["login"]).pause()
+        return CapacityUnavailable(text, retry_after=pause)
+
+
+# What a launch has come to
+
+
+def current(launch: Launch) -> Call | None:
+    """The call whose job counts."""
+    made = [
+        each for each in launch.calls if each.state == "made" and not each.detail.get("dropped")
+    ]
+    return made[-1] if made else None
+
+
+def frozen_of(launch: Launch, call: Call) -> dict[str, Any]:
+    """What the job of a call was made from."""
+    return dict(call.detail.get("frozen") or launch.frozen)
+
+
+def given(launch: Launch) -> list[Instance]:
+    """The nodes that were handed out, as they were then."""
+    return [Instance.from_json(each) for each in launch.notes.get("given", ())]
+
+
+def run_of(launch: Launch) -> int:
+    """Of which run of its job they were; -1 before."""
+    return int(launch.notes.get("restart", -1))
+
+
+def _is_taken(launch: Launch, job: Job) -> bool:
+    """Whether Slurm is about to end the run that was handed out, for the sake of another job."""
+    return bool(job.taken_at) and job.state in words.RUNNING and job.restarts == run_of(launch)
+
+
+def exit_code(shown: tuple[Job, dict[str, str]] | None) -> int | None:
+    """The exit code of a job's script, as far as it is known."""
+    text = shown[1].get("ExitCode", "").partition(":")[0] if shown else ""
+    return int(text) if text.isdecimal() else None
+
+
+def packed(program: bytes) -> str:
+    """A program as text for the batch script, always the same for the same program."""
+    text = base64.b64encode(gzip.compress(program, 9, mtime=0)).decode()
+    return "\n".join(text[begin : begin + 76] for begin in range(0, len(text), 76))
+
+
+def _wrap(frozen: dict[str, Any]) -> Wrap:
+    if not frozen["container"]:
+        return Wrap()
+    from provider_adapters.slurm import containers
+
+    mounts = [each for each in (frozen["node_dir"], frozen["shared"]) if each]
+    return containers.wrap(frozen["container"]["kind"], frozen["container"]["image"], mounts)
+
+
+def _pythons(setting: str, minor: str | None) -> str:
+    """Pythons to try first, separated by blanks."""
+    import sys
+
+    here = sys.executable
+    found = [setting] if setting else ([here] if here and not set(here) & set(" '\"$*?[") else [])
+    return " ".join([*found, *([f"python{minor}"] if minor else [])])
+
+
+def _program(home: Path, given_path: str | None) -> Path:
+    """The node's program that a launch came with, else the one that was built last."""
+    if given_path and Path(given_path).exists():
+        return Path(given_path)
+    index = home / "agents" / "index.json"
+    try:
+        return index.with_name(f"{json.loads(index.read_bytes())['sha256']}.pyz")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ProviderError(f"there is no node agent in {index.parent}: {error}") from error

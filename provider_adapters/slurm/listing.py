@@ -1,0 +1,163 @@
+"""What exists at Slurm and is ours: nodes, and jobs that may get nodes at any time.
+
+A job without nodes of ours is listed as one instance in state "starting" under its number, and one of which it is not
+known whether it was submitted, under the name of its call.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from flowlite.provider import Instance
+from provider_adapters.rented.ledger import Launch
+from provider_adapters.slurm import reading, words
+from provider_adapters.slurm.ending import gone
+from provider_adapters.slurm.launching import given, run_of
+from provider_adapters.slurm.queue import HURRY, QUIET
+from provider_adapters.slurm.workplace import parts_of
+
+if TYPE_CHECKING:
+    from provider_adapters.slurm.arrays import Arrays
+    from provider_adapters.slurm.ending import Ending
+    from provider_adapters.slurm.reading import Job
+    from provider_adapters.slurm.settling import Settling
+    from provider_adapters.slurm.workplace import Workplace
+
+_NODES = ("scontrol", "-o", "show", "node")
+_KEEP_SECONDS = 30 * 86400.0
+RETURNING = "returning"
+"""State of a job that was handed out, and that Slurm brings back by itself."""
+
+
+class Listing:
+    """The listing of one FLOW_HOME."""
+
+    def __init__(
+        self, place: Workplace, settling: Settling, ending: Ending, arrays: Arrays
+    ) -> None:
+        self._place = place
+        self._settling = settling
+        self._ending = ending
+        self._arrays = arrays
+
+    def of_task(self, task: str) -> list[Instance]:
+        """All of one task, with what has ended. Whoever asks has reason to: something has happened, or will."""
+        launches = self._place.ledger.launches(task)
+        over = [Instance.from_json(each) for one in launches for each in one.notes.get("over", ())]
+        # What is asked about one task is asked because something happened to it.
+        alive = self._alive([each for each in launches if not each.ended], HURRY)
+        return list({each.id: each for each in [*over, *alive]}.values())
+
+    def of_all(self) -> list[Instance]:
+        """All that may hold nodes, known to the ledger or only to Slurm."""
+        self._arrays.tidy(_KEEP_SECONDS)
+        self._place.ledger.prune(_KEEP_SECONDS)
+        launches = self._place.ledger.launches()
+        live = [each for each in launches if not each.ended]
+        if not self._place.configured:
+            return []
+        found = {each.id: each for each in self._alive(live)}
+        known = {job for each in launches for job in each.ids}
+        for job in self._place.queue().jobs():
+            parts = parts_of(job.comment)
+            mine = parts is not None and parts[0] == self._place.home_id
+            if mine and job.id not in known and job.state not in words.ENDED and parts:
+                task = self._arrays.task_of(parts[1], job.id)
+                found.setdefault(job.id, _unknown(job, task))
+        return list(found.values())
+
+    def of_others(self) -> list[Instance]:
+        """What other FLOW_HOMEs of this user have submitted."""
+        if not self._place.configured:
+            return []
+        found = []
+        for job in self._place.queue().jobs():
+            parts = parts_of(job.comment)
+            if parts and parts[0] != self._place.home_id and job.state not in words.ENDED:
+                owner = self._place.login().facts.user
+                about = {"home": parts[0], "owner": owner, "deadline": job.end or None}
+                found.append(replace(_unknown(job, parts[1]), data={"job": job.id, **about}))
+        return found
+
+    # Inside
+
+    def _alive(self, launches: list[Launch], within: float = QUIET) -> list[Instance]:
+        settled, expecting = [], set()
+        for launch in launches:
+            waits = self._arrays.expects(launch)
+            launch = self._place.ledger.read(launch.token) or launch
+            if waits and not launch.calls:
+                expecting.add(launch.token)
+            if launch.open_call is not None:
+                self._settling.settle(launch, repeat=False)
+            settled.append(self._settling.confirm(self._place.ledger.read(launch.token) or launch))
+        found: list[Instance] = []
+        for launch in settled:
+            jobs = self._jobs(launch, within)
+            there = [each for job in launch.ids for each in self._listed(launch, job, jobs[job])]
+            if launch.open_call is not None:
+                there.append(_placeholder(launch, launch.open_call.name, ""))
+            elif launch.token in expecting:
+                there.append(_placeholder(launch, launch.token, ""))
+            over = self._ending.conclude(launch, jobs)
+            found += there if over is None else over
+        return found
+
+    def _jobs(self, launch: Launch, within: float) -> dict[str, Job | None]:
+        if not launch.ids:
+            return {}
+        return self._place.queue(launch.frozen["login"]).find(launch.ids, within)
+
+    def _listed(self, launch: Launch, job_id: str, job: Job | None) -> list[Instance]:
+        mine = [each for each in given(launch) if each.data["job"] == job_id]
+        if job is None:
+            # Not named by the last answer, which proves nothing.
+            return mine or [_placeholder(launch, job_id, job_id)]
+        again = bool(mine) and job.restarts > run_of(launch)
+        if again:
+            launch = self._left(launch, mine, job)
+        if job.state in words.ENDED:
+            return [gone(launch, each, job) for each in mine]
+        if again:
+            left = [gone(launch, each, job) for each in mine]
+            if launch.notes.get("passed_on"):
+                return left
+            back = _placeholder(launch, job_id, job_id, RETURNING)
+            return [*left, replace(back, data={**back.data, "restart": job.restarts})]
+        if not mine:
+            return [_placeholder(launch, job_id, job_id)]
+        if job.taken_at:
+            why = "Slurm gives its nodes to another job"
+            return [replace(each, state="ending", why=why, preempted=True) for each in mine]
+        state = "running" if job.state in words.RUNNING else "ending"
+        return [replace(each, state=state) for each in mine]
+
+    def _left(self, launch: Launch, mine: list[Instance], job: Job) -> Launch:
+        """Notes why Slurm has queued a job again, as long as its nodes still show it."""
+        known = launch.notes.get("left")
+        if known and known["restarts"] == job.restarts:
+            return launch
+        login = self._place.login(launch.frozen["login"])
+        hosts = ",".join(str(each.data["host"]) for each in mine)
+        told = [reading.fields(line) for line in login.ask(*_NODES, hosts).splitlines()]
+        down = [each["NodeName"] for each in told if "DOWN" in each.get("State", "")]
+        why = "Slurm has queued the job again"
+        left = {
+            "restarts": job.restarts,
+            "why": f"{', '.join(down)} failed, and {why}" if down else why,
+            # A node that fails is nobody's wish.
+            "taken": not down,
+        }
+        return self._place.ledger.note(launch.token, left=left)
+
+
+def _placeholder(launch: Launch, name: str, job: str, state: str = "starting") -> Instance:
+    data = {"job": job, "token": launch.token, "login": launch.frozen.get("login", "")}
+    return Instance(id=name, task_id=launch.task, state=state, data=data)
+
+
+def _unknown(job: Job, task: str) -> Instance:
+    return Instance(
+        id=job.id, task_id=task, state="starting", launched_at=job.start, data={"job": job.id}
+    )

@@ -1,0 +1,277 @@
+"""Where Slurm's commands are run: on this machine, or on a login node that we log in to by SSH.
+
+They run in an environment of their own: what `SLURM_*`, `SBATCH_*` or `SQUEUE_*` would change here, or in a job that
+this is started from, changes nothing, and nothing of ours reaches the job.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flowlite.errors import CapacityUnavailable, NodeUnreachable, ProviderError
+
+if TYPE_CHECKING:
+    from flowlite.connect.base import Completed, Connection
+
+SECONDS = 60.0
+_NOT_FOUND = 127
+_REMEMBERED_SECONDS = 3600.0
+# Says where Slurm is, in lines that nothing else printed by a login script looks like.
+_PROBE = r"""
+say() { printf 'flowlite:%s:%s\n' "$1" "$2"; }
+look='command -v sbatch; printf "%s\n" "$PATH" "$SLURM_CONF"; env | grep "^SBATCH_" | tr "\n" " "'
+found=$(sh -c "$look" 2>/dev/null)
+case $found in /*) ;; *) found=$(bash -lc "printf '@\n'; $look" 2>/dev/null </dev/null | sed '1,/^@$/d');; esac
+at=$(printf '%s\n' "$found" | sed -n 1p)
+case $at in /*) say sbatch "$at";; esac
+say path "$(printf '%s\n' "$found" | sed -n 2p)"
+say conf "$(printf '%s\n' "$found" | sed -n 3p)"
+say asked "$(printf '%s\n' "$found" | sed -n 4p)"
+say home "$HOME"
+say user "$(id -un)"
+say uid "$(id -u)"
+say host "$(hostname)"
+for p in @PYTHON@ python3 python3.14 python3.13 python3.12 python3.11; do
+  if "$p" -I -S -c 'import sys; sys.exit(sys.version_info < (3, 11))' </dev/null >/dev/null 2>&1; then
+    say python "$("$p" -I -S -c 'import sys; print(sys.executable)')"; break
+  fi
+done
+"""
+# What these ask for by a variable counts where nobody asks for something else; sbatch puts them over the script.
+_DEFAULTS = ("SBATCH_ACCOUNT", "SBATCH_PARTITION", "SBATCH_QOS", "SBATCH_RESERVATION")
+_STARTERS = ("sbatch", "srun")
+_DOWN = (
+    "unable to contact slurm controller",
+    "unable to contact the slurm controller",
+    "connection refused",
+    "connection timed out",
+    "socket timed out",
+    "backup controller",
+    "zero bytes were transmitted",
+    "slurm controller (connect failure)",
+    "temporarily unable to accept",
+)
+
+
+class Silent(CapacityUnavailable):
+    """Slurm, or the login node, does not answer just now. What was asked may have been done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a login node says of itself.
+
+    Attributes:
+        sbatch: Absolute path of that command; its neighbours lie beside it.
+        python: A Python that runs our program there; "" if there is none.
+        asked: Variables such as `SBATCH_ACCOUNT` that are set for every login.
+    """
+
+    sbatch: str
+    path: str
+    conf: str
+    home: str
+    user: str
+    uid: int
+    host: str
+    python: str = ""
+    asked: dict[str, str] = field(default_factory=dict)
+
+
+class SlurmLogin:
+    """The commands of one cluster.
+
+    Args:
+        written: As in `user@cluster`; "" for this machine.
+        directory: Where is remembered what it said of itself.
+        connection: What leads there, in tests.
+    """
+
+    def __init__(
+        self, written: str, directory: Path, connection: Connection | None = None, python: str = ""
+    ) -> None:
+        self.written = written
+        self._directory = directory
+        self._given = self._connection = connection
+        self._python = python
+        self._facts: Facts | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return self.written or "this machine"
+
+    @property
+    def key(self) -> str:
+        """A name for files about this cluster."""
+        import hashlib
+
+        return hashlib.sha256(self.written.encode()).hexdigest()[:16] if self.written else "here"
+
+    @property
+    def connection(self) -> Connection:
+        """What leads there. Raises ConfigError."""
+        with self._lock:
+            if self._connection is None:
+                self._connection = _connect(self.written)
+            return self._connection
+
+    def another(self) -> Connection:
+        """A connection of its own, for whoever closes it. Raises ConfigError."""
+        return self._given or _connect(self.written)
+
+    @property
+    def facts(self) -> Facts:
+        """Where Slurm is there, and who we are. Raises ProviderError."""
+        if self._facts is None:
+            self._facts = self._remembered() or self._ask()
+        return self._facts
+
+    def argv(self, tool: str, *words: str, asked: Sequence[str] = ()) -> list[str]:
+        """The whole command for one of Slurm's tools.
+
+        Args:
+            asked: Names of variables to be left to what the login node sets.
+        """
+        facts = self.facts
+        environment = {
+            "HOME": facts.home,
+            "USER": facts.user,
+            "LOGNAME": facts.user,
+            "PATH": facts.path or "/usr/local/bin:/usr/bin:/bin",
+            # What starts processes hands its environment on to them.
+            **({} if tool in _STARTERS else {"LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"}),
+            **({"SLURM_CONF": facts.conf} if facts.conf else {}),
+            **{name: value for name, value in facts.asked.items() if name in asked},
+        }
+        program = posixpath.join(posixpath.dirname(facts.sbatch), tool)
+        return ["env", "-i", *(f"{k}={v}" for k, v in environment.items()), program, *words]
+
+    def try_(
+        self,
+        tool: str,
+        *words: str,
+        input: bytes | None = None,
+        seconds: float = SECONDS,
+        asked: Sequence[str] = (),
+    ) -> Completed:
+        """Runs one of Slurm's tools to its end. Raises Silent, ProviderError where it is not there."""
+        done = self.run(self.argv(tool, *words, asked=asked), input=input, seconds=seconds)
+        said = done.stderr.decode("utf-8", "replace").lower()
+        if done.code == _NOT_FOUND:
+            self.forget()
+            raise ProviderError(
+                f"{tool} is not where it was on {self.name}; try again, or look whether this is a login node of the "
+                "cluster"
+            )
+        if done.code and any(each in said for each in _DOWN):
+            raise Silent(f"Slurm does not answer on {self.name}: {last_line(done)}", 5.0)
+        return done
+
+    def ask(self, tool: str, *words: str, seconds: float = SECONDS) -> str:
+        """What one of Slurm's tools prints. Raises ProviderError with its own words."""
+        done = self.try_(tool, *words, seconds=seconds)
+        if done.code:
+            raise ProviderError(f"{tool} failed on {self.name}: {last_line(done)}")
+        return done.stdout.decode("utf-8", "replace")
+
+    def run(
+        self, argv: Sequence[str], *, input: bytes | None = None, seconds: float = SECONDS
+    ) -> Completed:
+        """Runs any command there. Raises Silent."""
+        try:
+            return self.connection.run(argv, input=input, timeout=seconds)
+        except TimeoutError:
+            raise Silent(f"{self.name} did not answer within {seconds:.0f} s", 5.0) from None
+        except NodeUnreachable as error:
+            raise Silent(f"the login node does not answer: {error}", 5.0) from error
+
+    def forget(self) -> None:
+        """Asks anew what is remembered."""
+        self._facts = None
+        with suppress(OSError):
+            self._file.unlink()
+
+    # Inside
+
+    @property
+    def _file(self) -> Path:
+        return self._directory / f"login-{self.key}.json"
+
+    def _remembered(self) -> Facts | None:
+        with suppress(OSError, ValueError, TypeError):
+            if not 0 <= time.time() - self._file.stat().st_mtime < _REMEMBERED_SECONDS:
+                return None
+            return Facts(**json.loads(self._file.read_bytes()))
+        return None
+
+    def _ask(self) -> Facts:
+        import shlex
+
+        script = _PROBE.replace("@PYTHON@", shlex.quote(self._python or "python3"), 1)
+        done = self.run(["sh", "-c", script])
+        told: dict[str, str] = {}
+        for line in done.stdout.decode("utf-8", "replace").splitlines():
+            if line.startswith("flowlite:"):
+                name, _, value = line.removeprefix("flowlite:").partition(":")
+                told[name] = value.strip()
+        if not told.get("sbatch"):
+            raise ProviderError(self._no_slurm(done))
+        asked = dict(each.split("=", 1) for each in told.get("asked", "").split() if "=" in each)
+        facts = Facts(
+            sbatch=told["sbatch"],
+            path=told.get("path", ""),
+            conf=told.get("conf", ""),
+            home=told.get("home", "/"),
+            user=told.get("user", ""),
+            uid=int(told.get("uid") or -1),
+            host=told.get("host", ""),
+            python=told.get("python", ""),
+            asked={name: value for name, value in asked.items() if name in _DEFAULTS},
+        )
+        self._remember(facts)
+        return facts
+
+    def _no_slurm(self, done: Completed) -> str:
+        if self.written:
+            return (
+                f"there is no sbatch on {self.written}, also not for a login shell: set login under [slurm] to a login "
+                f"node of the cluster. It said: {last_line(done)}"
+            )
+        return (
+            "there is no sbatch on this machine: run flow on a login node of the cluster, or say how to reach one: "
+            'login = "user@cluster" under [slurm]'
+        )
+
+    def _remember(self, facts: Facts) -> None:
+        from flowlite.node.config import write_atomically
+
+        with suppress(OSError):
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_atomically(self._file, json.dumps(asdict(facts)))
+
+
+def last_line(done: Completed) -> str:
+    """The last thing a command said, as a clause."""
+    said = (done.stderr or done.stdout).decode("utf-8", "replace").strip().splitlines()
+    return said[-1].strip() if said else f"exit code {done.code}"
+
+
+def _connect(written: str) -> Connection:
+    if not written:
+        from flowlite.connect.local import LocalConnection
+
+        return LocalConnection()
+    from flowlite.connect.ssh.connection import SshConnection
+    from flowlite.connect.ssh.targets import resolve_target
+
+    return SshConnection(resolve_target(written))

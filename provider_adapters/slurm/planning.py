@@ -1,0 +1,270 @@
+"""From what was asked for to one job: the plan of the Slurm provider, and every refusal before anything is sent."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from flowlite import pythons
+from flowlite.errors import ConfigError
+from flowlite.provider import Plan
+from provider_adapters.slurm import cluster as clusters
+from provider_adapters.slurm.cluster import Kinds
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flowlite.spec import TaskConfig
+    from provider_adapters.slurm.cluster import Cluster
+    from provider_adapters.slurm.settings import SlurmSettings
+
+# The nodes count from GO, and Slurm from the start of the job: this lies between, and what it takes to end.
+_AROUND_SECONDS = 180.0
+
+
+def make_plan(config: TaskConfig, settings: SlurmSettings, cluster: Cluster) -> Plan:
+    """The plan for one job.
+
+    Raises:
+        ConfigError: An option cannot be honoured by the cluster.
+        ProviderError: Slurm cannot be asked.
+    """
+    asked = {**settings.options, **config.slurm}
+    if config.region and "partition" not in config.slurm:
+        asked["partition"] = config.region
+    partition = cluster.choose(str(asked.get("partition", "")))
+    notes = _without_effect(config)
+    cpus, cpu_notes = _cpus(config, asked)
+    if partition is not None:
+        _check_size(config, asked, partition, cpus)
+    minutes, run_seconds, time_notes = _time(config, partition)
+    gres, gpu_notes = _gpus(config, asked, partition, cluster)
+    name = partition.name if partition else str(asked.get("partition", ""))
+    return Plan(
+        provider="slurm",
+        instance_type=f"node of {name}" if name else "node",
+        region=name,
+        num_instances=config.num_instances,
+        processes_per_node=config.workers_per_node,
+        gpu=config.gpu_request.kind if config.gpu_request else "",
+        gpus_per_node=config.gpus_per_node,
+        max_run_seconds=run_seconds,
+        max_cost=config.max_cost,
+        notes=(*notes, *cpu_notes, *gpu_notes, *time_notes),
+        options={
+            "login": settings.login,
+            "directives": [list(each) for each in _directives(config, asked, gres)],
+            "extra": list(asked.get("sbatch", ())),
+            "requeue": bool(asked.get("requeue", True)),
+            "cpus": cpus,
+            "minutes": minutes,
+            "workdir": config.workdir,
+            **_container(config, asked),
+            **pythons.plan_options(config),
+            "volumes": _volumes(config, settings),
+        },
+    )
+
+
+# What is asked of sbatch
+
+
+def _directives(config: TaskConfig, asked: Mapping[str, Any], gres: str) -> list[tuple[str, str]]:
+    """Options of `sbatch` with their values, in a fixed order."""
+    found = [
+        (option, str(asked[name]))
+        for name, option in (
+            ("partition", "partition"),
+            ("account", "account"),
+            ("qos", "qos"),
+            ("constraint", "constraint"),
+            ("reservation", "reservation"),
+            ("gres", "gres"),
+        )
+        if asked.get(name)
+    ]
+    found += [("gpus-per-node", gres)] if gres else []
+    memory = asked.get("mem") or (f"{math.ceil(config.memory * 1000)}M" if config.memory else "")
+    found += [("mem", str(memory))] if memory else []
+    if exclusive := asked.get("exclusive"):
+        found.append(("exclusive", "" if exclusive is True else str(exclusive)))
+    found += [(name, str(asked[name])) for name in ("nodelist", "exclude") if asked.get(name)]
+    return found
+
+
+def _cpus(config: TaskConfig, asked: Mapping[str, Any]) -> tuple[int | None, list[str]]:
+    """Cores of each node; None where a whole node is asked for."""
+    if config.cpu is not None:
+        return math.ceil(config.cpu), []
+    if asked.get("exclusive"):
+        return None, []
+    workers = config.workers_per_node
+    cores = "1 core" if workers == 1 else f"{workers} cores"
+    return workers, [
+        f"cpu was not given: Slurm is asked for {cores} per node, one for each worker (cpu=…, or exclusive, gives more)"
+    ]
+
+
+def _gpus(
+    config: TaskConfig, asked: Mapping[str, Any], partition: Kinds | None, cluster: Cluster
+) -> tuple[str, list[str]]:
+    """What to ask for as `--gpus-per-node`. What the user writes himself in Slurm's words goes through as it is."""
+    request = config.gpu_request
+    if asked.get("gpus_per_node"):
+        return str(asked["gpus_per_node"]), []
+    if request is None or asked.get("gres"):
+        return "", []
+    kinds = [partition] if partition else cluster.partitions()
+    fitting = [
+        gres for each in kinds for row in each.rows if (gres := clusters.gres_for(request, row))
+    ]
+    if fitting:
+        typed = next((each for each in fitting if ":" in each), fitting[0])
+        untold = f"Slurm does not tell which GPUs nodes have: that they are {request.kind} is not checked"
+        return typed, ([] if ":" in typed else [untold])
+    where = f"the partition {partition.name}" if partition else "the cluster"
+    has = clusters.names_of(kinds)
+    raise ConfigError(
+        f"gpu: {config.gpu} was asked for, and {where} has {has or 'no GPUs'}"
+        "; choose another partition (slurm={'partition': …}), or say it in Slurm's words (slurm={'gres': …})"
+    )
+
+
+def _check_size(
+    config: TaskConfig, asked: Mapping[str, Any], partition: Kinds, cpus: int | None
+) -> None:
+    if not partition.up:
+        raise ConfigError(f"slurm: the partition {partition.name} takes no jobs now")
+    if config.num_instances > partition.nodes:
+        raise ConfigError(
+            f"num_instances: {config.num_instances} nodes were asked for, and the partition {partition.name} has "
+            f"{partition.nodes}"
+        )
+    words = {"gres", "gpus_per_node"} & asked.keys()
+    request = None if words else config.gpu_request
+    memory = 0.0 if asked.get("mem") else (config.memory or 0.0) * 1000
+    cores = float(cpus or 0)
+    fit = partition.fitting(request, cores, memory)
+    if fit >= config.num_instances or (request and not partition.fitting(request, 0, 0)):
+        return
+    most = max(partition.rows, key=lambda row: (row.cores, row.memory_mb))
+    raise ConfigError(
+        f"{config.num_instances} nodes with {cores:g} cores and {memory / 1000:g} GB of memory were asked for, and the "
+        f"partition {partition.name} has {fit} such; its biggest have {most.cores} cores and "
+        f"{most.memory_mb / 1000:g} GB"
+    )
+
+
+# Time
+
+
+def _time(
+    config: TaskConfig, partition: Kinds | None
+) -> tuple[int | None, float | None, list[str]]:
+    """Minutes of `--time`, seconds for which workers may run, notes."""
+    most = partition.limit if partition else None
+    wanted = config.max_run_seconds
+    if wanted is None:
+        default = partition.default_limit if partition else None
+        if default is None:
+            return None, None, []
+        return (
+            None,
+            None,
+            [f"max_run_time_hours was not given: the partition ends a job after {_clock(default)}"],
+        )
+    around = _AROUND_SECONDS + config.grace_seconds
+    if config.checkpoint is not None:
+        around += config.checkpoint.final_seconds
+    whole = wanted + around
+    if most is None or whole <= most:
+        return math.ceil(whole / 60), wanted, []
+    if wanted > most:
+        raise ConfigError(
+            f"max_run_time_hours: {config.max_run_time_hours:g} hours were asked for, and the partition "
+            f"{partition.name if partition else ''} ends a job after {_clock(most)}"
+        )
+    # The time it takes to start and to end has no room beyond it: the nodes stop earlier.
+    left = max(most / 2, most - around)
+    told = (
+        f"the partition ends a job after {_clock(most)}: workers are stopped after {_clock(left)}, so that what they "
+        "leave can be brought home"
+    )
+    return math.floor(most / 60), min(wanted, left), [told] if left < wanted else []
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    clock = f"{hours}:{minutes:02d}:{rest:02d}"
+    return f"{days}-{clock}" if days else clock
+
+
+# The rest
+
+
+def _container(config: TaskConfig, asked: Mapping[str, Any]) -> dict[str, Any]:
+    kind = str(asked.get("container", "none"))
+    image = config.image or asked.get("image")
+    if image and kind == "none":
+        raise ConfigError(
+            f"image: {image} was asked for, and how this cluster runs containers is not set: container = "
+            '"pyxis" or "apptainer" under [slurm], or slurm={"container": …}'
+        )
+    if kind != "none" and not image:
+        # A setting of the cluster, for tasks that have an image.
+        kind = "none"
+    return {"step_container": None if kind == "none" else {"kind": kind, "image": str(image)}}
+
+
+def _volumes(config: TaskConfig, settings: SlurmSettings) -> list[dict[str, Any]]:
+    found = []
+    for path, volume in config.volumes.items():
+        if volume.interface == "block":
+            raise ConfigError(
+                f"volumes: {volume.name!r} has the interface 'block', and Slurm has no block volumes; use 'file'"
+            )
+        if not settings.shared_dir:
+            raise ConfigError(
+                f"volumes: {volume.name!r} needs a directory that all nodes see, and shared_dir under [slurm] is "
+                '"none"; set it to one, or use a path of the cluster itself'
+            )
+        found.append(
+            {
+                "name": volume.name,
+                "path": path,
+                "interface": "file",
+                "size_gb": volume.size_gb,
+            }
+        )
+    return found
+
+
+def _without_effect(config: TaskConfig) -> list[str]:
+    notes = []
+    for name in ("internode_interconnect", "intranode_interconnect"):
+        asked = getattr(config, name)
+        if asked is not None:
+            notes.append(
+                f"{name} {asked} is not checked on Slurm; a constraint of the cluster can ask for it"
+            )
+    if "priority" in config.model_fields_set and config.priority != "med":
+        notes.append(f"priority {config.priority} has no meaning on Slurm; use qos or partition")
+    if config.spot is not None:
+        notes.append("spot has no meaning on Slurm; partitions and QOS say what may be preempted")
+    if config.keep_warm:
+        notes.append("keep_warm has no effect on Slurm: the nodes go back to the queue")
+    if config.max_price_per_hour is not None or config.max_cost is not None:
+        notes.append(
+            "nothing is charged that flowlite knows of: price and cost caps have no effect"
+        )
+    return notes
+
+
+def describe(plan: Plan) -> Sequence[str]:
+    """The options of `sbatch` that a plan leads to, for people."""
+    return [
+        f"--{name}={value}" if value else f"--{name}" for name, value in plan.options["directives"]
+    ]

@@ -1,0 +1,178 @@
+"""`SlurmProvider`: nodes are those of one Slurm job, submitted from a login node or through one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flowlite import pythons
+from flowlite.errors import ConfigError, FlowError, ProviderError
+from flowlite.node.ports import PREFERRED
+from flowlite.provider import (
+    Finding,
+    Instance,
+    LaunchIntent,
+    NodeSettings,
+    Offer,
+    Plan,
+    Provider,
+    VolumeInfo,
+)
+from provider_adapters.slurm.arrays import Arrays
+from provider_adapters.slurm.ending import Ending
+from provider_adapters.slurm.launching import Launching
+from provider_adapters.slurm.listing import Listing
+from provider_adapters.slurm.settling import Settling
+from provider_adapters.slurm.workplace import Workplace
+
+if TYPE_CHECKING:
+    from flowlite.connect.base import Connection
+    from flowlite.spec import TaskConfig
+    from provider_adapters.slurm.volumes import Volumes
+
+_PORTS = 1000
+
+
+class SlurmProvider(Provider):
+    """Nodes of a Slurm cluster.
+
+    Args:
+        home: FLOW_HOME.
+        connection: What leads to the login node, in tests.
+    """
+
+    name = "slurm"
+    may_take_away = True
+    arrays = True
+
+    def __init__(self, home: Path | None = None, connection: Connection | None = None) -> None:
+        self._home = home
+        self._connection = connection
+
+    def plan(self, config: TaskConfig) -> Plan:
+        from provider_adapters.slurm.planning import make_plan
+
+        return make_plan(config, self._place.settings, self._place.cluster())
+
+    def launch(self, intent: LaunchIntent) -> list[Instance]:
+        with _refused():
+            return self._launching.run(intent)
+
+    def list_instances(self, task_id: str | None = None) -> list[Instance]:
+        with _refused():
+            found = self._listing.of_all() if task_id is None else self._listing.of_task(task_id)
+        return sorted(found, key=lambda each: each.id)
+
+    def others(self) -> list[Instance]:
+        return self._listing.of_others()
+
+    def terminate(self, instances: Sequence[Instance]) -> None:
+        with _refused():
+            self._ending.terminate(instances)
+
+    def answers_beside(self, instances: Sequence[Instance]) -> str:
+        where = next((str(each.data["login"]) for each in instances if "login" in each.data), None)
+        try:
+            told = self._place.login(where).ask("scontrol", "ping", seconds=10.0)
+        except FlowError:
+            return ""
+        return "slurmctld" if "UP" in told else ""
+
+    def connect(self, instance: Instance) -> Connection:
+        from provider_adapters.slurm import nodes
+
+        return nodes.connect(self._place.login(str(instance.data["login"])), instance.data)
+
+    def node_settings(self, plan: Plan, instance: Instance) -> NodeSettings:
+        data, options = instance.data, plan.options
+        shared, home = str(data["shared"]), str(data["home"])
+        return NodeSettings(
+            home=home,
+            python=str(data["python"]),
+            bind=instance.address,
+            workdir=options.get("workdir"),
+            environment={"FLOW_TASK_ID": instance.task_id},
+            # Others may have jobs on the same nodes, and prefer the usual port.
+            master_port=PREFERRED + int(data["raw"]) % _PORTS,
+            volumes=tuple(
+                {**each, "source": f"{shared}/volumes/{each['name']}"}
+                for each in options["volumes"]
+            ),
+            cache=f"{shared or data['node_dir']}/blobs",
+            python_spec=pythons.for_node(options.get("python_spec"), str(data["version"])),
+            preemption={"kind": "slurm", "file": f"{home}/notice.json"},
+        )
+
+    def configured(self) -> bool:
+        return self._place.configured
+
+    def check(self) -> list[Finding]:
+        from provider_adapters.slurm.checking import check
+
+        return check(self._place)
+
+    def offers(
+        self,
+        gpu: str | None = None,
+        num_instances: int = 1,
+        *,
+        spot: bool | None = None,
+        region: str | None = None,
+    ) -> list[Offer]:
+        from provider_adapters.slurm.offers import offers_of
+
+        found = self._place.cluster().partitions()
+        wanted = [each for each in found if region in (None, each.name)]
+        return offers_of(wanted, gpu, num_instances)
+
+    def create_volume(self, name: str, size_gb: float | None, interface: str) -> VolumeInfo:
+        return self._volumes().create(name, interface)
+
+    def list_volumes(self) -> list[VolumeInfo]:
+        return self._volumes().list()
+
+    def delete_volume(self, name: str) -> None:
+        self._volumes().delete(name)
+
+    # Inside
+
+    def _volumes(self) -> Volumes:
+        from provider_adapters.slurm.volumes import Volumes
+
+        return Volumes(self._place.login(), self._place.settings.shared_dir)
+
+    @cached_property
+    def _place(self) -> Workplace:
+        return Workplace(self._home, self._connection)
+
+    @cached_property
+    def _arrays(self) -> Arrays:
+        return Arrays(self._place)
+
+    @cached_property
+    def _settling(self) -> Settling:
+        return Settling(self._place)
+
+    @cached_property
+    def _ending(self) -> Ending:
+        return Ending(self._place, self._settling, self._arrays)
+
+    @cached_property
+    def _launching(self) -> Launching:
+        return Launching(self._place, self._settling, self._ending, self._arrays)
+
+    @cached_property
+    def _listing(self) -> Listing:
+        return Listing(self._place, self._settling, self._ending, self._arrays)
+
+
+@contextmanager
+def _refused() -> Iterator[None]:
+    """Settings that have become wrong since the plan are a refusal like any other, to whoever runs the task."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ProviderError(str(error)) from error

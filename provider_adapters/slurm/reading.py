@@ -1,0 +1,222 @@
+"""What Slurm's commands print, read: `squeue`, `scontrol show`, `sacct`, `sinfo`. Pure; texts in, values out.
+
+Times are Unix times, since `SLURM_TIME_FORMAT=%s` is set for every command.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+# Columns of fixed width: whatever stands in one cannot be taken for another. Unlike `-o`, `-O` knows the restarts.
+_QUEUE = {
+    # As `JobID`, and NUMBER_INDEX for an element of an array.
+    "JobArrayID": 20,
+    "State": 20,
+    "RestartCnt": 10,
+    "ReasonList": 120,
+    "StartTime": 24,
+    "EndTime": 24,
+    "Comment": 200,
+    "PreemptTime": 24,
+}
+QUEUE_FORMAT = ",".join(f"{name}:{width}" for name, width in _QUEUE.items())
+ACCOUNTING_FORMAT = "JobIDRaw,State,ExitCode,End,Comment,SubmitLine"
+PARTITIONS_FORMAT = "%R|%P|%a|%l|%L|%D|%c|%m|%G|%T"
+_NOT_KNOWN = frozenset({"", "N/A", "NONE", "None", "Unknown", "(null)", "n/a"})
+_FIELD = re.compile(r"(?:^|\s)([A-Za-z][\w/:]*)=")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job as Slurm lists it.
+
+    Attributes:
+        state: In full, as in "RUNNING"; without what `sacct` adds ("CANCELLED by 0").
+        restarts: How often it was queued again.
+        reason: Why it waits, or ended, in Slurm's words ("Priority", "ReqNodeNotAvail, UnavailableNodes:n2"); "" for
+            none.
+        end: Unix time of its end or time limit; 0 if unknown.
+        comment: By which we know it.
+        taken_at: Unix time at which Slurm decided to give its nodes to another job; 0 if it has not.
+    """
+
+    id: str
+    state: str
+    restarts: int = 0
+    reason: str = ""
+    start: float = 0.0
+    end: float = 0.0
+    comment: str = ""
+    taken_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """Nodes of one kind in one partition.
+
+    Attributes:
+        limit, default_limit: Seconds a job may take; None for no limit, or for none of its own.
+        gpus: Number by type of each node's GPUs; the type is "" where Slurm was told none.
+        state: What `sinfo` calls it, as in "idle".
+    """
+
+    name: str
+    default: bool
+    up: bool
+    limit: float | None
+    default_limit: float | None
+    nodes: int
+    cores: int
+    memory_mb: int
+    gpus: dict[str, int]
+    state: str
+
+
+def queue(text: str) -> list[Job]:
+    """What `squeue -h -O QUEUE_FORMAT` prints. Raises ValueError for what it never prints."""
+    return [_queued(line) for line in text.splitlines() if line.strip()]
+
+
+def _queued(line: str) -> Job:
+    values, begin = [], 0
+    for width in _QUEUE.values():
+        values.append(line[begin : begin + width].strip())
+        begin += width
+    job, state, restarts, reason, start, end, comment, taken = values
+    if not re.fullmatch(r"\d+(_\d+)?", job) or not re.fullmatch(r"[A-Z_]+", state):
+        raise ValueError(f"squeue printed a line that is none of a job: {line[:80]!r}")
+    return Job(
+        id=job,
+        state=state,
+        restarts=int(restarts) if restarts.isdecimal() else 0,
+        # Once a job has nodes, they stand in its place.
+        reason=_reason(reason[1:].rpartition(")")[0]) if reason.startswith("(") else "",
+        start=_time(start),
+        end=_time(end),
+        comment="" if comment in _NOT_KNOWN else comment,
+        taken_at=_time(taken),
+    )
+
+
+def _reason(text: str) -> str:
+    return "" if text in _NOT_KNOWN else text
+
+
+def _time(text: str) -> float:
+    return float(text) if text.isdecimal() else 0.0
+
+
+def fields(line: str) -> dict[str, str]:
+    """One line of `scontrol -o show …`, as names and values. Values may hold blanks."""
+    found: dict[str, str] = {}
+    marks = list(_FIELD.finditer(line))
+    ends = [each.start() for each in marks[1:]]
+    for mark, end in itertools.zip_longest(marks, ends):
+        found.setdefault(mark[1], line[mark.end() : end].strip())
+    return found
+
+
+def shown_job(text: str) -> tuple[Job, dict[str, str]] | None:
+    """The job of `scontrol -o show job ID`, and all its fields; None where nothing is said of one."""
+    for line in text.splitlines():
+        told = fields(line)
+        if "JobId" in told and "JobState" in told:
+            job = Job(
+                id=told["JobId"],
+                state=told["JobState"].split(",")[0],
+                restarts=int(told["Restarts"]) if told.get("Restarts", "").isdecimal() else 0,
+                reason=_reason(told.get("Reason", "")),
+                start=_time(told.get("StartTime", "")),
+                end=_time(told.get("EndTime", "")),
+                comment=_comment(told.get("Comment", "")),
+                taken_at=_time(told.get("PreemptTime", "")),
+            )
+            return job, told
+    return None
+
+
+def _comment(text: str) -> str:
+    return "" if text in _NOT_KNOWN else text
+
+
+def accounting(text: str) -> list[Job]:
+    """What `sacct -n -P -X -o ACCOUNTING_FORMAT` prints; several entries of one job where it was queued again."""
+    found = []
+    for line in text.splitlines():
+        values = line.split("|")
+        if len(values) < 6 or not values[0].isdecimal():
+            continue
+        job, state, _, end, comment = values[:5]
+        # Clusters may not keep comments; the command line has it, too.
+        submit = "|".join(values[5:])
+        told = re.search(r"--comment[= ](\S+)", submit)
+        comment = comment if comment not in _NOT_KNOWN else (told[1] if told else "")
+        found.append(Job(job, state.split()[0] if state else "", end=_time(end), comment=comment))
+    return found
+
+
+def partitions(text: str) -> list[Partition]:
+    """What `sinfo -h -o PARTITIONS_FORMAT` prints: a line for each kind of nodes and state of a partition."""
+    found = []
+    for line in text.splitlines():
+        values = line.split("|")
+        if len(values) != 10:
+            continue
+        name, marked, up, limit, default, nodes, cores, memory, gres, state = values
+        found.append(
+            Partition(
+                name=name,
+                default=marked.endswith("*"),
+                up=up == "up",
+                limit=seconds(limit),
+                default_limit=seconds(default),
+                nodes=_number(nodes),
+                cores=_number(cores),
+                memory_mb=_number(memory),
+                gpus=gpus(gres),
+                # "idle*" does not answer, "idle~" is switched off, and so on.
+                state=state.rstrip("*~#!%$@^-+"),
+            )
+        )
+    return found
+
+
+def gpus(gres: str) -> dict[str, int]:
+    """Number by type: of `gpu:a100:4(S:0-1),gpu:2,lustre:1`, {"a100": 4, "": 2}."""
+    found: dict[str, int] = {}
+    for each in re.sub(r"\([^)]*\)", "", gres).split(","):
+        words = each.strip().split(":")
+        if words[0] != "gpu":
+            continue
+        kind = words[1] if len(words) > 2 or (len(words) == 2 and not words[1].isdecimal()) else ""
+        count = int(words[-1]) if words[-1].isdecimal() else 1
+        found[kind] = found.get(kind, 0) + count
+    return found
+
+
+def seconds(text: str) -> float | None:
+    """Seconds of `1-02:03:04`, `02:03:04`, `30:00`, `30`; None for no limit, or if it is unknown."""
+    found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text.strip())
+    if found is None:
+        return None
+    days, numbers = int(found[1] or 0), [int(each) for each in found.groups()[1:] if each]
+    if found[1]:
+        hours, minutes, rest = [*numbers, 0, 0][:3]
+    elif len(numbers) == 3:
+        hours, minutes, rest = numbers
+    else:
+        hours, (minutes, rest) = 0, [*numbers, 0][:2]
+    return float(((days * 24 + hours) * 60 + minutes) * 60 + rest)
+
+
+def _number(text: str) -> int:
+    found = re.match(r"\d+", text)
+    return int(found[0]) if found else 0
+
+
+def lines(text: str) -> Iterator[str]:
+    """Lines with something in them."""
+    return (line.strip() for line in text.splitlines() if line.strip())

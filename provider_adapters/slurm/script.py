@@ -1,0 +1,215 @@
+"""The batch script: a pure function of what is to be run.
+
+One job, one step: `srun` starts a small shell program on each node, which finds a Python, puts flowlite's program in
+its place and becomes the node's anchor (flowlite/node/anchor.py). Agents and workers are started by the anchors, so all
+of them belong to that step.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+# It waits for the anchor of a node, and becomes the Python that the anchor was started with. What follows are its
+# arguments, in front of them the name of a Python, which is not known before.
+WAIT = (
+    'h=$1; shift 2; i=0; until [ -s "$h/anchor.json" ] || [ $i -ge 600 ]; do sleep 0.1; i=$((i+1)); done; '
+    'read -r p <"$h/python" || exit 105; exec "$p" "$@"'
+)
+_MARK = "FLOWLITE_PROGRAM"
+# Its end is that of the job.
+_FOLLOW = """\
+step=$!
+while :; do
+  wait "$step"; code=$?
+  # A signal ends `wait`, and not the step.
+  kill -0 "$step" 2>/dev/null || break
+done
+exit $code"""
+# What each node does, before Python. The arguments are of `_arguments`. Exit codes: words.py.
+_NODE = """\
+dir=$1 sha=$2 shared=$3 proved=$4 asked=$5; shift 5
+mask=$(umask)
+umask 077
+# Only its owner can do that: nobody else has made it, in /tmp for instance.
+mkdir -p "$dir/blobs" 2>/dev/null && [ ! -L "$dir" ] && chmod 700 "$dir" "$dir/blobs" 2>/dev/null || exit 102
+# What jobs have left that were killed.
+find "$dir" -mindepth 1 -maxdepth 1 -name '*.[0-9][0-9].[0-9]*' -mtime +13 2>/dev/null | while read -r old; do
+  kill -0 "$(cat "$old/anchor.pid" 2>/dev/null)" 2>/dev/null || rm -rf "$old"
+done
+program=$dir/blobs/$sha
+whole() { [ -s "$1" ] && [ "$(sha256sum <"$1")" = "$sha  -" ]; }
+if ! whole "$program"; then
+  part=$program.$$
+  if whole "$shared/blobs/$sha"; then cp "$shared/blobs/$sha" "$part"
+  elif [ "$proved" = yes ]; then exit 104
+  else base64 -d 2>/dev/null | gzip -dc >"$part" 2>/dev/null; fi
+  whole "$part" && mv "$part" "$program" || exit 103
+fi
+ask='import sys; sys.version_info < (3, 11) and sys.exit(1); print(sys.executable)'
+for p in $asked python3 python3.14 python3.13 python3.12 python3.11 /usr/bin/python3 /usr/local/bin/python3 \\
+    "$HOME"/.pyenv/versions/*/bin/python3 "$HOME"/miniconda3/bin/python3 "$HOME"/miniforge3/bin/python3 \\
+    "$HOME"/.local/share/uv/python/*/bin/python3 /opt/*/bin/python3; do
+  found=$("$p" -I -S -c "$ask" </dev/null 2>/dev/null) && break
+  found=
+done
+[ -n "$found" ] || exit 101
+home=$dir/$(printf '%s.%02d.%05d' "$SLURM_JOB_ID" "${SLURM_RESTART_COUNT:-0}" "$SLURM_NODEID")
+mkdir -p "$home" && printf '%s\\n' "$found" >"$home/python" || exit 102
+umask "$mask"
+exec "$found" -I -S "$program" anchor --dir "$dir" "$@" </dev/null
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Wrap:
+    """What the step runs in, such as a container.
+
+    Attributes:
+        srun: Further arguments of `srun`.
+        command: Words in front of the command of each node.
+    """
+
+    srun: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """Everything that a batch script is made from.
+
+    Attributes:
+        name: Of the job, as people see it.
+        comment: Of the job, by which it is found again.
+        nodes: How many.
+        cpus: Cores on each node; None for what Slurm gives.
+        options: Further options of `sbatch` with their values; "" for one that has none.
+        extra: Options of `sbatch` as the user wrote them.
+        minutes: Its time limit; None for that of the partition.
+        signal_seconds: How long before the end it is warned.
+        requeue: Whether it comes back when it is preempted or a node fails.
+        program: SHA-256 of flowlite's program.
+        embedded: The program itself, gzip and base64; "" where the shared directory is known to be shared.
+        shared: The shared directory; "" for none.
+        nonce: What the probe in the shared directory holds.
+        python: A Python of the nodes to try first; "" for none.
+        lease: Seconds without contact after which anchors end.
+        deadline: Seconds after which anchors end; 0 for no limit.
+        array: As for `--array`; "" for a job that is none.
+    """
+
+    name: str
+    comment: str
+    nodes: int
+    node_dir: str
+    program: str
+    lease: float
+    cpus: int | None = None
+    options: tuple[tuple[str, str], ...] = ()
+    extra: tuple[str, ...] = ()
+    minutes: int | None = None
+    signal_seconds: int = 120
+    requeue: bool = True
+    embedded: str = ""
+    shared: str = ""
+    nonce: str = ""
+    python: str = ""
+    deadline: float = 0.0
+    array: str = ""
+    wrap: Wrap = field(default_factory=Wrap)
+
+
+def render(script: Script) -> str:
+    """The text for `sbatch`."""
+    lines = ["#!/bin/bash", *(f"#SBATCH {each}" for each in _directives(script)), ""]
+    lines += ["# What each node does until it is flowlite's.", f"node={_quoted(_NODE)}", ""]
+    lines += _notice(script)
+    lines.append(_step(script))
+    if script.embedded:
+        lines += [script.embedded, _MARK]
+    lines.append(_FOLLOW)
+    return "\n".join(lines) + "\n"
+
+
+def _directives(script: Script) -> list[str]:
+    """The options of `sbatch`, in a fixed order. What the user wrote comes last, and wins."""
+    found = [
+        f"--job-name={script.name}",
+        f"--comment={script.comment}",
+        f"--nodes={script.nodes}",
+        f"--ntasks={script.nodes}",
+        "--ntasks-per-node=1",
+    ]
+    found += [f"--cpus-per-task={script.cpus}"] if script.cpus else []
+    found += [
+        f"--{name}={_value(value)}" if value else f"--{name}" for name, value in script.options
+    ]
+    found += [f"--time={script.minutes}"] if script.minutes else []
+    found += [f"--array={script.array}"] if script.array else []
+    found += [
+        "--requeue" if script.requeue else "--no-requeue",
+        f"--signal=B:USR2@{script.signal_seconds}",
+        "--chdir=/",
+        f"--output={_output(script)}",
+        "--open-mode=append",
+    ]
+    return [*found, *script.extra]
+
+
+def _output(script: Script) -> str:
+    # A job whose output cannot be written fails at once, so it goes only where that is known to be possible.
+    name = "%A_%a" if script.array else "%j"
+    return (
+        f"{script.shared}/output/{name}.txt"
+        if script.shared and not script.embedded
+        else "/dev/null"
+    )
+
+
+def _notice(script: Script) -> list[str]:
+    """Slurm warns this shell only, and not every process of the step; it passes it on to the anchor of this node."""
+    return [
+        f"home={shlex.quote(script.node_dir)}/$(printf '%s.%02d.00000' \"$SLURM_JOB_ID\" "
+        '"${SLURM_RESTART_COUNT:-0}")',
+        'trap \'kill -USR2 "$(cat "$home/anchor.pid")"\' USR2',
+        "",
+    ]
+
+
+def _step(script: Script) -> str:
+    words = [
+        *("srun", "--kill-on-bad-exit=1", "--wait=0", "--overlap", "--cpu-bind=none"),
+        f"--nodes={script.nodes}",
+        f"--ntasks={script.nodes}",
+        "--ntasks-per-node=1",
+        *([f"--cpus-per-task={script.cpus}"] if script.cpus else []),
+        *script.wrap.srun,
+        *script.wrap.command,
+        *("sh", "-c"),
+    ]
+    command = " ".join(shlex.quote(each) for each in words)
+    arguments = " ".join(shlex.quote(each) for each in _arguments(script))
+    feed = f"<<'{_MARK}'" if script.embedded else "</dev/null"
+    return f'{command} "$node" flowlite \\\n  {arguments} \\\n  {feed} &'
+
+
+def _arguments(script: Script) -> Sequence[str]:
+    proved = "yes" if script.shared and not script.embedded else "no"
+    anchor = [
+        *("--lease", f"{script.lease:.0f}", "--deadline", f"{script.deadline:.0f}"),
+        *("--signal-seconds", str(script.signal_seconds)),
+        *(("--shared", script.shared, "--nonce", script.nonce) if script.shared else ()),
+    ]
+    shared = script.shared or "/nonexistent"
+    return [script.node_dir, script.program, shared, proved, script.python, *anchor]
+
+
+def _value(value: str) -> str:
+    """A value on an `#SBATCH` line, which is split as a shell would."""
+    return value if shlex.quote(value) == value else f'"{value}"' if '"' not in value else value
+
+
+def _quoted(text: str) -> str:
+    """A text between single quotes over several lines, as people can read it."""
+    return "'" + text.replace("'", "'\\''") + "'"

@@ -1,0 +1,131 @@
+"""The table `[slurm]` of the configuration: where Slurm is, what it is asked for, and where files lie there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from flowlite.config import Settings, duration_seconds
+from flowlite.errors import ConfigError
+from flowlite.spec import slurm as options_of
+from flowlite.suggest import did_you_mean
+
+_TABLE = "[slurm]"
+_SHARED = "~/.flowlite-slurm"
+_NODE_DIR = "/tmp/flowlite-slurm-%u"
+_LEASE = 300.0
+_SHORTEST_LEASE = 60.0
+_SIGNAL = 120
+_LONGEST_SIGNAL = 65535
+# Unix sockets lie below it, whose paths may have 107 bytes in all.
+_LONGEST_NODE_DIR = 60
+# Paths go into the batch script as they are.
+_PATH = re.compile(r"(?:~|/)[A-Za-z0-9_./@%+=:,-]*", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmSettings:
+    """What is set for Slurm.
+
+    Attributes:
+        login: Where its commands are run, as in `user@cluster`; "" for this machine.
+        shared_dir: A directory that the login node and all nodes see, as a path of the login node; "" for none.
+        node_dir: A directory on the disk of each node; %u is the number of the user.
+        python: A Python on the nodes; "" looks for one.
+        lease: Seconds without any contact after which the nodes end the job.
+        signal_seconds: How long before the end of its time a job is warned.
+        options: What is asked of Slurm where the task asks for nothing else.
+    """
+
+    login: str = ""
+    shared_dir: str = _SHARED
+    node_dir: str = _NODE_DIR
+    python: str = ""
+    lease: float = _LEASE
+    signal_seconds: int = _SIGNAL
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def read_settings(settings: Settings) -> SlurmSettings:
+    """The settings, each checked.
+
+    Raises:
+        ConfigError: An unknown name or a wrong value; the message says where it stands.
+    """
+    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
+    for key, value in settings.provider_options("slurm").items():
+        origin = settings.origin_of("slurm", key)
+        known = {**_READERS, **options_of.OPTIONS}
+        if key not in known:
+            names = did_you_mean(key, known) or f"; known: {', '.join(known)}"
+            raise ConfigError(f"{origin}: {_TABLE} has no setting {key!r}{names}")
+        place = found if key in _READERS else options
+        try:
+            place[key] = known[key](value)
+        except ValueError as error:
+            raise ConfigError(f"{origin}: {_TABLE} {key} is {value!r}; give {error}") from None
+    return SlurmSettings(**found, options=options)
+
+
+# One value at a time. A reader gives the value, or raises ValueError with what is allowed.
+
+
+def _login(value: object) -> str:
+    from flowlite.connect.ssh.targets import parse_written
+
+    what = "a login node of the cluster, as in 'user@cluster'"
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(what)
+    try:
+        parse_written(value.strip())
+    except ConfigError:
+        raise ValueError(what) from None
+    return value.strip()
+
+
+def _shared(value: object) -> str:
+    if value in ("", "none", False):
+        return ""
+    return _path(value)
+
+
+def _path(value: object) -> str:
+    if not isinstance(value, str) or not _PATH.fullmatch(value) or "/../" in f"{value}/":
+        raise ValueError("an absolute path, or one that begins with ~/, without blanks or quotes")
+    if value == "~" or (value.startswith("~") and not value.startswith("~/")):
+        raise ValueError("an absolute path, or one that begins with ~/")
+    return value.rstrip("/") or "/"
+
+
+def _node_dir(value: object) -> str:
+    path = _path(value)
+    if len(path) > _LONGEST_NODE_DIR or path == "/":
+        raise ValueError(f"a path of at most {_LONGEST_NODE_DIR} characters below /")
+    return path
+
+
+def _lease(value: object) -> float:
+    seconds = duration_seconds(value)
+    if seconds < _SHORTEST_LEASE:
+        raise ValueError(f"a time of at least {_SHORTEST_LEASE:.0f} s, as in '5m'")
+    return seconds
+
+
+def _signal(value: object) -> int:
+    seconds = int(duration_seconds(value))
+    if not 0 < seconds <= _LONGEST_SIGNAL:
+        raise ValueError(f"a number of seconds from 1 to {_LONGEST_SIGNAL}")
+    return seconds
+
+
+_READERS: dict[str, Callable[[object], Any]] = {
+    "login": _login,
+    "shared_dir": _shared,
+    "node_dir": _node_dir,
+    "python": _path,
+    "lease": _lease,
+    "signal_seconds": _signal,
+}

@@ -1,0 +1,137 @@
+"""Giving `sbatch` a job exactly once, whatever happens to its answer.
+
+Each job bears a comment that no other has, and it is in the ledger before the job is submitted. So a job whose number
+got lost is looked for by its comment, in the queue and in the accounting. If a submission was repeated, jobs are looked
+for by comment until the launch has ended, and all but the first of a comment are cancelled.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from flowlite.errors import CapacityUnavailable, ProviderError
+from provider_adapters.rented.ledger import Call, Launch
+from provider_adapters.slurm import refusals, words
+from provider_adapters.slurm.login import Silent, last_line
+from provider_adapters.slurm.workplace import job_name
+
+if TYPE_CHECKING:
+    from provider_adapters.slurm.reading import Job
+    from provider_adapters.slurm.workplace import Workplace
+
+# A submission whose connection broke may still be under way.
+_UNDERWAY_SECONDS = 10.0
+_LOOKS = 3
+_NEVER_SECONDS = 30.0
+_PAUSE = 2.0
+
+
+class Settling:
+    """Jobs on their way to Slurm."""
+
+    def __init__(self, place: Workplace) -> None:
+        self._place = place
+
+    def submit(self, launch: Launch, call: Call, script: str) -> Call:
+        """Submits the job of a call that is in the ledger.
+
+        Raises:
+            CapacityUnavailable: Whether it was submitted is not known.
+            ProviderError: It was refused.
+        """
+        ledger, frozen = self._place.ledger, launch.frozen
+        login = self._place.login(frozen["login"])
+        asked = list(frozen["defaults"])
+        try:
+            # The comment stands here, too: the accounting may keep nothing but the command.
+            comment = f"--comment={self._place.comment(launch.task, call.name)}"
+            done = login.try_("sbatch", "--parsable", comment, input=script.encode(), asked=asked)
+        except Silent as error:
+            raise CapacityUnavailable(
+                f"whether the job was submitted is not known yet, it is looked up: {error}", _PAUSE
+            ) from error
+        number = done.stdout.decode("utf-8", "replace").strip().splitlines()
+        job = number[-1].partition(";")[0].strip() if number else ""
+        if done.code or not job.isdecimal():
+            said = done.stderr.decode("utf-8", "replace")
+            ledger.refused(launch.token, call.name, {"why": last_line(done)})
+            raise refusals.explained(said, frozen["asked"])
+        self._place.queue(frozen["login"]).hurry()
+        ledger.made(launch.token, call.name, [job])
+        return self.call_of(launch, call)
+
+    def settle(self, launch: Launch, *, repeat: bool) -> bool:
+        """Finds out whether the job of an open call was submitted. Whether that is known now.
+
+        Args:
+            repeat: It may be submitted again if this gives False.
+
+        Raises:
+            CapacityUnavailable: It is still not known.
+        """
+        ledger = self._place.ledger
+        with ledger.hold(launch.token):
+            found = ledger.read(launch.token)
+            call = found.open_call if found else None
+            if found is None or call is None:
+                return True
+            if call.parameters.get("adopt"):
+                ledger.made(launch.token, call.name, [str(call.parameters["adopt"])])
+                return True
+            if self._adopt(found, call):
+                return True
+            age = time.time() - call.at
+            looks = int(found.notes.get("looks", 0)) + 1
+            ledger.note(launch.token, looks=looks)
+            if repeat and age >= _UNDERWAY_SECONDS and looks >= _LOOKS:
+                ledger.note(launch.token, doubtful=True, looks=None)
+                return False
+            if not repeat and age > _NEVER_SECONDS and looks >= _LOOKS:
+                ledger.refused(launch.token, call.name, {"why": "Slurm never had it"})
+                return True
+            if repeat:
+                raise CapacityUnavailable(
+                    "whether the job was submitted is not known yet, it is looked up", _PAUSE
+                )
+            return True
+
+    def confirm(self, launch: Launch) -> Launch:
+        """Looks for jobs that were submitted twice, and cancels all but the first of a comment."""
+        if launch.notes.get("doubtful") and not launch.ended:
+            for call in launch.calls:
+                if call.state == "made" and not call.parameters.get("adopt"):
+                    self._adopt(launch, call)
+        return self._place.ledger.read(launch.token) or launch
+
+    def call_of(self, launch: Launch, call: Call) -> Call:
+        """A call as the ledger has it now."""
+        known = self._place.ledger.read(launch.token) or launch
+        return next(each for each in known.calls if each.name == call.name)
+
+    # Inside
+
+    def _adopt(self, launch: Launch, call: Call) -> bool:
+        """Takes the job that bears the comment of a call for what it made; whether there is one."""
+        frozen = launch.frozen
+        queue = self._place.queue(frozen["login"])
+        comment = self._place.comment(launch.task, call.name)
+        found = queue.by_comment(comment, job_name(launch.task))
+        if not found:
+            return False
+        kept = call.ids[0] if call.ids else _first(found).id
+        self._place.ledger.made(launch.token, call.name, [kept])
+        for job in found:
+            if job.id != kept and job.state not in words.ENDED:
+                self._cancel(frozen["login"], job.id)
+        return True
+
+    def _cancel(self, login: str, job: str) -> None:
+        done = self._place.login(login).try_("scancel", job)
+        if done.code and "invalid job id" not in last_line(done).lower():
+            raise ProviderError(f"scancel failed for job {job}: {last_line(done)}")
+
+
+def _first(found: list[Job]) -> Job:
+    """The one to keep: the first that has not ended."""
+    return next((job for job in found if job.state not in words.ENDED), found[0])

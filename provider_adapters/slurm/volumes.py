@@ -1,0 +1,87 @@
+"""File volumes: directories under the shared directory, which every node sees."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from flowlite.errors import ConfigError, NotFound, ProviderError
+from flowlite.provider import VolumeInfo
+from provider_adapters.slurm.login import last_line
+from provider_adapters.slurm.shared import expanded
+
+if TYPE_CHECKING:
+    from flowlite.connect.base import Completed
+    from provider_adapters.slurm.login import SlurmLogin
+
+_SECONDS = 120.0
+_CREATE = 'mkdir -p -- "$1"'
+_LIST = (
+    'cd -- "$1" 2>/dev/null || exit 0; '
+    'for d in */; do if [ -d "$d" ]; then du -sk -- "${d%/}"; fi; done'
+)
+_DELETE = '[ -d "$1" ] || exit 44; rm -rf -- "$1"'
+_NO_SUCH = 44
+
+
+class Volumes:
+    """The volumes of one cluster.
+
+    Args:
+        shared: The shared directory as it is set; "" for none.
+    """
+
+    def __init__(self, login: SlurmLogin, shared: str) -> None:
+        self._login = login
+        self._shared = shared
+
+    def create(self, name: str, interface: str) -> VolumeInfo:
+        """Makes a volume, or gives the one of that name."""
+        if interface != "file":
+            raise ConfigError(f"volume {name!r}: Slurm has file volumes only")
+        path = self._path(name)
+        self._run(_CREATE, path)
+        return _info(name, path, None)
+
+    def list(self) -> list[VolumeInfo]:
+        """All volumes by name, with the space each takes."""
+        if not self._shared:
+            return []
+        root = self._root()
+        done = self._run(_LIST, root)
+        found = []
+        for line in done.stdout.decode("utf-8", "replace").splitlines():
+            size, tab, name = line.partition("\t")
+            if tab:
+                found.append(_info(name, f"{root}/{name}", int(size) * 1024))
+        return sorted(found, key=lambda info: info.name)
+
+    def delete(self, name: str) -> None:
+        """Deletes a volume with what is on it. Raises NotFound."""
+        path = self._path(name)
+        if self._run(_DELETE, path).code == _NO_SUCH:
+            raise NotFound(f"no volume at {path} on {self._login.name}")
+
+    def _root(self) -> str:
+        if not self._shared:
+            raise ConfigError(
+                'there are no volumes without a directory that all nodes see: shared_dir under [slurm] is "none"'
+            )
+        facts = self._login.facts
+        return f"{expanded(self._shared, facts.home, facts.uid)}/volumes"
+
+    def _path(self, name: str) -> str:
+        if not name or "/" in name or name.startswith((".", "-")):
+            raise ConfigError(f"{name!r} cannot name a volume")
+        return f"{self._root()}/{name}"
+
+    def _run(self, script: str, path: str) -> Completed:
+        done = self._login.run(["sh", "-c", script, "sh", path], seconds=_SECONDS)
+        if done.code not in (0, _NO_SUCH):
+            raise ProviderError(f"{path} on {self._login.name}: {last_line(done)}")
+        return done
+
+
+def _info(name: str, path: str, used: int | None) -> VolumeInfo:
+    return VolumeInfo(
+        name=name, provider="slurm", interface="file", size_gb=None, location=path, used_bytes=used
+    )

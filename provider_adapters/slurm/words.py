@@ -1,0 +1,128 @@
+"""What Slurm's states and reasons mean, for people."""
+
+from __future__ import annotations
+
+WAITING = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED"})
+RUNNING = frozenset({"RUNNING", "SUSPENDED", "STOPPED", "RESIZING"})
+ENDING = frozenset({"COMPLETING", "SIGNALING", "STAGE_OUT"})
+_ENDS = {
+    "COMPLETED": "the job has ended",
+    "CANCELLED": "the job was cancelled (scancel, or by an administrator)",
+    "FAILED": "the job failed",
+    "TIMEOUT": "the job hit its time limit",
+    "NODE_FAIL": "a node of the job failed",
+    "PREEMPTED": "the job was preempted by another one",
+    "BOOT_FAIL": "a node of the job did not boot",
+    "DEADLINE": "the job hit its deadline",
+    "OUT_OF_MEMORY": "the job ran out of memory",
+    "REVOKED": "the job runs at another cluster",
+    "SPECIAL_EXIT": "the job is held after a special exit",
+}
+ENDED = frozenset(_ENDS)
+_REASONS = {
+    "Priority": "other jobs come first",
+    "Resources": "it is next, and its nodes are busy",
+    "BeginTime": "its start lies in the future, as after being queued again",
+    "Dependency": "it waits for another job",
+    "DependencyNeverSatisfied": "it waits for a job that failed",
+    "JobHeldUser": "it is held: `scontrol release` lets it go",
+    "JobHeldAdmin": "an administrator holds it",
+    "Reservation": "it waits for its reservation",
+    "ReservationDeleted": "its reservation is gone",
+    "PartitionDown": "the partition is down",
+    "PartitionInactive": "the partition takes no jobs",
+    "PartitionNodeLimit": "the partition does not allow so many nodes",
+    "PartitionTimeLimit": "the partition does not allow so much time: lower max_run_time_hours",
+    "PartitionConfig": "the partition cannot serve what is asked for",
+    "ReqNodeNotAvail": "a node that it needs is down, drained or reserved",
+    "NodeDown": "a node that it needs is down",
+    "BadConstraints": "no node fits its constraints",
+    "Licenses": "its licenses are in use",
+    "Cleaning": "what was left of its last run is cleared away",
+    "Prolog": "its nodes are made ready",
+    "InvalidAccount": "the account is not valid",
+    "InvalidQOS": "the QOS is not valid",
+    "AssociationJobLimit": "your association has as many jobs as it may",
+    "JobArrayTaskLimit": "as many of its array run as may at a time",
+    "launch failed requeued held": "it could not be started, and is held",
+    "JobLaunchFailure": "it could not be started",
+}
+# Reasons such as QOSMaxGRESPerUser or AssocGrpCpuLimit are made of parts.
+_OWNERS = {"QOS": "the QOS", "Assoc": "your account's association", "Association": "your account"}
+_WHO = {"PerUser": " per user", "PerAccount": " per account", "PerJob": " per job", "PerAcct": ""}
+_NEVER = frozenset(
+    {
+        "BadConstraints",
+        "PartitionNodeLimit",
+        "PartitionTimeLimit",
+        "PartitionConfig",
+        "InvalidAccount",
+        "InvalidQOS",
+        "DependencyNeverSatisfied",
+        "ReservationDeleted",
+    }
+)
+# What the small program of the batch script ends with (script.py).
+CODES = {
+    101: "no Python 3.11 or newer was found on a node: set python under [slurm] to one that all nodes have",
+    102: "node_dir cannot be written on a node: set node_dir under [slurm] to a directory of the nodes' own disks",
+    103: "flowlite's program did not arrive whole on a node",
+    104: "the shared directory is not there on a node: set shared_dir under [slurm] to a directory that all nodes see",
+}
+
+
+def end(state: str, code: int | None = None, reason: str = "") -> str:
+    """Why a job is gone."""
+    if code in CODES:
+        return CODES[code]
+    text = _ENDS.get(state, f"the job is {state.lower()}")
+    told = [state, *([reason] if reason not in ("", "None", "NonZeroExitCode") else [])]
+    return text if told == ["COMPLETED"] else f"{text} ({', '.join(told)})"
+
+
+def preempted(state: str) -> bool:
+    """Whether it was taken away for somebody else."""
+    return state == "PREEMPTED"
+
+
+def waits(reason: str) -> str:
+    """Why a job waits: Slurm's word, and what it means."""
+    if not reason:
+        return "Slurm has not said why yet"
+    word = _word(reason)
+    meaning = _REASONS.get(word) or _limit(word)
+    return f"{reason}: {meaning}" if meaning else reason
+
+
+def hopeless(reason: str) -> bool:
+    """Whether a job with this reason will wait for ever unless somebody changes something."""
+    return _word(reason) in _NEVER
+
+
+def _word(reason: str) -> str:
+    """Without what Slurm adds to it, such as names of nodes."""
+    return reason.partition(",")[0].strip()
+
+
+def _limit(reason: str) -> str:
+    for prefix, owner in _OWNERS.items():
+        if reason.startswith(prefix):
+            rest = reason.removeprefix(prefix)
+            who = next((text for word, text in _WHO.items() if word in rest), "")
+            what = next((text for word, text in _LIMITED.items() if word in rest), "limit")
+            return f"{owner} allows no more {what}{who} at a time"
+    return ""
+
+
+_LIMITED = {
+    "GRES": "GPUs (or other gres)",
+    "Gres": "GPUs (or other gres)",
+    "Cpu": "cores",
+    "CPU": "cores",
+    "Node": "nodes",
+    "Mem": "memory",
+    "Job": "jobs",
+    "Submit": "submitted jobs",
+    "Wall": "time",
+    "Billing": "billing units",
+}

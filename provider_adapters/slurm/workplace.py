@@ -1,0 +1,109 @@
+"""What launching, listing and ending of one FLOW_HOME have in common: the login, the queue, the ledger."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flowlite import config as settings_of
+from provider_adapters import identity
+from provider_adapters.rented.ledger import Ledger
+from provider_adapters.slurm.cluster import Cluster
+from provider_adapters.slurm.login import SlurmLogin
+from provider_adapters.slurm.queue import Queue
+from provider_adapters.slurm.settings import SlurmSettings, read_settings
+from provider_adapters.slurm.shared import Proof
+
+if TYPE_CHECKING:
+    from flowlite.connect.base import Connection
+
+
+_CONFIGURATIONS = tuple(
+    Path(each) / "slurm.conf"
+    for each in ("/etc/slurm", "/etc/slurm-llnl", "/run/slurm/conf", "/run/slurm", "/usr/local/etc")
+)
+
+
+class Workplace:
+    """One FLOW_HOME at Slurm.
+
+    Args:
+        connection: What leads to the login node, in tests.
+    """
+
+    def __init__(self, home: Path | None = None, connection: Connection | None = None) -> None:
+        self.home = home or settings_of.home()
+        self.directory = self.home / "slurm"
+        self.ledger = Ledger(self.directory / "launches")
+        self._connection = connection
+        self._logins: dict[str, SlurmLogin] = {}
+        self._queues: dict[str, Queue] = {}
+
+    @cached_property
+    def settings(self) -> SlurmSettings:
+        """What is set. Raises ConfigError."""
+        return read_settings(settings_of.load_settings())
+
+    @property
+    def configured(self) -> bool:
+        """Whether the user has said anything about Slurm, or Slurm is here."""
+        if settings_of.load_settings().provider_options("slurm"):
+            return True
+        return bool(self.ledger.launches()) or _is_login_node()
+
+    @property
+    def home_id(self) -> str:
+        """The id of this FLOW_HOME."""
+        return identity.home_id(self.home)
+
+    def login(self, written: str | None = None) -> SlurmLogin:
+        """Where commands are run: as set, or as a launch of before has it."""
+        where = self.settings.login if written is None else written
+        if where not in self._logins:
+            python = self.settings.python
+            self._logins[where] = SlurmLogin(where, self.directory, self._connection, python)
+        return self._logins[where]
+
+    def queue(self, written: str | None = None) -> Queue:
+        """What `squeue` says there."""
+        login = self.login(written)
+        if login.written not in self._queues:
+            self._queues[login.written] = Queue(login, self.directory)
+        return self._queues[login.written]
+
+    def cluster(self) -> Cluster:
+        """What the cluster has."""
+        return Cluster(self.login(), self.directory)
+
+    def proof(self, written: str | None = None) -> Proof:
+        """What is known of its shared directory."""
+        return Proof(self.login(written), self.directory)
+
+    def comment(self, task: str, name: str) -> str:
+        """The comment of a job, by which it is found again."""
+        return f"flowlite:{self.home_id}:{task}:{name}"
+
+
+def _is_login_node() -> bool:
+    """Whether this machine belongs to a cluster: its commands are here, and know of one."""
+    sbatch = shutil.which("sbatch")
+    if sbatch is None:
+        return False
+    beside = Path(sbatch).resolve().parent.parent / "etc" / "slurm.conf"
+    return "SLURM_CONF" in os.environ or any(each.exists() for each in (beside, *_CONFIGURATIONS))
+
+
+def job_name(task: str) -> str:
+    """The name of a task's jobs."""
+    return f"flow-{task}"
+
+
+def parts_of(comment: str) -> tuple[str, str, str] | None:
+    """FLOW_HOME, task and call that a comment of ours names; None for any other comment."""
+    words = comment.split(":")
+    if len(words) != 4 or words[0] != "flowlite":
+        return None
+    return words[1], words[2], words[3]

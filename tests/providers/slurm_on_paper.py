@@ -1,0 +1,280 @@
+"""The adapter against a Slurm on paper: its commands answer as the real ones print, and nodes answer as they are told.
+
+What they print was recorded from Slurm 22.05 (tests/providers/slurm_recorded); tests/conformance/test_slurm.py holds
+the adapter to a real one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flowlite.connect.base import Completed, Connection, File
+from flowlite.errors import CapacityUnavailable
+from flowlite.provider import Instance, LaunchIntent, Plan
+from flowlite.spec import TaskConfig
+from provider_adapters.slurm import SlurmProvider
+from provider_adapters.slurm.reading import QUEUE_FORMAT
+
+RECORDED = Path(__file__).with_name("slurm_recorded")
+TASK = "tabcdefghij"
+USER = "ada"
+SINFO = """\
+main|main*|up|infinite|1:00:00|4|8|16000|gpu:a100:4|idle
+short|short|up|10:00|n/a|4|8|16000|gpu:a100:4|idle
+big|big|up|1-00:00:00|n/a|64|128|2000000|gpu:nvidia_h100_80gb_hbm3:8(S:0-1)|mixed
+hour|hour|up|1:00:00|n/a|4|8|16000|(null)|idle
+cpu|cpu|up|infinite|n/a|10|64|256000|(null)|idle
+"""
+_WIDTHS = [int(each.partition(":")[2]) for each in QUEUE_FORMAT.split(",")]
+
+
+class Killed(BaseException):
+    """The process dies here."""
+
+
+@dataclass
+class Job:
+    """A job on paper."""
+
+    id: str
+    comment: str
+    nodes: int
+    script: str
+    state: str = "PENDING"
+    reason: str = "None"
+    restarts: int = 0
+    code: int = 0
+
+    def line(self) -> str:
+        """As `squeue -O` prints it."""
+        shown = f"({self.reason})" if self.state == "PENDING" else "node[01-09]"
+        values = [self.id, self.state, str(self.restarts), shown, "N/A", "N/A", self.comment, "N/A"]
+        return "".join(v.ljust(w)[:w] for v, w in zip(values, _WIDTHS, strict=True))
+
+    def shown(self) -> str:
+        """As `scontrol -o show job` prints it."""
+        return (
+            f"JobId={self.id} JobName=flow UserId={USER}(1000) JobState={self.state} Reason={self.reason} "
+            f"Dependency=(null) Requeue=1 Restarts={self.restarts} ExitCode={self.code}:0 StartTime=1795300365 "
+            f"EndTime=Unknown NodeList={hosts(self.nodes)} BatchHost=node01 Comment={self.comment} StdErr=/dev/null "
+        )
+
+
+def hosts(count: int) -> str:
+    """A list of so many nodes."""
+    return f"node[01-{count:02d}]" if count > 1 else "node01"
+
+
+@dataclass
+class PaperSlurm(Connection):
+    """A login node, and the cluster behind it.
+
+    Attributes:
+        listed: Whether `squeue` names jobs that have come since; False is a Slurm that lags, or was started anew.
+        down: Whether slurmctld does not answer.
+        calls: Every command of Slurm, without its environment.
+        crash: Called before and after each command with its name and "before" or "after".
+        refuse: What `sbatch` says instead of taking a job.
+        accounts: Whether `sacct` knows anything.
+        dead: Nodes that are down.
+    """
+
+    jobs: list[Job] = field(default_factory=list)
+    listed: bool = True
+    known: bool = True
+    down: bool = False
+    calls: list[list[str]] = field(default_factory=list)
+    crash: Callable[[str, str], None] | None = None
+    refuse: str = ""
+    accounts: bool = True
+    sinfo: str = SINFO
+    dead: set[str] = field(default_factory=set)
+    put_there: list[File] = field(default_factory=list)
+    fail: dict[str, BaseException] = field(default_factory=dict)
+    numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(7))
+
+    def job(self) -> Job:
+        """The one job there is."""
+        (found,) = self.jobs
+        return found
+
+    def live(self) -> list[Job]:
+        """Jobs that have not ended."""
+        return [each for each in self.jobs if each.state in ("PENDING", "RUNNING", "COMPLETING")]
+
+    def run(
+        self, argv: Sequence[str], *, input: bytes | None = None, timeout: float | None = None
+    ) -> Completed:
+        words = list(argv)
+        if words[:2] == ["sh", "-c"]:
+            return _ok(_LOGIN) if "say sbatch" in words[2] else _ok("node01 10.0.0.1\n")
+        if words[0] != "env":
+            return _ok("")
+        words = words[2 + next(i for i, w in enumerate(words[2:]) if "=" not in w) :]
+        tool = words[0].rpartition("/")[2]
+        self.calls.append([tool, *words[1:]])
+        if self.crash:
+            self.crash(tool, "before")
+        if self.down:
+            text = f"{tool}: error: Unable to contact slurm controller (connect failure)\n"
+            return Completed(1, b"", text.encode())
+        done: Completed = getattr(self, f"_{tool}")(words[1:], (input or b"").decode())
+        if self.crash:
+            self.crash(tool, "after")
+        if tool in self.fail:
+            raise self.fail.pop(tool)
+        return done
+
+    def put_many(self, files: Sequence[File]) -> None:
+        self.put_there += files
+
+    # The commands
+
+    def _sbatch(self, words: list[str], script: str) -> Completed:
+        if "--version" in words:
+            return _ok("slurm-wlm 22.05.8\n")
+        if "--test-only" in words:
+            return Completed(
+                0, b"", b"sbatch: Job 3 to start at 2026-11-21T22:00:00 using 1 processors\n"
+            )
+        if self.refuse:
+            return Completed(1, b"", self.refuse.encode())
+        options = [
+            each.removeprefix("#SBATCH ") for each in script.splitlines() if "#SBATCH" in each
+        ]
+        told = dict(each.removeprefix("--").partition("=")[::2] for each in options)
+        job = Job(str(next(self.numbers)), told["comment"], int(told["nodes"]), script)
+        self.jobs.append(job)
+        return _ok(f"{job.id}\n")
+
+    def _squeue(self, words: list[str], _: str) -> Completed:
+        assert words[words.index("-O") + 1] == QUEUE_FORMAT
+        return _ok("".join(f"{job.line()}\n" for job in self.jobs if self.listed))
+
+    def _scontrol(self, words: list[str], _: str) -> Completed:
+        if words == ["ping"]:
+            return _ok("Slurmctld(primary) at head is UP\n")
+        if words[0] == "update":
+            return _ok("")
+        if words[1:3] == ["show", "node"]:
+            return _ok("".join(f"{self._node(number)}\n" for number in range(1, 10)))
+        found = [job for job in self.jobs if job.id == words[-1] and self.known]
+        if not found:
+            return Completed(1, b"", b"slurm_load_jobs error: Invalid job id specified\n")
+        return _ok(f"{found[0].shown()}\n")
+
+    def _node(self, number: int) -> str:
+        name = f"node{number:02d}"
+        state = "DOWN+NOT_RESPONDING" if name in self.dead else "IDLE"
+        return f"NodeName={name} NodeAddr=10.0.0.{number} Port=1 State={state} ThreadsPerCore=1"
+
+    def _sacct(self, words: list[str], _: str) -> Completed:
+        if not self.accounts:
+            return Completed(1, b"", b"Slurm accounting storage is disabled\n")
+        lines = [
+            f"{job.id}|{job.state}|0:0|Unknown||/usr/bin/sbatch --parsable --comment={job.comment}\n"
+            for job in self.jobs
+            if "-j" not in words or words[words.index("-j") + 1] == job.id
+        ]
+        return _ok("".join(lines))
+
+    def _scancel(self, words: list[str], _: str) -> Completed:
+        for job in self.jobs:
+            if job.id in words and job in self.live():
+                gentle = "--signal=HUP" in words
+                job.state = "COMPLETED" if gentle else "CANCELLED"
+        return _ok("")
+
+    def _sinfo(self, words: list[str], _: str) -> Completed:
+        return _ok(self.sinfo)
+
+    # Not needed on paper
+
+    def start(self, *_: Any, **__: Any) -> int:
+        raise NotImplementedError
+
+    put = put_cached = get = read = stream = open_tcp = start  # type: ignore[assignment]
+
+
+_LOGIN = (
+    "Welcome!\nflowlite:sbatch:/opt/slurm/bin/sbatch\nflowlite:path:/usr/bin:/bin\nflowlite:conf:\nflowlite:asked:\n"
+    f"flowlite:home:/users/{USER}\nflowlite:user:{USER}\nflowlite:uid:1000\nflowlite:host:login1\n"
+    "flowlite:python:/usr/bin/python3\n"
+)
+
+
+def _ok(text: str) -> Completed:
+    return Completed(0, text.encode(), b"")
+
+
+class Paper:
+    """One client of one cluster. `silent` are reasons by host of nodes that do not answer."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.slurm = PaperSlurm()
+        self.silent: dict[str, str] = {}
+        self.blind: set[str] = set()
+        home.mkdir(parents=True, exist_ok=True)
+        self.agent = home / "agents" / f"{'a' * 64}.pyz"
+        self.agent.parent.mkdir(exist_ok=True)
+        self.agent.write_bytes(b"the program")
+        self.configure(signal_seconds=120)
+
+    def configure(self, **settings: Any) -> None:
+        """Writes `[slurm]`."""
+        lines = [f"{k} = {json.dumps(v)}" for k, v in settings.items()]
+        (self.home / "config.toml").write_text("\n".join(["[slurm]", *lines, ""]))
+        self.provider = self.make()
+
+    def make(self) -> SlurmProvider:
+        """What another process has: the same files, and nothing else."""
+        return SlurmProvider(self.home, self.slurm)
+
+    def meet(self, login: Any, places: Sequence[Any], data: Any) -> list[dict[str, Any] | str]:
+        """In the place of `nodes.meet`."""
+        return [self._meet_one(place, data) for place in places]
+
+    def _meet_one(self, place: Any, data: Any) -> dict[str, Any] | str:
+        if place.host in self.silent:
+            return f"{place.host}: {self.silent[place.host]}"
+        about = {
+            k: getattr(place, k) for k in ("job", "restart", "nodeid", "host", "home", "program")
+        }
+        shared = "" if place.host in self.blind else data["shared"]
+        return {
+            **data,
+            **about,
+            "python": "/usr/bin/python3",
+            "version": "3.11.7",
+            "shared": shared,
+        }
+
+    def plan(self, **options: Any) -> Plan:
+        """The plan of a command on two nodes."""
+        given = {"command": "true", "num_instances": 2, "cpu": 1, **options}
+        return self.provider.plan(TaskConfig(**given))
+
+    def intend(
+        self, token: str = f"{TASK}-launch-1", task: str = TASK, **options: Any
+    ) -> LaunchIntent:
+        """A launch of that plan."""
+        plan = self.plan(**options)
+        preload = {"agent": str(self.agent)}
+        return LaunchIntent(token, task, plan.num_instances, plan.to_json(), preload)
+
+    def launch(self, intent: LaunchIntent, tries: int = 50) -> list[Instance]:
+        """As the supervisor does, with a job that begins when it is looked at."""
+        for _ in range(tries):
+            try:
+                return self.provider.launch(intent)
+            except CapacityUnavailable:
+                for job in self.slurm.jobs:
+                    if job.state == "PENDING":
+                        job.state = "RUNNING"
+        raise AssertionError("the launch did not come to anything")

@@ -1,0 +1,438 @@
+"""From an intent to nodes and back to none, against a Slurm on paper."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from flowlite.errors import (
+    CapacityUnavailable,
+    PermissionRefused,
+    ProviderError,
+    QuotaExceeded,
+)
+from flowlite.node.roster import assign_ranks
+from provider_adapters.slurm import ending, queue, settling
+from tests.providers.slurm_on_paper import TASK, Killed, Paper
+
+
+def states(paper: Paper) -> dict[str, str]:
+    """What is listed of the task."""
+    return {each.id: each.state for each in paper.provider.list_instances(TASK)}
+
+
+# Launching
+
+
+def test_one_job_for_all_nodes(slurm_paper: Paper) -> None:
+    intent = slurm_paper.intend()
+    with pytest.raises(CapacityUnavailable, match="job 7 waits"):
+        slurm_paper.provider.launch(intent)
+    found = slurm_paper.launch(intent)
+    assert [each.id for each in found] == ["7.00.00000", "7.00.00001"]
+    assert [each.address for each in found] == ["10.0.0.1", "10.0.0.2"]
+    assert slurm_paper.launch(intent) == found
+    assert len(slurm_paper.slurm.jobs) == 1
+    job = slurm_paper.slurm.job()
+    assert "#SBATCH --nodes=2" in job.script
+    assert job.comment.split(":")[2] == TASK
+
+
+def test_ranks_are_the_numbers_of_the_nodes_in_the_job(slurm_paper: Paper) -> None:
+    found = slurm_paper.launch(slurm_paper.intend(num_instances=9, slurm={"partition": "big"}))
+    ranks = assign_ranks([each.id for each in reversed(found)])
+    by_id = {each.id: each.data["nodeid"] for each in found}
+    assert [by_id[name] for name in ranks] == list(range(9))
+    assert [found[i].data["host"] for i in range(9)] == sorted(each.data["host"] for each in found)
+
+
+def test_why_a_job_waits_is_said_in_words(slurm_paper: Paper) -> None:
+    intent = slurm_paper.intend()
+    for reason, words in (
+        ("Priority", "other jobs come first"),
+        ("QOSMaxGRESPerUser", "the QOS allows no more GPUs"),
+    ):
+        with pytest.raises(CapacityUnavailable) as caught:
+            slurm_paper.provider.launch(intent)
+        slurm_paper.slurm.job().reason = reason
+        with pytest.raises(CapacityUnavailable) as caught:
+            slurm_paper.provider.launch(intent)
+        assert reason in str(caught.value)
+        assert words in str(caught.value)
+
+
+def test_a_job_that_would_wait_for_ever_is_refused_and_cancelled(slurm_paper: Paper) -> None:
+    intent = slurm_paper.intend()
+    with pytest.raises(CapacityUnavailable):
+        slurm_paper.provider.launch(intent)
+    slurm_paper.slurm.job().reason = "PartitionNodeLimit"
+    with pytest.raises(ProviderError, match="does not allow so many nodes"):
+        slurm_paper.provider.launch(intent)
+    assert not slurm_paper.slurm.live()
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "words"),
+    [
+        (
+            "Invalid account or account/partition combination specified",
+            ProviderError,
+            "account is 'physics'",
+        ),
+        ("Invalid qos specification", ProviderError, "qos is not set"),
+        ("Invalid generic resource (gres) specification", ProviderError, "sinfo"),
+        ("Requested node configuration is not available", ProviderError, "ask for less"),
+        (
+            "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)",
+            QuotaExceeded,
+            "QOS policy",
+        ),
+        ("Access/permission denied", PermissionRefused, "denied"),
+    ],
+)
+def test_what_sbatch_refuses_is_told_with_the_setting_at_fault(
+    slurm_paper: Paper, said: str, kind: type[ProviderError], words: str
+) -> None:
+    slurm_paper.slurm.refuse = f"sbatch: error: Batch job submission failed: {said}\n"
+    with pytest.raises(kind, match="sbatch refused the job") as caught:
+        slurm_paper.provider.launch(slurm_paper.intend(slurm={"account": "physics"}))
+    assert words in str(caught.value)
+    assert said in str(caught.value)
+    assert states(slurm_paper) == {}
+
+
+def test_a_node_that_does_not_answer_is_named(slurm_paper: Paper) -> None:
+    slurm_paper.silent["node02"] = "no route to host"
+    with pytest.raises(AssertionError):
+        slurm_paper.launch(slurm_paper.intend(), tries=4)
+    with pytest.raises(CapacityUnavailable, match=r"job 7 begins: node02: no route to host"):
+        slurm_paper.provider.launch(slurm_paper.intend())
+
+
+def test_what_the_step_ended_with_is_told(slurm_paper: Paper) -> None:
+    intent = slurm_paper.intend()
+    with pytest.raises(CapacityUnavailable):
+        slurm_paper.provider.launch(intent)
+    slurm_paper.slurm.job().state, slurm_paper.slurm.job().code = "FAILED", 101
+    with pytest.raises(ProviderError, match=r"no Python 3.11 or newer"):
+        slurm_paper.provider.launch(intent)
+
+
+def test_what_the_user_asks_of_slurm_stands_in_the_script(slurm_paper: Paper) -> None:
+    slurm_paper.configure(partition="main", qos="low", sbatch=["--mail-type=END"])
+    slurm_paper.launch(slurm_paper.intend(slurm={"qos": "high", "exclusive": True}))
+    script = slurm_paper.slurm.job().script
+    assert "#SBATCH --partition=main" in script
+    assert "#SBATCH --qos=high" in script
+    assert "#SBATCH --exclusive" in script
+    assert "#SBATCH --mail-type=END" in script
+    assert "--qos=low" not in script
+
+
+def test_the_job_says_which_port_is_tried_first(slurm_paper: Paper) -> None:
+    found = slurm_paper.launch(slurm_paper.intend())
+    settings = slurm_paper.provider.node_settings(slurm_paper.plan(), found[0])
+    assert settings.master_port == 29507
+    # Nodes have whole machines or their share of one: nothing is to be divided among them.
+    assert settings.ports_dir is None
+
+
+# The shared directory
+
+
+def test_the_program_travels_in_the_script_until_the_directory_is_proved(
+    slurm_paper: Paper,
+) -> None:
+    slurm_paper.launch(slurm_paper.intend())
+    first = slurm_paper.slurm.jobs[0].script
+    assert "FLOWLITE_PROGRAM" in first
+    assert "--output=/dev/null" in first
+    slurm_paper.launch(slurm_paper.intend("tother-launch-1", "tother"))
+    second = slurm_paper.slurm.jobs[1].script
+    assert "FLOWLITE_PROGRAM" not in second
+    assert "--output=/users/ada/.flowlite-slurm/output/%j.txt" in second
+    put = [file.target for file in slurm_paper.slurm.put_there]
+    assert f"/users/ada/.flowlite-slurm/blobs/{'a' * 64}" in put
+
+
+def test_a_directory_that_one_node_does_not_see_is_not_shared(slurm_paper: Paper) -> None:
+    slurm_paper.blind.add("node02")
+    found = slurm_paper.launch(slurm_paper.intend())
+    caches = [slurm_paper.provider.node_settings(slurm_paper.plan(), each).cache for each in found]
+    assert caches == ["/users/ada/.flowlite-slurm/blobs", "/tmp/flowlite-slurm-1000/blobs"]
+    slurm_paper.launch(slurm_paper.intend("tother-launch-1", "tother"))
+    assert "FLOWLITE_PROGRAM" in slurm_paper.slurm.jobs[1].script
+
+
+def test_volumes_need_a_directory_that_is_shared(slurm_paper: Paper) -> None:
+    slurm_paper.blind.add("node02")
+    with pytest.raises(ProviderError, match="not the same place on node02"):
+        slurm_paper.launch(slurm_paper.intend(volumes={"/data": "data"}))
+    assert not slurm_paper.slurm.live()
+
+
+def test_a_directory_that_is_not_shared_any_more_is_found_out(slurm_paper: Paper) -> None:
+    slurm_paper.launch(slurm_paper.intend())
+    intent = slurm_paper.intend("tother-launch-1", "tother")
+    with pytest.raises(CapacityUnavailable):
+        slurm_paper.provider.launch(intent)
+    slurm_paper.slurm.jobs[1].state, slurm_paper.slurm.jobs[1].code = "FAILED", 104
+    with pytest.raises(CapacityUnavailable, match="another is submitted"):
+        slurm_paper.provider.launch(intent)
+    slurm_paper.launch(intent)
+    assert "FLOWLITE_PROGRAM" in slurm_paper.slurm.jobs[2].script
+
+
+# The end
+
+
+def test_a_job_is_told_to_end_and_cancelled_if_it_does_not(
+    slurm_paper: Paper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = slurm_paper.launch(slurm_paper.intend())
+    assert set(states(slurm_paper).values()) == {"running"}
+    slurm_paper.provider.terminate(found)
+    assert slurm_paper.slurm.calls[-1] == ["scancel", "--signal=HUP", "7"]
+    slurm_paper.slurm.job().state = "RUNNING"
+    slurm_paper.provider.terminate(found)
+    assert slurm_paper.slurm.job().state == "RUNNING"
+    monkeypatch.setattr(ending, "_GENTLE_SECONDS", 0.0)
+    slurm_paper.provider.terminate(found)
+    assert slurm_paper.slurm.calls[-1] == ["scancel", "7"]
+    assert set(states(slurm_paper).values()) == {"ended"}
+    slurm_paper.provider.terminate(found)
+
+
+def test_a_job_that_waits_is_listed_and_can_be_cancelled(slurm_paper: Paper) -> None:
+    with pytest.raises(CapacityUnavailable):
+        slurm_paper.provider.launch(slurm_paper.intend())
+    assert states(slurm_paper) == {"7": "starting"}
+    slurm_paper.provider.terminate(slurm_paper.provider.list_instances(TASK))
+    assert slurm_paper.slurm.job().state == "CANCELLED"
+    assert states(slurm_paper) == {}
+    with pytest.raises(ProviderError, match="ended before"):
+        slurm_paper.provider.launch(slurm_paper.intend())
+
+
+@pytest.mark.parametrize(
+    ("state", "words", "taken"),
+    [
+        ("NODE_FAIL", "a node of the job failed", False),
+        ("TIMEOUT", "its time limit", False),
+        ("CANCELLED", "was cancelled", False),
+        ("PREEMPTED", "preempted", True),
+    ],
+)
+def test_why_a_job_ended_is_told(slurm_paper: Paper, state: str, words: str, taken: bool) -> None:
+    slurm_paper.launch(slurm_paper.intend())
+    slurm_paper.slurm.job().state = state
+    for each in slurm_paper.provider.list_instances(TASK):
+        assert each.state == "ended"
+        assert words in each.why
+        assert each.preempted is taken
+
+
+def test_what_nobody_knows_any_more_is_found_by_its_comment(slurm_paper: Paper) -> None:
+    slurm_paper.launch(slurm_paper.intend())
+    for path in (slurm_paper.home / "slurm" / "launches").iterdir():
+        path.unlink()
+    (found,) = slurm_paper.make().list_instances()
+    assert (found.task_id, found.data["job"]) == (TASK, "7")
+    slurm_paper.make().terminate([found])
+    assert not slurm_paper.slurm.live()
+
+
+def test_jobs_of_other_homes_are_others(slurm_paper: Paper) -> None:
+    slurm_paper.launch(slurm_paper.intend())
+    slurm_paper.slurm.job().comment = "flowlite:ffffffffffffffff:tx:tx-launch-1-1-00"
+    provider = slurm_paper.make()
+    assert [each.data["home"] for each in provider.others()] == ["ffffffffffffffff"]
+
+
+# Queued again
+
+
+def test_a_job_that_was_queued_again_is_taken_over_by_the_next_launch(slurm_paper: Paper) -> None:
+    slurm_paper.launch(slurm_paper.intend())
+    job = slurm_paper.slurm.job()
+    job.state, job.restarts, job.reason = "PENDING", 1, "BeginTime"
+    listed = slurm_paper.provider.list_instances(TASK)
+    assert {each.id: each.state for each in listed} == {
+        "7": "returning",
+        "7.00.00000": "ended",
+        "7.00.00001": "ended",
+    }
+    assert all(each.preempted for each in listed if each.state == "ended")
+    # Whoever gives the old nodes up does not end the job with them.
+    slurm_paper.provider.terminate([each for each in listed if each.state == "ended"])
+    assert job.state == "PENDING"
+    again = slurm_paper.intend(f"{TASK}-launch-2")
+    found = slurm_paper.launch(again)
+    assert [each.id for each in found] == ["7.01.00000", "7.01.00001"]
+    hurried = [call for call in slurm_paper.slurm.calls if call[:2] == ["scontrol", "update"]]
+    assert len(hurried) == 1
+    assert hurried[0][3].startswith("starttime=now")
+    assert len(slurm_paper.slurm.jobs) == 1
+    assert states(slurm_paper) == {
+        "7.00.00000": "ended",
+        "7.00.00001": "ended",
+        "7.01.00000": "running",
+        "7.01.00001": "running",
+    }
+    slurm_paper.provider.terminate(found)
+    assert not slurm_paper.slurm.live()
+
+
+def test_a_job_that_was_queued_again_because_a_node_failed_was_not_taken_away(
+    slurm_paper: Paper,
+) -> None:
+    slurm_paper.launch(slurm_paper.intend())
+    job = slurm_paper.slurm.job()
+    job.state, job.restarts = "PENDING", 1
+    slurm_paper.slurm.dead.add("node02")
+    (first, *_) = (e for e in slurm_paper.provider.list_instances(TASK) if e.state == "ended")
+    assert not first.preempted
+    assert first.why == "node02 failed, and Slurm has queued the job again"
+    # It stays so when the node is back.
+    slurm_paper.slurm.dead.clear()
+    (first, *_) = (e for e in slurm_paper.provider.list_instances(TASK) if e.state == "ended")
+    assert not first.preempted
+
+
+def test_a_job_that_comes_back_is_ended_with_its_task(slurm_paper: Paper) -> None:
+    slurm_paper.launch(slurm_paper.intend())
+    job = slurm_paper.slurm.job()
+    job.state, job.restarts = "PENDING", 1
+    slurm_paper.provider.terminate(slurm_paper.provider.list_instances(TASK))
+    assert job.state == "CANCELLED"
+    assert set(states(slurm_paper).values()) == {"ended"}
+
+
+def test_a_job_that_is_being_ended_may_come_back_and_is_waited_for(slurm_paper: Paper) -> None:
+    found = slurm_paper.launch(slurm_paper.intend())
+    slurm_paper.slurm.job().state = "COMPLETING"
+    assert set(states(slurm_paper).values()) == {"ending"}
+    slurm_paper.provider.terminate(found)
+    assert slurm_paper.slurm.job().state == "COMPLETING"
+    with pytest.raises(CapacityUnavailable, match="not certain"):
+        slurm_paper.provider.launch(slurm_paper.intend(f"{TASK}-launch-2"))
+    assert len(slurm_paper.slurm.jobs) == 1
+
+
+# Killed, or cut off
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("tool", ["sbatch", "squeue", "scontrol", "scancel", "sacct"])
+@pytest.mark.parametrize("nth", [1, 2, 3])
+def test_killed_around_any_command_nothing_is_doubled_and_nothing_is_left(
+    slurm_paper: Paper, monkeypatch: pytest.MonkeyPatch, tool: str, when: str, nth: int
+) -> None:
+    slurm = slurm_paper.slurm
+    intent = slurm_paper.intend()
+    count, ends = 0, False
+
+    def crash(name: str, moment: str) -> None:
+        nonlocal count
+        count += (name, moment) == (tool, when)
+        if (name, moment) == (tool, when) and count == nth:
+            raise Killed
+
+    def go_on() -> None:
+        nonlocal ends
+        slurm_paper.provider = slurm_paper.make()
+        if not ends:
+            found = slurm_paper.launch(intent)
+            assert len(found) == 2
+            assert len(slurm.jobs) == 1
+        ends = True
+        slurm_paper.provider.terminate(slurm_paper.provider.list_instances(TASK))
+        assert set(states(slurm_paper).values()) == {"ended"}
+
+    slurm.crash = crash
+    try:
+        go_on()
+    except Killed:
+        monkeypatch.setattr(ending, "_GENTLE_SECONDS", 0.0)
+        go_on()
+    assert len(slurm.jobs) == 1
+    assert not slurm.live()
+    assert slurm_paper.make().list_instances() == []
+
+
+def test_a_submission_whose_answer_got_lost_is_found_again(slurm_paper: Paper) -> None:
+    slurm_paper.slurm.fail["sbatch"] = TimeoutError()
+    intent = slurm_paper.intend()
+    with pytest.raises(CapacityUnavailable, match="not known yet"):
+        slurm_paper.provider.launch(intent)
+    assert states(slurm_paper) != {}
+    slurm_paper.launch(intent)
+    assert len(slurm_paper.slurm.jobs) == 1
+
+
+def test_a_submission_that_shows_up_late_is_cancelled(
+    slurm_paper: Paper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = slurm_paper.slurm
+    slurm.fail["sbatch"], slurm.listed, slurm.accounts = TimeoutError(), False, False
+    intent = slurm_paper.intend()
+    for _ in range(6):
+        with pytest.raises(CapacityUnavailable):
+            slurm_paper.provider.launch(intent)
+    # Three looks have not found it, so it was submitted again.
+    assert len(slurm.jobs) == 2
+    assert slurm.jobs[0].comment == slurm.jobs[1].comment
+    slurm.listed = True
+    found = slurm_paper.launch(intent)
+    slurm_paper.provider.list_instances(TASK)
+    assert [job.id for job in slurm.live()] == [found[0].data["job"]]
+
+
+def test_it_is_not_submitted_again_before_it_was_looked_for(
+    slurm_paper: Paper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settling, "_UNDERWAY_SECONDS", 60.0)
+    slurm = slurm_paper.slurm
+    slurm.fail["sbatch"], slurm.listed, slurm.accounts = TimeoutError(), False, False
+    intent = slurm_paper.intend()
+    for _ in range(6):
+        with pytest.raises(CapacityUnavailable):
+            slurm_paper.provider.launch(intent)
+    assert len(slurm.jobs) == 1
+
+
+def test_slurm_that_does_not_answer_is_waited_for(slurm_paper: Paper) -> None:
+    found = slurm_paper.launch(slurm_paper.intend())
+    slurm_paper.slurm.down = True
+    with pytest.raises(CapacityUnavailable, match="does not answer"):
+        slurm_paper.provider.launch(slurm_paper.intend())
+    with pytest.raises(ProviderError):
+        slurm_paper.provider.list_instances(TASK)
+    assert slurm_paper.provider.answers_beside(found) == ""
+    slurm_paper.slurm.down = False
+    assert slurm_paper.provider.answers_beside(found) == "slurmctld"
+    assert slurm_paper.launch(slurm_paper.intend()) == found
+
+
+def test_an_empty_answer_is_not_the_end(
+    slurm_paper: Paper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = slurm_paper.launch(slurm_paper.intend())
+    slurm_paper.slurm.listed = False
+    monkeypatch.setattr(queue, "_MISSED_EVERY", 0.0)
+    for _ in range(10):
+        # `scontrol` still knows it, so it is there.
+        assert set(states(slurm_paper).values()) == {"running"}
+    slurm_paper.slurm.known = False
+    slurm_paper.slurm.job().state = "COMPLETED"
+    for _ in range(4):
+        states(slurm_paper)
+    assert states(slurm_paper) == {each.id: "ended" for each in found}
+
+
+def test_no_secret_of_ours_is_in_what_slurm_sees(slurm_paper: Paper) -> None:
+    slurm_paper.launch(slurm_paper.intend(environment={"TOKEN": "hidden"}))
+    everything = repr(slurm_paper.slurm.calls) + slurm_paper.slurm.job().script
+    assert "hidden" not in everything
+    assert re.search(r"--export|TOKEN", everything) is None

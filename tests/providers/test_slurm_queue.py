@@ -1,0 +1,207 @@
+"""One question for all tasks, not too often, and no end that nobody has seen."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from flowlite.errors import ProviderError
+from provider_adapters.slurm.login import Silent, SlurmLogin
+from provider_adapters.slurm.queue import HURRY, QUIET, USUAL, Queue
+from tests.providers.slurm_on_paper import Job, PaperSlurm
+
+COMMENT = "flowlite:0123456789abcdef:tabc:call"
+
+
+@dataclass
+class Watched:
+    """A queue with a clock of its own."""
+
+    directory: Path
+    slurm: PaperSlurm = field(default_factory=PaperSlurm)
+    now: float = 1_000_000.0
+
+    def queue(self) -> Queue:
+        """What another process has: the same files."""
+        login = SlurmLogin("", self.directory, self.slurm)
+        return Queue(login, self.directory, lambda: self.now)
+
+    def asked(self, tool: str = "squeue") -> int:
+        return sum(call[0] == tool for call in self.slurm.calls)
+
+    def add(self, state: str = "RUNNING", number: str = "7") -> Job:
+        job = Job(number, COMMENT, 1, "", state)
+        self.slurm.jobs.append(job)
+        return job
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Watched:
+    return Watched(tmp_path)
+
+
+def test_many_who_look_ask_once(watched: Watched) -> None:
+    for number in range(7, 27):
+        watched.add(number=str(number))
+    queues = [watched.queue() for _ in range(20)]
+    threads = [
+        threading.Thread(target=lambda q=q, n=n: q.find([str(n)]))  # type: ignore[misc]
+        for n, q in enumerate(queues, 7)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert watched.asked() == 1
+    call = next(call for call in watched.slurm.calls if call[0] == "squeue")
+    assert "--user" in call
+    assert "ada" in call
+
+
+def test_it_is_asked_no_more_often_than_makes_sense(watched: Watched) -> None:
+    watched.add()
+    queue = watched.queue()
+    for _ in range(100):
+        queue.jobs()
+        watched.now += 0.1
+    assert watched.asked() == pytest.approx(10 / USUAL, abs=1)
+    # Nothing has changed for a minute.
+    watched.now += 60.0
+    queue.jobs()
+    before = watched.asked()
+    for _ in range(100):
+        queue.jobs()
+        watched.now += 1.0
+    assert watched.asked() - before == pytest.approx(100 / QUIET, abs=1)
+
+
+def test_just_after_a_submission_it_is_asked_more_often(watched: Watched) -> None:
+    watched.add()
+    queue = watched.queue()
+    queue.jobs()
+    queue.hurry(3.0)
+    before = watched.asked()
+    for _ in range(30):
+        queue.jobs()
+        watched.now += 0.1
+    assert watched.asked() - before == pytest.approx(3.0 / HURRY, abs=4)
+    assert queue.pause() >= 0.1
+
+
+def test_when_slurm_is_down_not_everybody_asks(watched: Watched) -> None:
+    watched.slurm.down = True
+    for _ in range(10):
+        with pytest.raises(Silent, match="does not answer"):
+            watched.queue().jobs()
+    assert watched.asked() == 1
+    watched.slurm.down = False
+    watched.now += USUAL
+    assert watched.queue().jobs() == []
+
+
+def missing(watched: Watched, looks: int, step: float = USUAL) -> str | None:
+    """The state of job 7 after so many looks at an empty answer."""
+    found = None
+    for _ in range(looks):
+        watched.now += step
+        found = watched.queue().find(["7"])["7"]
+    return found.state if found else None
+
+
+def test_one_empty_answer_is_no_end(watched: Watched) -> None:
+    watched.add()
+    assert watched.queue().find(["7"])["7"] is not None
+    watched.slurm.listed = False
+    assert missing(watched, 2) is None
+    # Nobody has looked more closely yet.
+    assert watched.asked("scontrol") == 0
+
+
+def test_after_several_slurm_is_asked_for_the_job_itself(watched: Watched) -> None:
+    watched.add()
+    watched.slurm.listed = False
+    assert missing(watched, 3) == "RUNNING"
+    assert watched.asked("scontrol") == 1
+    # It is there: whoever doubts it again begins anew.
+    assert missing(watched, 2) is None
+
+
+def test_answers_that_come_close_together_count_once(watched: Watched) -> None:
+    watched.add()
+    watched.slurm.listed = False
+    queue = watched.queue()
+    queue.hurry(100.0)
+    assert missing(watched, 5, step=0.35) is None
+    assert watched.asked("scontrol") == 0
+
+
+def test_a_job_that_slurm_has_forgotten_is_gone_if_the_accounts_say_so(watched: Watched) -> None:
+    job = watched.add()
+    watched.slurm.listed = watched.slurm.known = False
+    # The accounts still have it as running, as after a crash of slurmctld.
+    assert missing(watched, 5) is None
+    job.state = "FAILED"
+    assert missing(watched, 1) == "FAILED"
+
+
+def test_without_accounts_slurm_knowing_no_such_job_is_enough(watched: Watched) -> None:
+    watched.add()
+    watched.slurm.listed = watched.slurm.known = watched.slurm.accounts = False
+    assert missing(watched, 2) is None
+    assert missing(watched, 1) == "COMPLETED"
+
+
+def test_a_job_that_the_accounts_never_close_is_given_up(watched: Watched) -> None:
+    watched.add()
+    watched.slurm.listed = watched.slurm.known = False
+    assert missing(watched, 40) == "COMPLETED"
+
+
+def test_a_job_that_is_named_again_was_never_gone(watched: Watched) -> None:
+    watched.add()
+    watched.slurm.listed = False
+    missing(watched, 2)
+    watched.slurm.listed = True
+    assert missing(watched, 1) == "RUNNING"
+    watched.slurm.listed = False
+    assert missing(watched, 2) is None
+
+
+def test_a_broken_file_is_as_good_as_none(watched: Watched) -> None:
+    watched.add()
+    watched.queue().jobs()
+    (watched.directory / "queue-here.json").write_text('{"at":')
+    assert [job.id for job in watched.queue().jobs()] == ["7"]
+
+
+def test_jobs_of_others_are_passed_over(watched: Watched) -> None:
+    watched.add().comment = "somebody's"
+    assert watched.queue().jobs() == []
+
+
+# Where the commands are
+
+
+def test_what_a_login_script_says_does_no_harm(tmp_path: Path) -> None:
+    login = SlurmLogin("", tmp_path, PaperSlurm())
+    assert login.facts.sbatch == "/opt/slurm/bin/sbatch"
+    assert login.facts.uid == 1000
+    argv = login.argv("squeue", "-h")
+    assert argv[:2] == ["env", "-i"]
+    assert argv[-2:] == ["/opt/slurm/bin/squeue", "-h"]
+    assert "SLURM_TIME_FORMAT=%s" in argv
+    # What starts processes hands its environment on to them.
+    assert not [word for word in login.argv("sbatch") if word.startswith(("SLURM_", "LC_"))]
+
+
+def test_a_machine_without_slurm_is_told_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.providers import slurm_on_paper
+
+    monkeypatch.setattr(slurm_on_paper, "_LOGIN", "flowlite:user:ada\n")
+    with pytest.raises(ProviderError, match=r'login = "user@cluster" under \[slurm\]'):
+        _ = SlurmLogin("", tmp_path, PaperSlurm()).facts

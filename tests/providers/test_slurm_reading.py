@@ -1,0 +1,220 @@
+"""What Slurm's commands print, read: recorded outputs, the forms of other versions, and lists of nodes."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provider_adapters.slurm import hostlists, reading, words
+from provider_adapters.slurm.reading import Job
+from provider_adapters.slurm.workplace import parts_of
+from tests.providers.slurm_on_paper import RECORDED
+
+
+def recorded(name: str) -> str:
+    return (RECORDED / f"{name}.txt").read_text()
+
+
+# Recorded from Slurm 22.05
+
+
+def test_the_queue_is_read() -> None:
+    jobs = {job.id: job for job in reading.queue(recorded("squeue"))}
+    assert (jobs["13"].state, jobs["13"].restarts, jobs["13"].reason) == ("RUNNING", 1, "")
+    assert jobs["14"] == Job(
+        "14", "CANCELLED", start=1795302874.0, end=1795302876.0, comment="flowlite:abcd:tstop:one"
+    )
+    # An element of an array has the number of the array, and its own.
+    assert (jobs["6_0"].state, jobs["6_1"].reason) == ("RUNNING", "JobArrayTaskLimit")
+    assert (jobs["9"].reason, jobs["9"].comment) == ("QOSMaxGRESPerUser", "")
+    assert jobs["10"].reason == "JobHeldUser"
+    assert jobs["7"].reason.startswith("Nodes required for job are DOWN, DRAINED")
+    home, task, call = parts_of(jobs["4"].comment) or ("", "", "")
+    assert home == "459ce6489b57f114"
+    assert call.startswith(f"{task}-launch-1-1-")
+
+
+def test_accounts_are_read_with_comments_that_only_the_command_has() -> None:
+    found = reading.accounting(recorded("sacct"))
+    assert [job.state for job in found if job.id == "13"] == ["REQUEUED", "RUNNING"]
+    assert [job.state for job in found if job.id == "14"] == ["CANCELLED"]
+    assert [job.comment for job in found if job.id == "5"] == ["flowlite:abcd:tnine:one"]
+
+
+def test_one_job_is_read() -> None:
+    shown = reading.shown_job(recorded("job"))
+    assert shown is not None
+    job, told = shown
+    assert (job.id, job.state, job.restarts) == ("7", "PENDING", 0)
+    assert told["ExitCode"] == "0:0"
+    assert told["TimeLimit"] == "UNLIMITED"
+    assert told["NodeList"] == ""
+    assert reading.shown_job("No jobs in the system\n") is None
+
+
+def test_nodes_are_read() -> None:
+    first, second = (reading.fields(line) for line in recorded("nodes").splitlines())
+    assert (first["NodeName"], first["NodeAddr"]) == ("node01", "10.77.0.12")
+    assert second["Gres"] == "gpu:2"
+    # Values with blanks end before the next name.
+    assert (first["OS"].startswith("Linux") and first["OS"].endswith("UTC 2026")) or "SMP" in first[
+        "OS"
+    ]
+
+
+def test_partitions_are_read() -> None:
+    found = reading.partitions(recorded("sinfo"))
+    assert [(row.name, row.default, row.nodes, row.state) for row in found[:3]] == [
+        ("main", True, 1, "drained"),
+        ("main", True, 1, "mixed"),
+        ("main", True, 2, "idle"),
+    ]
+    assert found[0].limit is None
+    assert found[3].limit == 600
+    assert found[0].gpus == {"": 2}
+    assert found[0].memory_mb == 16000
+
+
+# Other forms
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("30", 1800.0),
+        ("30:00", 1800.0),
+        ("1:30:00", 5400.0),
+        ("2-00:00:00", 172800.0),
+        ("1-12", 129600.0),
+        ("infinite", None),
+        ("UNLIMITED", None),
+        ("n/a", None),
+    ],
+)
+def test_times(text: str, seconds: float | None) -> None:
+    # sbatch reads a bare number as minutes; sinfo never prints one, and means minutes where it would.
+    assert reading.seconds(text) == seconds
+
+
+@pytest.mark.parametrize(
+    ("gres", "gpus"),
+    [
+        ("gpu:a100:4(S:0-1)", {"a100": 4}),
+        ("gpu:4", {"": 4}),
+        ("gpu:a100:2,gpu:v100:2", {"a100": 2, "v100": 2}),
+        ("gpu:nvidia_a100_1g.5gb:7(S:0),lustre:1", {"nvidia_a100_1g.5gb": 7}),
+        ("gpu:tesla", {"tesla": 1}),
+        ("(null)", {}),
+        ("craynetwork:4", {}),
+    ],
+)
+def test_gres(gres: str, gpus: dict[str, int]) -> None:
+    assert reading.gpus(gres) == gpus
+
+
+def test_a_line_that_is_no_jobs_is_not_passed_over() -> None:
+    with pytest.raises(ValueError, match="none of a job"):
+        reading.queue("slurm_load_jobs error: Unable to contact slurm controller\n")
+
+
+def test_nothing_is_nothing() -> None:
+    assert reading.queue("") == []
+    assert reading.accounting("") == []
+    assert reading.partitions("") == []
+
+
+_STATES = st.sampled_from(sorted(words.WAITING | words.RUNNING | words.ENDING | words.ENDED))
+_TEXT = st.text(st.characters(codec="ascii", categories=("L", "N", "P", "S")), max_size=150)
+_REASONS = st.text(st.sampled_from("abcXYZ ,[]-:()"), max_size=60).map(str.strip)
+
+
+@given(
+    st.integers(1, 10**9), _STATES, st.integers(0, 999), _REASONS, st.integers(0, 2 * 10**9), _TEXT
+)
+def test_whatever_stands_in_a_column_stays_there(
+    number: int, state: str, restarts: int, reason: str, at: int, comment: str
+) -> None:
+    widths = [int(width) for width in re.findall(r":(\d+)", reading.QUEUE_FORMAT)]
+    values = [str(number), state, str(restarts), f"({reason})", str(at), "N/A", comment, "N/A"]
+    line = "".join(value.ljust(width)[:width] for value, width in zip(values, widths, strict=True))
+    (job,) = reading.queue(f"{line}\n")
+    assert (job.id, job.state, job.restarts, job.start) == (str(number), state, restarts, float(at))
+    assert job.reason in (reason, "")
+    assert job.comment in (comment, "")
+
+
+# Lists of nodes
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("", []),
+        ("n1", ["n1"]),
+        ("n[1-3,7]", ["n1", "n2", "n3", "n7"]),
+        ("gpu[08-10],login", ["gpu08", "gpu09", "gpu10", "login"]),
+        ("r[1-2]n[01-02]", ["r1n01", "r1n02", "r2n01", "r2n02"]),
+        ("rack[0-1]-ib", ["rack0-ib", "rack1-ib"]),
+        ("n[098-101]", ["n098", "n099", "n100", "n101"]),
+    ],
+)
+def test_lists_of_nodes(text: str, names: list[str]) -> None:
+    assert hostlists.expand(text) == names
+
+
+@pytest.mark.parametrize(
+    "text", ["n[1-", "n]1[", "n[3-1]", "n[a]", "n[]", "a,,b", "n[[1]]", "n[0-9999999]"]
+)
+def test_what_is_no_list_of_nodes(text: str) -> None:
+    with pytest.raises(ValueError, match=r"no|more than"):
+        hostlists.expand(text)
+
+
+_PREFIX = st.from_regex(r"[a-z]{1,5}(-[a-z]{1,3})?", fullmatch=True)
+
+
+@given(st.lists(st.tuples(_PREFIX, st.integers(1, 4), st.lists(st.integers(0, 9999), min_size=1))))
+def test_a_list_gives_back_the_names_it_was_made_of(
+    parts: list[tuple[str, int, list[int]]],
+) -> None:
+    names, written = [], []
+    for prefix, width, numbers in parts:
+        each = [f"{number:0{width}d}" for number in numbers]
+        names += [f"{prefix}{number}" for number in each]
+        written.append(f"{prefix}[{','.join(each)}]")
+    assert hostlists.expand(",".join(written)) == names
+
+
+@given(st.text(st.sampled_from("n12[],-"), max_size=12))
+def test_any_text_is_a_list_or_refused(text: str) -> None:
+    try:
+        found = hostlists.expand(text)
+    except ValueError:
+        return
+    assert all(name and not set(name) & set("[],") for name in found)
+
+
+# Words
+
+
+def test_reasons_in_words() -> None:
+    assert words.waits("Priority") == "Priority: other jobs come first"
+    assert "GPUs" in words.waits("QOSMaxGRESPerUser")
+    assert "per user" in words.waits("QOSMaxGRESPerUser")
+    assert "cores" in words.waits("AssocGrpCpuLimit")
+    assert words.waits("ReqNodeNotAvail, UnavailableNodes:n2").startswith(
+        "ReqNodeNotAvail, UnavailableNodes:n2: a node that it needs"
+    )
+    assert words.waits("SomethingNew") == "SomethingNew"
+    assert words.hopeless("PartitionNodeLimit")
+    assert not words.hopeless("Resources")
+
+
+def test_ends_in_words() -> None:
+    assert words.end("NODE_FAIL") == "a node of the job failed (NODE_FAIL)"
+    assert words.end("COMPLETED") == "the job has ended"
+    assert "JobLaunchFailure" in words.end("FAILED", 0, "JobLaunchFailure")
+    assert "python under [slurm]" in words.end("FAILED", 101)
