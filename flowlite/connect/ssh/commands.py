@@ -70,17 +70,27 @@ class Run:
         message.add_string(command)
         self._channel.transport._send_user_message(message)
 
-    def send(self, feed: Feed) -> None:
-        """Sends to its standard input. Stops without an error if it does not listen."""
+    def send(self, feed: Feed) -> bool:
+        """Sends to its standard input. Stops without an error if it does not listen; False then."""
         with suppress(OSError, EOFError, paramiko.SSHException):
             for block in feed:
                 view = memoryview(block)
                 while view:
                     sent = self._channel.send(view[:_BLOCK])
                     if sent == 0:
-                        return
+                        return False
                     view = view[sent:]
                     self._moved = time.monotonic()
+            return True
+        return False
+
+    def ready(self) -> bool:
+        """Whether something could be sent without waiting."""
+        return bool(self._channel.send_ready())
+
+    def ended(self) -> bool:
+        """Whether it has ended, and all that it said is here."""
+        return bool(self._channel.closed)
 
     def end_input(self) -> None:
         """Nothing more will be sent."""

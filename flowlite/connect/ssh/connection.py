@@ -8,8 +8,10 @@ from __future__ import annotations
 import posixpath
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +23,7 @@ from flowlite.errors import NodeUnreachable
 if TYPE_CHECKING:
     import asyncio
 
+    from flowlite.connect.ssh.commands import Run
     from flowlite.connect.ssh.link import Link
 
 _MOST_AT_ONCE = 64
@@ -88,6 +91,21 @@ class SshConnection(Connection):
             raise TimeoutError(
                 f"host {self.target.label}: {argv[0]} did not end within {timeout} s"
             ) from None
+
+    @contextmanager
+    def begin(self, argv: Sequence[str], seconds: float) -> Iterator[Run]:
+        """A command whose input stays open, in a session of its own until the context is left.
+
+        Raises:
+            NodeUnreachable: The host does not answer.
+            TimeoutError: No session was free for so long.
+        """
+        from flowlite.connect.ssh import commands
+
+        with self._link.session(time.monotonic() + seconds) as channel:
+            run = commands.Run(self._link, channel)
+            run.begin(b"exec " + command(argv), False)
+            yield run
 
     def start(self, argv: Sequence[str], *, log: str, environment: Mapping[str, str]) -> int:
         from flowlite.connect.ssh import commands, courier

@@ -134,12 +134,12 @@ class _Bridge:
             while block := theirs.recv(_BLOCK):
                 channel.sendall(block)
             channel.shutdown_write()
-            _wait_for_hang_up(theirs)
+            wait_for_hang_up(theirs)
         # Ours is gone altogether: nobody will read what may still come.
         channel.close()
 
 
-def _wait_for_hang_up(sock: socket.socket) -> None:
+def wait_for_hang_up(sock: socket.socket) -> None:
     """Returns when the other end of the pair is closed, or both have said their last."""
     poll = select.poll()
     poll.register(sock, 0)

@@ -1,0 +1,256 @@
+"""The way to one porter (flowlite/node/porter.py): many requests at a time over one command.
+
+A `Channel` begins with its first use, in a thread of its own, notices when the far end falls silent, and begins again
+with the next use. Connections of one process that lead to the same place share it.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from flowlite.connect.base import Connection
+from flowlite.connect.ssh.quoting import readable
+from flowlite.connect.step.pipes import Pipe, open_pipe
+from flowlite.connect.step.stream import Stream
+from flowlite.errors import NodeUnreachable
+from flowlite.node import frames
+
+Lost = Callable[[int | None, str], NodeUnreachable | None]
+
+OPEN_SECONDS = 120.0
+"""For the command to begin at the far end; a busy controller takes its time."""
+PING_SECONDS = 5.0
+SILENT_SECONDS = 30.0
+"""After a ping without any answer the way is taken for broken."""
+IDLE_SECONDS = 30.0
+"""How long a channel that nobody holds waits for whoever comes next."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.25, 8.0
+_MOST_NOISE = 1 << 20
+
+
+class Channel:
+    """One command with a porter at its far end, while there is one.
+
+    Attributes:
+        held: How many connections have it.
+        direct: Whether TCP streams may go past it: it is not known that they cannot.
+    """
+
+    def __init__(self, argv: Sequence[str], label: str, lost: Lost | None) -> None:
+        self.label = label
+        self.held = 0
+        self.direct = True
+        self._argv = tuple(argv)
+        self._lost = lost
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._sending = threading.Lock()
+        self._pipe: Pipe | None = None
+        self._facts: dict[str, Any] | None = None
+        self._serving = False
+        self._closing = False
+        self._streams: dict[int, Stream] = {}
+        self._last = 0
+        self._failed: NodeUnreachable | None = None
+        self._failures = 0
+        self._next_try = 0.0
+        self._unheld_since: float | None = None
+
+    # For connections
+
+    def facts(self, base: Connection, deadline: float | None) -> dict[str, Any]:
+        """What the porter says of itself; begins it where there is none.
+
+        Raises:
+            NodeUnreachable: It does not begin.
+            TimeoutError: Not before the deadline.
+        """
+        with self._changed:
+            self._begin(base)
+            while self._facts is None:
+                if not self._serving:
+                    assert self._failed is not None
+                    raise self._again(self._failed)
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    raise TimeoutError(f"{self.label} did not begin in time")
+                self._changed.wait(left)
+            return self._facts
+
+    def stream(
+        self, base: Connection, request: Mapping[str, Any], deadline: float | None
+    ) -> Stream:
+        """Begins a request. Raises as `facts`."""
+        with self._changed:
+            self.facts(base, deadline)
+            self._last += 1
+            stream = self._streams[self._last] = Stream(self, self._last)
+        self.send(frames.OPEN, stream.number, json.dumps(dict(request)).encode())
+        return stream
+
+    def keep(self) -> None:
+        """Somebody holds it, or nobody does: then it ends after a while."""
+        with self._lock:
+            self._unheld_since = None if self.held > 0 else time.monotonic()
+
+    def shut(self) -> None:
+        """Ends it now."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+
+    @property
+    def rests(self) -> bool:
+        """Whether nobody holds it, and it has ended."""
+        with self._lock:
+            return self.held <= 0 and not self._serving
+
+    def abandon(self) -> None:
+        """In a forked process: nothing of it is kept open."""
+        if self._pipe is not None:
+            self._pipe.abandon()
+
+    def lost(self, why: str) -> NodeUnreachable:
+        """The error for something that went wrong on the way."""
+        return NodeUnreachable(f"{self.label}: {why}; it is connected to again on the next use")
+
+    # For streams
+
+    def send(self, kind: int, stream: int, payload: bytes = b"") -> None:
+        """Sends a frame, waiting its turn. What cannot be sent any more is not: its stream is told."""
+        pipe = self._pipe
+        if pipe is None:
+            return
+        with self._sending, suppress(OSError):
+            # Where it broke in the middle, the reading side says so to everybody.
+            pipe.send(frames.frame(kind, stream, payload))
+
+    def forget(self, stream: int) -> None:
+        """Nothing more of a stream is of interest."""
+        with self._lock:
+            known = self._streams.pop(stream, None)
+        if known is not None and not known.over:
+            self.send(frames.CLOSE, stream)
+
+    # The thread that reads
+
+    def _begin(self, base: Connection) -> None:
+        if self._serving:
+            return
+        if self._failed is not None and time.monotonic() < self._next_try:
+            raise self._again(self._failed)
+        self._serving, self._closing = True, False
+        name = f"flowlite-step-{self.label}"
+        threading.Thread(target=self._serve, args=(base,), name=name, daemon=True).start()
+
+    def _again(self, error: NodeUnreachable) -> NodeUnreachable:
+        # Raised to many: each gets one with a traceback of its own.
+        return type(error)(str(error))
+
+    def _serve(self, base: Connection) -> None:
+        failed: NodeUnreachable | None = None
+        try:
+            self._converse(base)
+        except NodeUnreachable as error:
+            failed = error
+        except Exception as error:
+            failed = self.lost(f"{type(error).__name__}: {error}")
+        pipe, self._pipe = self._pipe, None
+        try:
+            code = pipe.close() if pipe is not None else None
+        except Exception as error:
+            code, failed = None, failed or self.lost(str(error))
+        said = readable(pipe.said) if pipe is not None else ""
+        self._end(failed or self._explain(code, said))
+
+    def _explain(self, code: int | None, said: str) -> NodeUnreachable:
+        known = self._lost(code, said) if self._lost is not None else None
+        if known is not None:
+            return known
+        status = "" if code is None else f" (exit status {code})"
+        return self.lost(f"the way there broke{status}" + (f"; it said: {said}" if said else ""))
+
+    def _end(self, error: NodeUnreachable) -> None:
+        with self._changed:
+            if self._facts is None:
+                pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**self._failures)
+                self._failures += 1
+                self._next_try = time.monotonic() + pause
+            self._failed, self._facts, self._serving = error, None, False
+            streams, self._streams = self._streams, {}
+            self._changed.notify_all()
+        for stream in streams.values():
+            stream.fail(self._again(error))
+
+    def _converse(self, base: Connection) -> None:
+        """Until it is over. Raises NodeUnreachable, OSError."""
+        pipe = self._pipe = open_pipe(base, self._argv, OPEN_SECONDS)
+        if not (rest := self._await_greeting(pipe)):
+            return
+        parser = frames.Parser()
+        heard = pinged = time.monotonic()
+        data: bytes | None = rest[1:]
+        while not self._over():
+            if data:
+                heard = time.monotonic()
+                for frame in parser.take(data):
+                    self._take(*frame)
+            elif data == b"":
+                return
+            now = time.monotonic()
+            if now - heard > SILENT_SECONDS:
+                raise self.lost(f"nothing was heard of it for {SILENT_SECONDS:.0f} s")
+            if now - pinged >= PING_SECONDS and self._ping(pipe):
+                pinged = now
+            data = pipe.receive(max(0.1, PING_SECONDS - (now - pinged)))
+
+    def _await_greeting(self, pipe: Pipe) -> bytes:
+        """A newline and what came after the porter's first line; b"" at its end."""
+        text, until = b"", time.monotonic() + OPEN_SECONDS
+        while frames.GREETING not in text:
+            text = text[-_MOST_NOISE:]
+            data = pipe.receive(0.5)
+            if data == b"" or self._over():
+                return b""
+            if time.monotonic() > until:
+                raise self.lost(f"its command did not begin within {OPEN_SECONDS:.0f} s")
+            text += data or b""
+        return b"\n" + text.partition(frames.GREETING)[2]
+
+    def _ping(self, pipe: Pipe) -> bool:
+        """Asks for a sign of life, unless that would have to wait: whoever sends just now gets an answer, too."""
+        if not self._sending.acquire(blocking=False):
+            return False
+        try:
+            if not pipe.ready():
+                return False
+            with suppress(OSError):
+                # What broke is read from the other side.
+                pipe.send(frames.frame(frames.PING, 0))
+        finally:
+            self._sending.release()
+        return True
+
+    def _take(self, kind: int, number: int, payload: bytes) -> None:
+        if number == 0:
+            if kind == frames.DONE:
+                with self._changed:
+                    self._facts, self._failed, self._failures = json.loads(payload), None, 0
+                    self._changed.notify_all()
+            return
+        with self._lock:
+            stream = self._streams.get(number)
+            if stream is not None and kind == frames.DONE:
+                del self._streams[number]
+        if stream is not None:
+            stream.take(kind, payload)
+
+    def _over(self) -> bool:
+        with self._lock:
+            idle = self._unheld_since
+            return self._closing or (idle is not None and time.monotonic() - idle > IDLE_SECONDS)

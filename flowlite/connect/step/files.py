@@ -1,0 +1,183 @@
+"""Files to and from a node, and processes started there, through a porter."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+import posixpath
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from flowlite.connect.base import File
+from flowlite.connect.ssh.quoting import readable
+from flowlite.connect.step.stream import Stream
+from flowlite.errors import NodeUnreachable
+
+Ask = Callable[[Mapping[str, Any]], Stream]
+
+_BLOCK = 256 * 1024
+# What is done with files and moves nothing for so long hangs; hashing what is there gets more.
+_STALL_SECONDS = 60.0
+_HASHED_PER_SECOND = 20e6
+_MOST_SAID = 64 * 1024
+
+
+def put_files(ask: Ask, label: str, files: Sequence[File]) -> None:
+    """Writes files, each whole or not at all. Those with a hash are sent only where they are missing.
+
+    Raises:
+        NodeUnreachable: The node does not answer, or its disk does not.
+        OSError: A file cannot be read here, or not be written there.
+    """
+    listed = [_listed(file) for file in files]
+    hashed = sum(each["size"] for each in listed if each["sha256"])
+    stall = _STALL_SECONDS + hashed / _HASHED_PER_SECOND
+    named = ", ".join(file.target for file in files[:3]) + (", …" if len(files) > 3 else "")
+    with ask({"do": "put", "files": listed}) as stream:
+        said = _Said()
+        wanted = _wanted(stream, said, stall)
+        for number in wanted:
+            if not _send(stream, files[number].content, listed[number]["size"]):
+                break
+        stream.end_input()
+        said.hear_all(stream, label, stall)
+        _check(stream, said, f"{label}: cannot write {named}")
+
+
+def _listed(file: File) -> dict[str, Any]:
+    target = file.target
+    if not posixpath.isabs(target) or ".." in target.split("/") or target.endswith("/"):
+        raise ValueError(f"{target!r} is not the absolute path of a file")
+    if file.cache and not file.sha256:
+        raise ValueError(f"{target!r}: a cache needs the content's hash")
+    content = file.content
+    size = len(content) if isinstance(content, bytes) else content.stat().st_size
+    known = {"sha256": file.sha256, "cache": file.cache}
+    return {"target": target, "mode": file.mode, "size": size, **known}
+
+
+def _wanted(stream: Stream, said: _Said, stall: float) -> list[int]:
+    """The numbers of the files that are not there."""
+    line = b""
+    for name, block in stream.pieces(stall=stall):
+        if name == "err":
+            said.err += block
+            continue
+        line += block
+        if line.endswith(b"\n"):
+            return [int(number) for number in line.split()[1:]]
+    return []
+
+
+def _send(stream: Stream, content: bytes | Path, size: int) -> bool:
+    if isinstance(content, bytes):
+        return stream.send(content)
+    left = size
+    with open(content, "rb", buffering=0) as file:
+        while left > 0:
+            block = file.read(min(_BLOCK, left))
+            if not block:
+                raise OSError(errno.EIO, "it became shorter while it was sent", str(content))
+            left -= len(block)
+            if not stream.send(block):
+                return False
+    return True
+
+
+def read_file(ask: Ask, label: str, path: str, offset: int) -> Iterator[bytes]:
+    """The bytes of a file from `offset` to its end. It ends without an error only if all of them came.
+
+    Raises:
+        FileNotFoundError: It is not there.
+        OSError: It cannot be read.
+        NodeUnreachable: The way there broke.
+    """
+    with ask({"do": "read", "path": path, "offset": offset}) as stream:
+        stream.end_input()
+        said = _Said()
+        try:
+            for name, block in stream.pieces(stall=_STALL_SECONDS):
+                if name == "out":
+                    yield block
+                else:
+                    said.err += block
+        except TimeoutError:
+            raise _stands_still(label, _STALL_SECONDS) from None
+        _check(stream, said, f"{label}: cannot read {path}")
+
+
+def get_file(ask: Ask, label: str, source: str, target: Path) -> None:
+    """Fetches a file whole or not at all. Raises as `read_file`."""
+    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+    try:
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with io.FileIO(descriptor, "wb") as file:
+            for block in read_file(ask, label, source, 0):
+                view = memoryview(block)
+                while view:
+                    view = view[file.write(view) :]
+        os.replace(partial, target)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def answer(stream: Stream, what: str) -> dict[str, Any]:
+    """The line of JSON that a request is answered with.
+
+    Raises:
+        OSError: It could not be done; `what` begins the text.
+        NodeUnreachable: The way there broke, or nobody answers there.
+    """
+    said = _Said()
+    said.hear_all(stream, what, _STALL_SECONDS)
+    _check(stream, said, what)
+    found = json.loads(said.out)
+    assert isinstance(found, dict)
+    return found
+
+
+class _Said:
+    """What came on both outputs, where it is short."""
+
+    def __init__(self) -> None:
+        self.out = b""
+        self.err = b""
+
+    def hear_all(self, stream: Stream, label: str, stall: float) -> None:
+        """To its end."""
+        try:
+            for name, block in stream.pieces(stall=stall):
+                if name == "out":
+                    self.out = (self.out + block)[-_MOST_SAID:]
+                else:
+                    self.err = (self.err + block)[-_MOST_SAID:]
+        except TimeoutError:
+            raise _stands_still(label, stall) from None
+
+
+def _check(stream: Stream, said: _Said, what: str) -> None:
+    """Raises OSError where it did not end well, of the type that the same operation here would raise."""
+    end = stream.end
+    if end.get("code") == 0:
+        return
+    try:
+        told = json.loads(said.err.splitlines()[-1])
+        number, text = int(told["errno"]), str(told["text"])
+    except (ValueError, IndexError, KeyError, TypeError):
+        number = int(end.get("errno", errno.EIO))
+        text = str(end.get("text") or readable(said.err) or f"exit status {end.get('code')}")
+    if number == errno.ECONNREFUSED:
+        raise NodeUnreachable(f"{what}: {text}")
+    raise OSError(number, f"{what}: {text}")
+
+
+def _stands_still(label: str, stall: float) -> NodeUnreachable:
+    return NodeUnreachable(
+        f"{label}: it answers, but a command on its files stood still for {stall:.0f} s; a disk or a shared file "
+        "system there may hang"
+    )

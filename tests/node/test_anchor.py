@@ -1,0 +1,366 @@
+"""The anchor of a node: what it starts is its child and ends with it; when it goes, and what it says before that."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowlite.bundle.agent_zip import build_agent_zip
+from flowlite.connect.local import LocalConnection
+from flowlite.connect.step import StepConnection, pool
+from flowlite.errors import NodeUnreachable
+from flowlite.node import anchoring, placing, preemption, processes
+from flowlite.node.anchor_notice import notice_of
+from tests.helpers import eventually, process_alive
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Slurm's nodes run Linux")
+
+NOW = 1_700_000_000.0
+_WORDS = (sys.executable, "-I", "-S")
+FOREVER = ("--lease", "1000", "--deadline", "0")
+
+
+class Anchor:
+    """One, started as by Slurm."""
+
+    def __init__(
+        self, program: Path, directory: Path, *arguments: str, scontrol: str = "exit 1"
+    ) -> None:
+        self.program = program
+        self.home = str(directory / "nodes" / "7.01.00002")
+        tools = directory / "bin"
+        tools.mkdir(exist_ok=True)
+        (tools / "scontrol").write_text(f"#!/bin/sh\n{scontrol}\n")
+        (tools / "scontrol").chmod(0o755)
+        ours = {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "1", "SLURM_NODEID": "2"}
+        self.process = subprocess.Popen(
+            [*_WORDS, str(program), "anchor", "--dir", str(directory / "nodes"), *arguments],
+            env={**os.environ, **ours, "PATH": f"{tools}:{os.environ['PATH']}"},
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+        eventually(lambda: self.file("anchor.json").exists(), timeout=60, what="the anchor")
+
+    def file(self, name: str) -> Path:
+        return Path(self.home, name)
+
+    def ask(self, do: str, **request: Any) -> dict[str, Any]:
+        return anchoring.Line(self.home).ask({"do": do, **request})
+
+    def start(self, script: str, log: Path) -> int:
+        argv = ["sh", "-c", script]
+        return int(self.ask("start", argv=argv, log=str(log), environment={"WORD": "w"})["pid"])
+
+    def notice(self) -> dict[str, Any]:
+        text = eventually(
+            lambda: self.file("notice.json").exists() and self.file("notice.json").read_text(),
+            timeout=60,
+        )
+        found = json.loads(text)
+        assert isinstance(found, dict)
+        return found
+
+    def end(self) -> tuple[int, str]:
+        """Its exit status, and what it said."""
+        _, said = self.process.communicate(timeout=90)
+        return self.process.returncode, said.decode()
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As it lies on a node: under its hash."""
+    built = build_agent_zip(tmp_path_factory.mktemp("home"))
+    path = tmp_path_factory.mktemp("blobs") / built.sha256
+    path.write_bytes(built.path.read_bytes())
+    return path
+
+
+@pytest.fixture
+def anchor(program: Path, tmp_path: Path) -> Iterator[Callable[..., Anchor]]:
+    made: list[Anchor] = []
+
+    def make(*arguments: str, **options: Any) -> Anchor:
+        made.append(Anchor(program, tmp_path, *(arguments or FOREVER), **options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        if each.process.poll() is None:
+            each.process.kill()
+            each.process.wait()
+        each.process.stderr.close()  # type: ignore[union-attr]
+
+
+class TestFacts:
+    def test_what_it_says_of_itself(self, anchor: Callable[..., Anchor]) -> None:
+        held = anchor()
+        facts = json.loads(held.file("anchor.json").read_bytes())
+        assert facts == held.ask("hello")
+        assert facts["instance"] == "7.01.00002"
+        assert (facts["job"], facts["restart"], facts["nodeid"]) == (7, 1, 2)
+        assert facts["pid"] == held.process.pid == int(held.file("anchor.pid").read_text())
+        assert facts["start"] == processes.start_of(held.process.pid)
+        assert facts["shared"] is False
+        assert Path(held.home).stat().st_mode & 0o777 == 0o700
+
+    @pytest.mark.parametrize(("text", "expected"), [("n1", True), ("n2", False), (None, False)])
+    def test_a_directory_is_shared_if_it_shows_what_was_written_elsewhere(
+        self, anchor: Callable[..., Anchor], tmp_path: Path, text: str | None, expected: bool
+    ) -> None:
+        shared = tmp_path / "shared"
+        shared.mkdir()
+        if text is not None:
+            (shared / "probe-n1").write_text(text)
+        held = anchor(*FOREVER, "--shared", str(shared), "--nonce", "n1")
+        assert held.ask("hello")["shared"] is expected
+        said = shared / "anchors" / "7.01.00002.json"
+        eventually(lambda: said.exists() is expected, timeout=60)
+
+    def test_what_it_does_not_understand_does_no_harm(self, anchor: Callable[..., Anchor]) -> None:
+        held = anchor()
+        assert held.ask("dance")["errno"]
+        assert held.ask("start", argv=[])["errno"]
+        absent = held.ask("start", argv=["no-such"], log=f"{held.home}/log", environment={})
+        assert absent["errno"] == 2
+        assert held.ask("hello")["job"] == 7
+
+    def test_instances_are_sorted_as_the_nodes_of_the_job(self) -> None:
+        names = [anchoring.instance_id(7, restart, node) for restart in (0, 1) for node in range(3)]
+        assert names == sorted(names)
+        assert anchoring.home_of("/n/", names[4]) == "/n/7.01.00001"
+
+
+class TestChildren:
+    def test_what_is_started_through_a_step_is_its_child(
+        self, anchor: Callable[..., Anchor], tmp_path: Path
+    ) -> None:
+        held = anchor()
+        with StepConnection(
+            LocalConnection(),
+            ("env",),
+            label="node n1",
+            python=sys.executable,
+            program=str(held.program),
+            anchor=held.home,
+        ) as connection:
+            assert connection.open()["anchor"]["pid"] == held.process.pid
+            log = tmp_path / "log"
+            pid = connection.start(
+                ["sh", "-c", 'echo "$WORD $$"; exec sleep 1000'],
+                log=str(log),
+                environment={"WORD": "it's"},
+            )
+            eventually(lambda: log.read_text() == f"it's {pid}\n", timeout=60)
+            found = processes.row(pid)
+            assert found is not None
+            assert (found.parent, found.session) == (held.process.pid, pid)
+            with pytest.raises(FileNotFoundError):
+                connection.start(["no-such"], log=str(log), environment={})
+            held.process.kill()
+            # Whatever is asked of an anchor that is gone: the node is.
+            held.process.wait()
+            with pytest.raises(NodeUnreachable, match="anchor"):
+                connection.start(["true"], log=str(log), environment={})
+            # It is asked to end when the anchor is gone.
+            eventually(lambda: not process_alive(pid), timeout=30)
+        pool.close_idle()
+
+    def test_an_agent_is_forked(self, anchor: Callable[..., Anchor], tmp_path: Path) -> None:
+        held = anchor()
+        directory = tmp_path / "a1"
+        directory.mkdir()
+        os.mkfifo(directory / "agent.json")
+        argv = [sys.executable, "-I", "-S", str(held.program), "agent", str(directory)]
+        log = str(directory / "agent.log")
+        pid = held.ask("start", argv=argv, log=log, environment={"FLOW_TASK_ID": "t1"})["pid"]
+        eventually(lambda: (directory / "agent.pid").exists(), timeout=60)
+        assert processes.row(pid).parent == held.process.pid  # type: ignore[union-attr]
+        assert processes.environment_of(pid) == {"FLOW_TASK_ID": "t1"}
+        assert _ignores(pid, signal.SIGUSR2)
+        held.process.kill()
+        eventually(lambda: not process_alive(pid), timeout=30)
+
+    def test_what_its_children_leave_ends_with_it(
+        self, anchor: Callable[..., Anchor], tmp_path: Path
+    ) -> None:
+        held = anchor(*FOREVER, "--grace", "1")
+        note = tmp_path / "pid"
+        script = f"trap '' TERM; setsid sh -c 'echo $$ > {note}; exec sleep 1000' & exit"
+        held.start(script, tmp_path / "log")
+        left = int(eventually(lambda: note.exists() and note.read_text().strip(), timeout=60))
+        eventually(lambda: processes.row(left).parent == held.process.pid, timeout=60)  # type: ignore[union-attr]
+        assert held.ask("end") == {}
+        code, said = held.end()
+        assert (code, "it was told to" in said) == (0, True)
+        assert not process_alive(left)
+
+
+class TestTheEnd:
+    def test_nobody_is_there(self, anchor: Callable[..., Anchor], tmp_path: Path) -> None:
+        for lease in (1, 8, 60):
+            held = anchor("--lease", str(lease), "--deadline", "0")
+            # A busy machine may be late with this.
+            with suppress(OSError):
+                # As long as something runs, somebody is there.
+                held.start(f"sleep {lease + 2}; echo done > {tmp_path}/done", tmp_path / "log")
+                break
+            held.end()
+            held.file("anchor.json").unlink()
+        code, said = held.end()
+        assert (code, f"nobody was there for {lease} s" in said) == (0, True)
+        assert (tmp_path / "done").exists()
+
+    def test_the_deadline(self, anchor: Callable[..., Anchor], tmp_path: Path) -> None:
+        script = f"trap 'echo asked > {tmp_path}/asked; exit' TERM; touch {tmp_path}/up; while :; do sleep 0.1; done"
+        for deadline in (2, 16, 80):
+            held = anchor("--lease", "1000", "--deadline", str(deadline))
+            with suppress(OSError):
+                held.start(script, tmp_path / "log")
+            code, said = held.end()
+            assert (code, "deadline" in said) == (0, True)
+            if (tmp_path / "up").exists():
+                break
+            # A busy machine was late with this.
+            held.file("anchor.json").unlink()
+        assert (tmp_path / "asked").exists()
+
+    @pytest.mark.parametrize("state", ["RUNNING", "COMPLETING"])
+    def test_sigterm_is_a_notice_and_the_end(
+        self, anchor: Callable[..., Anchor], tmp_path: Path, state: str
+    ) -> None:
+        held = anchor(scontrol=f"echo JobId=7 JobState={state} PreemptTime=2030-01-01T00:00:00")
+        waits = (
+            f"trap 'until [ -s {held.home}/notice.json ]; do sleep 0.1; done; "
+            f"cp {held.home}/notice.json {tmp_path}/seen; exit' TERM; echo up; while :; do sleep 0.1; done"
+        )
+        log = tmp_path / "log"
+        held.start(waits, log)
+        eventually(lambda: log.read_text() == "up\n", timeout=60)
+        held.process.terminate()
+        if state == "RUNNING":
+            # There is grace: a step that ended well now would be the end of the job.
+            eventually(lambda: Path(held.home, "notice.json").exists(), timeout=30)
+            assert held.process.poll() is None
+            held.process.terminate()
+        assert held.end()[0] == 0
+        assert json.loads((tmp_path / "seen").read_text())["reason"] == "preempted by Slurm"
+
+    @pytest.mark.parametrize(
+        ("scontrol", "kind", "least", "most"),
+        [
+            ("echo JobId=7 TimeLimit=00:05:00 EndTime=2120-01-01T00:00:00", "deadline", 1e6, 1e11),
+            ("exit 1", "deadline", 90.0, 90.0),
+            ("sleep 1000", "deadline", 90.0, 90.0),
+        ],
+    )
+    def test_sigusr2_is_a_notice(
+        self,
+        anchor: Callable[..., Anchor],
+        scontrol: str,
+        kind: str,
+        least: float,
+        most: float,
+    ) -> None:
+        held = anchor(*FOREVER, "--signal-seconds", "90", scontrol=scontrol)
+        held.process.send_signal(signal.SIGUSR2)
+        notice = held.notice()
+        assert notice["kind"] == kind
+        assert least <= notice["seconds"] <= most
+        assert held.process.poll() is None
+
+
+def _mask(pid: int, field: str) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith(field)).split()[1], 16)
+
+
+def _ignores(pid: int, number: int) -> bool:
+    return bool(_mask(pid, "SigIgn") >> (number - 1) & 1)
+
+
+class TestWhatASignalMeans:
+    @staticmethod
+    def at(seconds: float) -> str:
+        from datetime import datetime
+
+        return datetime.fromtimestamp(NOW + seconds).isoformat(timespec="seconds")
+
+    def test_the_time_limit_is_near(self) -> None:
+        job = f"JobId=7 JobState=RUNNING TimeLimit=01:00:00 PreemptTime=None EndTime={self.at(120)}"
+        found = notice_of(job, signal.SIGUSR2, NOW)
+        assert (found["kind"], found["seconds"]) == ("deadline", 120.0)
+        assert "01:00:00" in found["reason"]
+
+    @pytest.mark.parametrize("number", [signal.SIGUSR2, signal.SIGTERM])
+    def test_preempted_with_some_grace(self, number: int) -> None:
+        job = f"JobId=7 JobState=RUNNING PreemptTime={self.at(-1)} EndTime={self.at(10)}"
+        found = notice_of(job, number, NOW)
+        assert (found["kind"], found["seconds"]) == ("preempted", 10.0)
+
+    def test_ended_by_somebody(self) -> None:
+        job = f"JobId=7 JobState=RUNNING PreemptTime=None EndTime={self.at(5000)}"
+        found = notice_of(job, signal.SIGTERM, NOW)
+        assert (found["kind"], found["seconds"]) == ("preempted", 30.0)
+
+    @pytest.mark.parametrize(
+        "job", ["", "slurm_load_jobs error: Invalid job id", "EndTime=Unknown"]
+    )
+    def test_nothing_is_known(self, job: str) -> None:
+        found = notice_of(job, signal.SIGUSR2, NOW)
+        assert (found["kind"], found["known"]) == ("deadline", False)
+
+
+class TestWhatAgentsMakeOfIt:
+    @staticmethod
+    def told(file: Path) -> list[preemption.Notice]:
+        notices: list[preemption.Notice] = []
+        how = {"kind": "slurm", "file": str(file), "every": 0.01}
+
+        async def watch() -> None:
+            running = asyncio.Event()
+            running.set()
+            async with asyncio.timeout(60):
+                await preemption.watch(how, notices.append, lambda text: None, running)
+
+        asyncio.run(watch())
+        return notices
+
+    @pytest.mark.parametrize("kind", ["preempted", "deadline"])
+    def test_time_has_passed_since(self, tmp_path: Path, kind: str) -> None:
+        file = tmp_path / "notice.json"
+        at = time.monotonic() - 100.0
+        file.write_text(json.dumps({"kind": kind, "reason": "why", "seconds": 400.0, "at": at}))
+        (found,) = self.told(file)
+        assert (found.reason, found.kind) == ("why", kind)
+        assert 0.0 < found.seconds <= 300.0
+
+    def test_what_is_late_leaves_no_time(self, tmp_path: Path) -> None:
+        file = tmp_path / "notice.json"
+        file.write_text(json.dumps({"kind": "x", "reason": "why", "seconds": 1.0, "at": -1e9}))
+        assert self.told(file) == [preemption.Notice("why", 0.0, "preempted")]
+
+    def test_it_comes_later(self, tmp_path: Path) -> None:
+        file = tmp_path / "notice.json"
+        file.write_text("{")
+        writing = threading.Timer(
+            0.2,
+            lambda: placing.place(
+                json.dumps({"kind": "preempted", "reason": "r", "seconds": 0, "at": 0}).encode(),
+                str(file),
+                0o600,
+            ),
+        )
+        writing.start()
+        assert [each.reason for each in self.told(file)] == ["r"]
