@@ -13,7 +13,7 @@ N ?= 4
 PIP_FLAGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help env train test test-quick crash check format hosts hosts-shell hosts-down bench bench-docs clean
+.PHONY: help env train test test-quick crash check format hosts hosts-shell hosts-down slurm slurm-shell slurm-down bench bench-docs clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -51,6 +51,15 @@ hosts-shell: $(ENV_READY) ## a shell on that laptop, where `flow` is set up to r
 
 hosts-down: $(ENV_READY) ## take the hosts away, and all that runs on them
 	@$(PY) -m flowlite.testing.hosts down
+
+slurm: $(ENV_READY) ## a Slurm of N nodes on test hosts of this machine (as root): make slurm N=4
+	@$(PY) -m flowlite.testing.slurm up $(N)
+
+slurm-shell: $(ENV_READY) ## a shell on a laptop, where `flow` is set up to reach it through SSH
+	@$(PY) -m flowlite.testing.slurm shell
+
+slurm-down: $(ENV_READY) ## take the Slurm away, and all that runs on it
+	@$(PY) -m flowlite.testing.slurm down
 
 bench: $(BENCH_READY) ## every figure of docs/performance.md, beside its peer
 	$(PY) -m benchmarks

@@ -25,6 +25,7 @@ NAMES = (
     "log_latency",
     "recovery",
     "clouds",
+    "slurm",
 )
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flowlite.errors import NodeUnreachable, NotFound
-from flowlite.failures import workers_per_node
 
 if TYPE_CHECKING:
     from flowlite.connect.base import Connection
@@ -99,6 +98,7 @@ def _in_its_place(
 ) -> tuple[str, ...]:
     """The words in front of a command that give it directory and variables of the node's first worker."""
     from flowlite.node.environment import Seat, worker_environment
+    from flowlite.supervise.asked import Asked
 
     addresses = {
         i.node_rank: str(i.data.get("address", "")) for i in session.store.instances(record.id)
@@ -111,7 +111,7 @@ def _in_its_place(
         mode=str(record.config.get("distributed_mode") or "auto"),
         node_rank=node,
         local_rank=0,
-        processes_per_node=workers_per_node(record),
+        processes_per_node=Asked.of(record).processes_per_node,
         addresses=[addresses.get(rank, "") for rank in range(nodes)],
         master_addr=addresses.get(0, ""),
         master_port=0,

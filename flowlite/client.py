@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from flowlite.spec.options import MountOptions
     from flowlite.spec.storage import Mount
     from flowlite.store import InstanceRecord, TaskRecord
+    from flowlite.sweep import Element
 
 R = TypeVar("R")
 
@@ -62,7 +64,7 @@ class Flow:
 
         Args:
             target: A configuration with a call or a command, a decorated function that needs no arguments, or the path
-                of a task file (YAML).
+                of a task file (YAML) or of a batch script of Slurm.
             mounts: Read-only buckets by path, beside those of the configuration.
             wait: Return only when the task is final, whatever its end.
 
@@ -71,7 +73,7 @@ class Flow:
             BundleError: The function or an argument cannot travel.
             CapExceeded: A cap forbids the launch.
         """
-        config = _config_of(target)
+        config = self._config_of(target)
         if mounts:
             config = config.replace(mounts={**config.mounts, **mounts})
         task = self.submit(config)
@@ -83,6 +85,7 @@ class Flow:
         *,
         announce: Callable[[Task[Any]], None] | None = None,
         show_plan: Callable[[Plan], None] | None = None,
+        element: Element | None = None,
     ) -> Task[Any]:
         """Submits what a configuration says: its call or its command. Raises as `run` does.
 
@@ -93,12 +96,15 @@ class Flow:
         Args:
             announce: Gets the task as soon as it is recorded.
             show_plan: Gets what will be launched, if that costs money, before it does; else it is said in a sentence.
+            element: Its place among tasks that are launched together, where `launches_together`.
         """
         from flowlite import s3
         from flowlite.submission import submit
         from flowlite.supervise import quote, tidying
 
         config, plan = self.plan(config)
+        if element is not None:
+            plan = dataclasses.replace(plan, options={**plan.options, "array": dict(element)})
         storage = s3.storage_for(config)
         if plan.price_per_hour and show_plan is not None:
             show_plan(plan)
@@ -147,6 +153,13 @@ class Flow:
         check_caps(config, plan)
         return config, plan
 
+    def launches_together(self, config: TaskConfig) -> bool:
+        """Whether tasks like this one may be launched together, as a job array of Slurm is."""
+        from flowlite.config import load_settings
+
+        settings = load_settings({"provider": self._provider})
+        return self._adapter(self._provider or config.provider or settings.provider).arrays
+
     # Finding
 
     def get_task(self, name: str) -> Task[Any]:
@@ -194,6 +207,22 @@ class Flow:
         return self._chosen().offers(gpu, num_instances, spot=spot, region=region)
 
     # Inside
+
+    def _config_of(self, target: Any) -> TaskConfig:
+        if isinstance(target, str | os.PathLike) and not str(target).endswith((".yaml", ".yml")):
+            from flowlite.config import load_settings
+            from flowlite.spec.batch import read_batch
+
+            provider = load_settings({"provider": self._provider}).provider
+            reading = read_batch(Path(target), provider=provider)
+            if reading.is_array:
+                raise ConfigError(
+                    f"{target} is an array; use `flow run {target}`, or function.map(...)"
+                )
+            for note in reading.notes:
+                self._note(note)
+            return reading.configs[0]
+        return _config_of(target)
 
     def _note(self, note: str) -> None:
         # A sweep of a hundred tasks says it once.

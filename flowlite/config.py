@@ -23,7 +23,7 @@ HOME_FILE = "config.toml"
 # A table of the files that is handed to the adapter of that name as it stands: `[providers.NAME]`, or `[NAME]`.
 PROVIDERS_TABLE = "providers"
 # Adapters that come with flowlite; those of others are looked for only when a table has an unknown name.
-_ADAPTERS = ("local", "ssh", "aws", "mithril")
+_ADAPTERS = ("local", "ssh", "slurm", "aws", "mithril")
 _ENTRY_POINTS = "flowlite.providers"
 
 

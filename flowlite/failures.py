@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from flowlite import masking
+from flowlite import masking, symptoms
 from flowlite.errors import (
     RemoteError,
     RemoteTraceback,
@@ -42,6 +42,7 @@ def exception_of(record: TaskRecord, events: Iterable[Event], paths: TaskPaths) 
     title = f"task {record.name} ({record.id})"
     if record.state == "cancelled":
         return TaskCancelled(f"{title} was {record.reason or 'cancelled'}")
+    events = list(events)
     found = failures_of(record, events, paths)
     if not found:
         return TaskFailed(
@@ -53,11 +54,25 @@ def exception_of(record: TaskRecord, events: Iterable[Event], paths: TaskPaths) 
     if isinstance(first, TaskFailed) or not hasattr(first, "failures"):
         with suppress(AttributeError, TypeError):
             first.failures = found  # type: ignore[attr-defined]
+    for text in advice_for(record, events):
+        first.add_note(text)
     if others:
         listed = ", ".join(map(str, others[:_RANKS_IN_NOTE]))
         more = ", …" if len(others) > _RANKS_IN_NOTE else ""
         first.add_note(f"also failed: rank {listed}{more}; see .failures, or task.failures()")
     return first
+
+
+def advice_for(record: TaskRecord, events: Iterable[Event]) -> list[str]:
+    """What to do about the first failure of the last attempt, if it is one that is known."""
+    bodies = failed_workers(record, events)
+    if not bodies:
+        return []
+    failure = bodies[0].get("failure") or {}
+    said = f"{failure.get('type', '')}: {failure.get('message', '')}"
+    where = f"rank {bodies[0]['rank']} on node {bodies[0].get('node', '?')}"
+    found = symptoms.advice([said, *map(str, bodies[0].get("tail") or ())])
+    return [f"{where}: {text}" for text in found]
 
 
 def failures_of(
@@ -97,11 +112,13 @@ def describe_end(body: Mapping[str, Any]) -> str:
     failure = body.get("failure") or {}
     if body.get("signal"):
         name = _signal_name(int(body["signal"]))
-        return f"{where} was killed by {name}{_HINTS.get(name, '')}"
+        why = f" ({failure['why']})" if failure.get("why") else _HINTS.get(name, "")
+        return f"{where} was killed by {name}{why}"
     if failure.get("kind") in _WITH_FILE:
         parts = (failure.get("type"), failure.get("message"))
         return f"{where}: " + ": ".join(str(part) for part in parts if part)
-    return f"{where} exited with {body.get('code')}"
+    why = f" ({failure['why']})" if failure.get("why") else ""
+    return f"{where} exited with {body.get('code')}{why}"
 
 
 def worker_node(record: TaskRecord, rank: int) -> int:
@@ -111,7 +128,7 @@ def worker_node(record: TaskRecord, rank: int) -> int:
 
 def workers_per_node(record: TaskRecord) -> int:
     """How many workers run on each node."""
-    if record.config.get("distributed_mode") == "manual":
+    if record.config.get("distributed_mode", "auto") != "auto":
         return 1
     return int(record.plan.get("processes_per_node", 1))
 

@@ -29,6 +29,7 @@ ENTRY_POINT_GROUP = "flowlite.providers"
 SHIPPED = {
     "local": "provider_adapters.local:LocalProvider",
     "ssh": "provider_adapters.ssh:SshProvider",
+    "slurm": "provider_adapters.slurm:SlurmProvider",
     "aws": "provider_adapters.aws:AwsProvider",
     "mithril": "provider_adapters.mithril:MithrilProvider",
 }
@@ -141,7 +142,8 @@ class Instance(_Json):
         id: The provider's id; node ranks come from these ids sorted.
         task_id: Task it was launched for.
         state: "starting", "running", "ending" when nothing keeps it any more and it is still there, "ended", "warm"
-            while it is kept without a task, or "unreachable" where the provider cannot say whether it still runs.
+            while it is kept without a task, "returning" while it was taken away and the provider brings it back for
+            the task's next launch, or "unreachable" where the provider cannot say whether it still runs.
         address: Where the other nodes of the gang reach it; "" until known.
         price_per_hour: US dollars.
         launched_at: Unix time from which it is charged, 0 if unknown.
@@ -178,6 +180,7 @@ class NodeSettings(_Json):
         visible_gpus: GPU indices of this node when it shares a machine ("0,1"); None leaves the choice alone.
         warm_socket: Path of the warm process's socket when several nodes share one; None for one per node.
         ports_dir: Directory of port locks when several leaders share a machine.
+        master_port: The port to try first as MASTER_PORT; None for 29500.
         volumes: For each file volume `{"name", "path", "source", "interface"}`.
         cache: Directory on the node where files lie by their hash, shared by all tasks; None where nothing is shared.
         python_spec: The Python environment the node makes for the workers; None takes `python` as it is.
@@ -194,6 +197,7 @@ class NodeSettings(_Json):
     visible_gpus: str | None = None
     warm_socket: str | None = None
     ports_dir: str | None = None
+    master_port: int | None = None
     volumes: tuple[dict[str, Any], ...] = ()
     cache: str | None = None
     python_spec: dict[str, Any] | None = None
@@ -266,6 +270,12 @@ class Provider(ABC):
     listing_is_proof: bool = True
     """Whether an instance that `list_instances` does not name any more is known to have ended. Where it is not, as with
     hosts that may only be out of reach, a lost node is replaced once it has surely stopped its workers by itself."""
+
+    may_take_away: bool = False
+    """Whether instances may be given to somebody else before their time, also where nothing is charged for them."""
+
+    arrays: bool = False
+    """Whether the tasks of one sweep may be launched together: their plans then have options["array"] (sweep.py)."""
 
     teardown_seconds: float = 30.0
     """Seconds for which instances are still charged while they are given back; kept free below `max_cost`."""

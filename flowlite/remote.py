@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from flowlite.errors import ConfigError, FlowError
 from flowlite.on_node import on_a_node
-from flowlite.sweep import in_order
+from flowlite.sweep import in_order, together
 
 if TYPE_CHECKING:
     from flowlite.client import Flow
@@ -52,13 +52,20 @@ def call_many(
     # What the user should know is the same for all tasks, and said once.
     once = functools.lru_cache(None)(_say)
     flow = _flow(common, notify=once)
-    starts = (functools.partial(flow.submit, config) for config in configs)
-    yield from in_order(
-        starts,
-        max_concurrent=max_concurrent,
-        return_exceptions=return_exceptions,
-        on_interrupt=_cancel_interrupted,
-    )
+    how: dict[str, Any] = {
+        "return_exceptions": return_exceptions,
+        "on_interrupt": _cancel_interrupted,
+    }
+    if not (isinstance(configs, list) and len(configs) > 1 and flow.launches_together(common)):
+        starts = (functools.partial(flow.submit, config) for config in configs)
+        yield from in_order(starts, max_concurrent=max_concurrent, **how)
+        return
+    # Whoever has the nodes keeps the limit.
+    for lot in together(range(len(configs)), max_concurrent):
+        elements = (
+            functools.partial(flow.submit, configs[each["index"]], element=each) for each in lot
+        )
+        yield from in_order(elements, max_concurrent=len(lot), **how)
 
 
 def _flow(config: TaskConfig, notify: Callable[[str], None] | None = None) -> Flow:

@@ -75,6 +75,9 @@ def with_caps(config: TaskConfig, plan: Plan, teardown_seconds: float) -> Plan:
     What `max_cost` pays for is turned into a longest run, which the nodes keep by themselves: at the highest price that
     can come, and less the time that stopping the workers and giving the nodes back takes.
     """
+    if config.slurm and plan.provider != "slurm":
+        note = f"slurm={{…}} has no effect on the provider {plan.provider}"
+        plan = dataclasses.replace(plan, notes=(*plan.notes, note))
     plan = dataclasses.replace(
         plan,
         warm_seconds=config.keep_warm or plan.warm_seconds,
@@ -143,7 +146,8 @@ def _call(config: TaskConfig, draft: Draft) -> tuple[str, dict[str, Any]]:
         text = command_line(config.command)
         shell = isinstance(config.command, str)
         argv = ["sh", "-c", text] if shell else list(config.command)
-        return text[:_LONGEST_FUNCTION], {"kind": "command", "argv": argv}
+        batch = {} if config.batch is None else {"batch": config.batch}
+        return text[:_LONGEST_FUNCTION], {"kind": "command", "argv": argv, **batch}
     call = config.call
     if call is None:
         raise ConfigError(

@@ -2,16 +2,45 @@
 
 from __future__ import annotations
 
+import secrets
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypedDict, TypeVar
 
 from flowlite.errors import FlowError, TaskTimeout
 
 R_co = TypeVar("R_co", covariant=True)
 
 POLL_SECONDS = 0.02
+MOST_TOGETHER = 100
+"""Tasks of a sweep that are launched together; each has a process that looks after it, also while it waits."""
+
+
+class Element(TypedDict):
+    """The place of a task among those that are launched together, as it stands in its plan's options["array"].
+
+    Attributes:
+        id: Of the whole, the same for all.
+        index: Of this one; what a batch script calls SLURM_ARRAY_TASK_ID.
+        size: How many there are.
+        at_once: How many may run at a time; 0 for all.
+    """
+
+    id: str
+    index: int
+    size: int
+    at_once: int
+
+
+def together(indices: Sequence[int], at_once: int) -> list[list[Element]]:
+    """The places of tasks that are launched together, in lots that are launched one after the other."""
+    lots = [indices[i : i + MOST_TOGETHER] for i in range(0, len(indices), MOST_TOGETHER)]
+    found: list[list[Element]] = []
+    for lot in lots:
+        name = secrets.token_hex(5)
+        found.append([Element(id=name, index=i, size=len(lot), at_once=at_once) for i in lot])
+    return found
 
 
 class Running(Protocol[R_co]):

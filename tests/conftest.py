@@ -19,6 +19,7 @@ pytest_plugins = [
     "tests.plugins.slow",
     "tests.plugins.hosts",
     "tests.plugins.s3",
+    "tests.plugins.slurm",
     "tests.plugins.containers",
     "tests.plugins.mithril",
 ]

@@ -14,6 +14,7 @@ COMMANDS = {
     "logs": "logs",
     "result": "tasks",
     "cancel": "tasks",
+    "scale": "scale",
     "ssh": "ssh",
     "ssh-config": "ssh",
     "top": "top",
@@ -109,7 +110,7 @@ def _invoke(arguments: list[str]) -> int:
     name = arguments[0] if arguments else ""
     command = get_command(_application(name if name in COMMANDS else None))
     words = list(arguments)
-    if name == "run" and "--" in words:
+    if name in ("run", "scale") and "--" in words:
         # The parser drops the first `--`; the second one then stands in place of a target.
         words.insert(words.index("--"), "--")
     if "_FLOW_COMPLETE" in os.environ:

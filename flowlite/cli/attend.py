@@ -27,7 +27,7 @@ def preview(config: TaskConfig, json: bool) -> None:
     """Shows what would be launched. Nothing is written, nothing is asked of the provider that could cost money."""
     from flowlite.client import Flow
 
-    with _warnings_as_lines():
+    with warnings_as_lines():
         config, plan = Flow().plan(config)
     if json:
         data = {
@@ -74,7 +74,7 @@ def attend(config: TaskConfig, *, detach: bool, json: bool, show_logs: bool) -> 
 
     submitted: list[Task[Any]] = []
     try:
-        with _warnings_as_lines():
+        with warnings_as_lines():
             flow = Flow(notify=lambda text: output.tell(f"note: {text}"))
             task = flow.submit(config, announce=submitted.append, show_plan=_show_plan)
         if detach:
@@ -86,7 +86,7 @@ def attend(config: TaskConfig, *, detach: bool, json: bool, show_logs: bool) -> 
         if not submitted:
             output.tell("\ninterrupted; nothing was submitted")
             return 130
-        return _interrupted(submitted[0], detach)
+        return interrupted(submitted[0], detach)
 
 
 def _leave(task: Task[Any], json: bool) -> int:
@@ -102,7 +102,7 @@ def _leave(task: Task[Any], json: bool) -> int:
 def _stay(task: Task[Any], *, json: bool, show_logs: bool) -> int:
     output.tell(f"task {task.name} ({task.id}): {task.function}")
     try:
-        _follow(task, show_logs)
+        follow(task, show_logs)
         return _end(task, json=json, logs_shown=show_logs)
     except BrokenPipeError:
         # Whoever read our output has gone; the task and its exit code still matter.
@@ -175,7 +175,8 @@ class _Progress:
         sys.stdout.flush()
 
 
-def _follow(task: Task[Any], show_logs: bool) -> None:
+def follow(task: Task[Any], show_logs: bool) -> None:
+    """Stays until the end, showing changes of state and, if asked for, the output."""
     progress = _Progress(task)
     if not show_logs:
         while not task.done:
@@ -192,7 +193,8 @@ def _follow(task: Task[Any], show_logs: bool) -> None:
             sys.stdout.flush()
 
 
-def _interrupted(task: Task[Any], detach: bool) -> int:
+def interrupted(task: Task[Any], detach: bool) -> int:
+    """Ends the task after Ctrl-C, unless it was to go on alone; says which, and gives the exit code."""
     name = f"task {task.name} ({task.id})"
     if detach:
         output.tell(f"\ninterrupted; {name} goes on without this terminal")
@@ -235,7 +237,8 @@ def _what(config: TaskConfig) -> str:
 
 
 @contextmanager
-def _warnings_as_lines() -> Iterator[None]:
+def warnings_as_lines() -> Iterator[None]:
+    """Python's warnings in one line each, on standard error."""
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_, **__: output.warn(str(message))
         yield

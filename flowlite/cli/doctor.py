@@ -25,6 +25,9 @@ _LINK_SECONDS = 30.0
 # All pairs of so many nodes are measured; of more, each node and the next.
 _ALL_PAIRS = 4
 _SHOWN_FRAMES = 8
+_LOOKED_THROUGH = 200
+# Shown in any case; others only where nodes differ in them.
+_TRANSPORT = ("NCCL_", "GLOO_", "TORCH_NCCL_", "TORCH_DIST", "FI_", "UCX_")
 _CLOCK_OFF = 5.0
 _DISK_LOW = 0.05
 
@@ -52,10 +55,7 @@ def doctor(
 
     found = Flow().get_task(task)
     if found.record.final:
-        raise NotFound(
-            f"task {found.name} ({found.id}) has ended ({found.status}); its nodes are given back. "
-            f"`flow logs {found.id}` shows what it wrote"
-        )
+        raise _ended(found)
     nodes = on_all_nodes(found, lambda node: _look(found, node))
     ranks = [
         Rank.of(node, worker)
@@ -64,14 +64,54 @@ def doctor(
     ]
     diagnosis = diagnose(ranks, _world_size(found))
     measured = _measure_links(found) if links and found.num_instances > 1 else []
+    stands_out = _findings(found, nodes, measured, diagnosis)
     if json:
-        output.print_json("doctor", _document(found, nodes, diagnosis, measured))
+        document = _document(found, nodes, diagnosis, measured)
+        output.print_json("doctor", {**document, "findings": stands_out})
         return
     _show_stacks(diagnosis)
     _show_nodes(nodes)
     _show_links(measured)
     output.say()
+    for text in stands_out:
+        output.say(f"- {output.printable(text)}")
     output.say(diagnosis.verdict or _nothing_found(diagnosis))
+
+
+def _ended(task: Task[Any]) -> NotFound:
+    """There is nothing to look at any more; what is known of the failure is said all the same."""
+    from flowlite.failures import advice_for
+
+    error = NotFound(
+        f"task {task.name} ({task.id}) has ended ({task.status}); its nodes are given back. "
+        f"`flow logs {task.id}` shows what it wrote"
+    )
+    if task.status == "failed":
+        error.add_note(task.reason)
+        for text in advice_for(task.record, task.events()):
+            error.add_note(text)
+    return error
+
+
+def _findings(
+    task: Task[Any],
+    nodes: Sequence[Mapping[str, Any]],
+    measured: Sequence[Mapping[str, Any]],
+    diagnosis: Diagnosis,
+) -> list[str]:
+    """What stands out, and what was warned of when the attempt began."""
+    from flowlite.findings import findings
+
+    attempt = task.record.attempt
+    warned = [
+        event.text
+        for event in task.events()
+        if event.kind == "warning" and event.data.get("attempt", attempt) == attempt
+    ]
+    lines = [line.text for line in task.logs(tail=_LOOKED_THROUGH)]
+    all_wait = bool(diagnosis.groups) and all(group.waits_in for group in diagnosis.groups)
+    alike = len({group.waits_in for group in diagnosis.groups}) == 1 and not diagnosis.missing
+    return [*findings(nodes, measured, lines, all_wait=all_wait and alike), *warned]
 
 
 def _look(task: Task[Any], node: int) -> dict[str, Any]:
@@ -89,7 +129,7 @@ def _world_size(task: Task[Any]) -> int:
     from flowlite.failures import workers_per_node
 
     record = task.record
-    if record.config.get("distributed_mode") == "manual":
+    if record.config.get("distributed_mode", "auto") != "auto":
         return 0
     return int(record.plan["num_instances"]) * workers_per_node(record)
 
@@ -197,9 +237,9 @@ def _variables(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
         values: dict[str, list[int]] = {}
         for node, variables in known:
             values.setdefault(variables.get(name, "(not set)"), []).append(node)
-        if len(values) == 1:
+        if len(values) == 1 and name.startswith(_TRANSPORT):
             lines.append(f"{name}={next(iter(values))}")
-        else:
+        elif len(values) > 1:
             told = ", ".join(f"{value} on node {nodes[0]}" for value, nodes in values.items())
             lines.append(f"{name} differs: {told}")
     return lines

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -24,6 +24,7 @@ HELP = """Run a function, a command or a task file on a gang of nodes.
 flow run train.py::train --lr 1e-4        a decorated function; its options come from its signature
 flow run -N 2 -- python train.py          any command, once per worker
 flow run task.yaml                        the options of TaskConfig in a file
+flow run job.sbatch                       a batch script of Slurm, on any provider
 
 Shows the output of all workers and, at the end, what rank 0 returned. Ctrl-C cancels the task.
 """
@@ -44,7 +45,8 @@ def run(
     target: Annotated[
         str | None,
         typer.Argument(
-            help="FILE.py::FUNCTION, FILE.py, task.yaml, or -- COMMAND.", metavar="TARGET"
+            help="FILE.py::FUNCTION, FILE.py, task.yaml, job.sbatch, or -- COMMAND.",
+            metavar="TARGET",
         ),
     ] = None,
     rest: Annotated[
@@ -71,6 +73,14 @@ def run(
             rich_help_panel=_PANEL,
         ),
     ] = False,
+    mode: Annotated[
+        str | None,
+        typer.Option(
+            "--mode",
+            help="How processes start: auto, manual, ray, mpi.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None,
     gpu: Annotated[
         str | None,
         typer.Option("--gpu", help="GPUs of each node, as h100:8.", rich_help_panel=_PANEL),
@@ -132,6 +142,15 @@ def run(
             rich_help_panel=_PANEL,
         ),
     ] = None,
+    slurm: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--slurm",
+            metavar="NAME=VALUE",
+            help="Asked of Slurm: partition=gpu, qos=high.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None,
     workdir: Annotated[
         str | None,
         typer.Option(
@@ -184,8 +203,9 @@ def run(
 ) -> None:
     options: dict[str, Any] = {
         "num_instances": num_instances,
-        "processes_per_node": _processes(processes_per_node),
-        "distributed_mode": "manual" if manual else None,
+        "processes_per_node": processes_per_node,
+        "manual": manual,
+        "mode": mode,
         "gpu": gpu,
         "provider": provider,
         "region": region,
@@ -193,10 +213,11 @@ def run(
         "priority": priority,
         "spot": spot,
         "workdir": workdir,
-        "volumes": _pairs("--volume", volume, "PATH=NAME"),
-        "mounts": _pairs("--mount", mount, "PATH=s3://bucket"),
-        "environment": _environment(env),
-        "secrets": secret or None,
+        "volume": volume,
+        "mount": mount,
+        "env": env,
+        "secret": secret,
+        "slurm": slurm,
         "max_price_per_hour": max_price_per_hour,
         "max_run_time_hours": max_run_time_hours,
         "max_cost": max_cost,
@@ -204,25 +225,50 @@ def run(
         "retries": retries,
         "name": name,
     }
-    given = {option: value for option, value in options.items() if value is not None}
+    from flowlite.cli import batch
     from flowlite.cli.attend import attend, preview
 
-    config = _config(context, target, rest or [], given)
+    if target is not None and batch.is_script(target):
+        how = batch.How(dry_run=dry_run, detach=detach, json=json, show_logs=not no_logs)
+        raise output.Quit(batch.run_script(target, rest or [], task_options(options), how))
+    config = config_of(context, target, rest or [], task_options(options))
     if dry_run:
         preview(config, json)
         return
     raise output.Quit(attend(config, detach=detach, json=json, show_logs=not no_logs))
 
 
-def _config(
+def task_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of a task from what stands on the command line, without those that were not given."""
+    options = dict(given)
+    mode = _mode(options.pop("mode", None), options.pop("manual", False))
+    options |= {
+        "processes_per_node": _processes(options.pop("processes_per_node", None)),
+        "volumes": _pairs("--volume", options.pop("volume", None), "PATH=NAME"),
+        "mounts": _pairs("--mount", options.pop("mount", None), "PATH=s3://bucket"),
+        "environment": _environment(options.pop("env", None)),
+        "secrets": options.pop("secret", None) or None,
+        "slurm": _slurm(options.pop("slurm", None)),
+    }
+    if mode is not None:
+        options["distributed_mode"] = mode
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def config_of(
     context: typer.Context, target: str | None, rest: Sequence[str], options: Mapping[str, Any]
 ) -> TaskConfig:
+    """What the command line asks for.
+
+    Raises:
+        ConfigError: It asks for nothing, for two things, or for something that does not fit.
+    """
     from flowlite.spec import TaskConfig
 
     if target is None:
         raise ConfigError(
             "nothing to run: give FILE.py::FUNCTION, a task file, or a command behind `--`, as in "
-            "`flow run -N 2 -- python train.py`"
+            f"`{context.command_path} … -- python train.py`"
         )
     if target == "--":
         if not rest:
@@ -236,7 +282,7 @@ def _config(
     if not target.partition("::")[0].endswith(".py"):
         raise ConfigError(
             f"{target!r} is neither FILE.py::FUNCTION nor a task file (.yaml); "
-            f"to run it as a command: flow run -- {target}"
+            f"to run it as a command: {context.command_path} -- {target}"
         )
     return _function_config(context, target, rest, options)
 
@@ -250,7 +296,7 @@ def _function_config(
     function = load_function(target)
     parameters = parameters_of(function)
     if {"--help", "-h"} & set(rest):
-        _show_help(target, function, parameters)
+        _show_help(context, target, function, parameters)
     found = _read_rest(context, target, rest, parameters, what=f"{function.__name__}()")
     return function.options(**options).build_task_config(**found.complete())
 
@@ -265,7 +311,7 @@ def _read_rest(
     """What stands behind the target. Options of ours there are moved in front of it, and all is read again."""
     from flowlite.cli.arguments import read_arguments
 
-    found = read_arguments(parameters, rest, _own_options(), what)
+    found = read_arguments(parameters, rest, _own_options(context), what)
     if found.foreign:
         words: list[str] = context.obj["arguments"]
         before = words[: len(words) - len(rest) - 1]
@@ -273,23 +319,24 @@ def _read_rest(
     return found
 
 
-def _own_options() -> dict[str, bool]:
-    """The options of `flow run`, with whether each takes a value."""
-    found = {}
-    for hint in get_type_hints(run, include_extras=True).values():
-        for option in getattr(hint, "__metadata__", ()):
-            # In `Annotated`, typer keeps the first name where a default would stand.
-            for declared in (option.default, *(getattr(option, "param_decls", None) or ())):
-                for name in str(declared).split("/"):
-                    if name.startswith("-"):
-                        found[name] = get_args(hint)[0] not in (bool, bool | None)
-    return found
+def _own_options(context: typer.Context) -> dict[str, bool]:
+    """The options of the command itself, with whether each takes a value."""
+    return {
+        name: not getattr(option, "is_flag", False)
+        for option in context.command.params
+        for name in (*option.opts, *option.secondary_opts)
+        if name.startswith("-")
+    }
 
 
 def _show_help(
-    target: str, function: Function[..., Any], parameters: Sequence[Parameter]
+    context: typer.Context,
+    target: str,
+    function: Function[..., Any],
+    parameters: Sequence[Parameter],
 ) -> NoReturn:
-    output.say(f"usage: flow run [OPTIONS] {target} [ARGS]...")
+    command = context.command_path
+    output.say(f"usage: {command} [OPTIONS] {target} [ARGS]...")
     if function.__doc__:
         output.say(f"\n{inspect.cleandoc(function.__doc__)}")
     if parameters:
@@ -298,14 +345,14 @@ def _show_help(
         for parameter in parameters:
             about = "required" if parameter.required else f"default: {parameter.default!r}"
             output.say(f"  {parameter.usage().ljust(width)}  {about}")
-    output.say("\noptions of flow run itself: flow run --help")
+    output.say(f"\noptions of {command} itself: {command} --help")
     raise output.Quit(0)
 
 
 def _changed(config: TaskConfig, options: Mapping[str, Any]) -> TaskConfig:
     """Options of the command line over those of a task file; mappings are added to."""
     changes = dict(options)
-    for name in ("volumes", "mounts", "environment"):
+    for name in ("volumes", "mounts", "environment", "slurm"):
         if name in changes:
             changes[name] = {**getattr(config, name), **changes[name]}
     return config.replace(**changes)
@@ -313,6 +360,12 @@ def _changed(config: TaskConfig, options: Mapping[str, Any]) -> TaskConfig:
 
 def _processes(text: str | None) -> int | str | None:
     return int(text) if text is not None and text.isdecimal() else text
+
+
+def _mode(mode: str | None, manual: bool) -> str | None:
+    if manual and mode not in (None, "manual"):
+        raise ConfigError(f"give either --manual or --mode {mode}, not both")
+    return "manual" if manual else mode
 
 
 def _pairs(option: str, given: Sequence[str] | None, form: str) -> dict[str, str] | None:
@@ -325,6 +378,17 @@ def _pairs(option: str, given: Sequence[str] | None, form: str) -> dict[str, str
             raise ConfigError(f"{option}: {word!r} is not allowed; write {form}")
         found[key] = value
     return found
+
+
+def _slurm(given: Sequence[str] | None) -> dict[str, Any] | None:
+    if not given:
+        return None
+    from flowlite.spec.slurm import of_words
+
+    try:
+        return of_words(given)
+    except ValueError as error:
+        raise ConfigError(f"--slurm: {error}") from None
 
 
 def _environment(given: Sequence[str] | None) -> dict[str, str] | None:

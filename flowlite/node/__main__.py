@@ -11,12 +11,16 @@ Subcommands:
     share-server, -sftp ...  serve volumes to the other nodes (started by the leader's agent)
     share-mount, -tunnel ... show volumes that the leader serves (started by the other agents)
     volumes ATTEMPT_DIR      hold volumes that the machine mounts (started by the agent)
+    gang WHAT ATTEMPT_DIR... connect the nodes of a gang that node 0 leads (see modes/programs.py)
     exec NODE_HOME -- ARGV   run a command in the node's environment (used by `flow ssh`)
     look NODE_HOME           say where each worker is, and how the node is (used by `flow doctor`)
     stats NODE_HOME          say what the node is doing, as counters (used by `flow top`)
     links serve|measure ...  measure the way to another node (used by `flow doctor`)
     lease WHAT [NAME]        take, release, keep or show the host (used by the SSH provider)
     courier                  do many things for one client, over one channel (used by SSH connections)
+    porter [--anchor HOME]   carry commands, files and streams of one client over one pipe (used by step connections)
+    anchor --dir DIR ...     hold one node of a Slurm job, and be the parent of all that runs there
+    srun, scontrol DIR ...   what a batch script finds in the place of Slurm's (batch/)
     pythons                  say whether the Python that is asked for is here (asked before agents start)
     version                  say which Python this is
 
@@ -68,6 +72,10 @@ def main(arguments: list[str] | None = None) -> int:
         from .sharing import attached
 
         return attached.main(rest)
+    if what == "gang" and len(rest) >= 2:
+        from .modes import programs
+
+        return programs.main(rest)
     if what == "exec" and rest:
         from . import exec as enter
 
@@ -92,6 +100,22 @@ def main(arguments: list[str] | None = None) -> int:
         from . import courier
 
         return courier.main(rest)
+    if what == "porter":
+        from . import porter
+
+        return porter.main(rest)
+    if what == "anchor" and rest:
+        from . import anchor
+
+        return anchor.main(rest)
+    if what == "srun" and rest:
+        from .batch import srun
+
+        return srun.main(rest)
+    if what == "scontrol" and rest:
+        from .batch import scontrol
+
+        return scontrol.main(rest)
     if what == "pythons":
         from .pythons import environments
 

@@ -22,15 +22,18 @@ from . import checks, net, probes, processes
 from .config import AgentConfig, AttemptPaths, write_atomically
 from .link import Fenced, MemberLink, PrepareError, Refused
 from .messages import GangSettings, failed
+from .modes.handle import Led
 from .needs import Needs
 from .orders import beyond_inherited, call_with_paths, worker_orders
-from .ports import MasterPort
+from .ports import PREFERRED, MasterPort
+from .readiness import Readiness
 from .stopping import Vigil
 from .storage import Storage
 from .workers import Workers, WorkersLost
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from .batch.router import Router
     from .containers.container import Container
     from .pythons.environments import Ready
     from .server import RendezvousServer
@@ -55,6 +58,7 @@ class Agent:
         self._link: MemberLink | None = None
         self._server: RendezvousServer | None = None
         self._master: MasterPort | None = None
+        self._router: Router | None = None
         self._address: str | None = None
         self._bodies: list[dict[str, Any]] = []
         self._warming: asyncio.Task[dict[str, Any]] | None = None
@@ -66,7 +70,9 @@ class Agent:
         self._container: Container | None = None
         self._needs = Needs(config, paths, self._call)
         self._storage = Storage(config, paths, self._tell, self._find_leader)
-        self._vigil = Vigil(config, paths)
+        self._vigil = Vigil(config, paths, lambda: self._workers.listeners(signal.SIGUSR2))
+        self._led = Led(config, paths)
+        self._readiness = Readiness(config, secret)
         self._held_back: list[dict[str, Any]] = []
         self._workers = Workers(
             self._needs.warm_spec(),
@@ -138,6 +144,7 @@ class Agent:
         else:
             leader = await self._find_leader()
         self._address = net.address_towards(leader[0])
+        await self._readiness.begin(self._address)
         incarnation = os.urandom(8).hex()
         shields = None
         if config.tls:
@@ -174,7 +181,7 @@ class Agent:
 
         config = self._config
         locks = Path(config.ports_dir) if config.ports_dir else None
-        self._master = MasterPort(config.leader_address, locks)
+        self._master = MasterPort(config.leader_address, locks, config.master_port or PREFERRED)
         shields = None
         if config.tls:
             from . import tls
@@ -185,8 +192,13 @@ class Agent:
         )
         port = await self._server.start()
         place: dict[str, Any] = {"address": config.leader_address, "port": port}
+        place |= await self._led.serve()
         if self._storage.sharing is not None:
             place["share"] = await self._storage.sharing.serve()
+        if "batch" in self._call:
+            from .batch import router
+
+            self._router, place["steps"] = router.serve(config, self._secret, shields)
         write_atomically(self._paths.leader, json.dumps(place))
         anywhere = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
         return anywhere.get(config.bind, config.bind), port
@@ -208,13 +220,7 @@ class Agent:
     # What the rendezvous asks of a node
 
     def facts(self) -> dict[str, Any]:
-        return checks.facts(
-            call=self._config.call,
-            home=self._paths.home,
-            address=self._address,
-            visible_gpus=self._config.visible_gpus,
-            python=(self._config.python_spec or {}).get("python"),
-        )
+        return self._readiness.facts(self._paths.home, self._address)
 
     async def prepare(self, order: Mapping[str, Any]) -> dict[str, Any]:
         began = time.monotonic()
@@ -228,11 +234,17 @@ class Agent:
                 raise PrepareError(state["volumes_error"])
             if self._call.get("start") == "fork" and state["hazard"]:
                 raise PrepareError(f'workers cannot be forked: {state["hazard"]}; use start="auto"')
+            if wrong := await self._led.missing():
+                raise PrepareError(wrong)
             if self._call["kind"] == "function":
                 wrong = await self._workers.prepare(self._call)
                 if wrong:
                     raise PrepareError(wrong)
-            await asyncio.gather(probes.reach_master(order), self._probe_volumes(order))
+            await asyncio.gather(
+                probes.reach_master(order),
+                self._probe_volumes(order),
+                self._readiness.prove(order),
+            )
             restored = await self._storage.restore(order)
         except (OSError, WorkersLost) as error:
             raise PrepareError(str(error)) from error
@@ -242,26 +254,20 @@ class Agent:
             "failed_imports": state["failed_imports"],
             "fork_hazard": state["hazard"],
             "volumes": state["volumes"],
-            "packages": self._packages(),
+            **await self._readiness.report(self._python),
             **self._storage.facts(),
             "checkpoint": restored,
         }
 
-    def _packages(self) -> list[str] | None:
-        """What the environment of the workers contains, if one was made for them on this node."""
-        if self._python is None or self._python.lock is None:
-            return None
-        from .pythons import environments
-
-        return environments.packages_of(self._python.python)
-
     async def start(self, go: Mapping[str, Any]) -> None:
+        self._readiness.close()
         if self._ended is not None:
             raise WorkersLost("this agent was asked to end")
         if self._volume_token and self._config.is_leader:
             self._workers.forget_probe(self._needs.shared_paths, self._volume_token)
         inside = self._workers.warm.get("environment")
         orders = worker_orders(self._config, self._paths, self._call, go, inside)
+        self._led.order(orders, go)
         environment = orders[0]["environment"]
         entry = {
             "container": self._container.entry() if self._container is not None else None,
@@ -336,6 +342,7 @@ class Agent:
                 self._paths.leader_silent.unlink()
 
     def _on_worker(self, body: dict[str, Any]) -> None:
+        self._led.worker_ended()
         self._bodies.append(body)
         checkpoints = self._storage.checkpoints
         if checkpoints is not None:
@@ -380,9 +387,12 @@ class Agent:
         self._soon(self._stop_and_copy())
 
     def _on_ending(self, name: str) -> None:
-        if self._ended is None:
+        if self._vigil.may_explain():
+            self._soon(self._vigil.unless_explained(lambda: self._on_ending(name)))
+        elif self._ended is None:
             self._ended = ("preempted", f"the agent of node {self._config.node_rank} got {name}")
             log.info("%s", self._ended[1])
+            self._vigil.asked_to_end()
             self._soon(self._end())
 
     async def _end(self) -> None:
@@ -405,6 +415,7 @@ class Agent:
 
     async def _leave(self, outcome: str, reason: str) -> None:
         """Nothing of ours runs after this, and the report is on disk."""
+        self._readiness.close()
         await self._stop_and_copy()
         if self._storage.checkpoints is not None:
             await self._storage.checkpoints.end()
@@ -413,9 +424,12 @@ class Agent:
         await self._workers.close()
         if self._container is not None:
             await self._container.close()
+        await self._led.end()
         await self._storage.end()
         if self._server is not None:
             await self._server.close()
+        if self._router is not None:
+            self._router.close()
         if self._master is not None:
             self._master.release()
         report = {"outcome": outcome, "reason": reason, "workers": self._bodies}

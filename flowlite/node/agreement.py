@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .messages import GangSettings
+from .versions import COMPUTING, TALKING
 
 CLOCK_TOLERANCE = 5.0
 """Seconds a node's clock may be off from the leader's before log times look out of order to people."""
@@ -36,6 +37,93 @@ def disagreements(settings: GangSettings, facts: Sequence[Facts]) -> list[str]:
     ):
         found += _odd_ones(settings, [read(each) for each in facts], remedy)
     return found
+
+
+COMPARED = ("packages", "versions", "talks", "gpu_memory", "doubt")
+"""What a node says of itself when it is ready, and only to be compared: see `Readiness.report`."""
+
+_MEMORY_TOLERANCE = 0.02
+_TAKEN_SHARE, _TAKEN_BYTES = 0.05, 2**30
+_SHM_BYTES = 256 * 2**20
+
+
+def differences(settings: GangSettings, prepared: Sequence[Facts]) -> list[str]:
+    """Why nodes that are ready must not start together; empty if they may. `prepared` by node rank."""
+    found = differing_packages(settings, [each.get("packages") for each in prepared])
+    found += _odd_ones(
+        settings,
+        _with_tolerance([_gpu_memory(each) for each in prepared]),
+        "a batch that fits on the others would run out of memory there. Replace the odd nodes, or ask for one kind of "
+        "GPU (and one MIG profile)",
+    )
+    if any(each.get("talks") for each in prepared):
+        found += _differing_versions(settings, prepared, TALKING)
+    return found
+
+
+def oddities(settings: GangSettings, prepared: Sequence[Facts]) -> list[str]:
+    """What people should know of nodes that are about to start. `prepared` by node rank."""
+    talks = any(each.get("talks") for each in prepared)
+    found = _differing_versions(settings, prepared, COMPUTING if talks else (*TALKING, *COMPUTING))
+    for rank, each in enumerate(prepared):
+        torch = str((each.get("versions") or {}).get("torch", ""))
+        if each.get("gpu_memory") and torch.endswith("+cpu"):
+            found.append(
+                f"{settings.name(rank)} has GPUs, and torch {torch}, which knows none: training would run on its "
+                "processors. Install a build of torch with CUDA there"
+            )
+        if each.get("doubt"):
+            found.append(f"{settings.name(rank)}: {each['doubt']}")
+        found += _taken(settings.name(rank), each.get("gpu_memory") or ())
+    return found[:_NAMED]
+
+
+def _differing_versions(
+    settings: GangSettings, prepared: Sequence[Facts], names: Sequence[str]
+) -> list[str]:
+    known = [each.get("versions") for each in prepared]
+    if any(each is None for each in known):
+        return []
+    found = []
+    for name in names:
+        has = [
+            f"{name} {versions[name]}" if name in versions else f"no {name}"
+            for versions in known
+            if versions is not None
+        ]
+        found += _odd_ones(
+            settings,
+            has,
+            "install one version on all nodes, or have flowlite do it (dependencies=[…])",
+        )
+    return found[:_NAMED]
+
+
+def _taken(name: str, cards: Sequence[Sequence[int]]) -> list[str]:
+    """GPUs whose memory somebody uses before the first worker has started."""
+    return [
+        f"GPU {index} of {name} is in use: {used / 1e9:.1f} GB of {total / 1e9:.1f} GB are taken before the workers "
+        "start, and will be missing. `nvidia-smi` there shows by whom"
+        for index, (used, total) in enumerate(cards)
+        if used > max(_TAKEN_BYTES, _TAKEN_SHARE * total)
+    ]
+
+
+def _gpu_memory(prepared: Facts) -> int:
+    """Of the smallest GPU, in bytes; 0 where it is not known."""
+    return min((int(total) for _, total in prepared.get("gpu_memory") or ()), default=0)
+
+
+def _with_tolerance(sizes: Sequence[int]) -> list[str]:
+    """As words; what differs by less than drivers do has the same word."""
+    words: dict[int, str] = {}
+    for size in sorted(set(sizes)):
+        near = [other for other in words if other and size - other <= _MEMORY_TOLERANCE * size]
+        words[size] = (
+            words[near[-1]] if near else f"GPUs of {size / 1e9:.1f} GB" if size else "GPUs"
+        )
+    # Where one node does not say, nothing is compared.
+    return ["GPUs"] * len(sizes) if 0 in words else [words[size] for size in sizes]
 
 
 def differing_packages(settings: GangSettings, found: Sequence[Sequence[str] | None]) -> list[str]:
@@ -82,6 +170,26 @@ def warnings(settings: GangSettings, rank: int, facts: Facts, received: float) -
         found.append(
             f"the disk of {settings.name(rank)} is nearly full: {free / 1e9:.1f} GB of {total / 1e9:.1f} GB free; "
             "logs and checkpoints may fail. Free some space there"
+        )
+    return found + _surroundings(settings.name(rank), facts)
+
+
+def _surroundings(name: str, facts: Facts) -> list[str]:
+    """What NCCL and data loaders will trip over, though the gang may start."""
+    if not (facts.get("gpus") or {}).get("count"):
+        return []
+    found = []
+    shared = facts.get("shm_bytes")
+    if isinstance(shared, int) and 0 < shared < _SHM_BYTES:
+        found.append(
+            f"/dev/shm of {name} has {shared / 1e6:.0f} MB: NCCL stops there with `unhandled system error`, data "
+            "loaders with `Bus error`. Enlarge it (docker run --shm-size, or mount -o remount,size=16G /dev/shm)"
+        )
+    locked = facts.get("memlock_bytes")
+    if facts.get("infiniband") and isinstance(locked, int):
+        found.append(
+            f"{name} has InfiniBand, and a process there may lock no more than {locked / 1e6:.0f} MB of memory: NCCL "
+            "stops with `unhandled system error`. Raise the limit (ulimit -l unlimited)"
         )
     return found
 

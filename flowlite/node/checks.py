@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 _NVIDIA = Path("/proc/driver/nvidia/gpus")
+# Device files of other accelerators that torch trains on.
+_OTHERS = ("kfd", "accel*", "hl[0-9]*", "davinci[0-9]*", "neuron*", "mthreads*", "cambricon*")
 
 
 def facts(
@@ -42,6 +44,21 @@ def facts(
         "agent": agent_digest(),
         "cores": cores(),
     }
+
+
+def surroundings() -> dict[str, Any]:
+    """What NCCL and data loaders need of a node beside its GPUs."""
+    import resource
+
+    found: dict[str, Any] = {"infiniband": os.path.isdir("/sys/class/infiniband")}
+    try:
+        shared = os.statvfs("/dev/shm")
+        found["shm_bytes"] = shared.f_blocks * shared.f_frsize
+        limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+        found["memlock_bytes"] = None if limit == resource.RLIM_INFINITY else limit
+    except (OSError, ValueError, AttributeError):
+        pass
+    return found
 
 
 def code_digest(call: Mapping[str, Any]) -> str:
@@ -123,6 +140,13 @@ def gpus(visible: str | None = None) -> dict[str, Any]:
     if visible is not None:
         count = min(count, len([each for each in visible.split(",") if each.strip()]))
     return {"count": count, "kind": kinds[0] if count else None}
+
+
+def only_cpu(visible: str | None = None) -> bool:
+    """Whether a trainer finds nothing here but processors; `visible` as for `gpus`."""
+    if gpus(visible)["count"]:
+        return False
+    return not any(any(Path("/dev").glob(each)) for each in _OTHERS)
 
 
 def wrong_gpus(expected: Mapping[str, Any] | None, found: Mapping[str, Any]) -> str | None:

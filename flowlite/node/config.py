@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .fencing import FENCE_AFTER
+from .modes import kinds
 from .roster import global_rank
 
 
@@ -26,8 +27,9 @@ class AgentConfig:
     """What one agent has to do in one attempt.
 
     `processes_per_node` counts the processes that share a node's GPUs. In mode "auto" flowlite starts that many workers
-    on each node. In mode "manual" it starts one, and the number goes to the user's own launcher (`PET_NPROC_PER_NODE`);
-    `workers_per_node` is what is really started, and what ranks are made from.
+    on each node. In mode "manual" it starts one, and the number goes to the user's own launcher (`PET_NPROC_PER_NODE`),
+    and so it is in the modes that node 0 leads (modes/kinds.py); `workers_per_node` is what is really started, and what
+    ranks are made from.
 
     Durations are seconds. `call` is one of
 
@@ -48,6 +50,7 @@ class AgentConfig:
         lease: {"file", "seconds"}: the machine's lease, to be renewed (lease_file.py); None where it has none.
         max_run_seconds: Longest run after GO; None for no limit.
         paid_seconds: Longest life of this agent until the workers must stop, for what the task's money lasts for.
+        gang: {"cpus"}: what a gang that node 0 leads is told of each node; None for what is there.
         preemption: {"kind"}: how the node learns that it will be taken away (preemption.py); None where it never is.
     """
 
@@ -78,6 +81,7 @@ class AgentConfig:
     bind: str = "127.0.0.1"
     leader_address: str = "127.0.0.1"
     ports_dir: str | None = None
+    master_port: int | None = None
     cache: str | None = None
     python_spec: dict[str, Any] | None = None
     container: dict[str, Any] | None = None
@@ -87,12 +91,13 @@ class AgentConfig:
     warm_seconds: float = 0.0
     lease: dict[str, Any] | None = None
     preemption: dict[str, Any] | None = None
+    gang: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if self.instance not in self.roster:
             raise ConfigFault(f"instance {self.instance!r} is not in the roster {self.roster}")
-        if self.mode not in ("auto", "manual"):
-            raise ConfigFault(f"mode is {self.mode!r}; it is 'auto' or 'manual'")
+        if self.mode not in kinds.ALL:
+            raise ConfigFault(f"mode is {self.mode!r}; it is one of {', '.join(kinds.ALL)}")
         if self.processes_per_node < 1:
             raise ConfigFault(f"processes_per_node is {self.processes_per_node}; it is at least 1")
         if self.call.get("kind") not in ("function", "command"):
@@ -114,7 +119,7 @@ class AgentConfig:
     @property
     def workers_per_node(self) -> int:
         """How many workers flowlite starts on each node."""
-        return 1 if self.mode == "manual" else self.processes_per_node
+        return self.processes_per_node if self.mode == kinds.AUTO else 1
 
     @property
     def ranks(self) -> range:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from .launcher_files import ACCELERATE_CONFIG, HOSTFILE
+from .modes import kinds
 from .roster import global_rank
 
 FIXED = "fixed"
@@ -24,7 +26,9 @@ class Seat(NamedTuple):
     """Where one worker sits: what its environment is made from, besides what it inherits.
 
     `processes_per_node` are the processes that share a node; in manual mode the user's launcher
-    starts them. `interface` is the one that reaches the leader, None where it is not known.
+    starts them. `interface` is the one that reaches the leader, None where it is not known. `only_cpu`: nothing on this
+    node that a trainer could train on but its processors. `launcher_files` is the directory of the files that
+    launchers of users read (launcher_files.py), None where there are none.
     """
 
     task: str
@@ -43,6 +47,8 @@ class Seat(NamedTuple):
     path: str | None = None
     checkpoint: str | None = None
     stop_file: str | None = None
+    only_cpu: bool = False
+    launcher_files: str | None = None
 
     @property
     def rank(self) -> int:
@@ -51,6 +57,15 @@ class Seat(NamedTuple):
     @property
     def world_size(self) -> int:
         return len(self.addresses) * self.processes_per_node
+
+    @property
+    def trains_on_cpu(self) -> str | None:
+        """Whether the processes of a gang have to find each other without an accelerator."""
+        return "true" if self.only_cpu and self.world_size > 1 else None
+
+    def launcher_file(self, name: str) -> str | None:
+        """One of the files for launchers."""
+        return None if self.launcher_files is None else f"{self.launcher_files}/{name}"
 
     @property
     def threads(self) -> int:
@@ -66,7 +81,7 @@ class Variable(NamedTuple):
     strength: str
     value: Callable[[Seat], object]
     meaning: str
-    modes: tuple[str, ...] = ("auto", "manual")
+    modes: tuple[str, ...] = kinds.ALL
 
 
 _AUTO = ("auto",)
@@ -95,7 +110,7 @@ TABLE: tuple[Variable, ...] = (
     Variable(
         "LOCAL_WORLD_SIZE", FIXED, lambda s: s.processes_per_node, "workers on this node", _AUTO
     ),
-    Variable("NODE_RANK", FIXED, lambda s: s.node_rank, "as FLOW_NODE_RANK", _AUTO),
+    Variable("NODE_RANK", FIXED, lambda s: s.node_rank, "as FLOW_NODE_RANK"),
     Variable("GROUP_RANK", FIXED, lambda s: s.node_rank, "as FLOW_NODE_RANK", _AUTO),
     Variable("MASTER_ADDR", GIVEN, lambda s: s.master_addr, "private address of the leader"),
     Variable(
@@ -112,6 +127,12 @@ TABLE: tuple[Variable, ...] = (
         "PYTHONUNBUFFERED", DEFAULT, lambda s: 1, "what a worker prints is a log line at once"
     ),
     Variable(
+        "ACCELERATE_USE_CPU",
+        DEFAULT,
+        lambda s: s.trains_on_cpu,
+        "`true` in a gang without accelerators, where each process would else train alone under Accelerate",
+    ),
+    Variable(
         "CUDA_VISIBLE_DEVICES",
         GIVEN,
         lambda s: s.visible_gpus,
@@ -125,6 +146,20 @@ TABLE: tuple[Variable, ...] = (
     ),
     Variable("PET_MASTER_ADDR", GIVEN, lambda s: s.master_addr, "for a bare torchrun", _MANUAL),
     Variable("PET_MASTER_PORT", GIVEN, lambda s: s.master_port, "for a bare torchrun", _MANUAL),
+    Variable(
+        "FLOW_HOSTFILE",
+        GIVEN,
+        lambda s: s.launcher_file(HOSTFILE),
+        "file with a line `ADDRESS slots=N` for each node, by rank",
+        _MANUAL,
+    ),
+    Variable(
+        "FLOW_ACCELERATE_CONFIG",
+        GIVEN,
+        lambda s: s.launcher_file(ACCELERATE_CONFIG),
+        "file for `accelerate launch --config_file`",
+        _MANUAL,
+    ),
 )
 
 FOREIGN_PREFIXES: tuple[str, ...] = (
@@ -133,24 +168,41 @@ FOREIGN_PREFIXES: tuple[str, ...] = (
     "PMIX_",
     "OMPI_COMM_WORLD_",
     "OMPI_UNIVERSE_",
+    "OMPI_MCA_ess_",
     "MPI_LOCAL",
     "MV2_",
+    "JSM_NAMESPACE_",
     "TORCHELASTIC_",
     "PET_",
     "ROLE_",
     "HOROVOD_GLOO_RENDEZVOUS_",
+    "SLURM_STEP_",
 )
 """Variables of other launchers. Trainers read them in different orders, and some then train alone without an error."""
 
 FOREIGN_NAMES: frozenset[str] = frozenset(
     {
+        "CROSS_RANK",
+        "CROSS_SIZE",
+        "FLOW_GANG",
+        "FORK_LAUNCHED",
         "GROUP_WORLD_SIZE",
+        "HOROVOD_CONTROLLER",
+        "HOROVOD_CPU_OPERATIONS",
         "HOROVOD_CROSS_RANK",
         "HOROVOD_CROSS_SIZE",
+        "HOROVOD_ELASTIC",
+        "HOROVOD_HOSTNAME",
         "HOROVOD_LOCAL_RANK",
         "HOROVOD_LOCAL_SIZE",
         "HOROVOD_RANK",
         "HOROVOD_SIZE",
+        "LOCAL_SIZE",
+        "OMPI_APP_CTX_NUM_PROCS",
+        "OMPI_FIRST_RANKS",
+        "OMPI_MCA_orte_hnp_uri",
+        "OMPI_MCA_orte_local_daemon_uri",
+        "OMPI_NUM_APP_CTX",
         "SLURM_GTIDS",
         "SLURM_LOCALID",
         "SLURM_NODEID",
@@ -158,14 +210,13 @@ FOREIGN_NAMES: frozenset[str] = frozenset(
         "SLURM_NTASKS",
         "SLURM_NTASKS_PER_NODE",
         "SLURM_PROCID",
-        "SLURM_STEP_NUM_TASKS",
-        "SLURM_STEP_TASKS_PER_NODE",
+        "SLURM_STEPID",
         "SLURM_TASKS_PER_NODE",
         "SLURM_TASK_PID",
     }
 )
 """The same, by name. Slurm's variables of the allocation stay: they contradict nobody, and `srun`
-needs them."""
+needs them. Those of the step go: MPI takes whoever has them for a task that `srun` started, and ends it."""
 
 _OURS = frozenset(row.name for row in TABLE if row.strength != DEFAULT) - {
     "CUDA_VISIBLE_DEVICES",

@@ -173,9 +173,15 @@ class MemberLink:
         """Say that this node will be taken away ("preempted") or out of time ("deadline") in so many seconds."""
         self._act(self._machine.vanish(kind, reason, seconds))
 
-    def calls(self, callers: int, waiting: list[int]) -> None:
-        """Answers `NodeActions.hold`, whenever that changes: processes that call, and the calls of those that wait."""
-        self._act(self._machine.calls(callers, waiting))
+    def calls(self, callers: int, waiting: list[int], listeners: int = 0) -> None:
+        """Answers `NodeActions.hold`, whenever that changes.
+
+        Args:
+            callers: Processes that call `should_stop()`.
+            waiting: The calls in which some of them wait.
+            listeners: Processes that got a signal instead.
+        """
+        self._act(self._machine.calls(callers, waiting, listeners))
 
     def notice(self, text: str, kind: str = "warning") -> None:
         """Let people hear of something, while the run goes on; kind as in `messages.NOTICES`."""

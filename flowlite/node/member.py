@@ -292,9 +292,10 @@ class Member:
         self._report(f"vanish {kind}", {"type": "vanish", **body})
         return self._take()
 
-    def calls(self, callers: int, waiting: list[int]) -> list[MemberAction]:
-        """How many processes call `should_stop()`, and in which call those are that wait."""
-        self._report("calls", {"type": "calls", "callers": callers, "waiting": waiting})
+    def calls(self, callers: int, waiting: list[int], listeners: int) -> list[MemberAction]:
+        """How many processes call `should_stop()`, in which call those are that wait, and who else was told."""
+        body = {"callers": callers, "waiting": waiting, "listeners": listeners}
+        self._report("calls", {"type": "calls", **body})
         return self._take()
 
     # Time.

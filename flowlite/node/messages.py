@@ -305,6 +305,12 @@ def pack_addresses(addresses: Sequence[str]) -> dict[str, Any]:
     }
 
 
+def pack_places(addresses: Sequence[str], ports: Sequence[Any]) -> dict[str, Any]:
+    """As `pack_addresses`, of where the nodes meet before GO (meeting.py); port 0 for one that does not listen."""
+    pairs = zip(addresses, ports, strict=True)
+    return pack_addresses([f"{at} {port if isinstance(port, int) else 0}" for at, port in pairs])
+
+
 def unpack_addresses(message: Mapping[str, Any]) -> list[str]:
     """The addresses by rank of a `go` message. Raises `MessageError` if it has none."""
     try:

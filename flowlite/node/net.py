@@ -6,7 +6,9 @@ import os
 import socket
 import struct
 import sys
+from collections.abc import Iterable
 
+_SIOCGIFNETMASK = 0x891B
 _SIOCGIFADDR = 0xC0206921 if sys.platform == "darwin" else 0x8915
 
 
@@ -34,6 +36,31 @@ def interface_towards(address: str) -> str | None:
         return None
     own = own.partition("%")[0]
     return _with_ipv6(own) if ":" in own else _with_ipv4(own)
+
+
+def network_of(addresses: Iterable[str]) -> str | None:
+    """The network (`10.0.0.0/16`) of an interface of this machine in which all of these addresses lie; else None."""
+    import ipaddress
+
+    wanted = [ipaddress.ip_address(each) for each in addresses]
+    if sys.platform != "linux" or any(each.version != 4 for each in wanted):
+        return None
+    import fcntl
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            request = struct.pack("256s", name.encode()[:15])
+            try:
+                own, mask = (
+                    socket.inet_ntoa(fcntl.ioctl(probe.fileno(), what, request)[20:24])
+                    for what in (_SIOCGIFADDR, _SIOCGIFNETMASK)
+                )
+            except OSError:
+                continue
+            network = ipaddress.ip_network(f"{own}/{mask}", strict=False)
+            if wanted and all(each in network for each in wanted):
+                return str(network)
+    return None
 
 
 def _with_ipv4(own: str) -> str | None:

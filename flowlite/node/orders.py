@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from . import checks, net
+from . import checks, launcher_files, net
 from .config import AgentConfig, AttemptPaths
 from .environment import Seat, path_with, worker_environment
 
@@ -20,7 +20,8 @@ def worker_orders(
     go: Mapping[str, Any],
     inside: Mapping[str, str] | None = None,
 ) -> list[dict[str, Any]]:
-    """One order for each worker of this node, as `worker.main` takes it.
+    """One order for each worker of this node, as `worker.main` takes it. In manual mode, also the files that launchers
+    read.
 
     Args:
         call: `config.call` with absolute paths.
@@ -44,9 +45,19 @@ def worker_orders(
         path=path_with(config.python, os.environ.get("PATH")) if inside is None else None,
         checkpoint=(config.checkpoint or {}).get("path"),
         stop_file=str(paths.stop),
+        only_cpu=_only_cpu(config),
+        launcher_files=str(paths.directory) if config.mode == "manual" else None,
     )
     secrets = _read_secrets(paths.secrets)
-    what = {"argv": call["argv"]} if call["kind"] == "command" else {"call": dict(call)}
+    if seat.launcher_files is not None:
+        seen = worker_environment({}, seat, config.environment)
+        launcher_files.write(paths.directory, seat.addresses, seat.processes_per_node, seen)
+    what: dict[str, Any] = {"call": dict(call)}
+    if call["kind"] == "command":
+        what = {"argv": call["argv"]}
+    if "batch" in call:
+        where = {"addresses": seat.addresses, "directory": str(paths.directory)}
+        what["batch"] = {**call["batch"], **where}
     return [
         {
             "rank": rank,
@@ -88,6 +99,12 @@ def beyond_inherited(environment: Mapping[str, str]) -> dict[str, str]:
 def secret_names(paths: AttemptPaths) -> list[str]:
     """Names of the variables that only workers may have."""
     return sorted(_read_secrets(paths.secrets))
+
+
+def _only_cpu(config: AgentConfig) -> bool:
+    if config.container is not None and not config.gpus:
+        return True  # a container sees the cards only where the task asked for some
+    return checks.only_cpu(config.visible_gpus)
 
 
 def _read_secrets(path: Path) -> dict[str, str]:

@@ -3,6 +3,7 @@
     {"kind": "ec2"}        the metadata service (IMDSv2): spot/instance-action, two minutes before, and the
                            recommendation to move elsewhere, which may come earlier or never
     {"kind": "mithril"}    the file /opt/mithril/MITHRIL_SIGNAL.yml, five minutes before
+    {"kind": "slurm", "file"}    what the node's anchor writes when Slurm sends it a signal (anchor_notice.py)
     {"kind": "rehearsal", "after": n}    nobody takes anything away, but notice comes so many seconds after GO
 
 `endpoint`, `file` and `every` in the same dictionary name other places and another pace. Nothing here waits for long,
@@ -22,6 +23,8 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
 
+from .stopping_vote import DEADLINE, PREEMPTED
+
 log = logging.getLogger("flowlite.preemption")
 
 EVERY = 5.0
@@ -38,10 +41,14 @@ _MITHRIL_STATES = {
 
 
 class Notice(NamedTuple):
-    """The machine will be taken away: why, for people, and how many seconds are left."""
+    """The machine will be taken away: why, for people, and how many seconds are left.
+
+    `kind` is "deadline" where it is only the time of the job that is nearly over.
+    """
 
     reason: str
     seconds: float
+    kind: str = PREEMPTED
 
 
 class Answer(NamedTuple):
@@ -64,9 +71,11 @@ async def watch(
         running: Set when the workers are started.
     """
     if how.get("kind") == "ec2":
-        source: _Ec2 | _Mithril = _Ec2(str(how.get("endpoint") or ENDPOINT), warn)
+        source: _Ec2 | _Mithril | _Slurm = _Ec2(str(how.get("endpoint") or ENDPOINT), warn)
     elif how.get("kind") == "mithril":
         source = _Mithril(str(how.get("file") or SIGNAL_FILE))
+    elif how.get("kind") == "slurm":
+        source = _Slurm(str(how["file"]))
     elif how.get("kind") == "rehearsal":
         await running.wait()
         await asyncio.sleep(float(how["after"]))
@@ -85,10 +94,12 @@ async def watch(
         if found is not None:
             notice(found)
             return
-        await asyncio.sleep(float(how.get("every") or EVERY))
+        await asyncio.sleep(float(how.get("every") or source.every))
 
 
 class _Ec2:
+    every = EVERY
+
     def __init__(self, endpoint: str, warn: Callable[[str], None]) -> None:
         self._endpoint = endpoint
         self._warn = warn
@@ -142,6 +153,8 @@ def _of_action(answer: Answer) -> Notice:
 
 
 class _Mithril:
+    every = EVERY
+
     def __init__(self, file: str) -> None:
         self._file = file
 
@@ -152,6 +165,24 @@ class _Mithril:
         except FileNotFoundError:
             return None
         return of_signal(text, time.time())
+
+
+class _Slurm:
+    # Preemption may leave no more than Slurm's KillWait.
+    every = 0.5
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+
+    async def look(self) -> Notice | None:
+        try:
+            with open(self._file, encoding="utf-8") as file:
+                told = json.load(file)
+        except FileNotFoundError:
+            return None
+        left = float(told["seconds"]) - (time.monotonic() - float(told["at"]))
+        kind = DEADLINE if told["kind"] == DEADLINE else PREEMPTED
+        return Notice(str(told["reason"]), max(0.0, left), kind)
 
 
 def of_signal(text: str, now: float) -> Notice | None:

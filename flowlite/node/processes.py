@@ -13,7 +13,8 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
     from typing import Any
 
 LINUX = sys.platform == "linux"
@@ -330,3 +331,13 @@ def own_command(python: str, *arguments: str, flags: Iterable[str] = ()) -> list
         return [python, *flags, above, *arguments]
     start = f"import sys; sys.path.insert(0, {above!r}); from {package}.__main__ import main; sys.exit(main())"
     return [python, *flags, "-c", start, *arguments]
+
+
+def write_program(path: Path, command: Sequence[str]) -> None:
+    """A program of one line that runs a command, with what it is given behind it."""
+    import shlex
+
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    part.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
+    part.chmod(0o700)
+    part.replace(path)

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from . import agreement
 from . import messages as m
 from .actions import Action, Close, CloseMaster, Moment, Outbox, Peer, ProveMaster
 from .admission import Refusal, admit
-from .agreement import differing_packages, disagreements, warnings
+from .agreement import disagreements, warnings
 from .desk import SupervisorDesk
 from .farewell import Farewell
 from .messages import GangSettings, Message, MessageError
@@ -196,7 +197,7 @@ class Rendezvous:
             self._seats.mark_ready(seat)
             facts = dict(message["facts"])
             # Long lists, which serve to be compared and not to be kept.
-            seat.packages = facts.pop("packages", None)
+            seat.prepared = {name: facts.pop(name, None) for name in agreement.COMPARED}
             self._desk.record("ready", now, **seat.who, facts=facts)
             self._go_if_ready(now)
         elif kind == "unready":
@@ -262,10 +263,13 @@ class Rendezvous:
             return
         if self._seats.ready < everybody or self._seats.connected < everybody:
             return
-        odd = differing_packages(self._settings, [seat.packages for seat in self._seats])
+        prepared = [seat.prepared for seat in self._seats]
+        odd = agreement.differences(self._settings, prepared)
         if odd:
             self._stop(m.CHECKS, "; ".join(odd), now)
             return
+        for text in agreement.oddities(self._settings, prepared):
+            self._desk.record("warning", now, text=text)
         self._close_master()
         self.phase = m.RUNNING
         addresses = self._seats.addresses()
@@ -414,7 +418,11 @@ class Rendezvous:
         self._outbox.add(Close(connection))
 
     def _prepare_order(self) -> Message:
-        return {"type": "prepare", **(self._order or {}), "volume_token": self._token}
+        order = {"type": "prepare", **(self._order or {}), "volume_token": self._token}
+        ports = [seat.facts.get("meeting") for seat in self._seats]
+        if any(ports):
+            order["meeting"] = m.pack_places(self._seats.addresses(), ports)
+        return order
 
     def _stop_order(self) -> Message:
         return {"type": "stop", "reason": self.reason, "grace": self._withdrawal.grace}

@@ -24,7 +24,7 @@ class Seat:
         parted: When its connection broke.
         first: When it first joined.
         notices: Number of the last notice it gave.
-        packages: What the environment made for its workers contains, if there is one: `name==version` each.
+        prepared: What it said when it was ready, to be compared: see `agreement.COMPARED`.
     """
 
     rank: int
@@ -42,7 +42,7 @@ class Seat:
     lost: bool = False
     suspect: bool = False
     notices: int = 0
-    packages: list[str] | None = None
+    prepared: dict[str, Any] = field(default_factory=dict)
 
     @property
     def joined(self) -> bool:

@@ -184,7 +184,7 @@ def main_thread(text: str) -> list[dict[str, Any]]:
 
 def main(arguments: list[str]) -> int:
     """`look NODE_HOME`: what `flow doctor` asks of a node, as one line of JSON."""
-    from . import stats
+    from . import stats, vitals
     from .config import AgentConfig
     from .exec import latest_attempt, latest_entry
 
@@ -198,12 +198,9 @@ def main(arguments: list[str]) -> int:
     variables = {**os.environ, **latest_entry(home).get("environment", {})}
     volumes = [str(each["path"]) for each in config.volumes]
     answer = {
-        "workers": list(_workers(attempt, config.python or sys.executable)),
-        "variables": {
-            name: value
-            for name, value in sorted(variables.items())
-            if name.startswith(("NCCL_", "GLOO_", "TORCH_NCCL_", "TORCH_DIST", "FI_", "UCX_"))
-        },
+        "workers": list(_workers(attempt, config.python or sys.executable, variables)),
+        "variables": vitals.telling(variables),
+        "gpus": stats.gpus(config.visible_gpus),
         "disks": stats.disks([home, "/tmp", "/dev/shm", *volumes]),
         "load": list(os.getloadavg()),
         "cores": os.cpu_count(),
@@ -213,7 +210,9 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _workers(attempt: str, python: str) -> Iterator[dict[str, Any]]:
+def _workers(attempt: str, python: str, given: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    from . import vitals
+
     rows = processes.table()
     for note in living_workers(attempt):
         for pid, rank in _python_processes(note, rows):
@@ -222,7 +221,13 @@ def _workers(attempt: str, python: str) -> Iterator[dict[str, Any]]:
                 each["signal"] = None
             stack = stack_of(each, python)
             state = rows[pid].state if pid in rows else "?"
-            yield {"rank": rank, "pid": pid, "state": state, **stack}
+            yield {
+                "rank": rank,
+                "pid": pid,
+                "state": state,
+                **stack,
+                **vitals.of_process(pid, given),
+            }
 
 
 def _python_processes(

@@ -65,7 +65,7 @@ class Withdrawal:
         waiting = message["waiting"]
         if not all(isinstance(call, int) and not isinstance(call, bool) for call in waiting):
             raise MessageError("calls.waiting holds something that is no number")
-        self._vote.tell(seat.rank, message["callers"], waiting)
+        self._vote.tell(seat.rank, message["callers"], waiting, int(message.get("listeners", 0)))
         self.tick(now)
 
     def tick(self, now: Moment) -> None:

@@ -4,7 +4,8 @@ Pure: numbers and times in, a decision out. "Notice" says that something is up a
 told to hold; each tells how many of its processes have ever called `should_stop()`, and at which call those stand that
 wait. When all wait, the latest of these calls is the one from which on everybody is told to stop. Where nobody calls,
 or not everybody comes to wait in time, a preempted gang gets the stop signal with the grace that is left; at a deadline
-nothing follows, since the deadline comes by itself.
+nothing follows, since the deadline comes by itself. Processes that listen for SIGUSR2 have got it, and have time for
+what they do then: the stop signal comes at the last moment.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ Step = Hold | Resume | StopNow
 class _Told:
     callers: int
     waiting: tuple[int, ...]
+    listeners: int
 
 
 class Vote:
@@ -101,9 +103,9 @@ class Vote:
         self._told.clear()
         return Hold(left)
 
-    def tell(self, rank: int, callers: int, waiting: Collection[int]) -> None:
+    def tell(self, rank: int, callers: int, waiting: Collection[int], listeners: int = 0) -> None:
         """What a node says of its processes."""
-        self._told[rank] = _Told(callers, tuple(waiting))
+        self._told[rank] = _Told(callers, tuple(waiting), listeners)
 
     def step(self, ranks: Collection[int], now: float) -> Step | None:
         """What follows now, for the nodes that still have workers. Call it whenever something was told, and often."""
@@ -111,9 +113,9 @@ class Vote:
             told = [self._told[rank] for rank in ranks]
             callers = sum(each.callers for each in told)
             waiting = [call for each in told for call in each.waiting]
-            if not callers:
+            if not callers and not self._listened:
                 return self._give_up(now)
-            if len(waiting) == callers:
+            if callers and len(waiting) == callers:
                 self._open = False
                 self.decided = max(waiting)
                 return Resume(self.decided)
@@ -130,12 +132,18 @@ class Vote:
         """What the gang ends with, where it would end with `usual`; `words` are done, failed, lost and the rest.
 
         After notice of preemption nothing that breaks counts against the task. Workers that ended well were told to
-        stop only if the call was decided on.
+        stop only if the call was decided on; or if they listen for the signal, of which only they know what it means:
+        rather than take what was cut short for complete, a preempted gang goes on.
         """
         if usual == words["done"]:
-            return words.get(self.kind, usual) if self.decided is not None else usual
+            told = self.decided is not None or (self.kind == PREEMPTED and self._listened)
+            return words.get(self.kind, usual) if told else usual
         broken = usual in (words["failed"], words["lost"])
         return words[PREEMPTED] if broken and self.kind == PREEMPTED else usual
+
+    @property
+    def _listened(self) -> bool:
+        return any(each.listeners for each in self._told.values())
 
     @property
     def _last_moment(self) -> float:

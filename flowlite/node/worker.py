@@ -65,9 +65,16 @@ def main(order: Mapping[str, Any], parent: int, *, forked: bool) -> NoReturn:
             _cannot_start(
                 order, error, f"the working directory {order['workdir']}: {error.strerror}"
             )
-        if "argv" in order:
+        if "gang" in order:
+            order = _begin(order)
+        if "batch" in order:
+            from .batch import seat
+
+            code = seat.main(order)
+        elif "argv" in order:
             _run_command(order)
-        code = _run_function(order, forked)
+        else:
+            code = run_function(order, forked=forked)
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
@@ -82,6 +89,10 @@ def main_of_spawned(arguments: list[str]) -> NoReturn:
     main(order, int(arguments[1]), forked=False)
 
 
+# What those above it may handle or ignore in their own way.
+_SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
+
 def _settle(order: Mapping[str, Any], parent: int, forked: bool) -> None:
     """Session, death with the keeper, signals, streams, environment."""
     if os.getsid(0) != os.getpid():
@@ -89,7 +100,7 @@ def _settle(order: Mapping[str, Any], parent: int, forked: bool) -> None:
     if not processes.die_with_parent(parent) and "call" in order:
         processes.watch_parent(parent)
     signal.set_wakeup_fd(-1)
-    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
+    for number in _SIGNALS:
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if forked:
@@ -135,7 +146,19 @@ def _cannot_start(order: Mapping[str, Any], error: OSError, what: str) -> NoRetu
     os._exit(EXIT_NOT_FOUND if error.errno == errno.ENOENT else EXIT_CANNOT_RUN)
 
 
-def _run_function(order: Mapping[str, Any], forked: bool) -> int:
+def _begin(order: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Where node 0 leads the gang: what comes before the call; or, on other nodes, in its place."""
+    from .modes import begin
+
+    try:
+        return begin.begin(order)
+    except (begin.NotReady, OSError) as error:
+        _note_failure(order, {"kind": "load", "type": "", "message": str(error)})
+        os.write(2, f"flowlite: {error}\n".encode())
+    os._exit(EXIT_CANNOT_RUN)
+
+
+def run_function(order: Mapping[str, Any], *, forked: bool = False) -> int:
     """Load and call; gives the exit code."""
     import faulthandler
 
@@ -143,7 +166,8 @@ def _run_function(order: Mapping[str, Any], forked: bool) -> int:
 
     _open_standard_streams()
     faulthandler.enable(2, all_threads=True)
-    stacks.answer_for_stacks(order)
+    if "out" in order:
+        stacks.answer_for_stacks(order)
     _fresh_main(order)
     if forked:
         _reseed()

@@ -10,8 +10,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import capture, processes, warm
+from . import capture, handlers, processes, warm
 from .config import AttemptPaths
+from .memory import Watch
 
 KEEPER_SECONDS = 30.0
 """How long the keeper may take to end the workers after their grace; one that cannot be killed takes 20."""
@@ -65,6 +66,7 @@ class Workers:
         self._report = report
         self._orders: dict[int, Mapping[str, Any]] = {}
         self._pids: dict[int, tuple[int, float]] = {}
+        self._memory: dict[int, Watch] = {}
         self._stopping = False
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
@@ -172,6 +174,11 @@ class Workers:
         """Until every worker has ended and was reported."""
         await self._none_left.wait()
 
+    def listeners(self, number: int) -> list[int]:
+        """Every process of theirs that has a handler for a signal."""
+        keeper = self.warm.get("keeper")
+        return handlers.listeners([int(keeper)], number) if keeper and self._orders else []
+
     def dismiss(self) -> None:
         """Let the warm process end as soon as nobody uses it."""
         self._send(do="dismiss")
@@ -220,6 +227,7 @@ class Workers:
         what = event["event"]
         if what == "started":
             self._pids[event["rank"]] = (event["pid"], event["time"])
+            self._memory[event["rank"]] = Watch(int(event["pid"]))
         elif what == "exited":
             self._on_exit(event)
         else:
@@ -230,7 +238,7 @@ class Workers:
     def _on_exit(self, event: Mapping[str, Any]) -> None:
         order = self._orders.pop(event["rank"], None)
         if order is not None:
-            self._report(describe_end(order, event))
+            self._report(describe_end(order, event, self._memory.get(event["rank"])))
         if not self._orders:
             self._none_left.set()
 
@@ -263,10 +271,12 @@ class Workers:
             )
 
 
-def describe_end(order: Mapping[str, Any], event: Mapping[str, Any]) -> dict[str, Any]:
+def describe_end(
+    order: Mapping[str, Any], event: Mapping[str, Any], memory: Watch | None = None
+) -> dict[str, Any]:
     """The body of the worker event: how it ended, why, its last words, and the final size of its files."""
     files = {name: Path(order[name]) for name in ("out", "err", "result")}
-    failure = None if event["stopped"] else _failure(order, event)
+    failure = None if event["stopped"] else _failure(order, event, memory)
     return {
         "rank": int(order["rank"]),
         "local_rank": int(order["local_rank"]),
@@ -282,12 +292,28 @@ def describe_end(order: Mapping[str, Any], event: Mapping[str, Any]) -> dict[str
     }
 
 
-def _failure(order: Mapping[str, Any], event: Mapping[str, Any]) -> dict[str, str] | None:
+def _failure(
+    order: Mapping[str, Any], event: Mapping[str, Any], memory: Watch | None
+) -> dict[str, str] | None:
+    found = _end(order, event)
+    if found is None or event["stuck"]:
+        return found
+    killed = found["kind"] == "signal" and found["type"] == "SIGKILL"
+    why = memory.why() if memory is not None and (killed or memory.starved()) else ""
+    why = why or ("out of memory?" if killed else "")
+    if why:
+        found["why"] = why
+    if killed:
+        found["message"] += f" ({why})"
+    return found
+
+
+def _end(order: Mapping[str, Any], event: Mapping[str, Any]) -> dict[str, str] | None:
     if event.get("lost"):
         return {
             "kind": "signal",
             "type": "SIGKILL",
-            "message": "died with the process that holds this node's workers (out of memory?)",
+            "message": "died with the process that holds this node's workers",
         }
     if event["stuck"]:
         return {
@@ -299,7 +325,7 @@ def _failure(order: Mapping[str, Any], event: Mapping[str, Any]) -> dict[str, st
         return {
             "kind": "signal",
             "type": signal_name(event["signal"]),
-            "message": f"was killed by {signal_name(event['signal'])}{_guess(event['signal'])}",
+            "message": f"was killed by {signal_name(event['signal'])}",
         }
     told = _told_failure(Path(order["failure"]))
     if event["code"] != 0:
@@ -325,10 +351,6 @@ def _exit_text(code: int) -> str:
     if code > 128 and code - 128 in set(signal.Signals):
         return f"exited with {code} (a child killed by {signal_name(code - 128)}?)"
     return f"exited with {code}"
-
-
-def _guess(number: int) -> str:
-    return " (out of memory?)" if number == signal.SIGKILL else ""
 
 
 def signal_name(number: int) -> str:

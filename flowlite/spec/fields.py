@@ -16,6 +16,7 @@ from flowlite.spec.environment import is_unicode, variables
 from flowlite.spec.gpu import GpuRequest
 from flowlite.spec.limits import Retries
 from flowlite.spec.secrets import Secret
+from flowlite.spec.slurm import checked
 from flowlite.suggest import did_you_mean
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", re.ASCII)
@@ -183,6 +184,14 @@ def _directory(value: object) -> str:
     return posixpath.normpath(value)
 
 
+def _slurm(value: object) -> dict[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise _wanted(value, "a mapping as in {'partition': 'gpu', 'qos': 'high'}")
+    return checked(value)
+
+
 Name = Annotated[str, PlainValidator(_name)]
 Processes = Annotated[int | Literal["auto"], PlainValidator(_processes)]
 Gpu = Annotated[str, PlainValidator(_gpu)]
@@ -199,3 +208,4 @@ Duration = Annotated[float, PlainValidator(_duration)]
 StopSignal = Annotated[str, PlainValidator(_stop_signal)]
 Command = Annotated[tuple[str, ...] | str, BeforeValidator(_command)]
 Directory = Annotated[str, PlainValidator(_directory)]
+SlurmOptions = Annotated[dict[str, Any], PlainValidator(_slurm)]

@@ -57,13 +57,33 @@ class RetryOptions(TypedDict):
     max_delay: NotRequired[float]
 
 
+class SlurmOptions(TypedDict, total=False):
+    """What is asked of Slurm, as for `sbatch`."""
+
+    partition: str
+    account: str
+    qos: str
+    constraint: str
+    reservation: str
+    gres: str
+    gpus_per_node: int | str
+    mem: int | str
+    exclusive: bool | str
+    nodelist: str | Sequence[str]
+    exclude: str | Sequence[str]
+    requeue: bool
+    sbatch: Sequence[str]
+    container: Literal["none", "pyxis", "apptainer", "singularity"]
+    image: str
+
+
 class CommonOptions(TypedDict, total=False):
     """The options that functions of one app may share. What each one means stands in `TaskConfig`."""
 
     num_instances: int
     processes_per_node: int | Literal["auto"]
     gpu: str | None
-    distributed_mode: Literal["auto", "manual"]
+    distributed_mode: Literal["auto", "manual", "ray", "mpi"]
     volumes: Mapping[str, str | Volume | VolumeOptions] | None
     mounts: Mapping[str, str | Mount | MountOptions] | None
     checkpoint: Checkpoint | CheckpointOptions | None
@@ -89,6 +109,7 @@ class CommonOptions(TypedDict, total=False):
     stop_signal: str
     grace_seconds: float
     join_timeout_seconds: float
+    slurm: SlurmOptions | None
     workdir: str | None
 
 

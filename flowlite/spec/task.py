@@ -15,6 +15,7 @@ from flowlite.spec.base import Spec
 from flowlite.spec.checkpoint import CheckpointField, checkpoint_problem
 from flowlite.spec.gpu import GpuRequest
 from flowlite.spec.limits import NotNegative, Positive, Priority, Retries
+from flowlite.spec.modes import mode_problem
 from flowlite.spec.secrets import Secret
 from flowlite.spec.storage import Mounts, Volumes, storage_problem
 
@@ -40,10 +41,11 @@ class TaskConfig(Spec):
     Attributes:
         name: Name to find the task by; None takes that of the function or command.
         num_instances: Nodes in the gang.
-        processes_per_node: Workers on each node; "auto" is one per GPU, or one.
+        processes_per_node: Workers on each node; "auto" is one per GPU, or one. In manual mode what the user's launcher
+            is told to start there.
         gpu: GPUs of each node in canonical form ("h100:8"), None for CPU only.
         distributed_mode: "auto" starts every worker with its rank; "manual" starts one process per node, for launchers
-            such as torchrun.
+            such as torchrun; "ray" runs once, on node 0, in a Ray cluster of all nodes; "mpi" runs under `mpirun`.
         volumes: Volumes by the path they appear at, on every node.
         mounts: Read-only buckets ("s3://…") by path.
         checkpoint: What is copied away while workers run, and brought back before they start again.
@@ -71,6 +73,7 @@ class TaskConfig(Spec):
         stop_signal: Signal that asks workers to stop.
         grace_seconds: Seconds between that signal and SIGKILL.
         join_timeout_seconds: Seconds all nodes have to meet before the task fails and names those missing.
+        slurm: What is asked of Slurm beyond that ({"partition": "gpu", "qos": "high"}); without effect elsewhere.
         command: Command to run instead of a function; a text goes through the shell.
         workdir: Directory the workers start in, on the node.
     """
@@ -79,7 +82,7 @@ class TaskConfig(Spec):
     num_instances: Annotated[int, Field(ge=1)] = 1
     processes_per_node: fields.Processes = "auto"
     gpu: fields.Gpu | None = None
-    distributed_mode: Literal["auto", "manual"] = "auto"
+    distributed_mode: Literal["auto", "manual", "ray", "mpi"] = "auto"
     volumes: Volumes = Field(default_factory=dict)
     mounts: Mounts = Field(default_factory=dict)
     checkpoint: CheckpointField | None = None
@@ -106,10 +109,12 @@ class TaskConfig(Spec):
     stop_signal: fields.StopSignal = "SIGTERM"
     grace_seconds: NotNegative = 10.0
     join_timeout_seconds: Positive = 300.0
+    slurm: fields.SlurmOptions = Field(default_factory=dict)
     command: fields.Command | None = None
     workdir: fields.Directory | None = None
 
     _call: BoundCall | None = PrivateAttr(default=None)
+    _batch: dict[str, Any] | None = PrivateAttr(default=None)
 
     if TYPE_CHECKING:
 
@@ -131,7 +136,7 @@ class TaskConfig(Spec):
     @property
     def workers_per_node(self) -> int:
         """Processes that flowlite starts on each node, with "auto" resolved."""
-        if self.distributed_mode == "manual":
+        if self.distributed_mode != "auto":
             return 1
         if self.processes_per_node == "auto":
             return self.gpus_per_node or 1
@@ -157,6 +162,11 @@ class TaskConfig(Spec):
         """The call this configuration runs, if it was built from a function."""
         return self._call
 
+    @property
+    def batch(self) -> dict[str, Any] | None:
+        """The batch script this runs, and what was read from it (`spec/batch`); None for anything else."""
+        return self._batch
+
     # Changed copies
 
     def replace(self, **changes: Unpack[ConfigOptions]) -> Self:
@@ -164,6 +174,7 @@ class TaskConfig(Spec):
         given: dict[str, Any] = {name: getattr(self, name) for name in self.model_fields_set}
         changed = type(self)(**{**given, **changes})
         changed._call = None if changed.command is not None else self._call
+        changed._batch = self._batch if changed.command == self.command else None
         return changed
 
     def with_defaults(self, defaults: Mapping[str, Any]) -> Self:
@@ -177,6 +188,12 @@ class TaskConfig(Spec):
         """A copy that runs this call."""
         changed = self.replace(command=None)
         changed._call = call
+        return changed
+
+    def with_batch(self, batch: dict[str, Any]) -> Self:
+        """A copy that runs a batch script, which `command` names."""
+        changed = self.replace()
+        changed._batch = batch
         return changed
 
     # Text form
@@ -221,17 +238,13 @@ class TaskConfig(Spec):
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
-        problem = storage_problem(self.volumes, self.mounts, self.num_instances)
+        problem = mode_problem(self.distributed_mode, self.start)
+        problem = problem or storage_problem(self.volumes, self.mounts, self.num_instances)
         problem = problem or checkpoint_problem(
             self.checkpoint, self.volumes, self.mounts, self.num_instances
         )
         if problem:
             raise ValueError(problem)
-        if self.distributed_mode == "manual" and self.processes_per_node not in {"auto", 1}:
-            raise ValueError(
-                f"processes_per_node: {self.processes_per_node} does not go with distributed_mode 'manual', which "
-                "starts one process per node and leaves the rest to your launcher; leave it out, or use 'auto'"
-            )
         both = sorted(self.environment.keys() & {secret.name for secret in self.secrets})
         if both:
             raise ValueError(f"environment: {both[0]} is also one of the secrets; give it once")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from flowlite.node.modes import kinds
 from flowlite.provider import Plan
 from flowlite.store import TaskRecord
 
@@ -34,9 +35,10 @@ class Asked:
     Attributes:
         plan: What to launch.
         call: What workers run, with paths on this machine.
-        mode: "auto" or "manual".
+        mode: One of `node.modes.kinds`.
         workers_per_node: Workers that flowlite starts on each node.
-        processes_per_node: As `workers_per_node`; in manual mode, what the user's launcher is told to start.
+        processes_per_node: As `workers_per_node`; in all modes but "auto", what launchers are told to start.
+        cpus: CPU cores asked for on each node.
         grace: Seconds from the stop signal to SIGKILL.
         secrets: Names of the secret variables.
         warm_seconds: How long nodes are kept for the next task.
@@ -56,6 +58,7 @@ class Asked:
     checkpoint: dict[str, Any] | None = None
     warm_seconds: float = 0.0
     secrets: tuple[str, ...] = ()
+    cpus: float | None = None
 
     @property
     def time_to_stop(self) -> float:
@@ -72,14 +75,14 @@ class Asked:
         """Reads a task's row."""
         config, plan = record.config, Plan.from_json(record.plan)
         mode = str(config.get("distributed_mode") or "auto")
-        workers = 1 if mode == "manual" else plan.processes_per_node
+        workers = plan.processes_per_node if mode == kinds.AUTO else 1
         return cls(
             plan=plan,
             call=record.call,
             environment=dict(config.get("environment") or {}),
             mode=mode,
             workers_per_node=workers,
-            processes_per_node=_gpus_asked(config) if mode == "manual" else workers,
+            processes_per_node=workers if mode == kinds.AUTO else _launched(config),
             stop_signal=str(config.get("stop_signal") or "SIGTERM"),
             grace=float(config.get("grace_seconds", 10.0)),
             join_timeout=float(config.get("join_timeout_seconds", 300.0)),
@@ -87,11 +90,16 @@ class Asked:
             mounts=_mounts(config.get("mounts")),
             checkpoint=config.get("checkpoint"),
             warm_seconds=float(config.get("keep_warm") or 0.0),
+            cpus=config.get("cpu"),
             secrets=tuple(str(name) for name in config.get("secrets") or ()),
         )
 
 
-def _gpus_asked(config: Mapping[str, Any]) -> int:
+def _launched(config: Mapping[str, Any]) -> int:
+    """What the user's launcher is to start on each node: as many as were asked for, or one for each GPU."""
+    asked = config.get("processes_per_node")
+    if isinstance(asked, int) and asked > 1:
+        return asked
     gpu = config.get("gpu")
     if not gpu:
         return 1

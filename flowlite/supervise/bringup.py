@@ -13,6 +13,7 @@ from typing import Any
 
 from flowlite.errors import ProviderError
 from flowlite.node.config import AgentConfig
+from flowlite.node.modes import kinds
 from flowlite.supervise import certificates
 from flowlite.supervise.asked import Asked
 from flowlite.supervise.crew import Crew
@@ -199,6 +200,7 @@ class BringUp:
             tls=self.encrypted,
             leader_address=self.nodes[0].instance.address,
             ports_dir=settings.ports_dir,
+            master_port=settings.master_port,
             cache=settings.cache,
             python_spec=settings.python_spec,
             container=settings.container,
@@ -207,6 +209,7 @@ class BringUp:
             warm_seconds=asked.warm_seconds,
             lease=settings.lease,
             preemption=settings.preemption,
+            gang={"cpus": asked.cpus} if asked.mode in kinds.LED else None,
         )
 
     def _check(self, nodes: Sequence[Node], problems: Sequence[str]) -> None:

@@ -87,9 +87,12 @@ class Limits:
         left = self.plan.max_cost - cost_of(found, now)
         return max(0.0, min(wanted, left / rate * 3600))
 
-    def time_is_over(self, record: TaskRecord) -> str:
-        """Which cap ended the run."""
+    def time_is_over(self, record: TaskRecord, told: str = "") -> str:
+        """Which cap ended the run; if it was none of ours, what the gang was told, such as the end of a Slurm job."""
         most, cap = self.plan.max_run_seconds, self.plan.max_cost
+        since = record.started_at or time.time()
+        if told and cap is None and (most is None or time.time() - since < most - _NEAR):
+            return told
         hours = self.config.get("max_run_time_hours")
         ran = time.time() - record.started_at if record.started_at is not None else most or 0.0
         asked = most if hours is None else float(hours) * 3600

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +38,7 @@ _CANCEL_LOOK = 0.2
 _SHORTEST_NAP = 0.2
 _UNREACHABLE = "unreachable"
 _ENDING = "ending"
+_RETURNING = "returning"
 _WARM = "warm"
 
 
@@ -145,11 +146,11 @@ class Provisioner:
         settled = dict.fromkeys(tokens, "done")
         return Gathered(roster, instances, self._records(instances), settled)
 
-    async def taken_away(self, roster: Collection[str]) -> list[str]:
-        """Those of these instances of which the provider says that it has given them to somebody else."""
+    async def fates(self, roster: Collection[str]) -> list[Instance]:
+        """What the provider says now of these instances, as far as it still names them."""
         found = await self._crew.run(self._provider.list_instances, self._lease.task_id)
         self._accounts.note(found)
-        return sorted(each.id for each in found if each.preempted and each.id in roster)
+        return [each for each in found if each.id in roster]
 
     def set_aside(self, ids: Collection[str], out_of_reach: Collection[str]) -> None:
         """These instances must not be used again; those of them that are out of reach are not even asked to end."""
@@ -258,11 +259,12 @@ class Provisioner:
         self._store.put_instances(self._lease, self._gone(gone))
         return {name: listed[name] for name in roster if name in listed and name not in lost}
 
-    def _left_over(self, listed: Iterable[str], roster: Iterable[str]) -> set[str]:
+    def _left_over(self, listed: Mapping[str, Instance], roster: Iterable[str]) -> set[str]:
         """Those that have no rank, and that no launch which is still open will bring."""
         if any(i.kind == "launch" and i.state == "open" for i in self._intents()):
             return set()
-        return set(listed) - set(roster)
+        back = {name for name, each in listed.items() if each.state == _RETURNING}
+        return set(listed) - set(roster) - back
 
     async def _launch(
         self,

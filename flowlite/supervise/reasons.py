@@ -25,15 +25,16 @@ def how_it_ended(body: Mapping[str, Any]) -> str:
     """`ValueError: no such layer`, `killed by SIGKILL (out of memory?)` or `exited with 42`."""
     failure = body.get("failure") or {}
     kind, message = failure.get("kind"), str(failure.get("message") or "").strip()
+    why = str(failure.get("why") or "")
     if kind == "exit":
-        return message or f"exited with {body.get('code')}"
+        return (message or f"exited with {body.get('code')}") + (f" ({why})" if why else "")
     if kind != "signal" and (failure.get("type") or message):
         first_line = message.splitlines()[0] if message else ""
         return ": ".join(part for part in (str(failure.get("type") or ""), first_line) if part)
     number = body.get("signal")
     if number:
         name = signal_name(int(number))
-        return f"killed by {name}{_HINTS.get(name, '')}"
+        return f"killed by {name}{f' ({why})' if why else _HINTS.get(name, '')}"
     return f"exited with {body.get('code')}"
 
 

@@ -23,7 +23,8 @@ from flowlite.supervise import lifecycle, quote, reasons
 from flowlite.supervise.asked import Asked
 from flowlite.supervise.cost import cost_of
 from flowlite.supervise.crew import Crew
-from flowlite.supervise.ends import End, taken_away
+from flowlite.supervise.ends import End
+from flowlite.supervise.fates import as_told
 from flowlite.supervise.gang import Attempt
 from flowlite.supervise.journal import Journal
 from flowlite.supervise.leading import Leading, say
@@ -325,7 +326,9 @@ class Supervisor:
                 f"cancelled {'while running' if started else 'before the ranks started'}",
             )
         elif end.outcome == messages.DEADLINE:
-            self._conclude("failed", self._spent or self._limits.time_is_over(self._record))
+            self._conclude(
+                "failed", self._spent or self._limits.time_is_over(self._record, end.reason)
+            )
         elif not self._may_retry(end):
             self._conclude("failed", end.reason)
         elif (left := self._time_left()) is not None and left <= 0:
@@ -336,10 +339,13 @@ class Supervisor:
 
     async def _as_listed(self, end: End) -> End:
         """A machine that was taken away without notice looks like a failure, but is none."""
-        if self._asked.plan.spot and end.outcome in _RETRIED:
+        taker = self._provider.may_take_away
+        if end.outcome in _RETRIED or (taker and end.outcome == messages.PREEMPTED):
+            if not taker and not self._asked.plan.spot:
+                return end
+            ask = functools.partial(self._provisioner.fates, self._record.roster)
             with suppress(ProviderError, OSError):
-                if taken := await self._provisioner.taken_away(self._record.roster):
-                    return taken_away(end, taken)
+                return await as_told(end, ask, waits=taker)
         return end
 
     def _may_be_kept(self, end: End) -> bool:

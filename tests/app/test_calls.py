@@ -68,6 +68,8 @@ class FakeFlow:
         self.providers: list[str | None] = []
         self.most, self.waits = 0, 0
         self.cancel_fails = False
+        self.together = False
+        self.elements: list[Any] = []
         self.on_submit: Callable[[], None] | None = None
         self.on_result: Callable[[], None] | None = None
         self.on_wait: Callable[[], None] | None = None
@@ -77,7 +79,11 @@ class FakeFlow:
         self.providers.append(provider)
         return self
 
-    def submit(self, config: TaskConfig, announce: Any = None) -> FakeTask:
+    def launches_together(self, config: TaskConfig) -> bool:
+        return self.together
+
+    def submit(self, config: TaskConfig, announce: Any = None, element: Any = None) -> FakeTask:
+        self.elements.append(element)
         self.tasks.append(FakeTask(self, config))
         if announce:
             announce(self.tasks[-1])
@@ -139,6 +145,21 @@ def test_map_keeps_the_order_with_bounded_concurrency(flow: FakeFlow) -> None:
 def test_map_one_at_a_time(flow: FakeFlow) -> None:
     assert list(double.map([1, 2, 3], max_concurrent=1)) == [2, 4, 6]
     assert flow.most == 1
+
+
+def test_a_map_whose_tasks_are_launched_together(flow: FakeFlow) -> None:
+    """Whoever has the nodes keeps the limit, so all are submitted; what has no end, or one value, is not."""
+    flow.together = True
+    assert list(double.map(list(range(6)), max_concurrent=2)) == [2 * x for x in range(6)]
+    assert [(e["index"], e["size"], e["at_once"]) for e in flow.elements] == [
+        (n, 6, 2) for n in range(6)
+    ]
+    assert len({each["id"] for each in flow.elements}) == 1
+    assert flow.most == 6
+    flow.elements.clear()
+    assert list(double.map(iter([1, 2]))) == [2, 4]
+    assert list(double.map([3])) == [6]
+    assert flow.elements == [None, None, None]
 
 
 def test_map_over_nothing(flow: FakeFlow) -> None:

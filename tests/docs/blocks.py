@@ -10,6 +10,9 @@
 A comment `<!-- not run: reason -->` before a block leaves it out; `<!-- exit 1 -->` before a console block says how its
 last command ends. In outputs, "..." stands for anything, and what differs from run to run (ids, times, dates, amounts
 of seconds and bytes) matches its like. Lines of several ranks may come in any order.
+
+A line `<!-- stack: NAME -->` has the whole page run in the environment that the function of that name in
+tests/stacks/environments.py gives; where that cannot be installed the page is skipped, by name.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from pathlib import Path
 
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NOT_RUN = re.compile(r"<!-- not run: (.+?) -->\s*\Z")
+STACK = re.compile(r"^<!-- stack: (\w+) -->$", re.MULTILINE)
 EXIT = re.compile(r"<!-- exit (\d+) -->\s*\Z")
 FILE = re.compile(r"# ([\w./-]+\.(?:py|yaml|toml|txt))$")
 DRIVER = """
@@ -94,17 +98,29 @@ def blocks_of(page: Path) -> list[Block]:
     return found
 
 
+def python_of(page: Path) -> str:
+    """The Python that a page is run in. Skips the test where its stack cannot be installed."""
+    named = STACK.search(page.read_text())
+    if named is None:
+        return sys.executable
+    from tests.stacks import environments
+
+    return str(getattr(environments, named[1])())
+
+
 class Reader:
     """Somebody who works through a page."""
 
-    def __init__(self, directory: Path, environment: dict[str, str]) -> None:
+    def __init__(
+        self, directory: Path, environment: dict[str, str], python: str = sys.executable
+    ) -> None:
         self._directory = directory
         self._environment = environment
         self._printed: str | None = None
         driver = directory / ".driver"
         driver.write_text(DRIVER)
         self._python = subprocess.Popen(
-            [sys.executable, "-u", str(driver)],
+            [python, "-u", str(driver)],
             cwd=directory,
             env=environment,
             stdin=subprocess.PIPE,
@@ -178,7 +194,7 @@ class Reader:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=110,
+            timeout=250,
             check=False,
         )
         assert done.returncode == code, (
@@ -214,11 +230,11 @@ def settled(text: str) -> list[str]:
 _OF_MAKE = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "MAKEOVERRIDES")
 
 
-def environment_of(home: Path, tools: Path) -> dict[str, str]:
-    """What a reader's shell has: `flow` and `python` of this environment, and a fresh FLOW_HOME."""
+def environment_of(home: Path, tools: Path, python: str = sys.executable) -> dict[str, str]:
+    """What a reader's shell has: `flow` and `python` of an environment, and a fresh FLOW_HOME."""
     for name, module in (("flow", "-m flowlite.cli"), ("python", "")):
         tool = tools / name
-        tool.write_text(f'#!/bin/sh\nexec "{sys.executable}" {module} "$@"\n')
+        tool.write_text(f'#!/bin/sh\nexec "{python}" {module} "$@"\n')
         tool.chmod(0o755)
     # Its wheel has nothing but the program, beside this Python.
     program = Path(sys.executable).parent / "rclone"

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.blocks import Reader, blocks_of, compare, environment_of
+from tests.docs.blocks import Reader, blocks_of, compare, environment_of, python_of
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_page(page: Path, flow_home: Path, tmp_path: Path) -> None:
     directory, tools = tmp_path / "page", tmp_path / "tools"
@@ -21,7 +21,8 @@ def test_page(page: Path, flow_home: Path, tmp_path: Path) -> None:
     tools.mkdir()
     for name in ("Makefile", "examples", "pyproject.toml"):
         (directory / name).symlink_to(ROOT / name)
-    reader = Reader(directory, environment_of(flow_home, tools))
+    python = python_of(page)
+    reader = Reader(directory, environment_of(flow_home, tools, python), python)
     try:
         for block in blocks_of(page):
             reader.follow(block)

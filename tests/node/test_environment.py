@@ -55,6 +55,14 @@ STALE = {
     "TORCHELASTIC_RUN_ID": "old",
     "PET_NNODES": "9",
     "PET_STANDALONE": "1",
+    "CROSS_RANK": "0",
+    "LOCAL_SIZE": "4",
+    "JSM_NAMESPACE_RANK": "0",
+    "SLURM_STEP_ID": "0",
+    "SLURM_STEPID": "0",
+    "OMPI_MCA_ess_base_vpid": "0",
+    "HOROVOD_CONTROLLER": "gloo",
+    "FLOW_HOSTFILE": "/outer/hostfile",
     "FLOW_TASK_ID": "outer",
     "FLOW_NODE_RANK": "9",
     "FLOW_NODE_IPS": "1.1.1.1",
@@ -76,6 +84,7 @@ def seat(**changes: object) -> Seat:
         "interface": "eth7",
         "cores": 8,
         "stop_file": "/t1/stop",
+        "only_cpu": True,
     }
     return Seat(**{**values, **changes})  # type: ignore[arg-type]
 
@@ -102,12 +111,14 @@ def test_a_worker_gets_exactly_what_the_design_lists() -> None:
         "GLOO_SOCKET_IFNAME": "eth7",
         "OMP_NUM_THREADS": "4",
         "PYTHONUNBUFFERED": "1",
+        "ACCELERATE_USE_CPU": "true",
     }
 
 
 def test_manual_mode_leaves_ranks_to_the_users_launcher() -> None:
     made = worker_environment(STALE, seat(mode="manual", local_rank=0, processes_per_node=8))
-    assert not RANK_VARIABLES & set(made)
+    assert RANK_VARIABLES & set(made) == {"NODE_RANK"}
+    assert made["NODE_RANK"] == "1"
     assert {name: value for name, value in made.items() if name.startswith("PET_")} == {
         "PET_NNODES": "2",
         "PET_NODE_RANK": "1",
@@ -151,6 +162,17 @@ def test_the_user_wins_over_everything_but_the_rank_variables() -> None:
     assert made["PATH"] == "/only"
     assert made["CUDA_VISIBLE_DEVICES"] == "7"
     assert made["TOKEN"] == "from the secrets"
+
+
+def test_accelerate_is_told_of_a_gang_without_accelerators() -> None:
+    def told(**changes: object) -> str | None:
+        return worker_environment({}, seat(**changes)).get("ACCELERATE_USE_CPU")
+
+    assert told() == told(mode="manual") == "true"
+    assert told(only_cpu=False) is None
+    assert told(addresses=("10.0.0.1",), node_rank=0, local_rank=0, processes_per_node=1) is None
+    asked = worker_environment({}, seat(), {"ACCELERATE_USE_CPU": "false"})
+    assert asked["ACCELERATE_USE_CPU"] == "false"
 
 
 def test_defaults_yield_to_what_the_node_has_set() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,7 +24,7 @@ def cluster_of_the_session() -> Iterator[Cluster]:
     _need_hosts()
     from flowlite.testing.hosts import Cluster
 
-    with Cluster(HOSTS) as cluster:
+    with Cluster(HOSTS, keep=seen()) as cluster:
         yield cluster
 
 
@@ -66,6 +68,15 @@ def box(box_of_the_session: CloudInABox, monkeypatch: pytest.MonkeyPatch) -> Ite
     with box_of_the_session.enter():
         yield box_of_the_session
     box_of_the_session.reset()
+
+
+def seen() -> list[str | Path]:
+    """What hosts see of this machine: the Python of the tests, and the environments with training stacks."""
+    from flowlite.testing.hosts.cluster import ROOT
+    from tests.stacks.environments import cache
+
+    cache().mkdir(parents=True, exist_ok=True)
+    return [sys.prefix, sys.base_prefix, ROOT, cache()]
 
 
 def _need_hosts() -> None:

@@ -1,8 +1,8 @@
 """What a run may leave out, and how it says so.
 
 With FLOW_TEST_REQUIRE=all a skipped test is a failed one: the CI machine has every component, so a skip there means
-that something was not tested. Tests marked `gpu` are left out where there is no GPU, and the end of the run names
-them.
+that something was not tested. Tests marked `gpu` are left out where there is no GPU, and those marked `hours` unless
+they are asked for (`pytest -m hours`); the end of the run names them.
 """
 
 from __future__ import annotations
@@ -29,13 +29,15 @@ def has_gpu() -> bool:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselects tests for a GPU that is not there."""
-    wanted = [item for item in items if item.get_closest_marker("gpu")]
-    if not wanted or has_gpu():
-        return
-    items[:] = [item for item in items if item not in wanted]
-    config.stash[_left_out] = [item.nodeid for item in wanted]
-    config.hook.pytest_deselected(items=wanted)
+    """Deselects tests for a GPU that is not there, and those that take too long to be run every time."""
+    markers = [] if "hours" in config.option.markexpr else ["hours"]
+    if any(item.get_closest_marker("gpu") for item in items) and not has_gpu():
+        markers.append("gpu")
+    left = [item for item in items if any(map(item.get_closest_marker, markers))]
+    if left:
+        items[:] = [item for item in items if item not in left]
+        config.stash[_left_out] = [item.nodeid for item in left]
+        config.hook.pytest_deselected(items=left)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -72,10 +74,12 @@ def pytest_testnodedown(node: Any) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Names the tests that wait for a GPU."""
+    """Names the tests that wait for a GPU, or for somebody with time."""
     left_out = terminalreporter.config.stash.get(_left_out, [])
     if left_out:
-        terminalreporter.write_line(f"not run, no GPU here: {', '.join(left_out)}")
+        terminalreporter.write_line(
+            f"not run, no GPU here or too long (pytest -m hours): {', '.join(left_out)}"
+        )
 
 
 def _forbid_skip(report: pytest.TestReport | pytest.CollectReport) -> None:

@@ -32,7 +32,7 @@ NAN, INFINITE = float("nan"), float("inf")
         ({"processes_per_node": "all"}, "processes_per_node: 'all' is not allowed"),
         ({"gpu": "notagpu"}, "gpu: 'notagpu' is not a GPU"),
         ({"gpu": 8}, "gpu: 8 is not allowed; give a text as in 'h100:8'"),
-        ({"distributed_mode": "manul"}, "give 'auto' or 'manual'; did you mean 'manual'?"),
+        ({"distributed_mode": "manul"}, "give 'auto', 'manual', 'ray' or 'mpi'; did you mean 'manual'?"),
         ({"priority": "hi"}, "priority: 'hi' is not allowed; give 'low', 'med' or 'high'"),
         ({"priority": 1}, "priority: 1 is not allowed; give 'low', 'med' or 'high'"),
         ({"max_cost": 0}, "max_cost: 0 is not allowed; give a number above 0"),
@@ -91,10 +91,6 @@ NAN, INFINITE = float("nan"), float("inf")
         ({"name": "a b"}, "name: 'a b' is not allowed; give 1 to 63 letters"),
         ({"name": ""}, "name: '' is not allowed"),
         ({"provider": ""}, "provider: '' is not allowed"),
-        (
-            {"distributed_mode": "manual", "processes_per_node": 4},
-            "processes_per_node: 4 does not go with distributed_mode 'manual'",
-        ),
     ],
 )
 def test_wrong_options_are_refused_in_one_sentence(options: dict[str, Any], text: str) -> None:
@@ -163,6 +159,7 @@ def test_what_right_options_become() -> None:
         ({"num_instances": 4, "gpu": "h100:8"}, 8, 32, 32),
         ({"num_instances": 4, "gpu": "h100:8", "processes_per_node": 2}, 2, 8, 32),
         ({"num_instances": 4, "gpu": "h100:8", "distributed_mode": "manual"}, 1, 4, 32),
+        ({"num_instances": 2, "processes_per_node": 3, "distributed_mode": "manual"}, 1, 2, 0),
         ({"num_instances": 2, "processes_per_node": 3}, 3, 6, 0),
     ],
 )

@@ -36,7 +36,7 @@ def test_a_gang_runs_its_logs_come_home_and_nothing_is_left(flow_home: Path) -> 
         ("[ $RANK = 3 ] && exit 42; sleep 60", "first failure: node 1, rank 3: exited with 42"),
         (
             "[ $RANK = 1 ] && kill -9 $$; sleep 60",
-            "first failure: node 0, rank 1: killed by SIGKILL (out of memory?)",
+            "first failure: node 0, rank 1: killed by SIGKILL (",
         ),
         (
             "[ $RANK = 2 ] && kill -SEGV $$; sleep 60",
@@ -49,7 +49,8 @@ def test_the_first_failure_stops_the_gang_and_is_the_reason(
 ) -> None:
     gang = submit(flow_home, shell(text), nodes=2, processes=2)
     record = gang.end("failed")
-    assert record.reason == reason
+    assert record.reason.startswith(reason)
+    assert "the kernel ended it" not in record.reason, "nobody was short of memory"
     assert record.outcome == "failed"
     kinds = [kind for kind, _ in gang.events]
     assert kinds.count("first_failure") == 1

@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import math
 import os
 import select
 import socket
@@ -81,6 +82,11 @@ class Stream:
         line, _, self._plain = self._plain.partition(b"\n")
         return line
 
+    def be_patient(self) -> None:
+        """From now on, reading waits for as long as it takes."""
+        self._until = math.inf
+        self.network.settimeout(None)
+
     def send(self, data: bytes) -> None:
         """While opening."""
         self.network.sendall(self._shield.seal(data) if self._shield is not None else data)
@@ -105,7 +111,7 @@ class Stream:
                 writing.append(number)
             if self._ended and not inward:
                 return
-            ready, free, _ = select.select(reading, writing, [])
+            ready, free = _wait(reading, writing)
             try:
                 if source in ready:
                     data = os.read(source, _BLOCK)
@@ -158,6 +164,20 @@ class Stream:
         assert self._shield is not None
         if waiting := self._shield.take():
             self.network.sendall(waiting)
+
+
+def _wait(reading: list[int], writing: list[int]) -> tuple[set[int], set[int]]:
+    """Descriptors that can be read, and that can be written. Not by `select`, which knows those below 1024 only."""
+    poll = select.poll()
+    for number in {*reading, *writing}:
+        wanted = select.POLLIN * (number in reading) | select.POLLOUT * (number in writing)
+        poll.register(number, wanted)
+    found = poll.poll()
+    broken = select.POLLERR | select.POLLHUP | select.POLLNVAL
+    return (
+        {each for each, what in found if each in reading and what & (select.POLLIN | broken)},
+        {each for each, what in found if each in writing and what & (select.POLLOUT | broken)},
+    )
 
 
 def knock(

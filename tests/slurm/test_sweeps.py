@@ -1,0 +1,109 @@
+"""Sweeps and batch scripts on a real Slurm: one job array, and a script that Slurm would run, too."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flowlite.client import Flow
+from flowlite.testing.slurm import SlurmCluster
+from tests.helpers import eventually
+from tests.slurm.site import SlurmSite
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+# Four elements, two at a time; each says which one it is.
+SWEEP = """
+import os
+from flowlite import FlowApp
+
+app = FlowApp()
+
+@app.function(name="sweep", num_instances=1, processes_per_node=1)
+def square(number: int) -> list[object]:
+    names = ("ARRAY_JOB_ID", "ARRAY_TASK_ID", "ARRAY_TASK_COUNT")
+    return [number * number, *(os.environ[f"SLURM_{name}"] for name in names)]
+
+if __name__ == "__main__":
+    for told in square.map([1, 2, 3, 4], max_concurrent=2):
+        print(*told, flush=True)
+"""
+
+SCRIPT = """\
+#!/bin/bash
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=2
+#SBATCH --job-name=steps
+#SBATCH --output=/dev/null
+echo "job $SLURM_JOB_ID nodes $(scontrol show hostnames | tr '\\n' ' ')"
+srun sh -c 'echo task $SLURM_PROCID of $SLURM_NTASKS on $(hostname) is $SLURMD_NODENAME'
+"""
+
+STAYS = """\
+#!/bin/bash
+#SBATCH --nodes=1 --array=0-2%1 --job-name=line
+echo element $SLURM_ARRAY_TASK_ID
+while [ ! -e {go} ]; do sleep 0.1; done
+"""
+
+
+def run(site: SlurmSite, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Runs a program on the laptop."""
+    with site.slurm.enter_laptop():
+        return subprocess.run(
+            words, capture_output=True, text=True, check=False, timeout=240, cwd=cwd, env=os.environ
+        )
+
+
+def test_a_map_is_one_array(slurm_site: SlurmSite, slurm: SlurmCluster, tmp_path: Path) -> None:
+    (tmp_path / "sweep.py").write_text(SWEEP)
+    done = run(slurm_site, sys.executable, "sweep.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = [line.split() for line in done.stdout.splitlines()]
+    assert [words[0] for words in found] == ["1", "4", "9", "16"]
+    assert len({words[1] for words in found}) == 1
+    assert [words[2:] for words in found] == [[str(n), "4"] for n in range(4)]
+    assert slurm.job(int(found[0][1]))["ArrayTaskThrottle"] == "2"
+    assert slurm.jobs() == []
+
+
+def test_a_batch_script_in_a_job(
+    slurm_site: SlurmSite, slurm: SlurmCluster, tmp_path: Path
+) -> None:
+    (tmp_path / "job.sbatch").write_text(SCRIPT)
+    done = run(slurm_site, sys.executable, "-m", "flowlite.cli", "run", "job.sbatch", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = sorted(line.partition("] ")[2].partition("] ")[2] for line in done.stdout.splitlines())
+    (first,) = (line.split() for line in said if line.startswith("job"))
+    hosts = first[3:]
+    assert len(hosts) == 2
+    assert first[1].isdecimal()
+    assert slurm.job(int(first[1]))["NumNodes"] == "2"
+    assert [line for line in said if line.startswith("task")] == [
+        f"task {n} of 4 on {hosts[n // 2]} is {hosts[n // 2]}" for n in range(4)
+    ]
+
+
+def test_elements_wait_in_line_and_one_is_cancelled(
+    slurm_site: SlurmSite, slurm: SlurmCluster, tmp_path: Path
+) -> None:
+    (tmp_path / "job.sbatch").write_text(STAYS.format(go=slurm.shared / "go"))
+    words = ("run", "--detach", "job.sbatch")
+    done = run(slurm_site, sys.executable, "-m", "flowlite.cli", *words, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    first, second, third = (Flow().get_task(name) for name in done.stdout.split())
+    with slurm.enter_laptop():
+        eventually(lambda: [x.text for x in first.logs()] == ["element 0"], timeout=90, every=0.2)
+        eventually(lambda: "may at a time" in second.reason, timeout=60, every=0.2)
+        second.cancel()
+        second.wait(60)
+        assert str(second.status) == "cancelled"
+        assert str(first.status) == "running"
+        slurm_site.go()
+        third.wait(120)
+        assert [str(first.wait(60).status), str(third.status)] == ["completed", "completed"]
+        assert [line.text for line in third.logs()] == ["element 2"]

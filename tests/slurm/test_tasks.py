@@ -1,0 +1,113 @@
+"""Whole tasks on a real Slurm: ranks as Slurm counts its nodes, no shared directory, reasons for waiting, the end."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from flowlite.testing.hosts import Host
+from flowlite.testing.slurm import SlurmCluster
+from tests.slurm.site import STAY, SlurmSite, shell
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+_FLOW = [sys.executable, "-m", "flowlite.cli"]
+
+
+def flow(site: SlurmSite, *words: str) -> subprocess.CompletedProcess[str]:
+    """Runs `flow` on the laptop."""
+    with site.slurm.enter_laptop():
+        return subprocess.run(
+            [*_FLOW, *words], capture_output=True, text=True, check=False, timeout=100
+        )
+
+
+def test_ranks_are_the_numbers_that_slurm_gives_to_the_nodes(
+    slurm_site: SlurmSite, slurm: SlurmCluster
+) -> None:
+    gang = slurm_site.submit(shell(f"echo rank $RANK/$WORLD_SIZE $(hostname); {STAY}"), nodes=4)
+    job = gang.running()
+    # What Slurm set for the step's task on each node; workers have their own variables of that kind.
+    numbers = {host.name: _node_number(host, job) for host in slurm.nodes}
+    hosts = sorted(host.name for host in slurm.nodes)
+    assert [numbers[name] for name in hosts] == [0, 1, 2, 3]
+    said = sorted(line for line in gang.words(1) if line.startswith("rank"))
+    assert said == [f"rank {i}/4 {hosts[i]}" for i in range(4)]
+    assert gang.record.roster == [f"{job}.00.{i:05d}" for i in range(4)]
+    slurm_site.go()
+    gang.end()
+
+
+def _node_number(host: Host, job: int) -> int:
+    """SLURM_NODEID of the one task of a job's step on a host."""
+    for pid in host.pids():
+        with suppress(OSError):
+            command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            said = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            if b"anchor" in command and f"SLURM_JOB_ID={job}".encode() in said:
+                (found,) = (each for each in said if each.startswith(b"SLURM_NODEID="))
+                return int(found.partition(b"=")[2])
+    raise AssertionError(f"no anchor on {host.name}")
+
+
+def test_everything_that_runs_belongs_to_the_one_step(slurm_site: SlurmSite) -> None:
+    gang = slurm_site.submit(shell(f"echo pid $$; {STAY}"))
+    job = gang.running()
+    for node in range(2):
+        (said,) = (line for line in gang.output(node).splitlines() if line.startswith("pid"))
+        listed = gang.host(node).exec(["scontrol", "listpids", f"{job}.0"]).stdout
+        pids = [line.split()[0] for line in listed.splitlines()[1:]]
+        assert said.split()[1] in pids, listed
+    # And so Slurm ends it, with nobody's help.
+    slurm_site.slurm.run("scancel", f"{job}.0")
+    assert gang.end("failed").reason
+
+
+def test_without_a_shared_directory(slurm: SlurmCluster, slurm_site: SlurmSite) -> None:
+    """The default lies in the home of the login node, which the nodes do not have."""
+    file = slurm_site.home / "config.toml"
+    kept = [line for line in file.read_text().splitlines() if not line.startswith("shared_dir")]
+    file.write_text("\n".join(kept) + "\n")
+    gang = slurm_site.submit(shell("echo $RANK"))
+    gang.end()
+    assert sorted(gang.words(1)) == ["0", "1"]
+
+
+def test_the_cards_of_a_job_are_those_that_slurm_gave(slurm_site: SlurmSite) -> None:
+    gang = slurm_site.submit(
+        shell("echo $CUDA_VISIBLE_DEVICES"), nodes=1, slurm={"gpus_per_node": 1}
+    )
+    gang.end()
+    assert gang.words(1) in (["0"], ["1"])
+
+
+def test_what_slurm_refuses_is_told_with_its_words(slurm_site: SlurmSite) -> None:
+    gang = slurm_site.submit(shell("true"), slurm={"account": "nobody"})
+    record = gang.end("failed")
+    assert "account" in record.reason.lower(), gang.story()
+
+
+def test_why_a_job_waits_is_shown(slurm_site: SlurmSite, slurm: SlurmCluster) -> None:
+    gang = slurm_site.submit(shell("true"), slurm={"qos": "onegpu", "gpus_per_node": 2})
+    gang.until(lambda: gang.said("QOSMax"), 60)
+    shown = flow(slurm_site, "status", gang.id)
+    assert "QOSMax" in shown.stdout, shown.stdout + shown.stderr
+    assert flow(slurm_site, "cancel", gang.id).returncode == 0
+    gang.end("cancelled")
+    assert slurm.jobs() == []
+
+
+def test_a_command_on_a_node_of_a_task_that_runs(slurm_site: SlurmSite) -> None:
+    gang = slurm_site.submit(shell(STAY))
+    gang.running()
+    for node in range(2):
+        done = flow(slurm_site, "ssh", gang.id, "--node", str(node), "-c", "hostname")
+        assert done.stdout.strip() == gang.host(node).name, done.stderr
+    logs = flow(slurm_site, "logs", gang.id)
+    assert logs.stdout.count("attempt 1") == 2, logs.stdout + logs.stderr
+    slurm_site.go()
+    gang.end()
