@@ -155,7 +155,9 @@ class TestEc2:
         how = {"kind": "ec2", "endpoint": "http://127.0.0.1:9", "every": 0.02}
 
         async def follow() -> None:
-            watching = asyncio.create_task(watch(how, lambda _: None, lambda _: None, asyncio.Event()))
+            watching = asyncio.create_task(
+                watch(how, lambda _: None, lambda _: None, asyncio.Event())
+            )
             await asyncio.sleep(0.1)
             assert not watching.done()
             watching.cancel()

@@ -32,7 +32,10 @@ NAN, INFINITE = float("nan"), float("inf")
         ({"processes_per_node": "all"}, "processes_per_node: 'all' is not allowed"),
         ({"gpu": "notagpu"}, "gpu: 'notagpu' is not a GPU"),
         ({"gpu": 8}, "gpu: 8 is not allowed; give a text as in 'h100:8'"),
-        ({"distributed_mode": "manul"}, "give 'auto', 'manual', 'ray' or 'mpi'; did you mean 'manual'?"),
+        (
+            {"distributed_mode": "manul"},
+            "give 'auto', 'manual', 'ray' or 'mpi'; did you mean 'manual'?",
+        ),
         ({"priority": "hi"}, "priority: 'hi' is not allowed; give 'low', 'med' or 'high'"),
         ({"priority": 1}, "priority: 1 is not allowed; give 'low', 'med' or 'high'"),
         ({"max_cost": 0}, "max_cost: 0 is not allowed; give a number above 0"),
