@@ -194,7 +194,8 @@ class Channel:
             return
         parser = frames.Parser()
         heard = pinged = time.monotonic()
-        data: bytes | None = rest[1:]
+        # The greeting may have come alone, which is no end.
+        data: bytes | None = rest[1:] or None
         while not self._over():
             if data:
                 heard = time.monotonic()

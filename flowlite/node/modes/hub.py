@@ -24,12 +24,12 @@ from pathlib import Path
 from typing import Any
 
 from ..config import AgentConfig, AttemptPaths
-from ..sharing.stream import Stream, admit
+from ..sharing.door import Door
+from ..sharing.stream import Stream
 from ..wire import WireError
 from .place import ROOM
 from .post import carry
 
-_MOST_OPENING = 256
 _ROLES = ("post", "call", "take", "wait")
 _TAKE_SECONDS = 60.0
 
@@ -47,67 +47,27 @@ class Hub:
 
     def __init__(self, config: AgentConfig, paths: AttemptPaths) -> None:
         self._config = config
-        self._secret = paths.secret.read_bytes()
-        self._opening = threading.Semaphore(_MOST_OPENING)
+        self._door = Door(config, paths, {ROOM + role for role in _ROLES}.__contains__)
         self._changed = threading.Condition()
         self._posts: dict[int, Stream] = {}
         self._waiting: dict[int, _Call] = {}
         self._calls = 0
         self._over = False
-        self._shields = None
-        if config.tls:
-            from .. import tls
-
-            self._shields = tls.server(paths.certificate, paths.certificate_key)
 
     def run(self) -> None:
         """Serve until standard input ends."""
         _have_many_files()
-        family = socket.AF_INET6 if ":" in self._config.bind else socket.AF_INET
-        listener = socket.create_server((self._config.bind, 0), family=family, backlog=1024)
-        threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
-        _say(port=listener.getsockname()[1])
+        _say(port=self._door.open(self._serve))
         while os.read(0, 4096):
             continue
 
-    def _accept(self, listener: socket.socket) -> None:
-        while True:
-            try:
-                network, address = listener.accept()
-            except OSError:
-                continue
-            if not self._opening.acquire(blocking=False):
-                network.close()
-                continue
-            threading.Thread(target=self._serve, args=(network, address[0]), daemon=True).start()
-
-    def _serve(self, network: socket.socket, address: str) -> None:
-        with network:
-            try:
-                network.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                network.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-                stream = Stream(network, self._shields() if self._shields else None)
-                role = admit(
-                    stream,
-                    self._secret,
-                    task=self._config.task,
-                    epoch=self._config.epoch,
-                    known=lambda instance, role: (
-                        instance in self._config.roster
-                        and role.removeprefix(ROOM) in _ROLES
-                        and role.startswith(ROOM)
-                    ),
-                ).removeprefix(ROOM)
-                hello = json.loads(stream.read_line())
-            except (OSError, WireError, ValueError) as error:
-                sys.stderr.write(f"a connection from {address} was turned away: {error}\n")
-                return
-            finally:
-                self._opening.release()
-            try:
-                getattr(self, f"_on_{role}")(stream, hello)
-            except (OSError, WireError, ValueError, KeyError, TypeError) as error:
-                sys.stderr.write(f"{role} from {address}: {type(error).__name__}: {error}\n")
+    def _serve(self, stream: Stream, role: str, address: str) -> None:
+        role = role.removeprefix(ROOM)
+        try:
+            hello = json.loads(stream.read_line())
+            getattr(self, f"_on_{role}")(stream, hello)
+        except (OSError, WireError, ValueError, KeyError, TypeError) as error:
+            sys.stderr.write(f"{role} from {address}: {type(error).__name__}: {error}\n")
 
     # Roles
 

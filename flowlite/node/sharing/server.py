@@ -14,16 +14,14 @@ import select
 import socket
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 from .. import processes
 from ..config import AgentConfig, AttemptPaths
-from ..wire import WireError
+from .door import Door
 from .sftp import NotConfined, find_server, serve
-from .stream import Stream, admit
+from .stream import Stream
 
-_MOST_OPENING = 64
 _TRIAL_SECONDS = 20.0
 _INIT = b"\0\0\0\5\1\0\0\0\3"
 """The first packet of SFTP, and its beginning in the reply: a version."""
@@ -34,9 +32,6 @@ class Server:
     """Serves the shared volumes of one attempt."""
 
     def __init__(self, config: AgentConfig, paths: AttemptPaths) -> None:
-        self._config = config
-        self._paths = paths
-        self._secret = paths.secret.read_bytes()
         self._volumes = {
             str(volume["name"]): str(volume["source"])
             for volume in config.volumes
@@ -44,12 +39,7 @@ class Server:
         }
         # Each server mounts its own root there, in its own eyes only.
         self._stage = paths.directory / "share-root"
-        self._opening = threading.Semaphore(_MOST_OPENING)
-        self._shields = None
-        if config.tls:
-            from .. import tls
-
-            self._shields = tls.server(paths.certificate, paths.certificate_key)
+        self._door = Door(config, paths, self._volumes.__contains__)
 
     def run(self) -> None:
         """Serve until standard input ends."""
@@ -57,10 +47,7 @@ class Server:
         for name, directory in self._volumes.items():
             os.makedirs(directory, mode=0o700, exist_ok=True)
             self._try(name)
-        family = socket.AF_INET6 if ":" in self._config.bind else socket.AF_INET
-        listener = socket.create_server((self._config.bind, 0), family=family, backlog=256)
-        threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
-        _say("serving", port=listener.getsockname()[1])
+        _say("serving", port=self._door.open(self._serve))
         while os.read(0, 4096):
             continue
 
@@ -81,43 +68,14 @@ class Server:
         if len(answer) < 5 or answer[4] != _VERSION:
             raise NotConfined(said.decode(errors="replace").strip()[-300:] or "it does not start")
 
-    def _accept(self, listener: socket.socket) -> None:
-        while True:
-            try:
-                network, address = listener.accept()
-            except OSError:
-                continue
-            if not self._opening.acquire(blocking=False):
-                network.close()
-                continue
-            threading.Thread(target=self._serve, args=(network, address[0]), daemon=True).start()
-
-    def _serve(self, network: socket.socket, address: str) -> None:
-        with network:
-            try:
-                network.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                stream = Stream(network, self._shields() if self._shields else None)
-                volume = admit(
-                    stream,
-                    self._secret,
-                    task=self._config.task,
-                    epoch=self._config.epoch,
-                    known=lambda instance, name: (
-                        instance in self._config.roster and name in self._volumes
-                    ),
-                )
-            except (OSError, WireError) as error:
-                sys.stderr.write(f"a connection from {address} was turned away: {error}\n")
-                return
-            finally:
-                self._opening.release()
-            ours, theirs = socket.socketpair()
-            with ours:
-                with theirs:
-                    child = self._start(volume, theirs.fileno(), theirs.fileno(), None)
-                stream.bridge(ours.fileno(), ours.fileno())
-            child.kill()
-            child.wait()
+    def _serve(self, stream: Stream, volume: str, _: str) -> None:
+        ours, theirs = socket.socketpair()
+        with ours:
+            with theirs:
+                child = self._start(volume, theirs.fileno(), theirs.fileno(), None)
+            stream.bridge(ours.fileno(), ours.fileno())
+        child.kill()
+        child.wait()
 
     def _start(
         self, volume: str, source: int, sink: int, errors: int | None
