@@ -71,6 +71,11 @@ class TestOneCommandForAll:
         connection = step(prefix=("sh", "-c", 'printf "Welcome!\\n\\000%%"; exec "$@"', "sh"))
         assert connection.run(["echo", "word"]).stdout == b"word\n"
 
+    def test_its_first_line_comes_alone(self, step: Step) -> None:
+        # As `srun` passes output on, line by line.
+        script = '"$@" | { IFS= read -r line; echo "$line"; sleep 0.3; cat; }'
+        assert step(prefix=("sh", "-c", script, "sh")).run(["echo", "there"]).stdout == b"there\n"
+
     def test_what_srun_holds_back(self, step: Step) -> None:
         connection = step(prefix=(sys.executable, "-c", HOLDS_BACK))
         assert connection.run(["printf", "no newline"], timeout=60).stdout == b"no newline"
