@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.helpers import kill_processes_of_home
 
@@ -23,6 +24,10 @@ pytest_plugins = [
     "tests.plugins.containers",
     "tests.plugins.mithril",
 ]
+
+# How long an example takes says more of the machine than of the code.
+settings.register_profile("house", deadline=None)
+settings.load_profile("house")
 
 # A run in the background of a shell inherits that SIGINT is ignored, and everything started here would inherit it, too.
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

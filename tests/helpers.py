@@ -17,7 +17,7 @@ SUPERVISOR = "flowlite.supervise.supervisor"
 
 
 def eventually(
-    probe: Callable[[], Value], *, timeout: float = 10.0, every: float = 0.01, what: str = ""
+    probe: Callable[[], Value], *, timeout: float = 60.0, every: float = 0.01, what: str = ""
 ) -> Value:
     """Calls `probe` until it gives something true, and returns that.
 

@@ -34,15 +34,15 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return [sys.executable, "-I", "-S", str(built.path), "courier"]
 
 
-def _couriers() -> set[int]:
-    """Those that run now, of whomever."""
+def _couriers(program: list[str]) -> set[int]:
+    """Those of that program that run now; others are those of other tests."""
     found = set()
     for pid in processes.table():
         try:
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
-        if b"courier" in words and b"python" in words[0]:
+        if b"courier" in words and program[3].encode() in words:
             found.add(pid)
     return found
 
@@ -105,10 +105,10 @@ def test_what_it_cannot_do_is_done_by_a_shell(
 def test_one_that_was_killed_is_no_loss(
     servers: Servers, connect: Connect, program: list[str], tmp_path: Path
 ) -> None:
-    before = _couriers()
+    before = _couriers(program)
     connection = connect(servers())
     connection.ask(_HELLO, timeout=30, start=program)
-    [pid] = _couriers() - before
+    [pid] = _couriers(program) - before
     os.kill(pid, signal.SIGKILL)
     connection.put(b"text", str(tmp_path / "file"))
     assert b"".join(connection.read(str(tmp_path / "file"))) == b"text"
@@ -119,11 +119,11 @@ def test_one_that_was_killed_is_no_loss(
 def test_it_ends_with_its_connection(
     servers: Servers, connect: Connect, program: list[str]
 ) -> None:
-    before = _couriers()
+    before = _couriers(program)
     server = servers()
     connection = connect(server)
     connection.ask(_HELLO, timeout=30, start=program)
-    [pid] = _couriers() - before
+    [pid] = _couriers(program) - before
     server.cut()
     eventually(lambda: not processes.is_alive(pid), what="the courier to end")
     assert connection.run(["true"]).code == 0
@@ -132,14 +132,15 @@ def test_it_ends_with_its_connection(
 def test_another_program_takes_its_place(
     servers: Servers, connect: Connect, program: list[str], tmp_path: Path
 ) -> None:
-    before = _couriers()
+    before = _couriers(program)
     connection = connect(servers())
     connection.ask(_HELLO, timeout=30, start=program)
     other = tmp_path / "other.pyz"
     other.write_bytes(Path(program[3]).read_bytes())
     command = [*program[:3], str(other), program[4]]
     assert connection.ask(_HELLO, timeout=30, start=command) == {"size": 0}
-    eventually(lambda: len(_couriers() - before) == 1, what="the first one to end")
+    eventually(lambda: not _couriers(program) - before, what="the first one to end")
+    assert len(_couriers(command)) == 1
 
 
 def test_one_that_cannot_be_started_says_how_it_ended(
@@ -181,10 +182,10 @@ def test_one_that_hangs_is_ended(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    before = _couriers()
+    before = _couriers(program)
     connection = connect(servers())
     connection.ask(_HELLO, timeout=30, start=program)
-    [pid] = _couriers() - before
+    [pid] = _couriers(program) - before
     os.kill(pid, signal.SIGSTOP)
     monkeypatch.setattr(ssh_files, "_STALL_SECONDS", 0.2)
     with pytest.raises(NodeUnreachable, match="stood still"):

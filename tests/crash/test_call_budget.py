@@ -53,7 +53,7 @@ def machines_that_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Machines on paper; what is said to them costs no call of the cloud."""
 
     def reach(
-        self: Contact, places: Sequence[Place], *, task: str, minor: str | None = None
+        self: Contact, places: Sequence[Place], *, task: str, **_: object
     ) -> list[Met | NotYet]:
         about = {"home": f"/root/{task}", "python": "python3"}
         return [Met(each.id, {"place": asdict(each), **about}) for each in places]

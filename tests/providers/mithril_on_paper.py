@@ -55,7 +55,12 @@ class Doors:
         self.forgotten: list[str] = []
 
     def reach(
-        self, places: Sequence[Place], *, task: str, minor: str | None = None
+        self,
+        places: Sequence[Place],
+        *,
+        task: str,
+        minor: str | None = None,
+        agent: Path | None = None,
     ) -> list[Met | NotYet]:
         for stage, why in self.silent.items():
             return [NotYet(place.id, stage, why) for place in places]

@@ -130,8 +130,9 @@ def caller(client: tuple[str, int], connections: str) -> int | None:
     wanted = "".join(f"{int(part):02X}" for part in reversed(address.split("."))) + f":{port:04X}"
     for line in connections.splitlines()[1:]:
         columns = line.split()
-        if columns[1] == wanted:
-            return _holder(f"socket:[{columns[9]}]")
+        # One of the same port may have ended a while ago, and is nobody's any more.
+        if columns[1] == wanted and (pid := _holder(f"socket:[{columns[9]}]")) is not None:
+            return pid
     return None
 
 
