@@ -14,8 +14,6 @@ from flowlite.provider import Instance, LaunchIntent, Provider
 from flowlite.testing.conformance import (
     ProviderSuite,
     ProviderUnderTest,
-    StreamTests,
-    TaskTests,
 )
 from flowlite.testing.hosts import Host
 from flowlite.testing.launching import Intend, by_id
@@ -160,8 +158,11 @@ class TestSlurmFromTheLoginNode(SlurmSuite):
             kill_processes_of_home(home)
 
 
-class _Laptop:
-    """The laptop reaches the login node, and no other."""
+@pytest.mark.slow
+@pytest.mark.hours
+@pytest.mark.timeout(400)
+class TestSlurmFromALaptop(SlurmSuite):
+    """The laptop reaches the login node, and no other. A quarter of an hour; `tests/slurm` comes this way each time."""
 
     @pytest.fixture
     def subject(
@@ -172,16 +173,3 @@ class _Laptop:
         with slurm.enter_laptop():
             yield Slurm(slurm, home, slurm.login)
             kill_processes_of_home(home)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(400)
-class TestSlurmFromALaptop(_Laptop, StreamTests, TaskTests):
-    """What differs most: streams through two machines, and whole tasks."""
-
-
-@pytest.mark.slow
-@pytest.mark.hours
-@pytest.mark.timeout(400)
-class TestSlurmFromALaptopWholly(_Laptop, SlurmSuite):
-    """All of it; takes a quarter of an hour."""

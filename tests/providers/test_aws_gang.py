@@ -81,8 +81,9 @@ def test_a_command_on_two_machines(laptop: Laptop) -> None:
     laptop.assert_nothing_left()
     actions = [name for name, _ in laptop.box.aws.calls]
     assert actions.count("RunInstances") == 1
-    # Of all that it takes, planning included; most of it is looks while the machines boot and end.
-    assert len(actions) < 40, actions
+    # Of all that it takes, planning included. How often it is looked depends on how long two machines take to boot;
+    # tests/providers/test_aws_calls.py counts that on a clock of its own.
+    assert len([each for each in actions if each != "DescribeInstances"]) < 30, actions
     # The cost is that of the machines' own times, as EC2 lists them.
     told = laptop.json("cost")
     times = [task["estimated_cost"] for task in told["tasks"]]

@@ -74,6 +74,7 @@ def test_a_host_that_dies_does_not_hold_the_task_up(
     eventually(lambda: lab.held() == {}, timeout=30, every=0.5)
 
 
+@pytest.mark.timeout(300)
 def test_a_host_that_dies_is_replaced_from_the_pool(hosts: Cluster, flow_home: Path) -> None:
     lab = Lab(hosts, flow_home, hosts[:3])
     command = f"echo $FLOW_ATTEMPT on $(hostname); {WAIT}"

@@ -70,6 +70,7 @@ def accelerate_test(tmp_path: Path) -> str:
     return f"{tmp_path}/own_script.py::accelerate_test"
 
 
+@pytest.mark.hours
 def test_open_clip_over_ssh(lab: Lab) -> None:
     assert IN_ONE_GANG in lab.flow("run", CLIP, seconds=SECONDS).stdout
 

@@ -49,6 +49,7 @@ def look(
     return found
 
 
+@pytest.mark.hours
 @pytest.mark.timeout(540)
 def test_they_all_meet(lab: Lab, tmp_path: Path) -> None:
     with lab.cluster.enter_laptop():

@@ -30,6 +30,8 @@ SILENT_SECONDS = 30.0
 IDLE_SECONDS = 30.0
 """How long a channel that nobody holds waits for whoever comes next."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.25, 8.0
+# A way that breaks so soon is tried once more.
+_SOON_SECONDS = 5.0
 _MOST_NOISE = 1 << 20
 
 
@@ -70,12 +72,20 @@ class Channel:
             NodeUnreachable: It does not begin.
             TimeoutError: Not before the deadline.
         """
+        began, again = time.monotonic(), True
         with self._changed:
             self._begin(base)
             while self._facts is None:
                 if not self._serving:
                     assert self._failed is not None
-                    raise self._again(self._failed)
+                    at_once = time.monotonic() - began < _SOON_SECONDS
+                    if not again or not at_once or type(self._failed) is not NodeUnreachable:
+                        raise self._again(self._failed)
+                    # Nothing was asked of it yet, so asking twice does no harm.
+                    again = False
+                    self._changed.wait(max(0.0, self._next_try - time.monotonic()))
+                    self._begin(base)
+                    continue
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
                     raise TimeoutError(f"{self.label} did not begin in time")
