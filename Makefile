@@ -13,7 +13,7 @@ N ?= 4
 PIP_FLAGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help env train test test-quick crash check format hosts hosts-shell hosts-down slurm slurm-shell slurm-down bench bench-docs clean
+.PHONY: help env train test test-quick test-hours crash check format hosts hosts-shell hosts-down slurm slurm-shell slurm-down bench bench-docs clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -29,6 +29,9 @@ test: $(ENV_READY) ## all tests (about 25 minutes on 2 cores with TEST_PROCESSES
 
 test-quick: $(ENV_READY) ## the tests that take under 3 minutes on 2 cores
 	$(PY) -m pytest -n $(TEST_PROCESSES) --dist worksteal -m "not slow"
+
+test-hours: $(ENV_READY) ## what is too long for every time: Slurm from a laptop, Ray, stacks on hosts, 7,500 more seeds
+	$(PY) -m pytest -n $(TEST_PROCESSES) --dist worksteal -m hours
 
 crash: $(ENV_READY) ## kill the client at every call it makes of a cloud, under every fault: 2,000 cases, hours (as root)
 	FLOW_CRASH=all FLOW_TEST_REQUIRE=all $(PY) -m pytest -n $(TEST_PROCESSES) --dist worksteal tests/crash/test_crashes.py

@@ -46,6 +46,7 @@ def train(fail_at: int = 0, sleep_at: int = 0, key: str = "samples_per_s") -> di
 def module_of_the_test() -> Iterator[None]:
     """The file that one test imports must not be known to the next."""
     path = list(sys.path)
+    sys.modules.pop("train", None)
     yield
     sys.modules.pop("train", None)
     sys.path[:] = path

@@ -489,6 +489,7 @@ def test_streams_nobody_asks_for_stay_where_they_are(tmp_path: Path) -> None:
     run(scenario())
 
 
+@pytest.mark.alone
 def test_beats_go_on_while_a_supervisor_does_not_read(tmp_path: Path) -> None:
     """Logs pile up to the window and no further; nobody is suspected for it."""
 
@@ -515,6 +516,7 @@ def test_beats_go_on_while_a_supervisor_does_not_read(tmp_path: Path) -> None:
     run(scenario())
 
 
+@pytest.mark.alone
 def test_a_gang_of_a_thousand_nodes_starts() -> None:
     async def scenario() -> None:
         async with make(

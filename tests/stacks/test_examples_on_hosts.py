@@ -75,6 +75,7 @@ def test_open_clip_over_ssh(lab: Lab) -> None:
     assert IN_ONE_GANG in lab.flow("run", CLIP, seconds=SECONDS).stdout
 
 
+@pytest.mark.hours
 def test_open_clip_on_slurm(
     slurm: SlurmCluster, flow_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -79,6 +79,7 @@ def left_behind() -> list[Path]:
     return list(Path(warm.socket_directory()).glob("ray-*"))
 
 
+@pytest.mark.hours
 @pytest.mark.alone
 def test_ray_train_runs_two_workers_on_each_of_two_nodes(flow_home: Path, tmp_path: Path) -> None:
     program = tmp_path / "program.py"

@@ -69,6 +69,7 @@ def test_they_all_meet_in_a_job_of_slurm(slurm_site: SlurmSite, tmp_path: Path) 
     assert len(set(hosts)) == 2
 
 
+@pytest.mark.hours
 @pytest.mark.timeout(540)
 def test_a_bare_accelerate_launch_forms_the_gang(lab: Lab) -> None:
     """It takes port 29500, and looks whether somebody is there: only where nodes share no machine."""

@@ -1,0 +1,23 @@
+"""Which parts of the suite are for `pytest -m hours`: those that reach a machine as another provider does."""
+
+from __future__ import annotations
+
+import pytest
+
+# Machines of clouds are reached as hosts are, and nodes of Slurm as in tests/connect/step; what befalls its jobs is in
+# tests/faults.
+_REACHING = ("CommandTests", "FileTests", "StreamTests")
+_LATER = {
+    "TestAws": _REACHING,
+    "TestMithril": _REACHING,
+    "TestSlurmFromTheLoginNode": (*_REACHING, "FailureTests"),
+}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if isinstance(item, pytest.Function) and item.cls is not None:
+            part = item.function.__qualname__.partition(".")[0]
+            if part in _LATER.get(item.cls.__name__, ()):
+                item.add_marker(pytest.mark.hours)
