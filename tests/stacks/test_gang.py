@@ -254,7 +254,16 @@ def test_a_signal_to_a_node_reaches_what_runs_there(
     gang = meet()
     note = tmp_path / "got"
     ssh = str(gang.directory(0) / "bin" / "ssh")
-    text = f"trap 'echo TERM > {note}; exit 0' TERM; echo ready; while :; do sleep 0.05; done"
+    # No loop of a shell: dash at times waits for ever where a signal comes as its child ends.
+    program = tmp_path / "told.py"
+    program.write_text(
+        "import signal, sys\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])\n"
+        "print('ready', flush=True)\n"
+        "signal.sigwait([signal.SIGTERM])\n"
+        f"open({str(note)!r}, 'w').write('TERM\\n')\n"
+    )
+    text = f"exec {sys.executable} {program}"
     with subprocess.Popen(
         [ssh, "flow-node-1", text],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
