@@ -31,9 +31,9 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 @pytest.fixture
 def small_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A FLOW_HOME on a disk of 8 MB of its own."""
+    """A FLOW_HOME on a disk of 16 MB of its own."""
     directory = Path(tempfile.mkdtemp(prefix="flow-disk-"))
-    if problem := mount("-t", "tmpfs", "-o", "size=8m", "flowlite-test", str(directory)):
+    if problem := mount("-t", "tmpfs", "-o", "size=16m", "flowlite-test", str(directory)):
         directory.rmdir()
         pytest.skip(f"a small disk cannot be mounted here: {problem}")
     home = directory / "home"
