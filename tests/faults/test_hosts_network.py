@@ -49,7 +49,8 @@ def test_the_client_is_cut_off_for_minutes_and_nothing_stops(site: Site) -> None
 
 @pytest.mark.slow
 def test_the_gang_ends_while_the_client_is_cut_off(site: Site) -> None:
-    gang = site.submit(shell(f"{COUNT}; exit $RANK"))
+    # The one that fails is the last: its end is that of the others.
+    gang = site.submit(shell(f"{COUNT}; sleep $((3 * RANK)); exit $RANK"))
     gang.wait("running")
     site.cluster.laptop.partition()
     site.go()
@@ -140,7 +141,7 @@ def hashed(data: bytes) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_a_thousand_disconnects_of_the_log_reader_lose_and_double_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,7 +161,7 @@ def test_a_thousand_disconnects_of_the_log_reader_lose_and_double_nothing(
                 await gang.until("started")
                 proxy.budget = (500, 400_000)
                 proxy.tear()
-                following = asyncio.create_task(gang.until("ended", within=200))
+                following = asyncio.create_task(gang.until("ended", within=500))
                 while proxy.breaks < 1000:
                     await asyncio.sleep(0.05)
                     assert not following.done(), following

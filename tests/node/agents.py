@@ -71,9 +71,9 @@ class RealGang:
                     "python": sys.executable,
                     "grace": 1.0,
                     "beat": 0.2,
-                    "lost_after": 2.0,
-                    "fence_after": 4.0,
-                    "join_timeout": 15.0,
+                    "lost_after": 10.0,
+                    "fence_after": 20.0,
+                    "join_timeout": 60.0,
                     "linger": 15.0,
                     "warm_socket": warm.socket_path(self.task) if shared else None,
                     "ports_dir": str(home / "ports"),
@@ -150,7 +150,7 @@ class RealGang:
         )
         return self.link
 
-    async def until(self, *kinds: str, within: float = 30.0) -> dict[str, Any]:
+    async def until(self, *kinds: str, within: float = 90.0) -> dict[str, Any]:
         """Follow events until one of these kinds; gives it."""
         link = self.link or self.open_link()
         async with asyncio.timeout(within), contextlib.aclosing(link.events()) as events:
@@ -160,7 +160,7 @@ class RealGang:
                     return event
         raise AssertionError(f"the link ended before {kinds}: {self.events}")
 
-    async def finish(self, within: float = 30.0) -> dict[str, Any]:
+    async def finish(self, within: float = 90.0) -> dict[str, Any]:
         """Follow to the end, collect every byte, release; gives the `ended` event."""
         ended = await self.until("ended", within=within)
         await self.finish_after_end()
