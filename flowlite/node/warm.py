@@ -237,11 +237,8 @@ def _ensure(spec: Mapping[str, Any]) -> socket.socket:
         if connection is None:
             if spec["key"]:
                 kept.make_room(os.path.dirname(spec["socket"]), spec["most"])
-            # One may be ended from outside before it has been reached; the second time it is no accident.
-            for _ in range(2):
-                _start(spec)
-                if (connection := _connect(spec["socket"])) is not None:
-                    break
+            _start(spec)
+            connection = _connect(spec["socket"])
     if connection is None:
         raise WarmError(errno.ECONNREFUSED, f"the warm process ended at once; see {spec['log']}")
     return connection

@@ -1,0 +1,56 @@
+"""The warm process of local nodes, started before any agent is there."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flowlite.bundle.agent_zip import build_agent_zip
+from flowlite.node import processes
+from flowlite.provider import LaunchIntent, Plan
+from provider_adapters.local import LocalProvider, warming
+from tests.helpers import kill_processes_of_home
+from tests.node.test_warm import Client
+
+pytestmark = pytest.mark.skipif(not processes.LINUX, reason="nothing is forked ahead elsewhere")
+
+
+@pytest.fixture
+def homes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Path]]:
+    """Two FLOW_HOMEs, one after the other in one process, as those of tests or of a notebook."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parent.parent.parent))
+    made = [Path(tempfile.mkdtemp(prefix="flow-")) for _ in range(2)]
+    yield made
+    for home in made:
+        kill_processes_of_home(home)
+        shutil.rmtree(home, ignore_errors=True)
+    # This process must not seem to have been updated under way to tests that come after this one.
+    for name in [name for name in sys.modules if name.partition(".")[0] == "flowlite_node"]:
+        del sys.modules[name]
+
+
+def test_it_runs_the_agent_of_its_own_home(
+    homes: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for home in homes:
+        monkeypatch.setenv("FLOW_HOME", str(home))
+        warmed = LocalProvider()
+        plan = Plan("local", "this machine", 1, 1, options={"max_tasks": 4})
+        preload = {
+            "agent": str(build_agent_zip(home).path),
+            "call": {"kind": "function", "imports": ["json"]},
+        }
+        intent = LaunchIntent("one", "t-warming", 1, plan.to_json(), preload=preload)
+        (node,) = warmed.launch(intent)
+        spec = warming.spec_of(home, plan, intent)
+        assert spec is not None
+        # Its first answer comes once it runs.
+        Client({**spec, "socket": node.data["warm_socket"]}).close()
+        warmed.terminate([node])
+        # An agent program that is gone, as after the end of a test or an update.
+        shutil.rmtree(home)
