@@ -143,13 +143,14 @@ class Flow:
             CapExceeded: A cap forbids the launch.
         """
         from flowlite.config import load_settings
-        from flowlite.submission import check_caps, with_caps
+        from flowlite.submission import check_caps, with_caps, with_notes
 
         settings = load_settings({"provider": self._provider})
         config = config.with_defaults(settings.task_options())
         name = self._provider or config.provider or settings.provider
         provider = self._adapter(name)
-        plan = with_caps(config, provider.plan(config), provider.teardown_seconds)
+        plan = with_notes(config, provider.plan(config))
+        plan = with_caps(config, plan, provider.teardown_seconds)
         check_caps(config, plan)
         return config, plan
 

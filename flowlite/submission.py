@@ -75,9 +75,6 @@ def with_caps(config: TaskConfig, plan: Plan, teardown_seconds: float) -> Plan:
     What `max_cost` pays for is turned into a longest run, which the nodes keep by themselves: at the highest price that
     can come, and less the time that stopping the workers and giving the nodes back takes.
     """
-    if config.slurm and plan.provider != "slurm":
-        note = f"slurm={{…}} has no effect on the provider {plan.provider}"
-        plan = dataclasses.replace(plan, notes=(*plan.notes, note))
     plan = dataclasses.replace(
         plan,
         warm_seconds=config.keep_warm or plan.warm_seconds,
@@ -93,6 +90,14 @@ def with_caps(config: TaskConfig, plan: Plan, teardown_seconds: float) -> Plan:
     return dataclasses.replace(
         plan, max_run_seconds=min(bounds, default=None), reserved_seconds=reserved
     )
+
+
+def with_notes(config: TaskConfig, plan: Plan) -> Plan:
+    """The plan with what no adapter says of itself: options that are another's have no effect."""
+    if not config.slurm or plan.provider == "slurm":
+        return plan
+    note = f"slurm={{…}} has no effect on the provider {plan.provider}"
+    return dataclasses.replace(plan, notes=(*plan.notes, note))
 
 
 def check_caps(config: TaskConfig, plan: Plan) -> None:

@@ -16,6 +16,13 @@ Value = TypeVar("Value")
 SUPERVISOR = "flowlite.supervise.supervisor"
 
 
+KILLED = (
+    r"killed by SIGKILL \((not by the kernel for lack of memory|out of memory\?"
+    r"( the kernel has ended a process of this machine for it meanwhile)?)\)"
+)
+"""How the end of a process that a test has killed is told: where there are counters, it was not the kernel."""
+
+
 def eventually(
     probe: Callable[[], Value], *, timeout: float = 60.0, every: float = 0.01, what: str = ""
 ) -> Value:

@@ -6,6 +6,7 @@ Paths are absolute paths on the node. Every method may raise `NodeUnreachable`; 
 
 from __future__ import annotations
 
+import posixpath
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,6 +43,16 @@ class File:
     mode: int = 0o600
     sha256: str | None = None
     cache: str | None = None
+
+    def check(self) -> int:
+        """The size of its content. Raises ValueError: it cannot be put."""
+        target = self.target
+        if not posixpath.isabs(target) or ".." in target.split("/") or target.endswith("/"):
+            raise ValueError(f"{target!r} is not the absolute path of a file")
+        if self.cache and not self.sha256:
+            raise ValueError(f"{target!r}: a cache needs the content's hash")
+        content = self.content
+        return len(content) if isinstance(content, bytes) else content.stat().st_size
 
 
 class Connection(ABC):

@@ -257,13 +257,9 @@ class Anchor:
     # What goes on
 
     def _look_after(self) -> None:
-        while True:
-            try:
-                pid, _ = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                break
-            if pid == 0:
-                break
+        for _ in processes.ended_children():
+            # Asked for so that it is no zombie; agents leave a report.
+            continue
         if processes.children_of_mine():
             self._clock.contact()
         self._notices.look()

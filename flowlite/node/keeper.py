@@ -224,13 +224,7 @@ class Keeper:
                 held.kill_at = time.monotonic() + grace
 
     def _reap(self) -> None:
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
+        for pid, status in processes.ended_children():
             held = self._held.get(pid)
             if held is not None and held.status is None:
                 held.status = status

@@ -23,7 +23,7 @@ import signal
 import sys
 import time
 
-from . import anchoring, frames
+from . import anchoring, frames, processes
 from .porter_jobs import Job
 
 TYPE_CHECKING = False
@@ -210,13 +210,7 @@ class Porter:
             job.fail(error.errno or errno.EIO, error.strerror or str(error))
 
     def _reap(self) -> None:
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                break
-            if pid == 0:
-                break
+        for pid, status in processes.ended_children():
             for job in self._jobs.values():
                 if job.pid == pid:
                     job.exited(os.waitstatus_to_exitcode(status))

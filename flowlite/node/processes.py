@@ -13,7 +13,7 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
     from typing import Any
 
@@ -129,6 +129,18 @@ def descendants(ancestors: Iterable[int], rows: Mapping[int, Row] | None = None)
                 found.add(child)
                 todo.append(child)
     return {pid for pid in found if not rows[pid].dead}
+
+
+def ended_children() -> Iterator[tuple[int, int]]:
+    """Children of this process that have ended, each with its wait status; none is left a zombie."""
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        yield pid, status
 
 
 def children_of_mine() -> set[int] | None:

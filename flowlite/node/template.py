@@ -119,13 +119,7 @@ class Template:
                 for keeper in self._keepers:
                     processes.send(keeper, signal.SIGTERM)
         crashed = False
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                break
-            if pid == 0:
-                break
+        for pid, status in processes.ended_children():
             keep = self._keepers.pop(pid, None)
             if keep is not None:
                 # One that was killed could not tidy up.

@@ -340,12 +340,14 @@ class Supervisor:
     async def _as_listed(self, end: End) -> End:
         """A machine that was taken away without notice looks like a failure, but is none."""
         taker = self._provider.may_take_away
-        if end.outcome in _RETRIED or (taker and end.outcome == messages.PREEMPTED):
-            if not taker and not self._asked.plan.spot:
-                return end
-            ask = functools.partial(self._provisioner.fates, self._record.roster)
-            with suppress(ProviderError, OSError):
-                return await as_told(end, ask, waits=taker)
+        asked = taker or self._asked.plan.spot
+        if not (
+            (asked and end.outcome in _RETRIED) or (taker and end.outcome == messages.PREEMPTED)
+        ):
+            return end
+        ask = functools.partial(self._provisioner.fates, self._record.roster)
+        with suppress(ProviderError, OSError):
+            return await as_told(end, ask, waits=taker)
         return end
 
     def _may_be_kept(self, end: End) -> bool:

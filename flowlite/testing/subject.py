@@ -37,6 +37,7 @@ class ProviderUnderTest(ABC):
         name: The provider's name in the registry.
         nodes: How many nodes a test may have at a time; at least 2.
         spare: Whether one more can be had when one of them has died.
+        together: Whether the nodes of a launch are one thing and end together, as a job's do.
         interfaces: Kinds of volumes there are: "file", "block", or both; empty for none.
         patience: Seconds that anything may take here, such as launching or finding out that a node is dead.
     """
@@ -44,6 +45,7 @@ class ProviderUnderTest(ABC):
     name: str
     nodes: int = 2
     spare: bool = True
+    together: bool = False
     interfaces: tuple[str, ...] = ()
     patience: float = 60.0
 

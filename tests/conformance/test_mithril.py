@@ -13,8 +13,7 @@ from flowlite.errors import CapacityUnavailable, FlowError
 from flowlite.provider import Instance, LaunchIntent, Provider
 from flowlite.testing.cloud import CloudInABox
 from flowlite.testing.conformance import ProviderSuite, ProviderUnderTest
-from flowlite.testing.launching import Intend, by_id
-from flowlite.testing.running import Submit, assert_gone, instances_of, until_running
+from flowlite.testing.launching import Intend
 from provider_adapters.mithril import MithrilProvider
 from tests.helpers import kill_processes_of_home
 
@@ -23,6 +22,7 @@ class Mithril(ProviderUnderTest):
     """Two nodes of the box, with some to spare; the client is on the laptop."""
 
     name = "mithril"
+    together = True
     interfaces = ("file",)
     patience = 180.0
 
@@ -127,29 +127,3 @@ class TestMithril(ProviderSuite):
             assert waiting.value.retry_after > 0
             subject.box.mithril.auction()
         assert subject.box.mithril.instances() == []
-
-    def test_the_end_of_one_node_is_not_the_end_of_the_others(
-        self, subject: ProviderUnderTest, nodes: list[Instance]
-    ) -> None:
-        subject.end(nodes[:1])
-        assert subject.listed(nodes[0].task_id) == []
-        assert subject.left(nodes[0].task_id) == []
-
-    @pytest.mark.parametrize("rank", [0, 1], ids=["leader", "another"])
-    def test_a_node_that_dies_is_replaced_and_the_others_keep_their_ranks(
-        self, subject: ProviderUnderTest, submit: Submit, rank: int
-    ) -> None:
-        task = submit(
-            "echo attempt $FLOW_ATTEMPT rank $RANK; [ $FLOW_ATTEMPT = 1 ] && sleep 1000; true",
-            retries=1,
-        )
-        until_running(subject, task)
-        before = instances_of(subject, task)
-        subject.kill(before[rank])
-        assert task.wait(subject.patience).status == "completed", task.reason
-        assert task.attempt == 2
-        fresh = {node.id for node in task.nodes} - set(by_id(before))
-        assert len(fresh) == subject.nodes
-        second = sorted(line.text for line in task.logs() if "attempt 2" in line.text)
-        assert second == [f"attempt 2 rank {each}" for each in range(subject.nodes)]
-        assert_gone(subject, task)

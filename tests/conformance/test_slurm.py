@@ -16,8 +16,7 @@ from flowlite.testing.conformance import (
     ProviderUnderTest,
 )
 from flowlite.testing.hosts import Host
-from flowlite.testing.launching import Intend, by_id
-from flowlite.testing.running import Submit, assert_gone, instances_of, until_running
+from flowlite.testing.launching import Intend
 from flowlite.testing.slurm import SlurmCluster
 from provider_adapters.slurm import SlurmProvider
 from tests.helpers import kill_processes_of_home
@@ -28,6 +27,7 @@ class Slurm(ProviderUnderTest):
     """Two nodes of four. `login` as in the configuration; "" for a client that is on a login node."""
 
     name = "slurm"
+    together = True
     interfaces = ("file",)
     # Slurm takes some 30 s to find out that a node is gone.
     patience = 180.0
@@ -113,32 +113,6 @@ class SlurmSuite(ProviderSuite):
             assert waiting.value.retry_after > 0
         subject.eventually(lambda: subject.slurm.jobs("PENDING"), "the job waits")
         assert subject.slurm.jobs("RUNNING") == []
-
-    def test_the_end_of_one_node_is_not_the_end_of_the_others(
-        self, subject: ProviderUnderTest, nodes: list[Instance]
-    ) -> None:
-        subject.end(nodes[:1])
-        assert subject.listed(nodes[0].task_id) == []
-        assert subject.left(nodes[0].task_id) == []
-
-    @pytest.mark.parametrize("rank", [0, 1], ids=["leader", "another"])
-    def test_a_node_that_dies_is_replaced_and_the_others_keep_their_ranks(
-        self, subject: ProviderUnderTest, submit: Submit, rank: int
-    ) -> None:
-        task = submit(
-            "echo attempt $FLOW_ATTEMPT rank $RANK; [ $FLOW_ATTEMPT = 1 ] && sleep 1000; true",
-            retries=1,
-        )
-        until_running(subject, task)
-        before = instances_of(subject, task)
-        subject.kill(before[rank])
-        assert task.wait(subject.patience).status == "completed", task.reason
-        assert task.attempt == 2
-        fresh = {node.id for node in task.nodes} - set(by_id(before))
-        assert len(fresh) == subject.nodes
-        second = sorted(line.text for line in task.logs() if "attempt 2" in line.text)
-        assert second == [f"attempt 2 rank {each}" for each in range(subject.nodes)]
-        assert_gone(subject, task)
 
 
 @pytest.mark.slow

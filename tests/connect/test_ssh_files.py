@@ -88,7 +88,10 @@ def relayed(server: Sshd, tmp_path: Path) -> Iterator[tuple[Relay, SshConnection
     relay.close()
 
 
-@pytest.mark.parametrize("cuts", [30, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "cuts",
+    [30, pytest.param(300, marks=pytest.mark.slow), pytest.param(1000, marks=pytest.mark.hours)],
+)
 @pytest.mark.timeout(600)
 def test_a_reader_that_is_cut_off_loses_nothing(
     relayed: tuple[Relay, SshConnection],

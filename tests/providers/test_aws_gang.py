@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -74,16 +75,20 @@ def laptop(box: CloudInABox, flow_home: Path) -> Laptop:
 
 
 def test_a_command_on_two_machines(laptop: Laptop) -> None:
+    began = time.monotonic()
     said = laptop.flow(
         "run", "-N", "2", "--provider", "aws", "--", "sh", "-c", "echo $RANK:$WORLD_SIZE"
     )
     assert sorted(line.split()[-1] for line in said.splitlines() if ":2" in line) == ["0:2", "1:2"]
     laptop.assert_nothing_left()
+    taken = time.monotonic() - began
     actions = [name for name, _ in laptop.box.aws.calls]
     assert actions.count("RunInstances") == 1
-    # Of all that it takes, planning included. How often it is looked depends on how long two machines take to boot;
-    # tests/providers/test_aws_calls.py counts that on a clock of its own.
-    assert len([each for each in actions if each != "DescribeInstances"]) < 30, actions
+    # Of all that it takes, planning included. Looks while the machines boot and end are a second apart at least, and
+    # there are more of them only where this machine takes long; test_aws_calls.py counts on a clock of its own.
+    looks = actions.count("DescribeInstances")
+    assert len(actions) - looks < 30, actions
+    assert len(actions) < 40 or looks < taken, actions
     # The cost is that of the machines' own times, as EC2 lists them.
     told = laptop.json("cost")
     times = [task["estimated_cost"] for task in told["tasks"]]

@@ -240,13 +240,13 @@ def test_check_looks_at_everything_and_submits_nothing(slurm_paper: Paper) -> No
 
 def test_elsewhere_it_is_said_that_nothing_comes_of_them(slurm_paper: Paper) -> None:
     from flowlite.provider import Plan
-    from flowlite.submission import with_caps
+    from flowlite.submission import with_notes
 
     config = TaskConfig(command="true", slurm={"partition": "main"})
-    told = with_caps(config, Plan("local", "this machine", 1, 1), 0.0)
+    told = with_notes(config, Plan("local", "this machine", 1, 1))
     assert told.notes == ("slurm={…} has no effect on the provider local",)
     here = slurm_paper.provider.plan(config)
-    assert with_caps(config, here, 0.0).notes == here.notes
+    assert with_notes(config, here).notes == here.notes
 
 
 def test_it_counts_as_set_up_where_slurm_is_or_somebody_has_said_where(

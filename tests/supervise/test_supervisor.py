@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 from flowlite.supervise import start
 from tests.gangs import let_go, shell, submit, waiting
-from tests.helpers import eventually
+from tests.helpers import KILLED, eventually
 
 
 def test_a_gang_runs_its_logs_come_home_and_nothing_is_left(flow_home: Path) -> None:
@@ -36,7 +37,7 @@ def test_a_gang_runs_its_logs_come_home_and_nothing_is_left(flow_home: Path) -> 
         ("[ $RANK = 3 ] && exit 42; sleep 60", "first failure: node 1, rank 3: exited with 42"),
         (
             "[ $RANK = 1 ] && kill -9 $$; sleep 60",
-            "first failure: node 0, rank 1: killed by SIGKILL (",
+            f"first failure: node 0, rank 1: {KILLED}",
         ),
         (
             "[ $RANK = 2 ] && kill -SEGV $$; sleep 60",
@@ -49,8 +50,7 @@ def test_the_first_failure_stops_the_gang_and_is_the_reason(
 ) -> None:
     gang = submit(flow_home, shell(text), nodes=2, processes=2)
     record = gang.end("failed")
-    assert record.reason.startswith(reason)
-    assert "the kernel ended it" not in record.reason, "nobody was short of memory"
+    assert re.fullmatch(reason, record.reason)
     assert record.outcome == "failed"
     kinds = [kind for kind, _ in gang.events]
     assert kinds.count("first_failure") == 1

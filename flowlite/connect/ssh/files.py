@@ -124,14 +124,7 @@ def _ask_courier(
 
 
 def _upload(number: int, file: File) -> _Upload:
-    target = file.target
-    if not posixpath.isabs(target) or ".." in target.split("/") or target.endswith("/"):
-        raise ValueError(f"{target!r} is not the absolute path of a file")
-    if file.cache and not file.sha256:
-        raise ValueError(f"{target!r}: a cache needs the content's hash")
-    content = file.content
-    size = len(content) if isinstance(content, bytes) else content.stat().st_size
-    upload = _Upload(number, file, "", size)
+    upload = _Upload(number, file, "", file.check())
     head, _, name = upload.place.rpartition("/")
     upload.partial = f"{head}/.{name[:200]}.{secrets.token_hex(4)}.part"
     return upload

@@ -6,7 +6,6 @@ import errno
 import io
 import json
 import os
-import posixpath
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -49,15 +48,8 @@ def put_files(ask: Ask, label: str, files: Sequence[File]) -> None:
 
 
 def _listed(file: File) -> dict[str, Any]:
-    target = file.target
-    if not posixpath.isabs(target) or ".." in target.split("/") or target.endswith("/"):
-        raise ValueError(f"{target!r} is not the absolute path of a file")
-    if file.cache and not file.sha256:
-        raise ValueError(f"{target!r}: a cache needs the content's hash")
-    content = file.content
-    size = len(content) if isinstance(content, bytes) else content.stat().st_size
     known = {"sha256": file.sha256, "cache": file.cache}
-    return {"target": target, "mode": file.mode, "size": size, **known}
+    return {"target": file.target, "mode": file.mode, "size": file.check(), **known}
 
 
 def _wanted(stream: Stream, said: _Said, stall: float) -> list[int]:
