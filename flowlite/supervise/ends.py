@@ -52,6 +52,8 @@ def end_by_reports(
     world_size: int,
     stop: End | None,
     tell: Callable[[dict[str, Any]], None],
+    *,
+    lived: bool = False,
 ) -> End:
     """The end as the agents' reports tell it; its outcome is LOST where they do not.
 
@@ -61,12 +63,15 @@ def end_by_reports(
         world_size: Workers of the whole gang.
         stop: How a gang ends that was told to stop; None if it was not.
         tell: Called with every failure, as the leader's events would have.
+        lived: Whether the leader still was without a report when it was stopped. If it got a signal, it was ours.
     """
     for node in nodes:
         for body in (node.report_seen or {}).get("workers", ()):
             workers.setdefault(int(body["rank"]), {"node": node.rank, **body})
     leader = nodes[0].report_seen or {}
     outcome, reason = leader.get("outcome"), str(leader.get("reason") or "")
+    if lived and outcome == messages.PREEMPTED:
+        outcome = None
     bad = [body for body in workers.values() if reasons.failed_by_itself(body)]
     if outcome == messages.FAILED or (outcome is None and bad and stop is None):
         return _failed(bad, workers, reason, tell)
@@ -74,7 +79,8 @@ def end_by_reports(
         return End(str(outcome), reason, workers)
     if stop is not None:
         return stop
-    if len(workers) == world_size and not bad:
+    whole = not bad and not any(body.get("stopped") for body in workers.values())
+    if len(workers) == world_size and whole:
         return End(messages.DONE, "", workers)
     return End(messages.LOST, "", workers)
 

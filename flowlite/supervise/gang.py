@@ -27,7 +27,7 @@ from flowlite.supervise.collect import LOGS, Collector
 from flowlite.supervise.crew import Crew
 from flowlite.supervise.ends import End, end_by_leader, end_by_reports
 from flowlite.supervise.harvest import KEEP_EVERY, Harvest
-from flowlite.supervise.nodes import Node
+from flowlite.supervise.nodes import Finding, Node
 from flowlite.supervise.paths import TaskPaths
 from flowlite.supervise.reach import OUT_OF_REACH, Reach
 from flowlite.supervise.verdict import Life, Verdict
@@ -280,22 +280,26 @@ class Attempt:
                 await asyncio.sleep(KEEP_EVERY)
 
     async def _follow_link(self, link: SupervisorLink) -> End:
-        watch = asyncio.create_task(self._watch_leader(link))
+        watch = asyncio.create_task(self._watch.leader(link))
         stop = asyncio.create_task(self._pass_on_stop(link))
         listen = asyncio.create_task(self._listen(link))
         joining = asyncio.create_task(self._watch.joining(link))
         try:
-            done, _ = await asyncio.wait({watch, stop, listen}, return_when=asyncio.FIRST_COMPLETED)
-            for finished in (listen, watch, stop):
-                if finished in done:
-                    return finished.result()
-            raise AssertionError("wait returned without a finished task")
+            await asyncio.wait({watch, stop, listen}, return_when=asyncio.FIRST_COMPLETED)
+            if listen.done() or not watch.done():
+                end = listen.result() if listen.done() else stop.result()
+                why = "its leader has left"
+            else:
+                end, why = None, self._tell_leader_lost(link, watch.result())
         finally:
             for task in (watch, stop, listen, joining):
                 task.cancel()
             await asyncio.gather(watch, stop, listen, joining, return_exceptions=True)
+        # Nobody listens any more: what a leader says that is being stopped is no news.
+        return end or await self._without_leader(why)
 
-    async def _listen(self, link: SupervisorLink) -> End:
+    async def _listen(self, link: SupervisorLink) -> End | None:
+        """The end as the leader tells it; None if it gave up waiting for us, and hung up before the gang has ended."""
         while True:
             try:
                 async for event in link.events():
@@ -303,8 +307,7 @@ class Attempt:
                     if event["kind"] == "ended":
                         self._ended = True
                         return end_by_leader(event, self._workers)
-                # Hung up although the gang has not ended: only a leader that gave up waiting for us does that.
-                return await self._without_leader("its leader has left")
+                return None
             except LinkDown:
                 continue
             except LinkRefused as error:
@@ -317,16 +320,17 @@ class Attempt:
         self._watch.handle(link, event)
         self._on_event(event)
 
-    async def _watch_leader(self, link: SupervisorLink) -> End:
-        """Returns once the leader is known to be gone."""
-        finding = await self._watch.leader(link)
+    def _tell_leader_lost(self, link: SupervisorLink, finding: Finding) -> str:
         if self._nodes[0].instance.id in self._watch.replace and link.phase != "":
             reason = f"{self._nodes[0].name}, the leader, is lost: {finding.why}"
             self._on_event({"kind": "stopping", "outcome": messages.LOST, "reason": reason})
-        return await self._without_leader(finding.why)
+        return finding.why
 
     async def _without_leader(self, why: str) -> End:
         """The leader is gone: the others are stopped, and the reports tell the end; without its own it is lost."""
+        leader = self._nodes[0]
+        answers = leader.instance.id not in self._watch.replace
+        lived = answers and await self._crew.run(_report_or_none, leader) is None
         await self._stop_all()
         there = [node for node in self._nodes if node.instance.id not in self._watch.replace]
         reports = await self._crew.each(there, _report_or_none)
@@ -334,7 +338,9 @@ class Attempt:
             node.report_seen = report
         world_size = len(self._nodes) * self._asked.workers_per_node
         stop = self._end_by_stop() if self._stop else None
-        end = end_by_reports(self._nodes, self._workers, world_size, stop, self._on_event)
+        end = end_by_reports(
+            self._nodes, self._workers, world_size, stop, self._on_event, lived=lived
+        )
         if end.outcome == messages.LOST:
             end.reason = f"{self._nodes[0].name}, the leader, is lost: {why}"
         return end

@@ -21,12 +21,13 @@ from flowlite.supervise.verdict import Life
 
 # Prints the state and start of a process as /proc has them, or fails if it is gone. $1 is its id.
 _LOOK = 'kill -0 "$1" 2>/dev/null || exit 3; cat "/proc/$1/stat" 2>/dev/null || exit 0'
+_GONE = 3
 # All that a probe wants to know, in one go. $1 is the directory of the attempt. Prints what the agent noted of itself,
 # then whether it hears its leader, then its process as /proc has it.
 _PROBE = """cd "$1" 2>/dev/null && cat agent.pid 2>/dev/null || exit 4
 echo
 if [ -e leader.silent ]; then echo silent; else echo heard; fi
-pid=$(sed -n 's/.*"pid": *\\([0-9][0-9]*\\).*/\\1/p' agent.pid)
+pid=$(sed -n 's/.*"pid": *\\([0-9][0-9]*\\).*/\\1/p' agent.pid) && [ "$pid" ] || exit 5
 """ + _LOOK.replace("$1", "$pid")
 _NOT_STARTED = 4
 _COMMAND_SECONDS = 30.0
@@ -38,7 +39,7 @@ class Finding:
     """The outcome of a probe, with words for people.
 
     Attributes:
-        hears_leader: Whether an agent that runs hears its leader.
+        hears_leader: Whether an agent that runs hears its leader, or one that is gone heard it to the last.
     """
 
     life: Life
@@ -168,7 +169,7 @@ class Node:
     def _runs(self, process: dict[str, Any]) -> bool:
         pid, start = str(process["pid"]), str(process.get("start") or "")
         looked = self.connection.run(["sh", "-c", _LOOK, "sh", pid], timeout=_COMMAND_SECONDS)
-        return looked.code == 0 and _is_that_process(looked.stdout, start)
+        return _lives(looked, looked.stdout, start)
 
     def read(self, name: str, offset: int) -> Iterator[bytes]:
         """The bytes of a file of the attempt from `offset` on. Raises FileNotFoundError, NodeUnreachable."""
@@ -261,11 +262,22 @@ def _found(looked: Completed) -> Finding:
         start = str(json.loads(lines[0]).get("start") or "")
         hears, stat = lines[1] == b"heard", lines[2]
     except (ValueError, IndexError, AttributeError):
-        said = looked.stderr.decode(errors="replace").strip()[-200:]
-        raise NodeUnreachable(f"it runs no commands (status {looked.code}): {said}") from None
-    if looked.code == 0 and _is_that_process(stat, start):
+        raise _unable(looked) from None
+    if _lives(looked, stat, start):
         return Finding(Life.ALIVE, "its agent runs", hears)
-    return Finding(Life.DEAD, "its agent process is gone")
+    return Finding(Life.DEAD, "its agent process is gone", hears)
+
+
+def _lives(looked: Completed, stat: bytes, start: str) -> bool:
+    """What a look at a process tells. Raises NodeUnreachable where it did not come to its end: that proves nothing."""
+    if looked.code not in (0, _GONE):
+        raise _unable(looked)
+    return looked.code == 0 and _is_that_process(stat, start)
+
+
+def _unable(looked: Completed) -> NodeUnreachable:
+    said = looked.stderr.decode(errors="replace").strip()[-200:]
+    return NodeUnreachable(f"it runs no commands (status {looked.code}): {said}")
 
 
 def _is_that_process(stat: bytes, start: str) -> bool:

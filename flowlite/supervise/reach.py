@@ -211,8 +211,12 @@ class Reach:
         others = [each for each in self._nodes if each is not node][:_ASKED]
         findings = await asyncio.gather(*(self.look(each) for each in others))
         answered = [f for f in findings if f.life not in (Life.UNREACHABLE, Life.GONE)]
-        hears = [f.hears_leader for f in answered if f.life is Life.ALIVE] if node.rank == 0 else []
+        hears = {f.hears_leader for f in answered if f.life is Life.ALIVE}
+        # Those that have waited for it in vain have stopped, and their agents may have left.
+        hears |= {False for f in answered if f.life is Life.DEAD and not f.hears_leader}
         word = Word.HEARD if True in hears else Word.SILENT if hears else Word.NONE
+        if node.rank != 0:
+            word = Word.NONE
         return word, bool(answered) or bool(await self._ask_elsewhere())
 
     async def _ask_elsewhere(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from flowlite.node import messages
@@ -81,7 +82,11 @@ class Watch:
                 continue
             if verdict is Verdict.LOST:
                 self.note(node, finding)
-                return finding
+                if finding.life is not Life.ALIVE:
+                    return finding
+                return replace(
+                    finding, why=f"{finding.why}, but says nothing for {link.silence:.0f} s"
+                )
             await asyncio.sleep(PROBE_EVERY if finding.life is Life.UNREACHABLE else PROBE_AFTER)
 
     async def joining(self, link: SupervisorLink) -> None:

@@ -95,6 +95,28 @@ def test_the_leader_and_the_supervisor_are_killed_together(flow_home: Path) -> N
     assert "the leader, is lost" in gang.end("failed").reason
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_leader_that_hangs_is_lost_whatever_it_says_when_it_is_stopped(flow_home: Path) -> None:
+    gang = submit(flow_home, waiting(), nodes=2)
+    gang.wait("running")
+    agent = gang.agent(0)
+    os.kill(agent, signal.SIGSTOP)
+    eventually(lambda: _has_pending(agent, signal.SIGTERM), timeout=150)
+    os.kill(agent, signal.SIGCONT)
+    record = gang.end("failed")
+    assert re.search(
+        r"the leader, is lost: its agent runs, but says nothing for \d+ s", record.reason
+    )
+    assert record.attempt == 1
+
+
+def _has_pending(pid: int, number: int) -> bool:
+    status = Path(f"/proc/{pid}/status").read_text()
+    (pending,) = re.findall(r"^ShdPnd:\s*(\w+)$", status, re.MULTILINE)
+    return bool(int(pending, 16) >> (number - 1) & 1)
+
+
 def test_a_worker_is_killed(flow_home: Path) -> None:
     gang = submit(flow_home, waiting(), nodes=2, processes=2)
     gang.wait("running")

@@ -183,6 +183,16 @@ def test_without_the_leader_the_other_reports_count() -> None:
     assert end_of(reported(None, bad))[0].reason == "first failure: node 1, rank 1: exited with 3"
 
 
+def test_a_leader_that_was_given_up_and_stopped_was_not_preempted() -> None:
+    signalled = {"outcome": "preempted", "reason": "the agent of node 0 got SIGTERM"}
+    told: list[Any] = []
+    end = end_by_reports(reported(signalled, None), {}, 2, None, told.append, lived=True)
+    assert end.outcome == messages.LOST
+    # One that has said so before was.
+    end = end_by_reports(reported(signalled, None), {}, 2, None, told.append)
+    assert (end.outcome, end.reason) == (messages.PREEMPTED, signalled["reason"])
+
+
 def test_a_gang_that_was_told_to_stop_has_stopped() -> None:
     stop = End("stopped", "cancelled")
     bad = {"outcome": "fenced", "workers": [body(1, 1, code=3)]}

@@ -1,0 +1,80 @@
+"""What a look at a node proves, with commands that really run, or are broken off."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowlite.connect.base import Completed
+from flowlite.node import processes
+from flowlite.provider import Instance, NodeSettings
+from flowlite.supervise.nodes import Node
+from flowlite.supervise.verdict import Life
+
+
+class Here:
+    """A connection to this machine, as far as probes need one. `spoil` changes how a command comes out."""
+
+    def __init__(self, spoil: Callable[[Completed], Completed]) -> None:
+        self._spoil = spoil
+
+    def run(self, argv: Sequence[str], *, timeout: float, **_: Any) -> Completed:
+        done = subprocess.run(argv, capture_output=True, timeout=timeout, check=False)
+        return self._spoil(Completed(done.returncode, done.stdout, done.stderr))
+
+    def read(self, path: str, offset: int = 0) -> list[bytes]:
+        return [Path(path).read_bytes()[offset:]]
+
+
+class Listed:
+    """A provider that lists the node."""
+
+    def list_instances(self, task_id: str) -> list[Instance]:
+        return [INSTANCE]
+
+
+INSTANCE = Instance("i-0", "t1", "running", "127.0.0.1", {})
+
+
+def looked_at(
+    home: Path, noted: Mapping[str, Any], spoil: Callable[[Completed], Completed] = lambda it: it
+) -> Life:
+    (home / "a1").mkdir()
+    (home / "a1" / "agent.pid").write_text(json.dumps(noted))
+    node = Node(Listed(), INSTANCE, NodeSettings(str(home), sys.executable), 0, 1)  # type: ignore[arg-type]
+    node._connection = Here(spoil)  # type: ignore[assignment]
+    return node.probe().life
+
+
+def test_a_process_is_there_or_gone(tmp_path: Path) -> None:
+    assert looked_at(tmp_path, processes.identity(os.getpid())) is Life.ALIVE
+    gone = subprocess.Popen(["true"])
+    noted = processes.identity(gone.pid)
+    gone.wait()
+    (tmp_path / "second").mkdir()
+    assert looked_at(tmp_path / "second", noted) is Life.DEAD
+
+
+def test_another_process_of_that_number_is_not_it(tmp_path: Path) -> None:
+    assert looked_at(tmp_path, {"pid": os.getpid(), "start": "1"}) is Life.DEAD
+
+
+@pytest.mark.parametrize("code", [-15, -9, 1, 127, 255])
+def test_a_look_that_was_broken_off_proves_nothing(tmp_path: Path, code: int) -> None:
+    def broken(looked: Completed) -> Completed:
+        # All but the last line, which tells.
+        return Completed(code, b"\n".join(looked.stdout.split(b"\n")[:2]) + b"\n", b"")
+
+    noted = processes.identity(os.getpid())
+    assert looked_at(tmp_path, noted, broken) is Life.UNREACHABLE
+
+
+def test_a_note_that_cannot_be_read_proves_nothing(tmp_path: Path) -> None:
+    assert looked_at(tmp_path, {"start": "1"}) is Life.UNREACHABLE
