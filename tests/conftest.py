@@ -16,6 +16,7 @@ from tests.helpers import kill_processes_of_home
 
 pytest_plugins = [
     "tests.plugins.require",
+    "tests.plugins.again",
     "tests.plugins.alone",
     "tests.plugins.slow",
     "tests.plugins.hosts",
