@@ -111,7 +111,7 @@ class Task(Generic[R_co]):
 
     @property
     def nodes(self) -> list[Node]:
-        """Its nodes by rank, those that were replaced or have no rank yet last."""
+        """Its nodes by rank, those that were replaced before those that replaced them; last those without a rank."""
         found = [
             Node(
                 i.node_rank,
@@ -123,7 +123,8 @@ class Task(Generic[R_co]):
             )
             for i in self._session.store.instances(self.id)
         ]
-        return sorted(found, key=lambda node: (node.rank is None, node.rank, node.id))
+        # They come in the order of their launches.
+        return sorted(found, key=lambda node: (node.rank is None, node.rank))
 
     @property
     def max_price_per_hour(self) -> float | None:

@@ -76,15 +76,21 @@ class HandMade:
         self.change(state, reason, finished_at=time.time())
 
     def instance(
-        self, rank: int, *, price: float = 0.0, hours: float = 0.0, ended: bool = False
+        self,
+        rank: int,
+        *,
+        name: str = "",
+        price: float = 0.0,
+        hours: float = 0.0,
+        ended: bool = False,
     ) -> None:
         """A node, launched some hours ago."""
-        now = time.time()
+        now, name = time.time(), name or f"{self.id}-{rank}"
         self.store.put_instances(
             self.lease,
             [
                 InstanceRecord(
-                    id=f"{self.id}-{rank}",
+                    id=name,
                     task_id=self.id,
                     provider="local",
                     state="ended" if ended else "running",
@@ -93,7 +99,7 @@ class HandMade:
                     ended_at=now if ended else None,
                     node_rank=rank,
                     data={
-                        "id": f"{self.id}-{rank}",
+                        "id": name,
                         "task_id": self.id,
                         "address": f"10.0.0.{rank}",
                     },

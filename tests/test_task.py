@@ -82,6 +82,14 @@ def test_nodes_and_cost_come_from_the_instances() -> None:
     assert task.cost_per_hour == 2.0
 
 
+def test_a_node_that_was_replaced_stands_before_the_one_that_replaced_it() -> None:
+    made = HandMade()
+    made.instance(0, name="z-first", hours=2, ended=True)
+    made.instance(0, name="a-second", hours=1)
+    made.instance(1, name="m-other", hours=2)
+    assert [node.id for node in made.task.nodes] == ["z-first", "a-second", "m-other"]
+
+
 def test_without_a_cap_the_price_stands_in_its_place() -> None:
     # The guide multiplies it by the number of instances.
     assert HandMade(price=2.5).task.max_price_per_hour == 2.5

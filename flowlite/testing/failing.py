@@ -85,9 +85,10 @@ class FailureTests(TaskSuite):
         subject.kill(before[rank])
         assert task.wait(subject.patience).status == "completed", task.reason
         assert task.attempt == 2
-        after = {node.rank: node.id for node in task.nodes if node.rank is not None}
-        same = {other for other in after if after[other] == before[other].id}
-        assert not same if subject.together else same >= {*after} - {rank}
+        # Those that were replaced are listed, too, with the rank they had.
+        had = [{node.id for node in task.nodes if node.rank == r} for r in range(subject.nodes)]
+        moved = {r for r, ids in enumerate(had) if ids != {before[r].id}}
+        assert moved == {*range(subject.nodes)} if subject.together else moved <= {rank}
         second = sorted(line.text for line in task.logs() if "attempt 2" in line.text)
         assert second == [f"attempt 2 rank {each}" for each in range(subject.nodes)]
         assert_gone(subject, task)

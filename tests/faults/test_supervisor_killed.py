@@ -135,7 +135,7 @@ def test_while_the_gang_is_being_stopped(flow_home: Path) -> None:
 
 def test_while_a_cancelled_gang_is_being_stopped(flow_home: Path) -> None:
     gang = submit(
-        flow_home, shell("trap '' TERM; while :; do sleep 0.1; done"), nodes=2, grace_seconds=1.5
+        flow_home, shell("trap '' TERM; while :; do sleep 0.1; done"), nodes=2, grace_seconds=5.0
     )
     gang.wait("running")
     gang.store.request_cancel(gang.id)
