@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests.helpers import kill_processes_of_home
+from tests.helpers import kill_processes_of_home, put_agent
 
 pytest_plugins = [
     "tests.plugins.require",
@@ -50,6 +50,7 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def flow_home(monkeypatch: pytest.MonkeyPatch, clean_environment: None) -> Iterator[Path]:
     """A fresh FLOW_HOME under a short path; whatever a failed test left running is killed at the end."""
     home = Path(tempfile.mkdtemp(prefix="flow-"))
+    put_agent(home)
     monkeypatch.setenv("FLOW_HOME", str(home))
     yield home
     kill_processes_of_home(home)

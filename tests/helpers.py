@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -39,6 +40,13 @@ def eventually(
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {timeout} s: {what or probe}; last value: {value!r}")
         time.sleep(every)
+
+
+def put_agent(home: Path) -> None:
+    """Gives a new FLOW_HOME the agent, as if a task had been submitted from there before."""
+    from flowlite.testing.base import home_with_agent
+
+    shutil.copytree(home_with_agent().name, home, dirs_exist_ok=True)
 
 
 def processes_of(task_id: str) -> list[int]:

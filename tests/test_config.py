@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -137,7 +138,7 @@ def test_set_and_unset_keep_the_rest_of_the_file(project: Path, flow_home: Path)
 
 
 def test_set_in_a_home_that_is_not_there(project: Path, flow_home: Path) -> None:
-    flow_home.rmdir()
+    shutil.rmtree(flow_home)
     set_value("provider", "slurm")
     assert load_settings().provider == "slurm"
 
@@ -173,6 +174,7 @@ def test_home_on_a_full_disk(flow_home: Path, monkeypatch: pytest.MonkeyPatch) -
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
+    shutil.rmtree(flow_home / "agents")
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(ConfigError, match="the disk is full; free some space"):
         ensure_home()

@@ -20,7 +20,7 @@ from flowlite.testing.subject import ProviderUnderTest
 
 
 @functools.cache
-def _program() -> tempfile.TemporaryDirectory[str]:
+def home_with_agent() -> tempfile.TemporaryDirectory[str]:
     """A directory with the node's program, which takes a second to build."""
     made = tempfile.TemporaryDirectory(prefix="flow-agent-")
     build_agent_zip(Path(made.name))
@@ -36,7 +36,7 @@ class Suite:
         for name in [name for name in os.environ if name.startswith("FLOW_")]:
             monkeypatch.delenv(name)
         made = Path(tempfile.mkdtemp(prefix="flow-"))
-        shutil.copytree(_program().name, made, dirs_exist_ok=True)
+        shutil.copytree(home_with_agent().name, made, dirs_exist_ok=True)
         monkeypatch.setenv("FLOW_HOME", str(made))
         yield made
         shutil.rmtree(made, ignore_errors=True)

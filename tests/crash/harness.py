@@ -16,7 +16,7 @@ from flowlite.store import Store, TaskRecord
 from flowlite.supervise import start
 from tests.crash.cases import BOOT, END, MACHINE, RUN, Case
 from tests.crash.clouds import CLOUDS, QUICK, SLOW
-from tests.helpers import eventually, kill_processes_of_home
+from tests.helpers import eventually, kill_processes_of_home, put_agent
 
 if TYPE_CHECKING:
     from flowlite.testing.cloud import CloudInABox
@@ -82,6 +82,7 @@ class Harness:
         self._count += 1
         home = Home(self._root / f"home{self._count}")
         home.directory.mkdir()
+        put_agent(home.directory)
         (home.directory / "config.toml").write_text(cloud.settings())
         with self.on(home):
             if cloud.name not in self._plans:

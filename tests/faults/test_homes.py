@@ -164,7 +164,9 @@ for number in range(int(sys.argv[2])):
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("many", [16, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "many", [16, pytest.param(200, marks=[pytest.mark.slow, pytest.mark.alone])]
+)
 def test_two_processes_submit_many_tasks_at_once(flow_home: Path, many: int) -> None:
     both = [
         subprocess.Popen(

@@ -111,17 +111,20 @@ QUICK = {("run", "client cut off"), ("join", "supervisor killed"), ("result", "l
 
 
 def cases(names: list[str]) -> list[object]:
-    """Every phase with every fault."""
+    """Every phase with every fault; as in a chequer, one half of them only where there are hours."""
     return [
         pytest.param(
-            phase,
-            name,
-            id=f"{name} in {phase.name}",
-            marks=() if (phase.name, name) in QUICK else pytest.mark.slow,
+            phase, name, id=f"{name} in {phase.name}", marks=_marks(phase, name, row + column)
         )
-        for phase in PHASES
-        for name in names
+        for row, phase in enumerate(PHASES)
+        for column, name in enumerate(names)
     ]
+
+
+def _marks(phase: Phase, name: str, square: int) -> list[pytest.MarkDecorator]:
+    if (phase.name, name) in QUICK:
+        return []
+    return [pytest.mark.slow, *([pytest.mark.hours] if square % 2 else [])]
 
 
 @pytest.mark.parametrize(("phase", "what"), cases(list(HICCUPS)))

@@ -228,7 +228,8 @@ class TestReleasing:
         (home / "a1" / "r0.out").write_text("hello")
         child = sleeper(marker, "sh", "-c", "sleep 600 & sleep 600")
         assert host.release() == {"ok": True, "gone": True}
-        assert child.wait(timeout=10) == -signal.SIGKILL
+        # A shell whose last command is killed first ends with its signal.
+        assert child.wait(timeout=10) in (-signal.SIGKILL, 128 + signal.SIGKILL)
         assert not home.exists()
         assert tidy.members(marker) == set()
         assert host.held() is None

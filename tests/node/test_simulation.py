@@ -23,12 +23,12 @@ def test_no_seed_breaks_the_gang(first: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(400, 2900, 250))
-def test_no_seed_of_some_thousands_breaks_the_gang(first: int) -> None:
+@pytest.mark.parametrize("first", range(400, 1400, 250))
+def test_no_seed_of_a_thousand_breaks_the_gang(first: int) -> None:
     live_through(range(first, first + 250))
 
 
 @pytest.mark.hours
-@pytest.mark.parametrize("first", range(2900, 10400, 250))
+@pytest.mark.parametrize("first", range(1400, 10400, 250))
 def test_no_seed_of_thousands_breaks_the_gang(first: int) -> None:
     live_through(range(first, first + 250))

@@ -88,7 +88,7 @@ class Scene:
     def seen(self, host: Host, user: str) -> list[str]:
         """Files on a host that have one of the words in them and that this user can read."""
         command = ["python3", "-c", _SEEK, str(self.begun), *_PLACES]
-        done = host.exec(command, input=" ".join(self.words), user=user)
+        done = host.exec(command, input=" ".join(self.words), user=user, timeout=300)
         assert done.returncode == 0, done.stderr
         return [path for path in done.stdout.split() if not path.startswith(_SHOWN)]
 

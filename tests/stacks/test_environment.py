@@ -19,6 +19,8 @@ from tests.stacks.airs import AIRS, ALL, TASK_OF_SLURM
 from tests.stacks.environments import trainers
 
 HERE = Path(__file__).resolve().parent
+# The first test waits for the import of nine trainers.
+pytestmark = pytest.mark.timeout(540)
 SEAT = Seat(
     task="t1",
     name="n",
@@ -59,7 +61,7 @@ def said() -> dict[str, dict[str, Any]]:
         input=json.dumps(asked),
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=400,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -130,7 +132,6 @@ def test_a_trainer_that_begins_mpi_is_not_ended_below_srun() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(540)
 def test_they_all_meet_on_this_machine(flow_home: Path, tmp_path: Path) -> None:
     """With everything in the air that there is, where flowlite is started."""
     out = tmp_path / "seen.json"
