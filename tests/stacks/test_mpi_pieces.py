@@ -196,6 +196,10 @@ def test_what_is_missing_is_said_with_what_to_do(tmp_path: Path) -> None:
     assert "no MPI is installed here" in needs.missing_mpi(
         place(rank=1, environment=nothing).config
     )
+    run = place(environment=nothing, argv=[str(tmp_path / "horovodrun"), "-np", "4", "python"])
+    assert f"there is no {tmp_path}/horovodrun on node 0" in needs.missing_mpi(run.config)
+    (tmp_path / "horovodrun").touch(0o755)
+    assert needs.missing_mpi(run.config) == ""
     there = tmp_path / "mpirun"
     there.touch(0o755)
     assert needs.missing_mpi(place(environment=nothing).config) == ""

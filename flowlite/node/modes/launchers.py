@@ -27,7 +27,7 @@ def starts_ranks(argv: Sequence[str]) -> bool:
 
     That is one that names a launcher anywhere, and a script for a shell.
     """
-    program = _name(argv[0])
+    program = name(argv[0])
     if program in ALL or program.endswith(".sh"):
         return True
     if program in _SHELLS:
@@ -35,16 +35,17 @@ def starts_ranks(argv: Sequence[str]) -> bool:
         if text is None:
             return True
         words = _WORD.findall(text)
-        return any(_name(word) in ALL or _name(word).endswith(".sh") for word in words)
-    return any(_name(word) in ALL for word in argv)
+        return any(name(word) in ALL or name(word).endswith(".sh") for word in words)
+    return any(name(word) in ALL for word in argv)
 
 
 def program(call: Mapping[str, Any]) -> str:
-    """The launcher that a call begins with: its own, or ours."""
+    """The launcher that a call begins with, as it is written there: its own, or ours."""
     if call["kind"] == "command" and starts_ranks(call["argv"]):
-        return _name(call["argv"][0])
+        return str(call["argv"][0])
     return "mpirun"
 
 
-def _name(word: str) -> str:
+def name(word: str) -> str:
+    """The name of a program, without the path to it."""
     return word.rpartition("/")[2]

@@ -60,13 +60,21 @@ def missing_mpi(config: AgentConfig) -> str:
     """The same for MPI, whose programs are no packages of Python."""
     path = config.environment.get("PATH") or path_with(config.python, os.environ.get("PATH"))
     program = launchers.program(config.call)
+    name = launchers.name(program)
     if not config.is_leader:
         # Which one node 0 starts is known there; each kind of MPI has another one for the nodes.
         found = any(which(each, path=path) for each in launchers.DAEMONS)
-        return "" if found or program not in launchers.MPI else _install("no MPI is installed here")
-    if which(program, path=path) is None and program in launchers.ALL:
-        return _install(f"there is no {program} on the PATH of node 0")
-    return ""
+        return "" if found or name not in launchers.MPI else _install("no MPI is installed here")
+    if name not in launchers.ALL or which(program, path=path) is not None:
+        return ""
+    where = "node 0" if name != program else "the PATH of node 0"
+    what = f"there is no {program} on {where}"
+    if name in launchers.MPI:
+        return _install(what)
+    return (
+        f'{what}, which the command of distributed_mode="mpi" begins with. Install it there, give its whole path, or '
+        "set PATH in environment="
+    )
 
 
 def _install(what: str) -> str:
