@@ -52,7 +52,9 @@ class Booting:
             name: {"private": "", "public": "", **launch.notes.get("nodes", {}).get(name, {})}
             for name in call.ids
         }
-        self._listed: dict[str, Instance] = {}
+        # Listed since their addresses are known, by this process; else they are once more before they are given away.
+        known = context.listed.get(launch.token, {})
+        self._listed = {name: each for name, each in known.items() if name in self._nodes}
 
     def run(self) -> list[Instance]:
         """The instances, ready for agents.
@@ -62,7 +64,8 @@ class Booting:
             ProviderError: One has died, or takes too long; all are being ended.
         """
         token = self._launch.token
-        if self._is_due():
+        looked = self._is_due()
+        if looked:
             self._look()
         if not self._reachable():
             self._not_yet("EC2 has given no address yet", [])
@@ -78,7 +81,7 @@ class Booting:
         if wrong := next((each for each in missing if each.stage == "wrong"), None):
             self._fail(f"{wrong.id} cannot be used: {wrong.why}")
         if missing:
-            if self._listed:
+            if looked:
                 self._begin_mounts()
             self._not_yet(missing[0].why, [each.id for each in missing])
         met = {each.id: each.data for each in results if isinstance(each, Met)}
@@ -109,6 +112,7 @@ class Booting:
         self._context.looks.looked(self._launch.token)
         self._context.looked_at[self._launch.token] = time.monotonic()
         self._listed = {each.id: each for each in found if each.id in self._nodes}
+        self._context.listed[self._launch.token] = self._listed
         for name, instance in self._listed.items():
             self._nodes[name] = {
                 "private": instance.address,
@@ -217,7 +221,7 @@ class Booting:
         raise ProviderError(message)
 
     def _end(self) -> None:
-        self._context.looks.forget(self._launch.token)
+        self._context.forget_looks(self._launch.token)
         # Whoever ends the task asks again until they are gone.
         with suppress(FlowError):
             Ending(self._context).end(

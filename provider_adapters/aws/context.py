@@ -15,6 +15,7 @@ from provider_adapters.rented.ledger import Call, Ledger
 from provider_adapters.rented.waiting import Looks
 
 if TYPE_CHECKING:
+    from flowlite.provider import Instance
     from provider_adapters.aws.volumes import Volumes
     from provider_adapters.rented.contact import Contact
 
@@ -32,11 +33,17 @@ class Context:
     ledger: Ledger = field(init=False)
     looks: Looks = field(default_factory=Looks)
     looked_at: dict[str, float] = field(default_factory=dict)
+    listed: dict[str, dict[str, Instance]] = field(default_factory=dict)
     _catalogs: dict[str, Catalog] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.clients = Clients(self.settings)
         self.ledger = Ledger(self.home / "aws" / "launches")
+
+    def forget_looks(self, token: str) -> None:
+        """The launch is over."""
+        self.looks.forget(token)
+        self.listed.pop(token, None)
 
     @functools.cached_property
     def home_id(self) -> str:

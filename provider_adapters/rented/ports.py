@@ -8,27 +8,41 @@ import socket
 import time
 from collections.abc import Sequence
 
+AGAIN_SECONDS = 0.15
+"""A machine that comes up meanwhile has not seen what was sent before, which is repeated after a second only."""
 _UNDER_WAY = (0, errno.EINPROGRESS, errno.EWOULDBLOCK)
 
 
 def answering(addresses: Sequence[tuple[str, int]], seconds: float) -> list[bool]:
     """For each address and port whether it takes a connection within so many seconds."""
     found = [False] * len(addresses)
-    until = time.monotonic() + seconds
+    # Of those that are under way, the first for machines that are far away, and the latest.
+    first: dict[int, socket.socket] = {}
+    latest: dict[int, socket.socket] = {}
+    now = time.monotonic()
+    until, again = now + seconds, now
     with selectors.DefaultSelector() as waiting:
-        for index, (address, port) in enumerate(addresses):
-            if sock := _knock(address, port):
-                waiting.register(sock, selectors.EVENT_WRITE, index)
-        while waiting.get_map() and (left := until - time.monotonic()) > 0:
-            for entry, _ in waiting.select(left):
+        while not all(found) and now < until:
+            if now >= again:
+                again = now + AGAIN_SECONDS
+                for index, (address, port) in enumerate(addresses):
+                    if not found[index] and (sock := _knock(address, port)):
+                        if index in latest:
+                            _give_up(waiting, latest.pop(index))
+                        (latest if index in first else first)[index] = sock
+                        waiting.register(sock, selectors.EVENT_WRITE, index)
+            for entry, _ in waiting.select(max(0.0, min(until, again) - now)):
                 answered = entry.fileobj
                 assert isinstance(answered, socket.socket)
-                found[entry.data] = answered.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0
-                waiting.unregister(answered)
-                answered.close()
-        for entry in list(waiting.get_map().values()):
-            assert isinstance(entry.fileobj, socket.socket)
-            entry.fileobj.close()
+                index = entry.data
+                found[index] = found[index] or not answered.getsockopt(
+                    socket.SOL_SOCKET, socket.SO_ERROR
+                )
+                (latest if latest.get(index) is answered else first).pop(index)
+                _give_up(waiting, answered)
+            now = time.monotonic()
+        for sock in (*first.values(), *latest.values()):
+            _give_up(waiting, sock)
     return found
 
 
@@ -43,3 +57,8 @@ def _knock(address: str, port: int) -> socket.socket | None:
         pass
     sock.close()
     return None
+
+
+def _give_up(waiting: selectors.BaseSelector, sock: socket.socket) -> None:
+    waiting.unregister(sock)
+    sock.close()

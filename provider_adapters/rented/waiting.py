@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 PAUSES = (1.0, 1.0, 2.0, 2.0, 4.0, 4.0, 8.0, 8.0, 12.0, 15.0)
 """Seconds between one call to the cloud and the next; the last one from then on."""
-PORTS = 0.25
+PORTS = 0.1
 """Seconds between two tries of the machines' ports, which cost no call."""
 
 

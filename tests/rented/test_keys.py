@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
+import socket
 import subprocess
+import sys
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -108,10 +114,41 @@ def test_the_cloud_is_asked_ever_more_rarely_and_ports_often() -> None:
 
 
 def test_ports_are_tried_all_at_a_time() -> None:
-    import socket
-
     with socket.create_server(("127.0.0.1", 0)) as server, socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         places = [server.getsockname(), closed.getsockname(), ("not an address", 22)]
         assert ports.answering(places, 0.5) == [True, False, False]
     assert ports.answering([], 0.5) == []
+
+
+def test_a_port_that_opens_meanwhile_is_found_at_once() -> None:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        opening = threading.Timer(0.4, server.listen)
+        opening.start()
+        began = time.monotonic()
+        assert ports.answering([server.getsockname()], 30.0) == [True]
+        assert 0.4 <= time.monotonic() - began < 30.0
+        opening.join()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_few_sockets_are_open_however_long_nothing_answers() -> None:
+    def opened() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    with socket.socket() as server, ExitStack() as held:
+        server.bind(("127.0.0.1", 0))
+        # Once nobody accepts those that wait, what others send is dropped, as by a machine that is not there.
+        server.listen(0)
+        for _ in range(2):
+            waiting = held.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(server.getsockname())
+        before, seen = opened(), []
+        timer = threading.Timer(0.9, lambda: seen.append(opened()))
+        timer.start()
+        assert ports.answering([server.getsockname()] * 50, 1.2) == [False] * 50
+        timer.join()
+        assert 50 <= seen[0] - before <= 2 * 50 + 4
+        assert opened() <= before
