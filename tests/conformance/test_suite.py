@@ -74,10 +74,12 @@ def run(directory: Path, test: str, files: dict[str, str]) -> subprocess.Complet
     for name, text in files.items():
         (directory / name).write_text(text)
     (directory / "pytest.ini").write_text("[pytest]\n")
+    # What our own run was told, such as to run again what fails, is none of its business.
+    environment = {k: v for k, v in os.environ.items() if k != "PYTEST_ADDOPTS"}
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "test_folders.py", "-k", test],
         cwd=directory,
-        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{directory}"},
+        env={**environment, "PYTHONPATH": f"{ROOT}{os.pathsep}{directory}"},
         capture_output=True,
         text=True,
         timeout=110,

@@ -161,6 +161,7 @@ class TestBreakingOff:
 
         putting = threading.Thread(target=put)
         putting.start()
+        eventually(lambda: connection._channel._streams, what="the request")
         os.kill(pid, signal.SIGKILL)
         putting.join(60)
         assert isinstance(outcome[0], NodeUnreachable)
