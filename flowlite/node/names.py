@@ -53,6 +53,15 @@ def add_gang(path: str, addresses: Sequence[str]) -> None:
         file.truncate()
 
 
+def gang_is_known() -> bool:
+    """Whether the hosts file that this process sees has the nodes of the gang."""
+    try:
+        with open(HOSTS, encoding="utf-8", errors="surrogateescape") as file:
+            return _ADDED in file
+    except OSError:
+        return False
+
+
 def lines_for(addresses: Sequence[str]) -> list[str]:
     """Lines of a hosts file: each address, as itself and as IPv6 sees an IPv4 one, with the name of its first rank."""
     lines = []

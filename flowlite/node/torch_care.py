@@ -5,6 +5,8 @@ lets go of a tensor. The destructor holds Python's lock and waits for the thread
 (torch 2.13, gloo: half of such runs on four ranks never ended). Groups that a function destroys are therefore kept
 until the process ends, which in a worker is without any teardown. `destroy_process_group` still shuts them down.
 
+Ranks that come to rank 0's store too early would wait longer than need be (torch_store.py).
+
 A worker leaves in milliseconds, and rank 0 holds the store of the whole gang: one that leaves while others still
 connect takes their connection with it. Workers that leave with a process group therefore leave together.
 """
@@ -17,6 +19,8 @@ import importlib.util
 import os
 import sys
 import time
+
+from . import torch_store
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,9 +43,15 @@ def settle() -> None:
     """Call it in the worker, before the user's function."""
     _set_threads()
     if _DISTRIBUTED in sys.modules:
-        keep_process_groups(sys.modules[_DISTRIBUTED])
+        _care_for(sys.modules[_DISTRIBUTED])
     else:
         sys.meta_path.insert(0, _WhenImported())
+
+
+def _care_for(distributed: ModuleType) -> None:
+    keep_process_groups(distributed)
+    if (rendezvous := sys.modules.get(f"{_DISTRIBUTED}.rendezvous")) is not None:
+        torch_store.come_when_it_listens(rendezvous)
 
 
 def _set_threads() -> None:
@@ -107,7 +117,7 @@ class _WhenImported:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Find it as anybody would, and have `keep_process_groups` called once it is loaded."""
+        """Find it as anybody would, and have it cared for once it is loaded."""
         if name != _DISTRIBUTED:
             return None
         sys.meta_path.remove(self)
@@ -116,9 +126,9 @@ class _WhenImported:
             return spec
         load = spec.loader.exec_module
 
-        def load_and_keep(module: ModuleType) -> None:
+        def load_and_care(module: ModuleType) -> None:
             load(module)
-            keep_process_groups(module)
+            _care_for(module)
 
-        spec.loader.exec_module = load_and_keep  # type: ignore[method-assign]
+        spec.loader.exec_module = load_and_care  # type: ignore[method-assign]
         return spec

@@ -41,7 +41,7 @@ def spec_of(task: str = "t-one", **changes: Any) -> dict[str, Any]:
 def joined_again(spec: dict[str, Any]) -> Client:
     """As an agent does: one that was sent away by a template that retires finds another."""
     # Whether it is gone before or after we have said something.
-    with pytest.raises((AssertionError, BrokenPipeError), match="hung up|Broken pipe"):
+    with pytest.raises((AssertionError, BrokenPipeError), match=r"hung up|Broken pipe"):
         Client(spec)
     return Client(spec)
 
