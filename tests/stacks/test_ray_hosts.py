@@ -18,14 +18,17 @@ pytestmark = [pytest.mark.alone, pytest.mark.hours, pytest.mark.timeout(900)]
 
 SPREAD = """
 import os, ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as On
 ray.init(log_to_driver=False)
 
-@ray.remote(num_cpus=2, scheduling_strategy="SPREAD")
+@ray.remote
 def where():
     return os.environ["FLOW_NODE_RANK"]
 
-nodes = sorted(node["NodeManagerAddress"] for node in ray.nodes())
-print(os.environ["RAY_ADDRESS"].split(":")[0], *nodes, *sorted(ray.get([where.remote() for _ in range(2)])))
+nodes = sorted(ray.nodes(), key=lambda node: node["NodeManagerAddress"])
+ran = [where.options(scheduling_strategy=On(node["NodeID"], soft=False)).remote() for node in nodes]
+addresses = [node["NodeManagerAddress"] for node in nodes]
+print(os.environ["RAY_ADDRESS"].split(":")[0], *addresses, *sorted(ray.get(ran)))
 """
 STRANGER = """
 import os, ray, sys
