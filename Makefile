@@ -30,7 +30,7 @@ test: $(ENV_READY) ## all tests (about 25 minutes on 2 cores with TEST_PROCESSES
 test-quick: $(ENV_READY) ## the tests that take under 3 minutes on 2 cores
 	$(PY) -m pytest -n $(TEST_PROCESSES) --dist worksteal -m "not slow"
 
-test-hours: $(ENV_READY) ## what is too long for every time: Slurm from a laptop, Ray, stacks on hosts, 9,000 more seeds
+test-hours: $(ENV_READY) ## what is too long for every time: Ray, stacks on hosts, more faults, 9,000 more seeds
 	$(PY) -m pytest -n $(TEST_PROCESSES) --dist worksteal -m hours
 
 crash: $(ENV_READY) ## kill the client at every call it makes of a cloud, under every fault: 2,000 cases, hours (as root)

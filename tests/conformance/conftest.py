@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-# Machines of clouds are reached as hosts are, and nodes of Slurm as in tests/connect/step; what befalls its jobs is in
-# tests/faults.
+# Machines of clouds are reached as hosts are.
 _REACHING = ("CommandTests", "FileTests", "StreamTests")
-_LATER = {
-    "TestAws": _REACHING,
-    "TestMithril": _REACHING,
-    "TestSlurmFromTheLoginNode": (*_REACHING, "FailureTests"),
-}
+_LATER = {"TestAws": _REACHING, "TestMithril": _REACHING}
 
 
 @pytest.hookimpl(tryfirst=True)

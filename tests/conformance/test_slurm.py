@@ -133,10 +133,9 @@ class TestSlurmFromTheLoginNode(SlurmSuite):
 
 
 @pytest.mark.slow
-@pytest.mark.hours
 @pytest.mark.timeout(400)
 class TestSlurmFromALaptop(SlurmSuite):
-    """The laptop reaches the login node, and no other. A quarter of an hour; `tests/slurm` comes this way each time."""
+    """The laptop reaches the login node, and no other."""
 
     @pytest.fixture
     def subject(

@@ -23,7 +23,6 @@ def test_a_job_that_somebody_cancelled_ends_the_task(slurm_site: SlurmSite) -> N
     assert gang.words(1).count("done") == 0
 
 
-@pytest.mark.hours
 def test_a_job_that_somebody_cancelled_is_tried_again_where_that_was_asked_for(
     slurm_site: SlurmSite,
 ) -> None:
@@ -49,7 +48,6 @@ def test_a_waiting_job_that_somebody_cancelled_ends_the_task(slurm_site: SlurmSi
     assert "cancelled" in gang.end("failed").reason
 
 
-@pytest.mark.hours
 def test_a_task_that_is_cancelled_while_its_job_waits_leaves_no_job(slurm_site: SlurmSite) -> None:
     slurm = slurm_site.slurm
     for host in slurm.nodes:
@@ -88,7 +86,6 @@ def test_slurmctld_is_started_again_and_the_task_goes_on(slurm_site: SlurmSite) 
     assert gang.words(1).count("done") == 2
 
 
-@pytest.mark.hours
 def test_slurmctld_is_away_when_the_task_is_submitted(slurm_site: SlurmSite) -> None:
     slurm = slurm_site.slurm
     slurm.stop_controller()
@@ -97,7 +94,6 @@ def test_slurmctld_is_away_when_the_task_is_submitted(slurm_site: SlurmSite) -> 
     assert Store(slurm_site.home / "state.db").list_tasks() == []
 
 
-@pytest.mark.hours
 def test_slurmctld_goes_away_before_the_job_is_submitted(slurm_site: SlurmSite) -> None:
     slurm = slurm_site.slurm
     # What the cluster has is known from now on, for a while.

@@ -16,7 +16,6 @@ WARNED = (
 )
 
 
-@pytest.mark.hours
 def test_a_node_is_drained_and_the_task_goes_on(slurm_site: SlurmSite) -> None:
     gang = slurm_site.submit(shell(STAY))
     gang.running()
@@ -46,7 +45,6 @@ def test_a_node_dies_and_the_job_is_replaced(slurm_site: SlurmSite, node: int) -
     assert second != first or slurm_site.slurm.job(first)["Restarts"] != "0"
 
 
-@pytest.mark.hours
 def test_a_node_dies_and_the_task_says_which(slurm_site: SlurmSite) -> None:
     gang = slurm_site.submit(shell(STAY))
     gang.running()
@@ -74,7 +72,6 @@ def test_a_higher_qos_takes_the_nodes_and_the_task_comes_back(slurm_site: SlurmS
     assert (record.attempt, record.retries_used) == (2, 0)
 
 
-@pytest.mark.hours
 def test_the_ranks_are_warned_before_a_higher_qos_takes_the_nodes(slurm_site: SlurmSite) -> None:
     gang = slurm_site.submit(shell(WARNED), slurm={"qos": QOS_BRIEF})
     job = gang.running()
