@@ -13,6 +13,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.section("failed at first, and were run again")
     for report in found:
         crash = getattr(report.longrepr, "reprcrash", None)
-        said = (crash.message if crash else report.longreprtext).strip().partition("\n")[0]
+        text = crash.message if crash else report.longreprtext
+        said = " | ".join(line.strip() for line in text.strip().splitlines())
         place = f"{crash.path}:{crash.lineno}: " if crash else ""
-        terminalreporter.write_line(f"{report.nodeid}: {place}{said[:500]}")
+        terminalreporter.write_line(f"{report.nodeid}: {place}{said[:1500]}")
