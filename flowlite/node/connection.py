@@ -44,7 +44,6 @@ class Connection:
         self._loop = asyncio.get_running_loop()
         self._shield = shield
         self._socket: socket.socket | None = None
-        self._number = -1
         self._pending: list[bytes] = []
         self._flushing: asyncio.Handle | None = None
         self._proved = False
@@ -75,8 +74,7 @@ class Connection:
         self._socket = connected
         # By its number: a selector writes out in words, for nobody, what it does not know yet, which takes longer than
         # adding it.
-        self._number = connected.fileno()
-        self._loop.add_reader(self._number, self._readable)
+        self._loop.add_reader(connected.fileno(), self._readable)
         self._shake_hands()
         self._answer()
 
@@ -109,7 +107,7 @@ class Connection:
         self.flush()
         self.closing = True
         if self._socket is not None:
-            self._loop.remove_reader(self._number)
+            self._loop.remove_reader(self._socket.fileno())
             if not self._backlog:
                 self._end(None)
 
@@ -126,8 +124,8 @@ class Connection:
             self._flushing.cancel()
             self._flushing = None
         if ended is not None:
-            self._loop.remove_reader(self._number)
-            self._loop.remove_writer(self._number)
+            self._loop.remove_reader(ended.fileno())
+            self._loop.remove_writer(ended.fileno())
             ended.close()
             self._loop.call_soon(self.on_closed, error)
 
@@ -204,7 +202,7 @@ class Connection:
                 return
             if taken == len(data):
                 return
-            self._loop.add_writer(self._number, self._writable)
+            self._loop.add_writer(self._socket.fileno(), self._writable)
         self._backlog.append(memoryview(data)[taken:])
         self._backlog_size += len(data) - taken
         self.full = self._backlog_size > HIGH_WATER
@@ -225,7 +223,7 @@ class Connection:
             self.abort(error)
             return
         if not self._backlog:
-            self._loop.remove_writer(self._number)
+            self._loop.remove_writer(self._socket.fileno())
             if self.closing:
                 self._end(None)
         if self.full and self._backlog_size <= LOW_WATER and not self.closing:

@@ -20,8 +20,6 @@ import os
 import sys
 import time
 
-from . import torch_store
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,6 +47,9 @@ def settle() -> None:
 
 
 def _care_for(distributed: ModuleType) -> None:
+    # Not before there is a torch to care for: it takes a socket and more, which other functions do without.
+    from . import torch_store
+
     keep_process_groups(distributed)
     if (rendezvous := sys.modules.get(f"{_DISTRIBUTED}.rendezvous")) is not None:
         torch_store.come_when_it_listens(rendezvous)

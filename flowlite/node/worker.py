@@ -39,11 +39,12 @@ def preload() -> None:
     import threading
     import traceback
 
-    from . import call, outcome, torch_care
+    from . import call, outcome, torch_care, torch_store
 
     with contextlib.suppress(ImportError):
         importlib.import_module("cloudpickle")
-    _ = atexit, faulthandler, pickle, random, threading, traceback, call, outcome, torch_care
+    _ = atexit, faulthandler, pickle, random, threading, traceback
+    _ = call, outcome, torch_care, torch_store
 
 
 def main(order: Mapping[str, Any], parent: int, *, forked: bool) -> NoReturn:

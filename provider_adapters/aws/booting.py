@@ -53,7 +53,7 @@ class Booting:
             for name in call.ids
         }
         # Listed since their addresses are known, by this process; else they are once more before they are given away.
-        known = context.listed.get(launch.token, {})
+        self._looked_at, known = context.seen.get(launch.token, (-math.inf, {}))
         self._listed = {name: each for name, each in known.items() if name in self._nodes}
 
     def run(self) -> list[Instance]:
@@ -103,16 +103,15 @@ class Booting:
         token = self._launch.token
         if not self._context.looks.due(token):
             return False
-        since = time.monotonic() - self._context.looked_at.get(token, -math.inf)
+        since = time.monotonic() - self._looked_at
         return not self._reachable() or since >= _STILL_THERE_SECONDS
 
     def _look(self) -> None:
         """Asks EC2 what has become of them, in one call."""
         found = self._listing.of_launch(self._region, self._launch.token)
         self._context.looks.looked(self._launch.token)
-        self._context.looked_at[self._launch.token] = time.monotonic()
         self._listed = {each.id: each for each in found if each.id in self._nodes}
-        self._context.listed[self._launch.token] = self._listed
+        self._context.seen[self._launch.token] = time.monotonic(), self._listed
         for name, instance in self._listed.items():
             self._nodes[name] = {
                 "private": instance.address,
@@ -221,7 +220,7 @@ class Booting:
         raise ProviderError(message)
 
     def _end(self) -> None:
-        self._context.forget_looks(self._launch.token)
+        self._context.forget(self._launch.token)
         # Whoever ends the task asks again until they are gone.
         with suppress(FlowError):
             Ending(self._context).end(

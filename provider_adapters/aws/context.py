@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,18 +33,20 @@ class Context:
     clients: Clients = field(init=False)
     ledger: Ledger = field(init=False)
     looks: Looks = field(default_factory=Looks)
-    looked_at: dict[str, float] = field(default_factory=dict)
-    listed: dict[str, dict[str, Instance]] = field(default_factory=dict)
+    # When this process last looked whether its own address is another one.
+    own_address_at: float = -math.inf
+    # By launch token: when this process looked last, and what there was.
+    seen: dict[str, tuple[float, dict[str, Instance]]] = field(default_factory=dict)
     _catalogs: dict[str, Catalog] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.clients = Clients(self.settings)
         self.ledger = Ledger(self.home / "aws" / "launches")
 
-    def forget_looks(self, token: str) -> None:
-        """The launch is over."""
+    def forget(self, token: str) -> None:
+        """Nobody looks at a launch any more."""
         self.looks.forget(token)
-        self.listed.pop(token, None)
+        self.seen.pop(token, None)
 
     @functools.cached_property
     def home_id(self) -> str:

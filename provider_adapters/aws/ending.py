@@ -85,7 +85,7 @@ class Ending:
     def _close(self, launch: Launch) -> None:
         for name in launch.ids:
             self._context.contact.forget(name)
-        self._context.forget_looks(launch.token)
+        self._context.forget(launch.token)
         self._context.ledger.end(launch.token)
 
     def _is_over(self, launch: Launch, listed: Sequence[Instance]) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -12,17 +11,16 @@ from provider_adapters.aws import network
 from provider_adapters.aws.context import Context
 
 _EVERY_SECONDS = 20.0
-_OWN = "own address"
 
 
 def let_in_again(context: Context, tasks: Iterable[str]) -> None:
     """Lets SSH in from where we are now, if that is elsewhere than at the launch. Never fails."""
     if context.settings.ssh_from or context.settings.jump or not context.settings.public_ip:
         return
-    now, before = time.monotonic(), context.looked_at.get(_OWN, -math.inf)
-    if now - before < _EVERY_SECONDS:
+    now = time.monotonic()
+    if now - context.own_address_at < _EVERY_SECONDS:
         return
-    context.looked_at[_OWN] = now
+    context.own_address_at = now
     with suppress(FlowError):
         launches = [each for task in tasks for each in context.ledger.launches(task)]
         for launch in launches:

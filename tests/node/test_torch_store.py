@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from flowlite.node import names, net, processes, torch_store
+from tests.connect.sshd import free_port
 from tests.helpers import eventually
 
 pytestmark = pytest.mark.skipif(not processes.LINUX, reason="the table of sockets is Linux's")
@@ -37,11 +38,6 @@ class Rendezvous(types.ModuleType):
         rank = threading.Thread(target=self.TCPStore, args=arguments, kwargs=options)
         rank.start()
         return rank
-
-
-def free_port(host: str = "127.0.0.1") -> int:
-    with socket.create_server((host, 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture
@@ -130,8 +126,8 @@ torch_care.settle()
 import torch.distributed as dist
 rank, port = sys.argv[1:]
 os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port, RANK=rank, WORLD_SIZE="2")
-look, missed = torch_store._is_listened_on, []
-torch_store._is_listened_on = lambda port: look(port) or bool(missed.append(print("early", flush=True)))
+look = torch_store._is_listened_on
+torch_store._is_listened_on = lambda port: look(port) or print("early", flush=True)
 dist.init_process_group("gloo")
 dist.barrier()
 print("met", flush=True)

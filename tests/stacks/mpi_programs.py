@@ -22,6 +22,13 @@ sum = world.allreduce(10 ** world.rank)
 os.write(1, f"{' '.join(names)} {sum}\\n".encode())
 """
 """Says who it is, and a sum over all ranks: of four, 1111. In one piece, since mpirun mixes what comes in several."""
+ADDED = [
+    ["0", "0", "4", "0", "0", "1111"],
+    ["0", "1", "4", "1", "0", "1111"],
+    ["1", "2", "4", "0", "1", "1111"],
+    ["1", "3", "4", "1", "1", "1111"],
+]
+"""The words of its lines on two nodes with two processes each, sorted."""
 BARE = """
 import os
 from mpi4py import MPI
