@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import textwrap
 from pathlib import Path
 
@@ -55,3 +56,18 @@ def test_every_option_is_explained() -> None:
     table = (DOCS / "decorator.md").read_text().partition("## Options")[2]
     missing = [name for name in TaskOptions.__annotations__ if f"`{name}`" not in table]
     assert not missing
+
+
+def test_every_threat_has_a_test_that_exists() -> None:
+    table = (DOCS / "security.md").read_text().partition("## Threats")[2]
+    rows = [row for row in table.splitlines() if row.startswith("| ")][1:]
+    missing = []
+    for row in rows:
+        named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", row)
+        if not named:
+            missing.append(f"no test is named: {row}")
+        for path, name in named:
+            file = DOCS.parent / path
+            if not file.is_file() or f"def {name}(" not in file.read_text():
+                missing.append(f"{path}::{name}")
+    assert not missing, "\n".join(missing)
