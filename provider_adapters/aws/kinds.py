@@ -14,6 +14,8 @@ _FAMILY = re.compile(r"([a-z]+)(\d+)?")
 _NAMES = {"rtxproserver6000": "rtxpro6000"}
 _GENERAL = frozenset({"c", "m", "r"})
 _LEAST_CORES, _LEAST_MEMORY = 2.0, 4.0
+PLAIN_CARD: tuple[str, ...] = ("interface",)
+EFA_CARD: tuple[str, ...] = ("interface", "efa", "efa-only")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +28,7 @@ class Machine:
         gpu_memory_gb: Memory of one, as in a GPU string.
         accelerated: Whether there is anything but a CPU in it.
         arch: "x86_64" or "arm64".
-        cards: For each network card, the kinds of interface it takes.
+        cards: For each network card, the kinds of interface it takes; () if EC2 does not tell which cards take EFA.
         efa: Interfaces for EFA at most.
         spot: Whether it is sold on spot.
     """
@@ -75,8 +77,8 @@ class Machine:
         """Reads an entry of DescribeInstanceTypes."""
         kind, count, memory = _gpus(told.get("GpuInfo", {}).get("Gpus", ()))
         network = told.get("NetworkInfo", {})
-        cards = sorted(network.get("NetworkCards", ()), key=lambda card: card["NetworkCardIndex"])
-        efa = network.get("EfaInfo", {}).get("MaximumEfaInterfaces", 0)
+        efa = int(network.get("EfaInfo", {}).get("MaximumEfaInterfaces", 0))
+        efa = efa if network.get("EfaSupported") else 0
         others = ("GpuInfo", "FpgaInfo", "InferenceAcceleratorInfo", "NeuronInfo")
         arches = told.get("ProcessorInfo", {}).get("SupportedArchitectures", ["x86_64"])
         return cls(
@@ -88,11 +90,30 @@ class Machine:
             gpu_memory_gb=memory,
             accelerated=any(told.get(name) for name in others),
             arch="x86_64" if "x86_64" in arches else str(arches[0]),
-            cards=tuple(tuple(card.get("InterfaceTypes", ())) for card in cards),
-            efa=int(efa) if network.get("EfaSupported") else 0,
+            cards=_cards(network.get("NetworkCards", ()), efa),
+            efa=efa,
             spot="spot" in told.get("SupportedUsageClasses", ("on-demand", "spot")),
             usual=not told.get("BareMetal") and not told.get("BurstablePerformanceSupported"),
         )
+
+
+def _cards(told: Iterable[Mapping[str, Any]], efa: int) -> tuple[tuple[str, ...], ...]:
+    """The kinds of interface that each network card takes.
+
+    `NetworkCards[].InterfaceTypes` says so, but botocore drops the member before version 1.43.90, which other packages
+    (s3fs, aiobotocore) hold back. Without it the number of EFA interfaces decides: all cards take EFA, or all but the
+    first, as on p6-b300. With any other number it is not known.
+    """
+    cards = sorted(told, key=lambda card: int(card["NetworkCardIndex"]))
+    if all("InterfaceTypes" in card for card in cards):
+        return tuple(tuple(card["InterfaceTypes"]) for card in cards)
+    if efa == 0:
+        return (PLAIN_CARD,) * len(cards)
+    if efa == len(cards):
+        return (EFA_CARD,) * len(cards)
+    if efa == len(cards) - 1:
+        return (PLAIN_CARD, *(EFA_CARD,) * efa)
+    return ()
 
 
 @dataclass(frozen=True, slots=True)

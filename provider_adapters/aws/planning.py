@@ -282,12 +282,21 @@ def wanted_of(config: TaskConfig, spot: bool) -> Wanted:
 
 
 def _check_interfaces(machine: Machine, wanted: Wanted, settings: AwsSettings) -> None:
-    count = requests.interface_count(machine.cards) if wanted.efa else 1
-    if count > 1 and settings.public_ip:
+    """Refuses EFA that the machine would not get. Raises ConfigError."""
+    if not wanted.efa:
+        return
+    layout = requests.efa_layout(machine.cards)
+    if all(kind == "interface" for _, _, kind in layout):
         raise ConfigError(
-            f"internode_interconnect: EFA on {machine.name} takes {count} network interfaces, and EC2 gives no public "
-            "address to such a machine. Set [aws] public_ip = false, subnet = a private subnet with a way out (NAT), "
-            "and jump = a host in that network that you can log in to (leave jump out if you are in the network)"
+            f"internode_interconnect: it is not known which network cards of {machine.name} take EFA, so it would be "
+            "left out. botocore before 1.43.90 drops what EC2 tells: pip install -U boto3 (`pip check` names what "
+            "holds botocore back), then remove the catalog that was remembered, FLOW_HOME/aws/catalog"
+        )
+    if len(layout) > 1 and settings.public_ip:
+        raise ConfigError(
+            f"internode_interconnect: EFA on {machine.name} takes {len(layout)} network interfaces, and EC2 gives no "
+            "public address to such a machine. Set [aws] public_ip = false, subnet = a private subnet with a way out "
+            "(NAT), and jump = a host in that network that you can log in to (leave jump out if you are in the network)"
         )
 
 

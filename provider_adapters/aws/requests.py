@@ -89,50 +89,47 @@ def run_instances(order: Order) -> dict[str, Any]:
 
 
 def interfaces(order: Order) -> list[dict[str, Any]]:
-    """The network interfaces of each machine: one, or one for each card that takes EFA."""
-    # Only the first has addresses; EFA's own traffic needs none.
-    first: dict[str, Any] = {
-        "DeviceIndex": 0,
-        "SubnetId": order.subnet,
-        "Groups": list(order.groups),
-    }
-    kinds = _efa_kinds(order.cards)
-    if len(kinds) <= 1:
-        # With several interfaces, EC2 gives no public address.
-        first["AssociatePublicIpAddress"] = order.public_ip
-    if kinds and kinds[0] != "interface":
-        first["InterfaceType"] = kinds[0]
-    if len(kinds) > 1:
-        first["NetworkCardIndex"] = 0
-    others = [
-        {
-            "DeviceIndex": 1,
-            "NetworkCardIndex": card,
-            "InterfaceType": kind,
+    """The network interfaces of each machine: one, or those for EFA beside it."""
+    layout = efa_layout(order.cards)
+    requested = []
+    for card, device, kind in layout:
+        each: dict[str, Any] = {
+            "DeviceIndex": device,
             "SubnetId": order.subnet,
             "Groups": list(order.groups),
+            "DeleteOnTermination": True,
         }
-        for card, kind in enumerate(kinds)
-        if card > 0 and kind != "interface"
+        if len(layout) == 1:
+            # With several interfaces, EC2 gives no public address.
+            each["AssociatePublicIpAddress"] = order.public_ip
+        else:
+            each["NetworkCardIndex"] = card
+        if kind != "interface":
+            each["InterfaceType"] = kind
+        requested.append(each)
+    return requested
+
+
+def efa_layout(cards: Sequence[Sequence[str]]) -> list[tuple[int, int, str]]:
+    """The interfaces of a machine as (network card index, device index, kind), the primary interface first.
+
+    The rules are those of "Maximize network bandwidth on Amazon EC2 instances with multiple network cards" in the EC2
+    user guide. A machine with one card has one interface that carries both IP and EFA, so that it can have a public
+    address. A machine with several has a plain primary interface and, on each card that takes EFA, an interface for
+    EFA alone: device index 1 on the card of the primary interface, 0 on all others. EFA alone needs no IP address.
+
+    Args:
+        cards: For each network card the kinds of interface it takes; () where EFA is not wanted.
+    """
+    if len(cards) <= 1:
+        return [(0, 0, "efa" if cards and "efa" in cards[0] else "interface")]
+    layout = [(0, 0, "interface")]
+    layout += [
+        (card, 1 if card == 0 else 0, "efa-only")
+        for card, takes in enumerate(cards)
+        if "efa-only" in takes
     ]
-    for each in [first, *others]:
-        each["DeleteOnTermination"] = True
-    return [first, *others]
-
-
-def interface_count(cards: Sequence[Sequence[str]]) -> int:
-    """Interfaces that a machine with EFA on all its cards has."""
-    kinds = _efa_kinds(cards)
-    return 1 + sum(kind != "interface" for kind in kinds[1:])
-
-
-def _efa_kinds(cards: Sequence[Sequence[str]]) -> list[str]:
-    """The kind of interface on each card: EFA wherever it can be, with addresses on the first only."""
-    found = []
-    for index, takes in enumerate(cards):
-        wanted = ("efa",) if index == 0 else ("efa-only", "efa")
-        found.append(next((kind for kind in wanted if kind in takes), "interface"))
-    return found
+    return layout
 
 
 def _placement(order: Order) -> dict[str, str]:

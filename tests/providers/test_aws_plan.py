@@ -23,6 +23,8 @@ MACHINES = [
     Machine("p5.48xlarge", 192, 2048, "h100", 8, 80, True, cards=GPU_CARDS * 8, efa=32),
     Machine("p5.4xlarge", 16, 256, "h100", 1, 80, True, cards=GPU_CARDS[:1], efa=1),
     Machine("p5en.48xlarge", 192, 2048, "h200", 8, 141, True, cards=GPU_CARDS * 4, efa=16),
+    # Its cards are not known: botocore before 1.43.90 drops what EC2 tells of them.
+    Machine("p6-b200.48xlarge", 192, 2048, "b200", 8, 180, True, cards=(), efa=8),
     Machine("p4d.24xlarge", 96, 1152, "a100", 8, 40, True, cards=GPU_CARDS, efa=4),
     Machine("p4de.24xlarge", 96, 1152, "a100", 8, 80, True, cards=GPU_CARDS, efa=4),
     Machine("p3.16xlarge", 64, 488, "v100", 8, 16, True),
@@ -42,6 +44,7 @@ PRICES = {
     "p5.48xlarge": 55.04,
     "p5.4xlarge": 6.88,
     "p5en.48xlarge": 63.3,
+    "p6-b200.48xlarge": 113.93,
     "p4d.24xlarge": 21.96,
     "p4de.24xlarge": 27.45,
     "p3.16xlarge": 24.48,
@@ -270,7 +273,7 @@ def test_only_the_zones_of_the_settings_are_used_in_their_order() -> None:
 
 
 def test_efa_wants_a_private_subnet_and_makes_a_placement_group() -> None:
-    with pytest.raises(ConfigError, match=r"32 network interfaces.*public_ip = false"):
+    with pytest.raises(ConfigError, match=r"33 network interfaces.*public_ip = false"):
         plan(gpu="h100:8", internode_interconnect="EFA")
     found = plan(AwsSettings(public_ip=False), gpu="h100:8", internode_interconnect="EFA")
     assert len(found.options["cards"]) == 32
@@ -281,6 +284,11 @@ def test_efa_wants_a_private_subnet_and_makes_a_placement_group() -> None:
     plain = plan(gpu="h100:8")
     assert plain.options["cards"] == []
     assert plain.options["placement_group"] is False
+
+
+def test_efa_is_never_left_out_without_a_word() -> None:
+    with pytest.raises(ConfigError, match=r"network cards of p6-b200.48xlarge.*install -U boto3"):
+        plan(gpu="b200:8", internode_interconnect="EFA")
 
 
 @pytest.mark.parametrize("name", ["InfiniBand", "RoCE"])

@@ -5,6 +5,7 @@ Write them anew with `WRITE_GOLDEN=1 pytest tests/providers/test_aws_requests.py
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import os
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from provider_adapters.aws import requests
+from provider_adapters.aws.kinds import Machine
 from provider_adapters.aws.requests import Order
 
 GOLDEN = Path(__file__).parent / "aws_golden"
@@ -38,8 +40,26 @@ PLAIN = Order(
     tags=TAGS,
     name="flowlite train",
 )
-P5 = (("interface", "efa", "efa-only"), *((("efa", "efa-only"),) * 31))
-P6_B300 = (("interface",), *((("efa-only", "efa"),) * 16))
+# Network interfaces of a machine where EFA is asked for: all of them, those for EFA alone, and the kind of the primary
+# one. By "Maximize network bandwidth on Amazon EC2 instances with multiple network cards" in the EC2 user guide.
+EFA_BY_TYPE = {
+    "p4d.24xlarge": (5, 4, "interface"),
+    "p4de.24xlarge": (5, 4, "interface"),
+    "p5.4xlarge": (1, 0, "efa"),
+    "p5.48xlarge": (33, 32, "interface"),
+    "p5e.48xlarge": (33, 32, "interface"),
+    "p5en.48xlarge": (17, 16, "interface"),
+    "p6-b200.48xlarge": (9, 8, "interface"),
+    # The first card takes no EFA.
+    "p6-b300.48xlarge": (17, 16, "interface"),
+    "g5.48xlarge": (1, 0, "efa"),
+    "g6.48xlarge": (1, 0, "efa"),
+    "g6e.24xlarge": (3, 2, "interface"),
+    "g6e.48xlarge": (5, 4, "interface"),
+    "c5n.18xlarge": (1, 0, "efa"),
+    "hpc7a.96xlarge": (3, 2, "interface"),
+    "c7i.large": (1, 0, "interface"),
+}
 ORDERS = {
     "on_demand": PLAIN,
     "spot": dataclasses.replace(PLAIN, market="spot", max_price=2.5),
@@ -117,21 +137,45 @@ def test_the_cap_is_never_rounded_up() -> None:
     assert requests.money(55.04) == "55.04"
 
 
-def test_many_cards_take_efa_without_a_public_address() -> None:
-    interfaces = requests.interfaces(dataclasses.replace(PLAIN, cards=P5))
-    assert len(interfaces) == requests.interface_count(P5) == 32
-    assert [each["DeviceIndex"] for each in interfaces] == [0] + [1] * 31
-    assert [each.get("NetworkCardIndex") for each in interfaces] == list(range(32))
-    assert interfaces[0]["InterfaceType"] == "efa"
-    assert {each["InterfaceType"] for each in interfaces[1:]} == {"efa-only"}
-    assert not any("AssociatePublicIpAddress" in each for each in interfaces)
+def told_by_ec2(name: str, *, by_an_old_botocore: bool) -> dict[str, Any]:
+    """An entry of DescribeInstanceTypes, as recorded from EC2 by moto; old versions of botocore drop a member of it."""
+    from moto.ec2.models.instance_types import INSTANCE_TYPES
+
+    told: dict[str, Any] = copy.deepcopy(INSTANCE_TYPES[name])
+    if by_an_old_botocore:
+        for card in told["NetworkInfo"]["NetworkCards"]:
+            del card["InterfaceTypes"]
+    return told
 
 
-def test_a_first_card_that_takes_no_efa_is_a_plain_one() -> None:
-    interfaces = requests.interfaces(dataclasses.replace(PLAIN, cards=P6_B300))
-    assert len(interfaces) == requests.interface_count(P6_B300) == 17
-    assert "InterfaceType" not in interfaces[0]
-    assert {each["InterfaceType"] for each in interfaces[1:]} == {"efa-only"}
+@pytest.mark.parametrize("by_an_old_botocore", [False, True])
+@pytest.mark.parametrize("name", EFA_BY_TYPE)
+def test_efa_by_type(name: str, by_an_old_botocore: bool) -> None:
+    told = told_by_ec2(name, by_an_old_botocore=by_an_old_botocore)
+    machine = Machine.from_api(told)
+    interfaces = requests.interfaces(dataclasses.replace(PLAIN, cards=machine.cards))
+    primary, *others = interfaces
+    kinds = [each.get("InterfaceType", "interface") for each in interfaces]
+    assert (len(kinds), kinds.count("efa-only"), kinds[0]) == EFA_BY_TYPE[name]
+    assert kinds.count("efa-only") + kinds.count("efa") == machine.efa
+
+    # EC2 takes no index beyond what a card has, and no two interfaces in one place.
+    slots = {
+        card["NetworkCardIndex"]: card["MaximumNetworkInterfaces"]
+        for card in told["NetworkInfo"]["NetworkCards"]
+    }
+    places = [(each.get("NetworkCardIndex", 0), each["DeviceIndex"]) for each in interfaces]
+    assert len(set(places)) == len(places)
+    assert all(device < slots[card] for card, device in places)
+    assert (primary.get("NetworkCardIndex", 0), primary["DeviceIndex"]) == (0, 0)
+    # With several interfaces EC2 gives no public address.
+    assert ("AssociatePublicIpAddress" in primary) == (not others)
+
+
+def test_cards_that_nobody_knows_are_not_guessed() -> None:
+    told = told_by_ec2("p5.48xlarge", by_an_old_botocore=True)
+    told["NetworkInfo"]["EfaInfo"]["MaximumEfaInterfaces"] = 7
+    assert Machine.from_api(told).cards == ()
 
 
 def test_one_card_with_efa_keeps_its_public_address() -> None:

@@ -251,6 +251,31 @@ def test_efa_interfaces_are_kept_card_by_card(box: CloudInABox, ec2: Any) -> Non
         launch(ec2, InstanceType="t3.micro", NetworkInterfaces=nics[:1])
 
 
+def test_efa_interfaces_are_where_their_cards_take_them(box: CloudInABox, ec2: Any) -> None:
+    subnet = ec2.describe_subnets()["Subnets"][0]["SubnetId"]
+
+    def nic(card: int, device: int, kind: str) -> dict[str, Any]:
+        return {
+            "NetworkCardIndex": card,
+            "DeviceIndex": device,
+            "InterfaceType": kind,
+            "SubnetId": subnet,
+        }
+
+    plain = nic(0, 0, "interface")
+    for_efa = [nic(0, 1, "efa-only"), nic(1, 0, "efa-only")]
+    (id,) = launch(ec2, InstanceType="p5.48xlarge", NetworkInterfaces=[plain, *for_efa])
+    kinds = [i["InterfaceType"] for i in show(ec2, id)["NetworkInterfaces"]]
+    assert kinds == ["interface", "efa-only", "efa-only"]
+    # Two interfaces fit on a card of p5.
+    with refused("InvalidParameterValue"):
+        launch(ec2, InstanceType="p5.48xlarge", NetworkInterfaces=[plain, nic(1, 2, "efa-only")])
+    with refused("InvalidParameterCombination"):
+        launch(ec2, InstanceType="p5.48xlarge", NetworkInterfaces=[plain, plain])
+    with refused("InvalidParameterCombination"):
+        launch(ec2, InstanceType="p5.48xlarge", NetworkInterfaces=[nic(0, 0, "efa-only")])
+
+
 def test_a_placement_group_is_kept_while_it_is_used(box: CloudInABox, ec2: Any) -> None:
     ec2.create_placement_group(GroupName="close", Strategy="cluster")
     with refused(r"InvalidPlacementGroup.Duplicate"):

@@ -60,16 +60,39 @@ def _check_efa(call: Any, nics: list[dict[str, Any]]) -> None:
         raise Refusal(
             "AttachmentLimitExceeded", f"{kind} supports {most} EFA interfaces, not {len(wanted)}."
         )
-    cards = {int(nic.get("NetworkCardIndex", 0)) for nic in nics}
-    if cards and max(cards) >= info.get("MaximumNetworkCards", 1):
-        raise Refusal(
-            "InvalidParameterValue", f"Network card index {max(cards)} is not supported on {kind}."
-        )
-    for nic in wanted:
-        if nic["InterfaceType"] == "efa-only" and int(nic.get("DeviceIndex", 0)) == 0:
+    cards = {int(card["NetworkCardIndex"]): card for card in info.get("NetworkCards", ())}
+    for nic in nics:
+        index, device = int(nic.get("NetworkCardIndex", 0)), int(nic.get("DeviceIndex", 0))
+        kind_of_nic = nic.get("InterfaceType", "interface")
+        if index not in cards and (index or cards):
+            raise Refusal(
+                "InvalidParameterValue", f"Network card index {index} is not supported on {kind}."
+            )
+        most = int(cards.get(index, {}).get("MaximumNetworkInterfaces", 2))
+        if device >= most:
+            raise Refusal(
+                "InvalidParameterValue",
+                f"The specified number '{device}' for the device index exceeds the maximum number of network "
+                f"interfaces supported by the network card at network card index {index}. The maximum devices for "
+                f"this network card is {most}.",
+            )
+        takes = cards.get(index, {}).get("InterfaceTypes", ("interface", *EFA))
+        if kind_of_nic not in takes:
+            raise Refusal(
+                "InvalidParameterCombination",
+                f"Network card {index} of {kind} does not support interfaces of type {kind_of_nic}.",
+            )
+        if kind_of_nic == "efa-only" and (index, device) == (0, 0):
             raise Refusal(
                 "InvalidParameterCombination", "The primary interface cannot be of type efa-only."
             )
+    if len({(nic.get("NetworkCardIndex", 0), nic.get("DeviceIndex", 0)) for nic in nics}) < len(
+        nics
+    ):
+        raise Refusal(
+            "InvalidParameterCombination",
+            "Each network interface must have a device index of its own on its network card.",
+        )
 
 
 def _check_group(call: Any) -> None:
