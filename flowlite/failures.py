@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flowlite import masking, symptoms
 from flowlite.errors import (
@@ -18,7 +18,9 @@ from flowlite.errors import (
 from flowlite.masking import Mask
 from flowlite.node import roster
 from flowlite.store import Event, TaskRecord
-from flowlite.supervise.paths import TaskPaths
+
+if TYPE_CHECKING:
+    from flowlite.outcomes import Outcomes
 
 # Kinds of failure that leave a result file with the exception in it.
 _WITH_FILE = frozenset({"exception", "load", "result"})
@@ -32,18 +34,19 @@ _LAST_LINES = 10
 _RANKS_IN_NOTE = 8
 
 
-def exception_of(record: TaskRecord, events: Iterable[Event], paths: TaskPaths) -> Exception | None:
+def exception_of(events: Iterable[Event], outcomes: Outcomes) -> Exception | None:
     """What `result()` raises for a final task, or None if it completed.
 
     The failure that came first is raised, with `failures` (all failed ranks, by rank) as an attribute.
     """
+    record = outcomes.record
     if record.state == "completed":
         return None
     title = f"task {record.name} ({record.id})"
     if record.state == "cancelled":
         return TaskCancelled(f"{title} was {record.reason or 'cancelled'}")
     events = list(events)
-    found = failures_of(record, events, paths)
+    found = failures_of(events, outcomes)
     if not found:
         return TaskFailed(
             f"{title} failed{_reason(record)}; all that happened: flow status {record.id}",
@@ -75,15 +78,13 @@ def advice_for(record: TaskRecord, events: Iterable[Event]) -> list[str]:
     return [f"{where}: {text}" for text in found]
 
 
-def failures_of(
-    record: TaskRecord, events: Iterable[Event], paths: TaskPaths
-) -> dict[int, Exception]:
+def failures_of(events: Iterable[Event], outcomes: Outcomes) -> dict[int, Exception]:
     """What each failed rank of the last attempt ended with, the one that failed first at the front.
 
     Ranks that ended because the gang was being stopped did not fail.
     """
-    bodies = failed_workers(record, events)
-    return {body["rank"]: _exception(record, body, paths) for body in bodies}
+    bodies = failed_workers(outcomes.record, events)
+    return {body["rank"]: _exception(body, outcomes) for body in bodies}
 
 
 def failed_workers(record: TaskRecord, events: Iterable[Event]) -> list[dict[str, Any]]:
@@ -138,25 +139,16 @@ def world_size(record: TaskRecord) -> int:
     return int(record.plan.get("num_instances", 1)) * workers_per_node(record)
 
 
-def _exception(record: TaskRecord, body: Mapping[str, Any], paths: TaskPaths) -> Exception:
+def _exception(body: Mapping[str, Any], outcomes: Outcomes) -> Exception:
+    record = outcomes.record
     failure = body.get("failure") or {}
     if failure.get("kind") not in _WITH_FILE:
         return TaskFailed(_message(record, body), task_id=record.id)
-    from flowlite.bundle.result import load_result
-
     rank = int(body["rank"])
     with suppress(ResultUnavailable):
-        outcome = load_result(
-            paths.result(record.attempt, rank),
-            allow_pickle=record.config.get("results") != "plain",
-            node=int(body.get("node", worker_node(record, rank))),
-            rank=rank,
-            task_name=record.name,
-            task_id=record.id,
-            attempt=record.attempt,
-        )
-        if isinstance(outcome.exception, Exception):
-            return _masked(outcome.exception, masking.of_file(paths.secrets))
+        error = outcomes.of(rank, int(body.get("node", worker_node(record, rank)))).exception
+        if isinstance(error, Exception):
+            return _masked(error, masking.of_file(outcomes.paths.secrets))
     return RemoteError(_message(record, body), type_name=str(failure.get("type", "")))
 
 

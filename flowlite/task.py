@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from flowlite.access import NodeAccess
     from flowlite.connect.base import Completed
+    from flowlite.outcomes import Outcomes
     from flowlite.session import Session
     from flowlite.store import Event, TaskRecord
 
@@ -262,7 +263,8 @@ class Task(Generic[R_co]):
 
         Args:
             timeout: Seconds to wait at most.
-            allow_pickle: False refuses results that are not plain data.
+            allow_pickle: False loads no pickle at all: results that are not plain data are refused, and a worker's
+                exception is raised as `RemoteError`.
 
         Raises:
             TaskFailed: It failed. Where a worker raised an exception, that is raised instead, as its own type.
@@ -270,37 +272,36 @@ class Task(Generic[R_co]):
             TaskTimeout: Not final in time; the task goes on.
             ResultUnavailable: There is no result that can be read.
         """
-        self._wait_and_raise(timeout)
-        return cast("R_co", self._value(0, allow_pickle))
+        return cast("R_co", self._values(timeout, allow_pickle, (0,))[0])
 
     def results(self, timeout: float | None = None, *, allow_pickle: bool = True) -> list[R_co]:
         """As `result`, of all ranks, by rank."""
         from flowlite.failures import world_size
 
-        self._wait_and_raise(timeout)
-        size = world_size(self._latest)
-        return [cast("R_co", self._value(rank, allow_pickle)) for rank in range(size)]
+        ranks = range(world_size(self._latest))
+        return [cast("R_co", value) for value in self._values(timeout, allow_pickle, ranks)]
 
     def result_of(
         self, rank: int, timeout: float | None = None, *, allow_pickle: bool = True
     ) -> R_co:
         """As `result`, of one rank."""
         self._check_place(None, rank)
-        self._wait_and_raise(timeout)
-        return cast("R_co", self._value(rank, allow_pickle))
+        return cast("R_co", self._values(timeout, allow_pickle, (rank,))[0])
 
-    def exception(self, timeout: float | None = None) -> Exception | None:
+    def exception(
+        self, timeout: float | None = None, *, allow_pickle: bool = True
+    ) -> Exception | None:
         """Waits for the end and gives what `result()` would raise, or None if the task completed."""
         from flowlite.failures import exception_of
 
         self.wait(timeout)
-        return exception_of(self._latest, self.events(), self._session.paths(self.id))
+        return exception_of(self.events(), self._outcomes(allow_pickle))
 
-    def failures(self) -> dict[int, Exception]:
+    def failures(self, *, allow_pickle: bool = True) -> dict[int, Exception]:
         """What each rank that failed ended with, the first failure at the front. Does not wait."""
         from flowlite.failures import failures_of
 
-        return failures_of(self.record, self.events(), self._session.paths(self.id))
+        return failures_of(self.events(), self._outcomes(allow_pickle))
 
     # Acting on it
 
@@ -345,27 +346,25 @@ class Task(Generic[R_co]):
         record = self.record
         return record.reason if record.state == "failed" else ""
 
-    def _wait_and_raise(self, timeout: float | None) -> None:
-        error = self.exception(timeout)
+    def _outcomes(self, allow_pickle: bool) -> Outcomes:
+        from flowlite.outcomes import Outcomes
+
+        return Outcomes(self.record, self._session.paths(self.id), allow_pickle)
+
+    def _values(
+        self, timeout: float | None, allow_pickle: bool, ranks: Sequence[int]
+    ) -> list[Any]:
+        """What ranks returned, once the task has completed; raises what it failed with."""
+        from flowlite.failures import exception_of
+
+        self.wait(timeout)
+        outcomes = self._outcomes(allow_pickle)
+        error = exception_of(self.events(), outcomes)
         if error is not None:
             raise error
-
-    def _value(self, rank: int, allow_pickle: bool) -> Any:
-        from flowlite.bundle.result import load_result
-        from flowlite.failures import worker_node
-
-        record = self._latest
-        if record.call.get("kind") != "function":
-            return None
-        return load_result(
-            self._session.paths(self.id).result(record.attempt, rank),
-            allow_pickle=allow_pickle and record.config.get("results") != "plain",
-            node=worker_node(record, rank),
-            rank=rank,
-            task_name=record.name,
-            task_id=record.id,
-            attempt=record.attempt,
-        ).unwrap()
+        if outcomes.record.call.get("kind") != "function":
+            return [None] * len(ranks)
+        return [outcomes.of(rank).unwrap() for rank in ranks]
 
     def _check_place(self, node: int | None, rank: int | None) -> None:
         from flowlite.failures import world_size

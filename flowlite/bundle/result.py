@@ -36,7 +36,7 @@ class Outcome:
 def load_result(
     path: Path,
     *,
-    allow_pickle: bool = True,
+    allow_pickle: bool,
     node: int,
     rank: int,
     task_name: str,
@@ -48,7 +48,7 @@ def load_result(
     Args:
         path: The file.
         allow_pickle: Without it a pickled value is refused, and exceptions come as `RemoteError`: nothing
-            in the file can run code.
+            in the file can run code. It has no default, so that whoever reads a file decides.
         node: For messages, as the others.
         rank: Global rank.
         task_name: Name of the task.

@@ -110,7 +110,7 @@ def write_exception(
     return {"kind": kind, "type": header["type"], "message": summary.message}
 
 
-def read_outcome(path: str | os.PathLike[str], *, allow_pickle: bool = True) -> OutcomeFile:
+def read_outcome(path: str | os.PathLike[str], *, allow_pickle: bool) -> OutcomeFile:
     """Read a result file; the hash it carries is checked before anything is loaded. Raises `OutcomeError`."""
     try:
         envelope = open_envelope(path)

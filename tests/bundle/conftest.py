@@ -86,7 +86,9 @@ class Node:
         assert done.returncode == 0, done.stderr
         *printed, failure = done.stdout.splitlines()
         self.printed, self.failure = "\n".join(printed), json.loads(failure)
-        return load_result(result, node=1, rank=3, task_name="t", task_id="task-1", attempt=1)
+        return load_result(
+            result, allow_pickle=True, node=1, rank=3, task_name="t", task_id="task-1", attempt=1
+        )
 
 
 @pytest.fixture

@@ -556,7 +556,7 @@ elif what == "load call":
     found = call.load_call(read_bundle(directory).call_config(str(directory))).args[0]
     found += 1
 else:
-    found = outcome.read_outcome(directory / "r").value
+    found = outcome.read_outcome(directory / "r", allow_pickle=True).value
     found += 1
 print(peak() - before)
 """

@@ -15,9 +15,15 @@ from flowlite.node import outcome
 from flowlite.node.call import LoadError
 
 
-def read(path: Path, **options: Any) -> Outcome:
+def read(path: Path, *, allow_pickle: bool = True) -> Outcome:
     return load_result(
-        path, node=1, rank=3, task_name="digits", task_id="task-1", attempt=2, **options
+        path,
+        allow_pickle=allow_pickle,
+        node=1,
+        rank=3,
+        task_name="digits",
+        task_id="task-1",
+        attempt=2,
     )
 
 

@@ -48,7 +48,7 @@ def results(gang: RealGang) -> list[Any]:
     for each in gang.workers():
         path = gang.home / f"came.{each['rank']}"
         path.write_bytes(gang.streams[f"{each['rank']}.result"])
-        values.append(read_outcome(path).value)
+        values.append(read_outcome(path, allow_pickle=True).value)
     return values
 
 
@@ -213,7 +213,7 @@ class TestFailures:
             assert ended["time"] - failed_at < 2
             path = home / "came"
             path.write_bytes(gang.streams["3.result"])
-            assert isinstance(read_outcome(path).exception, ValueError)
+            assert isinstance(read_outcome(path, allow_pickle=True).exception, ValueError)
             gang.assert_nothing_left()
 
     def test_workers_that_ignore_sigterm_and_leave_grandchildren(self, home: Path) -> None:

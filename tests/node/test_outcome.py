@@ -115,7 +115,7 @@ NASTY: dict[str, BaseException] = {
 
 def written(path: Path, error: BaseException, **options: Any) -> outcome.OutcomeFile:
     outcome.write_exception(path, error, node=1, rank=3, **options)
-    return outcome.read_outcome(path)
+    return outcome.read_outcome(path, allow_pickle=True)
 
 
 @pytest.mark.parametrize("name", NASTY)
@@ -218,7 +218,7 @@ def test_the_failure_that_goes_with_the_event(tmp_path: Path) -> None:
         tmp_path / "r", outcome.ResultError("rank 3 ..."), kind="result"
     )
     assert failure == {"kind": "result", "type": "ResultError", "message": "rank 3 ..."}
-    assert outcome.read_outcome(tmp_path / "r").exception is None
+    assert outcome.read_outcome(tmp_path / "r", allow_pickle=True).exception is None
 
 
 class Custom:
@@ -238,7 +238,7 @@ class Custom:
 )
 def test_values_come_back(value: Any, tmp_path: Path) -> None:
     outcome.write_value(tmp_path / "r", value)
-    found = outcome.read_outcome(tmp_path / "r").value
+    found = outcome.read_outcome(tmp_path / "r", allow_pickle=True).value
     assert found == value
     assert type(found) is type(value)
 
@@ -302,14 +302,14 @@ def test_every_damaged_byte_is_noticed_before_anything_is_loaded(tmp_path: Path)
     for at in range(len(whole)):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
         with pytest.raises(outcome.OutcomeError):
-            outcome.read_outcome(path)
+            outcome.read_outcome(path, allow_pickle=True)
     for length in range(0, len(whole), 7):
         path.write_bytes(whole[:length])
         with pytest.raises(outcome.OutcomeError):
-            outcome.read_outcome(path)
+            outcome.read_outcome(path, allow_pickle=True)
     assert not trace.exists()
     with pytest.raises(outcome.OutcomeError, match="No such file"):
-        outcome.read_outcome(tmp_path / "missing")
+        outcome.read_outcome(tmp_path / "missing", allow_pickle=True)
 
 
 def test_another_python_is_refused_before_unpickling(
@@ -322,10 +322,10 @@ def test_another_python_is_refused_before_unpickling(
     outcome.write_value(tmp_path / "p", {"a": 1})
     monkeypatch.undo()
     with pytest.raises(outcome.OutcomeError, match=r"Python 3\.99"):
-        outcome.read_outcome(tmp_path / "r")
-    assert outcome.read_outcome(tmp_path / "e").exception is None
-    assert outcome.read_outcome(tmp_path / "e").message == "text"
-    assert outcome.read_outcome(tmp_path / "p").value == {"a": 1}
+        outcome.read_outcome(tmp_path / "r", allow_pickle=True)
+    assert outcome.read_outcome(tmp_path / "e", allow_pickle=True).exception is None
+    assert outcome.read_outcome(tmp_path / "e", allow_pickle=True).message == "text"
+    assert outcome.read_outcome(tmp_path / "p", allow_pickle=True).value == {"a": 1}
     assert not trace.exists()
 
 

@@ -52,7 +52,7 @@ class Ran:
 
     @property
     def outcome(self) -> OutcomeFile:
-        return read_outcome(self._result)
+        return read_outcome(self._result, allow_pickle=True)
 
     @property
     def value(self) -> Any:
