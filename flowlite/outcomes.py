@@ -25,7 +25,8 @@ class Outcomes:
         record: The task.
         paths: Where its files lie.
         allow_pickle: Whether a pickle may be loaded. False makes it impossible that anything in a file runs code here:
-            a pickled value is refused, and an exception comes as `RemoteError`. A task with `results="plain"` allows none.
+            a pickled value is refused, and an exception comes as `RemoteError`. A task with `results="plain"` allows no
+            pickle in any case.
     """
 
     record: TaskRecord

@@ -351,9 +351,7 @@ class Task(Generic[R_co]):
 
         return Outcomes(self.record, self._session.paths(self.id), allow_pickle)
 
-    def _values(
-        self, timeout: float | None, allow_pickle: bool, ranks: Sequence[int]
-    ) -> list[Any]:
+    def _values(self, timeout: float | None, allow_pickle: bool, ranks: Sequence[int]) -> list[Any]:
         """What ranks returned, once the task has completed; raises what it failed with."""
         from flowlite.failures import exception_of
 

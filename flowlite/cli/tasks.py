@@ -125,7 +125,11 @@ def result(
     task: Name,
     rank: Annotated[int, typer.Option("--rank", help="Of this global rank.")] = 0,
     pickle: Annotated[
-        bool, typer.Option("--pickle/--no-pickle", help="Load no pickle: neither a result that is not plain data nor an exception.")
+        bool,
+        typer.Option(
+            "--pickle/--no-pickle",
+            help="Load no pickle: neither a result that is not plain data nor an exception.",
+        ),
     ] = True,
     timeout: Annotated[
         float | None, typer.Option("--timeout", help="Seconds to wait for the end of the task.")

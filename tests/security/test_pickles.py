@@ -215,7 +215,7 @@ def test_no_command_loads_a_pickle_that_was_refused(
 @pytest.mark.usefixtures("flow_home")
 def test_a_refused_exception_comes_with_its_text_and_traceback(tmp_path: Path) -> None:
     made = _task(FILES["pickle"], _itself(Poison(tmp_path / "ran")))
-    with pytest.raises(RemoteError, match="evil.Error: it broke") as caught:
+    with pytest.raises(RemoteError, match=r"evil\.Error: it broke") as caught:
         made.task.result(allow_pickle=False)
     assert caught.value.type_name == "evil.Error"
     assert "Traceback of the node" in caught.value.remote_traceback
@@ -276,7 +276,12 @@ def test_one_place_alone_opens_results_and_it_asks_for_the_permission() -> None:
         if "testing" not in path.parts and _names(path) & {"load_result", "read_outcome"}
     ]
     # The worker reads the traceback that it has just written, and loads nothing.
-    assert sorted(callers) == ["bundle/result.py", "node/outcome.py", "node/worker.py", "outcomes.py"]
+    assert sorted(callers) == [
+        "bundle/result.py",
+        "node/outcome.py",
+        "node/worker.py",
+        "outcomes.py",
+    ]
 
 
 def _names(path: Path) -> set[str]:
