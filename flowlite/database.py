@@ -6,9 +6,11 @@ waiting), durable before it returns (`synchronous=FULL`), in WAL mode so that re
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +18,7 @@ from pathlib import Path
 from flowlite.errors import StoreError
 
 BUSY_TIMEOUT_SECONDS = 30.0
+_LOCK_PAUSE = 0.02
 
 # Each entry brings a database from version i to i + 1, in one transaction. Never change an entry that was released.
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
@@ -86,26 +89,38 @@ class Database:
             return int(db.execute("PRAGMA data_version").fetchone()[0])
 
     def _prepare(self) -> None:
+        self._db.execute("PRAGMA synchronous = FULL")
+        self._db.execute("PRAGMA foreign_keys = ON")
+        if self._is_prepared():
+            return
+        # SQLite answers SQLITE_BUSY at once, without its busy handler, to one of two connections that both switch a
+        # database to WAL. So whoever has to change the file as a whole does it alone.
+        with alone_with(self.path):
+            if not self._is_prepared():
+                self._use_wal()
+                self._migrate()
+
+    def _is_prepared(self) -> bool:
+        """Whether the file has the schema of this version, in WAL mode. Raises StoreError for a newer schema."""
+        found = int(self._db.execute("PRAGMA user_version").fetchone()[0])
+        if found > SCHEMA_VERSION:
+            raise StoreError(
+                f"{self.path} was written by a newer flowlite (schema {found}, this one knows {SCHEMA_VERSION}); "
+                "upgrade flowlite, or set FLOW_HOME to another directory"
+            )
+        mode = self._db.execute("PRAGMA journal_mode").fetchone()[0]
+        return found == SCHEMA_VERSION and mode == "wal"
+
+    def _use_wal(self) -> None:
         mode = self._db.execute("PRAGMA journal_mode = WAL").fetchone()[0]
         if mode != "wal":
             raise StoreError(
                 f"{self.path}: SQLite cannot use a write-ahead log here (journal mode {mode!r}), as on network "
                 "file systems; set FLOW_HOME to a directory on a local disk"
             )
-        self._db.execute("PRAGMA synchronous = FULL")
-        self._db.execute("PRAGMA foreign_keys = ON")
-        found = self._db.execute("PRAGMA user_version").fetchone()[0]
-        if found > SCHEMA_VERSION:
-            raise StoreError(
-                f"{self.path} was written by a newer flowlite (schema {found}, this one knows {SCHEMA_VERSION}); "
-                "upgrade flowlite, or set FLOW_HOME to another directory"
-            )
-        if found < SCHEMA_VERSION:
-            self._migrate()
 
     def _migrate(self) -> None:
         with self.write() as db:
-            # Read again under the write lock: another process may have migrated meanwhile.
             found = db.execute("PRAGMA user_version").fetchone()[0]
             for statements in MIGRATIONS[found:]:
                 for statement in statements:
@@ -154,6 +169,39 @@ class Database:
         else:
             fix = "set FLOW_HOME to another directory to start afresh"
         return StoreError(f"{self.path}: {text}: {fix}")
+
+
+@contextmanager
+def alone_with(path: Path) -> Iterator[None]:
+    """Holds the lock file beside a database: for what changes the file as a whole.
+
+    Raises:
+        StoreError: Another process has held it for too long, or the directory cannot be written.
+    """
+    lock = path.with_name(f"{path.name}.lock")
+    try:
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StoreError(f"{lock}: {error.strerror}: make the directory writable") from error
+    try:
+        deadline = time.monotonic() + BUSY_TIMEOUT_SECONDS
+        while not _locked(descriptor):
+            if time.monotonic() > deadline:
+                raise StoreError(
+                    f"{lock}: another process has held it for over {BUSY_TIMEOUT_SECONDS:.0f} s; try again"
+                )
+            time.sleep(_LOCK_PAUSE)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _secure(path: Path) -> None:

@@ -335,6 +335,42 @@ def test_32_processes_write_at_once_and_nothing_is_lost(tmp_path: Path) -> None:
         ]
 
 
+_OPEN_NEW = """
+import os, sys, time
+from pathlib import Path
+from flowlite.store import Store, TaskRecord
+directory, rounds, processes = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+failed = 0
+for number in range(rounds):
+    path = directory / f"{number}.db"
+    begin = time.monotonic() + 0.1
+    children = []
+    for mine in range(processes):
+        pid = os.fork()
+        if pid:
+            children.append(pid)
+            continue
+        try:
+            time.sleep(max(0.0, begin - time.monotonic()))
+            store = Store(path)
+            store.create_task(TaskRecord(f"t{mine}", "n", "f", "local", {}, {}, {}, time.time()))
+            store.close()
+            os._exit(0)
+        except BaseException as error:
+            print(f"{number}, {mine}: {type(error).__name__}: {error}", flush=True)
+            os._exit(1)
+    failed += sum(os.waitpid(pid, 0)[1] != 0 for pid in children)
+    assert failed or len(Store(path).list_tasks()) == processes
+sys.exit(failed != 0)
+"""
+
+
+def test_many_processes_open_a_new_store_at_once(tmp_path: Path) -> None:
+    opening = run_python(_OPEN_NEW, str(tmp_path), "24", "12")
+    said, _ = opening.communicate(timeout=100)
+    assert opening.returncode == 0, said
+
+
 _HOLD = """
 import sqlite3, sys, time
 db = sqlite3.connect(sys.argv[1], isolation_level=None)
