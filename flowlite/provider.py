@@ -186,7 +186,7 @@ class NodeSettings(_Json):
         python_spec: The Python environment the node makes for the workers; None takes `python` as it is.
         container: The image the workers run in, and with what it is started; None for none.
         lease: {"file", "seconds"}: the machine ends itself if the agent does not renew this file; None for none.
-        preemption: {"kind"}: how the node is told that it will be taken away; None where it never is.
+        preemption: {"kind"}: how the node learns that it is taken away (preemption.py); None where it never is.
     """
 
     home: str

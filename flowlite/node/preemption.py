@@ -4,6 +4,8 @@
                            recommendation to move elsewhere, which may come earlier or never
     {"kind": "mithril"}    the file /opt/mithril/MITHRIL_SIGNAL.yml, five minutes before
     {"kind": "slurm", "file"}    what the node's anchor writes when Slurm sends it a signal (anchor_notice.py)
+    {"kind": "known", "after", "notice", "reason"}    known beforehand: so many seconds from the start of the agent, and
+                           how many are left then
     {"kind": "rehearsal", "after": n}    nobody takes anything away, but notice comes so many seconds after GO
 
 `endpoint`, `file` and `every` in the same dictionary name other places and another pace. Nothing here waits for long,
@@ -76,6 +78,10 @@ async def watch(
         source = _Mithril(str(how.get("file") or SIGNAL_FILE))
     elif how.get("kind") == "slurm":
         source = _Slurm(str(how["file"]))
+    elif how.get("kind") == "known":
+        await asyncio.sleep(float(how["after"]))
+        notice(Notice(str(how["reason"]), float(how["notice"])))
+        return
     elif how.get("kind") == "rehearsal":
         await running.wait()
         await asyncio.sleep(float(how["after"]))

@@ -16,13 +16,13 @@ from flowlite.node.config import write_atomically
 from provider_adapters.aws.errors import explained
 from provider_adapters.aws.kinds import Machine, Wanted
 from provider_adapters.aws.session import Clients
-from provider_adapters.aws.settings import AwsSettings
+from provider_adapters.aws.settings import AwsSettings, currency
 
 DAY = 86400.0
 _TYPES_SECONDS, _OFFERED_SECONDS, _PRICE_SECONDS, _SPOT_SECONDS = 7 * DAY, DAY, DAY, 300.0
 _GPU_FAMILIES = ("p*", "g*")
 _CPU_FAMILIES = ("c*", "m*", "r*")
-# The price list is served in few regions; it covers all.
+# The price list of a partition is served in few of its regions and covers all of them. GovCloud has none.
 _PRICING = {"aws": "us-east-1", "aws-cn": "cn-northwest-1"}
 
 
@@ -140,16 +140,20 @@ class Catalog:
         }
         filters = [{"Type": "TERM_MATCH", "Field": k, "Value": v} for k, v in fields.items()]
         filters.append({"Type": "ANY_OF", "Field": "instanceType", "Value": ",".join(types)})
-        partition = "aws-cn" if self.region.startswith("cn-") else "aws"
+        pricing = _PRICING.get(self._clients.partition(self.region))
+        if pricing is None:
+            return {}
         told = self._pages(
             "pricing",
             "get_products",
             "PriceList",
-            region=_PRICING[partition],
+            region=pricing,
             ServiceCode="AmazonEC2",
             Filters=filters,
         )
-        return _prices_of(told)
+        rate = self._settings.per_dollar(self.region)
+        listed = _prices_of(told, currency(self.region))
+        return {name: price / rate for name, price in listed.items()}
 
     def _ask_spot(self, types: Sequence[str]) -> dict[str, dict[str, float]]:
         told = self._pages(
@@ -161,10 +165,11 @@ class Catalog:
             # Without an end, the price of now for each zone is told.
             StartTime=time.time(),
         )
+        rate = self._settings.per_dollar(self.region)
         found: dict[str, dict[str, float]] = {}
         for each in told:
             zones = found.setdefault(each["InstanceType"], {})
-            zones.setdefault(each["AvailabilityZone"], float(each["SpotPrice"]))
+            zones.setdefault(each["AvailabilityZone"], float(each["SpotPrice"]) / rate)
         return found
 
     def _pages(
@@ -185,14 +190,16 @@ def price_problem(name: str, region: str) -> ProviderError:
     )
 
 
-def _prices_of(products: Iterable[str | Mapping[str, Any]]) -> dict[str, float]:
+def _prices_of(
+    products: Iterable[str | Mapping[str, Any]], currency: str = "USD"
+) -> dict[str, float]:
     found: dict[str, float] = {}
     for product in products:
         told = json.loads(product) if isinstance(product, str) else product
         name = str(told["product"]["attributes"]["instanceType"])
         for term in told.get("terms", {}).get("OnDemand", {}).values():
             for dimension in term["priceDimensions"].values():
-                price = float(dimension["pricePerUnit"].get("USD") or 0.0)
+                price = float(dimension["pricePerUnit"].get(currency) or 0.0)
                 if price > 0 and str(dimension.get("unit", "Hrs")).startswith("Hr"):
                     found[name] = max(price, found.get(name, 0.0))
     return found

@@ -8,7 +8,7 @@ from typing import Any
 
 from flowlite.errors import CapacityUnavailable, ProviderError
 from flowlite.provider import Instance, LaunchIntent, Plan
-from provider_adapters.aws import capacity, instances, network, quotas, requests
+from provider_adapters.aws import capacity, instances, network, quotas, requests, reservations
 from provider_adapters.aws.booting import Booting
 from provider_adapters.aws.capacity import Site
 from provider_adapters.aws.context import DEADLINE, PRICE, TASK, TOKEN, Context, region_of
@@ -126,7 +126,9 @@ class Launching:
     # Making
 
     def _make(self, launch: Launch) -> None:
-        """Asks zone by zone until one has room. Raises CapacityUnavailable, ProviderError."""
+        """Asks zone by zone until one has room. Raises CapacityUnavailable, ProviderError, ConfigError."""
+        block = self._context.settings.capacity_block
+        reservations.check_open(block, self._options.get("reservation_ends"), time.time())
         if not launch.notes.get("quota"):
             self._check_quota()
             self._ledger.note(launch.token, quota=True)
@@ -216,12 +218,17 @@ class Launching:
             cards=tuple(tuple(card) for card in options.get("cards", ())),
             public_ip=settings.public_ip,
             market="capacity-block" if settings.capacity_block else market,
-            max_price=self._plan.price_cap if self._plan.spot else None,
+            max_price=self._highest_bid(site.region) if self._plan.spot else None,
             placement_group=placement_group,
             reservation=settings.capacity_block or settings.capacity_reservation,
             instance_profile=settings.instance_profile,
             name=f"flowlite {options.get('name') or launch.task}",
         )
+
+    def _highest_bid(self, region: str) -> float | None:
+        """The highest price on spot in the currency of the region; None for no limit of ours."""
+        cap = self._plan.price_cap
+        return None if cap is None else cap * self._context.settings.per_dollar(region)
 
     def _ensure_groups(
         self, launch: Launch, site: Site

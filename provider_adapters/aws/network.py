@@ -6,11 +6,11 @@ import ipaddress
 import socket
 import urllib.parse
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from flowlite.errors import ConfigError, ProviderError
+from flowlite.errors import ConfigError, PermissionRefused, ProviderError
 from provider_adapters.aws import requests
 from provider_adapters.aws.errors import code_of, explained
 from provider_adapters.aws.session import Clients
@@ -20,6 +20,7 @@ CHECK_IP = "https://checkip.amazonaws.com"
 _SECONDS = 5.0
 # Never reached: a datagram socket that is connected sends nothing.
 _FAR_AWAY = ("198.51.100.1", 9)
+_EVERYWHERE = "0.0.0.0/0"
 
 
 def group_name(task: str) -> str:
@@ -31,7 +32,14 @@ def group_name(task: str) -> str:
 
 
 def ask_subnets(clients: Clients, settings: AwsSettings, region: str) -> list[dict[str, str]]:
-    """{"subnet", "zone", "vpc", "cidr"} of the subnets that nodes may be in, one for each zone. Raises ConfigError."""
+    """{"subnet", "zone", "vpc", "cidr", "out"} of the subnets that nodes may be in, one for each zone.
+
+    "out" is where the default route leads: "internet" (an internet gateway, so public addresses work), "elsewhere" (a
+    NAT gateway, a transit gateway, …), "nowhere", or "" if EC2 does not let us see it.
+
+    Raises:
+        ConfigError: There are none.
+    """
     ec2 = clients("ec2", region)
     with explained("ec2:DescribeSubnets", region):
         if settings.subnet:
@@ -52,6 +60,7 @@ def ask_subnets(clients: Clients, settings: AwsSettings, region: str) -> list[di
             f"{what}; set [aws] subnet to subnets of {region}, or make a default VPC: aws ec2 create-default-vpc "
             f"--region {region}"
         )
+    routes = _routes_out(clients, region, {str(each["VpcId"]) for each in told})
     found: dict[str, dict[str, str]] = {}
     for each in sorted(told, key=lambda each: -int(each.get("AvailableIpAddressCount", 0))):
         zone = str(each["AvailabilityZone"])
@@ -62,20 +71,34 @@ def ask_subnets(clients: Clients, settings: AwsSettings, region: str) -> list[di
                 "zone": zone,
                 "vpc": str(each["VpcId"]),
                 "cidr": str(each.get("CidrBlock", "")),
+                "out": routes.get(str(each["SubnetId"]), routes.get(str(each["VpcId"]), "")),
             },
         )
     return [found[zone] for zone in sorted(found)]
 
 
-def zone_of_reservation(clients: Clients, region: str, name: str) -> str:
-    """The zone of a capacity reservation or block. Raises ProviderError, ConfigError."""
-    with explained("ec2:DescribeCapacityReservations", region):
-        told = clients("ec2", region).describe_capacity_reservations(CapacityReservationIds=[name])[
-            "CapacityReservations"
-        ]
-    if not told:
-        raise ConfigError(f"there is no capacity reservation {name} in {region}; correct [aws]")
-    return str(told[0]["AvailabilityZone"])
+def _routes_out(clients: Clients, region: str, vpcs: Collection[str]) -> dict[str, str]:
+    """Where the default route leads, by subnet, and by VPC for the subnets without a route table of their own."""
+    found: dict[str, str] = {}
+    # Who may not look at routes may launch all the same.
+    with suppress(PermissionRefused), explained("ec2:DescribeRouteTables", region):
+        asked = {"Filters": [{"Name": "vpc-id", "Values": sorted(vpcs)}]}
+        pages = clients("ec2", region).get_paginator("describe_route_tables").paginate(**asked)
+        for table in (each for page in pages for each in page["RouteTables"]):
+            out = _way_out(table.get("Routes", ()))
+            for association in table.get("Associations", ()):
+                if association.get("Main"):
+                    found[str(table["VpcId"])] = out
+                elif association.get("SubnetId"):
+                    found[str(association["SubnetId"])] = out
+    return found
+
+
+def _way_out(routes: Iterable[Mapping[str, Any]]) -> str:
+    for route in routes:
+        if route.get("DestinationCidrBlock") == _EVERYWHERE and route.get("State") != "blackhole":
+            return "internet" if str(route.get("GatewayId", "")).startswith("igw-") else "elsewhere"
+    return "nowhere"
 
 
 # Who may log in

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from flowlite import pythons
 from flowlite.errors import CapExceeded, ConfigError
 from flowlite.provider import Plan
-from provider_adapters.aws import market, network, requests
+from provider_adapters.aws import market, network, requests, reservations
 from provider_adapters.aws.catalog import Catalog, price_problem
 from provider_adapters.aws.images import find_image
 from provider_adapters.aws.kinds import Machine, Wanted, nearest
@@ -55,8 +56,10 @@ class Planner:
             # They are in one region.
             regions = regions[:1]
         tied = volumes.zones if volumes else ()
-        if reservation := self.settings.capacity_block or self.settings.capacity_reservation:
-            tied = (*tied, network.zone_of_reservation(self.clients, regions[0], reservation))
+        reserved = None
+        if name := self.settings.capacity_block or self.settings.capacity_reservation:
+            reserved = reservations.find(self.clients, regions[0], name, time.time())
+            tied = (*tied, reserved.zone)
             regions = regions[:1]
         only = self._only_zones(zone, tied)
         found = self._choose(config, wanted, spot, regions, only)
@@ -79,7 +82,12 @@ class Planner:
             price_cap=cap,
             max_run_seconds=config.max_run_seconds,
             max_cost=config.max_cost,
-            notes=(*(volumes.notes if volumes else ()), *self._notes(config, first, spot)),
+            notes=(
+                *(volumes.notes if volumes else ()),
+                *(reserved.notes() if reserved else ()),
+                *self._notes(config, first, spot),
+                *self._notes_on_ways_out(places),
+            ),
             options={
                 "places": places,
                 "vcpus": first.machine.vcpus,
@@ -90,6 +98,7 @@ class Planner:
                 "workdir": config.workdir,
                 "lease": lease_seconds(config.retries.longest_pause, self.settings.lease),
                 "name": config.name or "",
+                "reservation_ends": reserved.ends if reserved else None,
                 **pythons.plan_options(config),
                 "container": {"image": config.image} if config.image else None,
             },
@@ -99,6 +108,12 @@ class Planner:
 
     def regions(self, asked: str | None) -> tuple[list[str], str]:
         """The regions to launch in, and the one zone if a zone was asked for. Raises ConfigError."""
+        regions, zone = self._named_regions(asked)
+        for region in regions:
+            self.settings.per_dollar(region)
+        return regions, zone
+
+    def _named_regions(self, asked: str | None) -> tuple[list[str], str]:
         if asked:
             if found := ZONE.fullmatch(asked):
                 return [found[1] or found[2]], asked
@@ -135,11 +150,40 @@ class Planner:
         """The subnets of a region that nodes may be in."""
         asked = " ".join(self.settings.subnet) or "default"
         found: list[dict[str, str]] = self.catalog(region).remembered(
-            f"subnets {asked}",
+            f"subnets and ways out {asked}",
             _SUBNET_SECONDS,
             lambda: network.ask_subnets(self.clients, self.settings, region),
         )
+        return self._reachable(found, region)
+
+    def _reachable(self, subnets: list[dict[str, str]], region: str) -> list[dict[str, str]]:
+        """Those in which a machine with a public address can be reached by it. Raises ConfigError."""
+        if not self.settings.public_ip or self.settings.jump:
+            return subnets
+        found = [each for each in subnets if each.get("out", "") in ("", "internet")]
+        if not found:
+            names = ", ".join(each["subnet"] for each in subnets)
+            raise ConfigError(
+                f"no machine in {names} ({region}) can be reached: its route table leads to no internet gateway. "
+                "Add a route (aws ec2 create-route --destination-cidr-block 0.0.0.0/0 --gateway-id igw-…), set [aws] "
+                "subnet to a public subnet, or set public_ip = false and jump = a host in that network"
+            )
         return found
+
+    def _notes_on_ways_out(self, places: Sequence[dict[str, Any]]) -> list[str]:
+        used = {zone["subnet"] for place in places for zone in place["zones"]}
+        closed = [
+            each["subnet"]
+            for place in places
+            for each in self.subnets(place["region"])
+            if each["subnet"] in used and each.get("out") == "nowhere"
+        ]
+        if not closed:
+            return []
+        return [
+            f"{', '.join(closed)} has no way out to the internet: packages, images and data must come from within the "
+            "network"
+        ]
 
     def _place(self, choice: Choice) -> dict[str, Any]:
         """A region of the plan: its zones in the order in which they are tried, and its image."""
@@ -228,10 +272,6 @@ class Planner:
 
     def _notes(self, config: TaskConfig, choice: Choice, spot: bool) -> list[str]:
         notes = []
-        if self.settings.capacity_block:
-            notes.append(
-                "a capacity block is paid in advance; the hours of its machines cost nothing more"
-            )
         if spot and config.spot is None:
             notes.append(
                 "priority low means spot: the machines may be taken away with two minutes' notice"

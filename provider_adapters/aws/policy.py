@@ -16,6 +16,7 @@ READS = (
     "ec2:DescribeInstanceTypeOfferings",
     "ec2:DescribeSpotPriceHistory",
     "ec2:DescribeSubnets",
+    "ec2:DescribeRouteTables",
     "ec2:DescribeVpcs",
     "ec2:DescribeImages",
     "ec2:DescribeSecurityGroups",

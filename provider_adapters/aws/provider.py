@@ -6,6 +6,7 @@ import functools
 import importlib.util
 import os
 import socket
+import time
 import urllib.parse
 from collections.abc import Collection, Sequence
 from contextlib import suppress
@@ -138,7 +139,7 @@ class AwsProvider(Provider):
         return node_settings(
             plan,
             instance,
-            preemption="ec2" if plan.spot else None,
+            preemption=_preemption(plan),
             lease_seconds=float(plan.options.get("lease", self._context.settings.lease)),
             volumes=tuple(instance.data.get("mounts", ())),
         )
@@ -202,3 +203,15 @@ class AwsProvider(Provider):
         except PermissionRefused:
             return False
         return True
+
+
+def _preemption(plan: Plan) -> dict[str, Any] | None:
+    """How the nodes of a plan learn that their machines will be taken away; None where they never are."""
+    if plan.spot:
+        return {"kind": "ec2"}
+    ends = plan.options.get("reservation_ends")
+    if ends is None:
+        return None
+    from provider_adapters.aws import reservations
+
+    return reservations.notice(float(ends), time.time())

@@ -17,7 +17,8 @@ class Order:
 
     Attributes:
         cards: For each network card the kinds of interface it takes, where EFA is wanted; () for none.
-        max_price: On spot, US dollars per instance and hour at most; None for no limit of ours.
+        max_price: On spot, the highest price per instance and hour in the currency of the region; None for no limit of
+            ours.
         market: "on-demand", "spot" or "capacity-block".
         placement_group: Name of a cluster placement group, "".
         reservation: Id of a capacity reservation or block, "".

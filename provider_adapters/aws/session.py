@@ -56,6 +56,15 @@ class Clients:
         """Where a service is reached."""
         return str(self(service, region).meta.endpoint_url)
 
+    def partition(self, region: str) -> str:
+        """The partition of AWS that a region is in, such as "aws" or "aws-cn"; "aws" for one that botocore lacks."""
+        from botocore.exceptions import UnknownRegionError
+
+        try:
+            return str(self.session.get_partition_for_region(region))
+        except UnknownRegionError:
+            return "aws"
+
     def _make(self, service: str, region: str, once: bool) -> Any:
         from botocore.config import Config
         from botocore.exceptions import BotoCoreError

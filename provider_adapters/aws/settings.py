@@ -43,6 +43,7 @@ class AwsSettings:
         jump: A host on the way to the nodes, as in OpenSSH's ProxyJump.
         ssh_from: Networks that may log in; none for the address of this machine as AWS sees it.
         prices: US dollars per hour by instance type, over the list prices.
+        cny_per_usd: Yuan for a US dollar, for regions in China, whose prices are in yuan; None where it is not set.
         listing_lag: Seconds for which a new instance may be missing in a listing.
     """
 
@@ -66,6 +67,7 @@ class AwsSettings:
     jump: str = ""
     ssh_from: tuple[str, ...] = ()
     prices: Mapping[str, float] = field(default_factory=dict)
+    cny_per_usd: float | None = None
     listing_lag: float = 300.0
 
     @classmethod
@@ -85,6 +87,22 @@ class AwsSettings:
         if found.capacity_block and found.capacity_reservation:
             raise ConfigError("[aws] capacity_reservation and capacity_block exclude each other")
         return found
+
+    def per_dollar(self, region: str) -> float:
+        """Units of the currency of a region's prices for a US dollar. Raises ConfigError."""
+        if currency(region) == "USD":
+            return 1.0
+        if self.cny_per_usd is None:
+            raise ConfigError(
+                f"the prices of {region} are in yuan, and flowlite's caps and costs in US dollars: set [aws] "
+                "cny_per_usd, as in cny_per_usd = 7.1"
+            )
+        return self.cny_per_usd
+
+
+def currency(region: str) -> str:
+    """The currency of a region's prices, as price lists name it."""
+    return "CNY" if region.startswith("cn-") else "USD"
 
 
 def _text(what: str, pattern: str = r"[^\s]+") -> Callable[[object], str]:
@@ -150,6 +168,12 @@ def _prices(value: object) -> dict[str, float]:
     return {str(name): float(price) for name, price in value.items()}
 
 
+def _rate(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.01 < value < 1000:
+        raise ValueError("a rate of exchange, as in 7.1")
+    return float(value)
+
+
 _READ: dict[str, Callable[[object], Any]] = {
     "region": _texts("a region, as in 'us-east-1'", REGION.pattern),
     "zones": _texts("a zone, as in 'us-east-1a'", r"[a-z0-9-]+[a-z]"),
@@ -171,5 +195,6 @@ _READ: dict[str, Callable[[object], Any]] = {
     "jump": _text("a host, as in 'ubuntu@bastion.example.com'"),
     "ssh_from": _networks,
     "prices": _prices,
+    "cny_per_usd": _rate,
     "listing_lag": _seconds(0),
 }

@@ -97,7 +97,7 @@ class MithrilProvider(Provider):
         return node.node_settings(
             plan,
             instance,
-            preemption="mithril",
+            preemption={"kind": "mithril"},
             lease_seconds=node.lease_seconds(float(plan.options["retry_pause"]), lease),
             volumes=tuple(
                 on_node(each, instance.data.get("disks", {})) for each in plan.options["volumes"]

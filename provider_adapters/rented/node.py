@@ -17,7 +17,7 @@ def node_settings(
     plan: Plan,
     instance: Instance,
     *,
-    preemption: str | None = None,
+    preemption: dict[str, Any] | None = None,
     lease_seconds: float = LEASE_SECONDS,
     volumes: tuple[dict[str, Any], ...] = (),
     environment: Mapping[str, str] | None = None,
@@ -25,7 +25,7 @@ def node_settings(
     """From what first contact found (`Met.data`) and the plan's options: "python_spec", "container", "workdir".
 
     Args:
-        preemption: "ec2" or "mithril", where the machine may be taken away.
+        preemption: As `NodeSettings.preemption`.
         lease_seconds: How long the machine stays without an agent, once it had one.
         volumes: As `NodeSettings.volumes`.
         environment: Variables besides ours.
@@ -43,7 +43,7 @@ def node_settings(
         python_spec=wanted if container else pythons.for_node(wanted, _version(data)),
         container=container,
         lease={"file": LEASE_FILE, "seconds": lease_seconds},
-        preemption={"kind": preemption} if preemption else None,
+        preemption=preemption,
     )
 
 

@@ -118,6 +118,13 @@ def iso(unix: float) -> str:
     return datetime.datetime.fromtimestamp(unix, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def test_an_end_that_is_known_beforehand_is_told_in_time() -> None:
+    how = {"kind": "known", "after": 0.05, "notice": 120.0, "reason": "its capacity block ends"}
+    notices, warnings = watched(how)
+    assert notices == [Notice("its capacity block ends", 120.0)]
+    assert warnings == []
+
+
 class TestEc2:
     def how(self, metadata: Metadata) -> dict[str, Any]:
         return {"kind": "ec2", "endpoint": metadata.endpoint, "every": 0.02}

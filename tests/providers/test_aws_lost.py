@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -9,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from flowlite.errors import CapacityUnavailable, ProviderError
-from flowlite.provider import Instance, LaunchIntent
+from flowlite.errors import CapacityUnavailable, ConfigError, ProviderError
+from flowlite.provider import Instance, LaunchIntent, Plan
 from flowlite.testing.subject import ProviderUnderTest
 from provider_adapters.aws import AwsProvider, ending, session
 from tests.helpers import eventually
@@ -241,7 +242,7 @@ def test_a_placement_group_and_efa_are_made_and_removed(aws: Client) -> None:
     (sent,) = aws.calls("RunInstances")
     assert sent["Placement.GroupName"] == "flowlite-t1"
     kinds = [v for k, v in sent.items() if k.endswith("InterfaceType")]
-    assert kinds == ["efa", "efa-only", "efa-only", "efa-only"]
+    assert kinds == ["efa-only"] * 4
     aws.end()
     assert groups(aws.box) == []
 
@@ -254,6 +255,87 @@ def test_a_reservation_is_used_in_its_zone(aws: Client) -> None:
     (sent,) = aws.calls("RunInstances")
     assert name in sent.values()
     aws.end()
+
+
+@pytest.mark.parametrize("state", ["scheduled", "expired"])
+def test_a_block_that_is_not_active_is_refused(aws: Client, state: str) -> None:
+    name = aws.box.aws.reserve(TYPE, "us-east-1d", 2, block=True, state=state)
+    aws.settings(f'capacity_block = "{name}"')
+    with pytest.raises(ConfigError, match=rf"capacity block {name} is {state}"):
+        aws.intent()
+
+
+def test_a_run_in_a_block_ends_with_notice_before_the_block_does(aws: Client) -> None:
+    name = aws.box.aws.reserve(TYPE, "us-east-1d", 2, block=True, ends_in=3600.0)
+    aws.settings(f'capacity_block = "{name}"')
+    intent = aws.intent()
+    plan = Plan.from_json(intent.plan)
+    assert any("the capacity block ends at" in note for note in plan.notes)
+    found = aws.launch(intent)
+    (sent,) = aws.calls("RunInstances")
+    assert sent["InstanceMarketOptions.MarketType"] == "capacity-block"
+
+    how = AwsProvider().node_settings(plan, found[0]).preemption
+    assert how is not None
+    # Asked to stop 37 minutes before the end, gone 35 minutes before it.
+    assert 0 < how["after"] <= 3600.0 - 37 * 60
+    assert how["notice"] == 120.0
+    aws.end()
+
+
+def test_a_block_with_no_time_left_is_refused(aws: Client) -> None:
+    name = aws.box.aws.reserve(TYPE, "us-east-1d", 2, block=True, ends_in=3600.0)
+    aws.settings(f'capacity_block = "{name}"')
+    intent = aws.intent()
+    intent.plan["options"]["reservation_ends"] = time.time() + 36 * 60
+    with pytest.raises(ConfigError, match="EC2 ends its machines from 30 minutes before"):
+        AwsProvider().launch(intent)
+    assert aws.calls("RunInstances") == []
+    short = aws.box.aws.reserve(TYPE, "us-east-1d", 2, block=True, ends_in=1800.0)
+    aws.settings(f'capacity_block = "{short}"')
+    with pytest.raises(ConfigError, match="EC2 ends its machines from 30 minutes before"):
+        aws.intent()
+
+
+def test_subnets_without_a_way_out_are_refused_before_anything_is_paid(aws: Client) -> None:
+    import boto3
+
+    ec2 = boto3.client("ec2")
+    (table,) = ec2.describe_route_tables()["RouteTables"]
+    ec2.delete_route(RouteTableId=table["RouteTableId"], DestinationCidrBlock="0.0.0.0/0")
+    with pytest.raises(ConfigError, match="leads to no internet gateway"):
+        aws.intent()
+
+    # One subnet with a route table of its own: only its zone is left.
+    subnet = next(
+        each
+        for each in ec2.describe_subnets()["Subnets"]
+        if each["AvailabilityZone"] == "us-east-1c"
+    )
+    (gateway,) = ec2.describe_internet_gateways()["InternetGateways"]
+    own = ec2.create_route_table(VpcId=subnet["VpcId"])["RouteTable"]["RouteTableId"]
+    ec2.create_route(
+        RouteTableId=own,
+        DestinationCidrBlock="0.0.0.0/0",
+        GatewayId=gateway["InternetGatewayId"],
+    )
+    ec2.associate_route_table(RouteTableId=own, SubnetId=subnet["SubnetId"])
+    forget_subnets(aws)
+    (place,) = Plan.from_json(aws.intent().plan).options["places"]
+    assert [zone["zone"] for zone in place["zones"]] == ["us-east-1c"]
+
+    # Private machines boot without one; the plan says what they will lack.
+    aws.settings("public_ip = false")
+    forget_subnets(aws)
+    notes = Plan.from_json(aws.intent().plan).notes
+    assert any("no way out to the internet" in note for note in notes)
+
+
+def forget_subnets(aws: Client) -> None:
+    """Has the next plan ask EC2 for subnets and routes again."""
+    for path in (aws.home / "aws" / "catalog").iterdir():
+        known = json.loads(path.read_bytes())
+        path.write_text(json.dumps({k: v for k, v in known.items() if "subnets" not in k}))
 
 
 def test_gc_removes_the_group_of_a_launch_that_never_was(aws: Client) -> None:

@@ -91,7 +91,13 @@ class Catalog:
             return self._quota
         if name.startswith("subnets"):
             return [
-                {"zone": zone, "subnet": f"subnet-{zone}", "vpc": "vpc-1", "cidr": "172.31.0.0/16"}
+                {
+                    "zone": zone,
+                    "subnet": f"subnet-{zone}",
+                    "vpc": "vpc-1",
+                    "cidr": "172.31.0.0/16",
+                    "out": "internet",
+                }
                 for zone in self._zones()
             ]
         arm = "arm64" in name
@@ -270,6 +276,12 @@ def test_only_the_zones_of_the_settings_are_used_in_their_order() -> None:
         plan(AwsSettings(zones=("us-east-1c",)), gpu="h100:8")
     with pytest.raises(ConfigError, match="have none in common"):
         plan(AwsSettings(zones=("us-east-1c",)), region="us-east-1a")
+
+
+def test_prices_in_china_need_a_rate_of_exchange() -> None:
+    with pytest.raises(ConfigError, match=r"prices of cn-north-1 are in yuan.*cny_per_usd"):
+        plan(region="cn-north-1")
+    assert plan(AwsSettings(cny_per_usd=7.0), region="cn-north-1").price_per_hour > 0
 
 
 def test_efa_wants_a_private_subnet_and_makes_a_placement_group() -> None:

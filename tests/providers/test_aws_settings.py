@@ -6,6 +6,7 @@ import json
 import re
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -330,3 +331,49 @@ def test_nothing_is_made_or_ended_without_our_tag() -> None:
 def test_the_command_prints_it(capsys: pytest.CaptureFixture[str], flow_home: Path) -> None:
     assert main(["aws", "policy"]) == 0
     assert json.loads(capsys.readouterr().out) == policy()
+
+
+def product(name: str, **price: str) -> str:
+    """An entry of a price list."""
+    dimension = {"unit": "Hrs", "pricePerUnit": price}
+    terms = {"OnDemand": {"x": {"priceDimensions": {"y": dimension}}}}
+    return json.dumps({"product": {"attributes": {"instanceType": name}}, "terms": terms})
+
+
+class PriceLists:
+    """Clients whose only service is the price list; remembers the regions it was asked in."""
+
+    def __init__(self, partition: str, listed: list[str]) -> None:
+        self.asked: list[str] = []
+        self._partition = partition
+        self._listed = listed
+
+    def partition(self, region: str) -> str:
+        return self._partition
+
+    def __call__(self, service: str, region: str) -> Any:
+        self.asked.append(region)
+        pages = SimpleNamespace(paginate=lambda **_: [{"PriceList": self._listed}])
+        return SimpleNamespace(get_paginator=lambda operation: pages)
+
+
+def test_prices_in_yuan_become_dollars(flow_home: Path) -> None:
+    settings = AwsSettings(cny_per_usd=7.0)
+    clients: Any = PriceLists("aws-cn", [product("p4d.24xlarge", CNY="210.0")])
+    catalog = Catalog(flow_home, clients, settings, "cn-north-1")
+    assert catalog.prices(["p4d.24xlarge"]) == {"p4d.24xlarge": 30.0}
+    assert clients.asked == ["cn-northwest-1"]
+
+
+def test_govcloud_has_no_price_list(flow_home: Path) -> None:
+    own = AwsSettings(prices={"p4d.24xlarge": 39.33})
+    clients: Any = PriceLists("aws-us-gov", [])
+    catalog = Catalog(flow_home, clients, own, "us-gov-west-1")
+    assert catalog.prices(["p4d.24xlarge", "g5.xlarge"]) == {"p4d.24xlarge": 39.33}
+    assert clients.asked == []
+
+
+def test_partitions_are_those_of_botocore(variables: pytest.MonkeyPatch) -> None:
+    clients = Clients(AwsSettings())
+    known = {"us-east-1": "aws", "cn-north-1": "aws-cn", "us-gov-east-1": "aws-us-gov"}
+    assert {region: clients.partition(region) for region in known} == known

@@ -102,7 +102,7 @@ def test_machines_are_met_and_get_keys_of_their_own(on_laptop: Cluster, flow_hom
         assert not {"first", "own", "own.new"} & set(left)
     instance = Instance("i-node00", "t1", address=on_laptop[0].address, data=found[0].data)
     plan = Plan("cloud", "m1", 4, 1, options={"workdir": "/data"})
-    settings = node_settings(plan, instance, preemption="ec2")
+    settings = node_settings(plan, instance, preemption={"kind": "ec2"})
     assert settings.home == "/root/.flowlite/tasks/t1-i-node00"
     assert (settings.bind, settings.workdir) == (on_laptop[0].address, "/data")
     assert settings.lease == {"file": "/run/flowlite/lease", "seconds": 600.0}

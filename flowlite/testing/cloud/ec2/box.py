@@ -70,9 +70,33 @@ class AwsBox(Served):
         """The only permissions that the client has from now on; None for all of them."""
         self.ask("policy", document=None if document is None else dict(document))
 
-    def reserve(self, kind: str, zone: str, count: int, *, block: bool = False) -> str:
-        """A capacity reservation (or a capacity block) of the account; its id."""
-        return str(self.ask("reserve", kind=kind, zone=zone, count=count, block=block))
+    def reserve(
+        self,
+        kind: str,
+        zone: str,
+        count: int,
+        *,
+        block: bool = False,
+        state: str = "active",
+        ends_in: float = 86400.0,
+    ) -> str:
+        """A capacity reservation (or a capacity block) of the account; its id.
+
+        Args:
+            state: As EC2 names it: "scheduled", "active", "expired", …
+            ends_in: Seconds from now until a block ends. Its machines are ended 30 minutes before.
+        """
+        return str(
+            self.ask(
+                "reserve",
+                kind=kind,
+                zone=zone,
+                count=count,
+                block=block,
+                state=state,
+                ends_in=ends_in,
+            )
+        )
 
     def throttle(self, times: int = 1, action: str = "*") -> None:
         """Refuses so many calls with RequestLimitExceeded."""

@@ -235,7 +235,9 @@ class Reservations(EC2BaseResponse):
             "State": reserved.state,
             "InstanceMatchCriteria": "targeted",
             "ReservationType": reserved.market,
-            "EndDateType": "unlimited",
+            "EndDateType": "limited" if reserved.ends else "unlimited",
+            **({"StartDate": reserved.begins} if reserved.begins else {}),
+            **({"EndDate": reserved.ends} if reserved.ends else {}),
             "Tags": [{"Key": k, "Value": v} for k, v in reserved.tags.items()],
         }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from flowlite.testing.cloud.ec2.firewall import Firewall
@@ -30,6 +31,8 @@ class Reserved:
     total: int
     market: str = "default"
     state: str = "active"
+    begins: datetime | None = None
+    ends: datetime | None = None
     tags: dict[str, str] = field(default_factory=dict)
 
 

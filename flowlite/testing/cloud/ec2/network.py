@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from moto.ec2.models import elastic_network_interfaces
+from moto.ec2.models import ec2_backends, elastic_network_interfaces
 from moto.ec2.models.elastic_network_interfaces import NetworkInterface
 
 from flowlite.testing.cloud.ec2.instance import RentedInstance
-from flowlite.testing.cloud.ec2.names import Refusal
+from flowlite.testing.cloud.ec2.names import ACCOUNT, Refusal
 from flowlite.testing.cloud.machines import Machine
 
 EFA = ("efa", "efa-only")
@@ -28,6 +28,18 @@ class Attachment(elastic_network_interfaces.Attachment):
 def install() -> None:
     """Has moto use it."""
     elastic_network_interfaces.Attachment = Attachment  # type: ignore[misc]
+
+
+def open_default_vpc(region: str) -> None:
+    """Gives the default VPC of a region the internet gateway that it has on EC2, and moto leaves out."""
+    backend = ec2_backends[ACCOUNT][region]
+    vpc = next((each for each in backend.vpcs.values() if each.is_default), None)
+    if vpc is None or backend.internet_gateways:
+        return
+    gateway = backend.create_internet_gateway()
+    backend.attach_internet_gateway(gateway.id, vpc.id)
+    table = next(t for t in backend.route_tables.values() if t.vpc_id == vpc.id)
+    backend.create_route(table.id, "0.0.0.0/0", gateway_id=gateway.id)
 
 
 def check(call: Any) -> None:

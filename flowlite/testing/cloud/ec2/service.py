@@ -7,6 +7,7 @@ import json
 import re
 import threading
 import urllib.parse
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from moto.ec2.models import ec2_backends
@@ -97,6 +98,7 @@ class Ec2Service:
                 return found
             if ":" not in action:
                 images.install(region)
+                network.open_default_vpc(region)
             if action.startswith("Describe"):
                 with self._cloud.lives.past():
                     return self._by_moto(environ, body)
@@ -214,11 +216,21 @@ class Ec2Service:
         """What the user may do."""
         self._cloud.policy.set(document)
 
-    def do_reserve(self, kind: str, zone: str, count: int, block: bool = False) -> str:
+    def do_reserve(
+        self,
+        kind: str,
+        zone: str,
+        count: int,
+        block: bool = False,
+        state: str = "active",
+        ends_in: float = 86400.0,
+    ) -> str:
         """A capacity reservation, or a block; its id."""
-        reserved = Reserved(
-            new_id("cr"), kind, zone, count, "capacity-block" if block else "default"
-        )
+        reserved = Reserved(new_id("cr"), kind, zone, count, state=state)
+        if block:
+            reserved.market = "capacity-block"
+            reserved.ends = datetime.now(UTC) + timedelta(seconds=ends_in)
+            reserved.begins = reserved.ends - timedelta(days=1)
         self._cloud.reserved[reserved.id] = reserved
         return reserved.id
 
