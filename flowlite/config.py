@@ -1,5 +1,6 @@
 """Settings: keyword > `FLOW_…` variable > `./flow.toml` > `FLOW_HOME/config.toml` > default.
 
+Of a project's `flow.toml`, what can run something or redirect credentials counts only once it is trusted (trust.py).
 Standard library only: the supervisor reads them too. `SETTINGS` is the one list of what can be set.
 """
 
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flowlite import readers
+from flowlite import readers, trust
 from flowlite.errors import ConfigError
 from flowlite.readers import duration_seconds as duration_seconds
 from flowlite.suggest import did_you_mean
@@ -94,21 +95,31 @@ SETTINGS: dict[str, Setting] = {
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A setting as it stands: its value, and who set it."""
+    """A setting as it stands: its value, and who set it.
+
+    Attributes:
+        trusted: Whether the project's file it is from is trusted; None where that does not matter.
+    """
 
     name: str
     value: Any
     origin: str
     help: str
+    trusted: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All settings, resolved. `entries` has the origin of each."""
+    """All settings, resolved. `entries` has the origin of each.
+
+    Attributes:
+        project: What the project's file says that needs trust.
+    """
 
     entries: Mapping[str, Entry]
     providers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     origins: Mapping[tuple[str, ...], str] = field(default_factory=dict)
+    project: Project | None = None
 
     def __iter__(self) -> Iterator[Entry]:
         return iter(self.entries.values())
@@ -151,7 +162,13 @@ class Settings:
         }
 
     def provider_options(self, name: str) -> dict[str, Any]:
-        """The table `[NAME]` (or `[providers.NAME]`) of the files, the project's over the user's."""
+        """The table `[NAME]` (or `[providers.NAME]`) of the files, the project's over the user's.
+
+        Raises:
+            ConfigError: The project's file sets something there that needs trust, and is not trusted.
+        """
+        if self.project is not None:
+            self.project.require_trust(name)
         return dict(self.providers.get(name, {}))
 
     def origin_of(self, *keys: str) -> str:
@@ -165,8 +182,53 @@ class Settings:
             value: Any = self.providers
             for key in path:
                 value = value[key]
-            found.append(Entry(".".join(path), value, file, f"option of the provider {path[0]}"))
+            help_ = f"option of the provider {path[0]}"
+            trusted = None
+            if self.project is not None and file == str(self.project.path):
+                trusted = self.project.trusts(path[0], {path[-1]: value})
+            found.append(Entry(".".join(path), value, file, help_, trusted))
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """The providers' tables of a project's file, some of whose settings need trust.
+
+    Attributes:
+        path: The file.
+        tables: Its tables, by provider.
+        trusted: Whether it is trusted, as it is now.
+        changed: Whether it was trusted as it was before.
+    """
+
+    path: Path
+    tables: Mapping[str, Mapping[str, Any]]
+    trusted: bool
+    changed: bool
+
+    def needing(self) -> list[tuple[str, str]]:
+        """The settings that need trust, as `ssh.config_file`, with the reasons."""
+        return [
+            (f"{name}.{key}", reason)
+            for name, table in self.tables.items()
+            for key, reason in trust.needs_trust(name, table)
+        ]
+
+    def trusts(self, provider: str, table: Mapping[str, Any]) -> bool | None:
+        """Whether these options of a provider are trusted; None if they need no trust."""
+        return self.trusted if any(trust.needs_trust(provider, table)) else None
+
+    def require_trust(self, provider: str) -> None:
+        """Raises ConfigError if the file is not trusted, and sets something for a provider that needs it."""
+        needing = list(trust.needs_trust(provider, self.tables.get(provider, {})))
+        if self.trusted or not needing:
+            return
+        has = "has changed since it was trusted" if self.changed else "is not trusted yet"
+        settings = "; ".join(f"{key} ({reason})" for key, reason in needing)
+        raise ConfigError(
+            f"{self.path}: this file {has}, and [{provider}] sets what counts only in a file that you trust: "
+            f"{settings}. Read it, then accept it as it is with `flow config trust`"
+        )
 
 
 def load_settings(
@@ -192,15 +254,12 @@ def load_settings(
     }
     providers: dict[str, Any] = {}
     origins: dict[tuple[str, ...], str] = {}
-    for path in (home(variables) / HOME_FILE, (directory or Path()) / PROJECT_FILE):
-        for name, value in _read_file(path).items():
-            if name == PROVIDERS_TABLE:
-                _check_providers(value, path)
-                _merge(providers, value, str(path), (), origins)
-            elif isinstance(value, dict) and name not in SETTINGS and _is_adapter(name):
-                _merge(providers, {name: value}, str(path), (), origins)
-            else:
-                entries[name] = _entry(name, value, str(path))
+    project_file = (directory or Path()) / PROJECT_FILE
+    for path in (home(variables) / HOME_FILE, project_file):
+        plain, tables = _parts(_read_file(path), path)
+        _merge(providers, tables, str(path), (), origins)
+        for name, value in plain.items():
+            entries[name] = _entry(name, value, str(path))
     for name in SETTINGS:
         text = variables.get(f"FLOW_{name.upper()}")
         if text:
@@ -208,7 +267,40 @@ def load_settings(
     for name, value in (overrides or {}).items():
         if value is not None:
             entries[name] = _entry(name, value, "keyword")
-    return Settings(entries, providers, origins)
+    # The last of the two: that of the project.
+    return Settings(entries, providers, origins, _project(project_file, tables, variables))
+
+
+def read_project(directory: Path | None = None) -> Project | None:
+    """What the project's file sets that needs trust; None if it sets nothing of that kind. Raises ConfigError."""
+    path = (directory or Path()) / PROJECT_FILE
+    return _project(path, _parts(_read_file(path), path)[1], os.environ)
+
+
+def _project(
+    path: Path, tables: Mapping[str, Mapping[str, Any]], variables: Mapping[str, str]
+) -> Project | None:
+    if not any(any(trust.needs_trust(name, table)) for name, table in tables.items()):
+        return None
+    where = home(variables)
+    directories = variables.get(trust.VARIABLE, "")
+    trusted = trust.is_trusted(path, tables, where, directories)
+    return Project(path, tables, trusted, not trusted and trust.was_trusted(path, where))
+
+
+def _parts(content: Mapping[str, Any], path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The plain settings of a file, and its tables of providers. Raises ConfigError."""
+    plain: dict[str, Any] = {}
+    tables: dict[str, Any] = {}
+    for name, value in content.items():
+        if name == PROVIDERS_TABLE:
+            _check_providers(value, path)
+            _merge(tables, value, str(path), (), {})
+        elif isinstance(value, dict) and name not in SETTINGS and _is_adapter(name):
+            _merge(tables, {name: value}, str(path), (), {})
+        else:
+            plain[name] = value
+    return plain, tables
 
 
 def _entry(name: str, value: object, origin: str) -> Entry:

@@ -150,7 +150,7 @@ def _ask_for_offers(
 def set_up() -> list[str]:
     """Names of the providers that the user has set up, and of the one that tasks go to."""
     from flowlite.config import load_settings
-    from flowlite.errors import FlowError
+    from flowlite.errors import ConfigError, FlowError
     from flowlite.provider import get_provider, provider_names
 
     chosen, names = load_settings().provider, provider_names()
@@ -159,6 +159,9 @@ def set_up() -> list[str]:
         try:
             if name == chosen or get_provider(name).configured():
                 found.append(name)
+        except ConfigError:
+            # Its settings are there and wrong, or not trusted: it is asked, and says so itself.
+            found.append(name)
         except (FlowError, ImportError):
             continue
     return found if chosen in names else [chosen, *found]

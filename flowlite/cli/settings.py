@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from flowlite.cli import output
+
+if TYPE_CHECKING:
+    from flowlite.config import Entry
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -34,6 +38,7 @@ def register(application: typer.Typer, command: str) -> None:
     group.command("set")(set_one)
     group.command("unset")(unset)
     group.command("path")(path)
+    group.command("trust")(trust_project)
     application.add_typer(group, name=command)
 
 
@@ -50,14 +55,29 @@ def list_settings(json: Json = False) -> None:
     entries = [*settings, *settings.provider_entries()]
     if json:
         data = [
-            {"name": e.name, "value": e.value, "origin": e.origin, "help": e.help} for e in entries
+            {
+                "name": e.name,
+                "value": e.value,
+                "origin": e.origin,
+                "help": e.help,
+                "trusted": e.trusted,
+            }
+            for e in entries
         ]
         output.print_json("settings", data)
         return
     output.table(
         ("name", "value", "set by", "what"),
-        [(entry.name, _shown(entry.value), entry.origin, entry.help) for entry in entries],
+        [(entry.name, _shown(entry.value), _origin(entry), entry.help) for entry in entries],
     )
+    if any(entry.trusted is False for entry in entries):
+        output.tell("note: read what is not trusted, then accept it with `flow config trust`")
+
+
+def _origin(entry: Entry) -> str:
+    if entry.trusted is None:
+        return entry.origin
+    return f"{entry.origin} ({'trusted' if entry.trusted else 'not trusted'})"
 
 
 def get(name: Name, json: Json = False) -> None:
@@ -110,6 +130,41 @@ def path(json: Json = False) -> None:
         output.print_json("path", {"path": str(file), "home": str(home())})
     else:
         output.say(str(file))
+
+
+def trust_project(
+    withdraw: Annotated[
+        bool, typer.Option("--withdraw", help="Trust it no more, as before it was trusted.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Trust the flow.toml of this directory as it is now, with the ssh configuration it names."""
+    from flowlite import trust
+    from flowlite.config import PROJECT_FILE, ensure_home, read_project
+
+    home, file = ensure_home(), Path(PROJECT_FILE).absolute()
+    if withdraw:
+        known = trust.withdraw(file, home)
+        if json:
+            output.print_json("trust", {"file": str(file), "trusted": False})
+        else:
+            output.say(f"{file} is {'no longer' if known else 'not'} trusted")
+        return
+    project = read_project()
+    needing = [] if project is None else project.needing()
+    files = [] if project is None else trust.files_of(project.path, project.tables)
+    if project is not None:
+        trust.trust(project.path, project.tables, home)
+    if json:
+        data = {"file": str(file), "trusted": project is not None, "files": files}
+        output.print_json("trust", {**data, "settings": [name for name, _ in needing]})
+        return
+    if project is None:
+        output.say(f"{file} sets nothing that needs trust" if file.exists() else f"no {file}")
+        return
+    for name, reason in needing:
+        output.say(f"{name}: {reason}")
+    output.say(f"trusted as they are now: {', '.join(files)}")
 
 
 def _shown(value: Any) -> str:

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from flowlite.config import Settings
+from flowlite.connect.ssh.targets import is_host_name, is_user_name
 from flowlite.errors import ConfigError, SpecError
 from flowlite.spec.gpu import GpuRequest
 from flowlite.suggest import did_you_mean
@@ -182,8 +183,10 @@ def _split(text: str, where: str) -> tuple[str | None, str, int | None]:
         )
     user, bracketed, port6, plain, port, bare = match.groups()
     host, number = bracketed or plain or bare, port6 or port
-    if host.startswith("-"):
+    if not is_host_name(host):
         raise ConfigError(f"{where}: {host!r} is not a host")
+    if user is not None and not is_user_name(user):
+        raise ConfigError(f"{where}: {user!r} is not a user's name")
     return user, host, int(number) if number else None
 
 
@@ -200,6 +203,13 @@ def _word(value: Any) -> str:
     text = _text(value)
     if text.startswith("-") or any(c.isspace() for c in text):
         raise ValueError("a word")
+    return text
+
+
+def _user(value: Any) -> str:
+    text = _text(value)
+    if not is_user_name(text):
+        raise ValueError("the name of a user, without characters that mean something to a shell")
     return text
 
 
@@ -250,7 +260,7 @@ _HOST: dict[str, Callable[[Any], Any]] = {
     "private_ip": _address,
     "python": _absolute,
     "gpus": _gpus,
-    "user": _word,
+    "user": _user,
     "port": _port,
     "identity_file": _local_file,
     "node_dir": _absolute,

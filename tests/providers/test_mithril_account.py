@@ -27,7 +27,11 @@ pytest.importorskip("httpx")
 
 def settings(tmp_path: Path, text: str, variables: dict[str, str] | None = None) -> MithrilSettings:
     (tmp_path / "flow.toml").write_text(f"[mithril]\n{text}\n")
-    environment = {"FLOW_HOME": str(tmp_path / "home"), **(variables or {})}
+    environment = {
+        "FLOW_HOME": str(tmp_path / "home"),
+        "FLOW_TRUSTED_DIRS": str(tmp_path),
+        **(variables or {}),
+    }
     return read_settings(load_settings(directory=tmp_path, environment=environment), environment)
 
 

@@ -56,6 +56,7 @@ def test_the_configuration_shown_is_right(
     [block] = [b for b in blocks_of(PAGE) if b.language == "toml" and not b.not_run]
     (tmp_path / "flow.toml").write_text(block.text)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FLOW_TRUSTED_DIRS", str(tmp_path))
     found = read_settings(load_settings())
     assert found.login == "ada@login.example.org"
     assert (found.lease, found.signal_seconds) == (300.0, 120)

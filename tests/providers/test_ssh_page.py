@@ -53,6 +53,7 @@ def test_the_configuration_shown_is_right(
     [block] = [block for block in blocks_of(PAGE) if block.language == "toml"]
     (tmp_path / "flow.toml").write_text(block.text)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FLOW_TRUSTED_DIRS", str(tmp_path))
     pool = choose_pool(load_settings())
     assert (pool.name, pool.shared_dir) == ("lab", "/nfs/flowlite")
     assert [host.name for host in pool.hosts] == ["gpu1", "10.0.0.3", "gpu4"]

@@ -11,17 +11,15 @@ import pwd
 import re
 import socket
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
-from glob import glob
 from pathlib import Path
 
+from flowlite import sshwords
 from flowlite.errors import ConfigError
 
 SYSTEM_FILE = "/etc/ssh/ssh_config"
-# How deep files may include each other, as in OpenSSH.
-_DEEPEST = 16
 _EXEC_SECONDS = 10.0
 
 # Keywords that are read, and whether each appearance adds a value.
@@ -44,7 +42,6 @@ _WHOLE_LINE = {"proxycommand"}
 _MANY_WORDS = {"userknownhostsfile", "globalknownhostsfile"}
 _NO_ARGUMENT = {"all", "canonical", "final"}
 _ARGUMENT = {"host", "originalhost", "user", "localuser", "exec"}
-_LINE = re.compile(r"([A-Za-z0-9]+)(?:\s*=\s*|\s+|$)(.*)", re.DOTALL)
 
 # What holds of one host: the words of each keyword, by its name in lower case.
 Options = dict[str, list[str]]
@@ -121,10 +118,10 @@ def _read(path: Path, reading: _Reading, active: bool, depth: int) -> None:
         elif keyword == "match":
             active = _matches(words, reading, path, number) and outer
         elif keyword == "include":
-            if depth >= _DEEPEST:
+            if depth >= sshwords.DEEPEST_INCLUDE:
                 raise _wrong(path, number, "too many files include each other")
-            for included in _included(words, path):
-                _read(included, reading, active, depth + 1)
+            for included in sshwords.included(words, str(path)):
+                _read(Path(included), reading, active, depth + 1)
         elif active and keyword in _KEYWORDS:
             _note(reading.options, keyword, [rest] if keyword in _WHOLE_LINE else words)
 
@@ -157,78 +154,28 @@ def _lines(path: Path) -> Sequence[_Line]:
 def _parsed(text: str, path: Path) -> Sequence[_Line]:
     """The lines of a file. Remembered, since each of many hosts is looked up again and again."""
     found: list[_Line] = []
-    for number, line in enumerate(text.split("\n"), 1):
-        line = line.strip(" \t\r\f")
-        if line and not line.startswith("#"):
-            keyword, rest = _split(line, path, number)
-            found.append((number, keyword, rest, tuple(_words(rest, path, number))))
+    for number, line in sshwords.lines(text):
+        keyword, rest = _split(line, path, number)
+        found.append((number, keyword, rest, tuple(_words(rest, path, number))))
     return tuple(found)
 
 
 def _split(line: str, path: Path, number: int) -> tuple[str, str]:
-    found = _LINE.fullmatch(line)
+    found = sshwords.split(line)
     if found is None:
         raise _wrong(path, number, f"not a keyword and its value: {line!r}")
-    return found[1].lower(), found[2]
+    return found
 
 
 def _words(rest: str, path: Path, number: int) -> list[str]:
-    """Words of a line: quotes keep spaces, a `#` that begins a word ends the line."""
-    words: list[str] = []
-    position = 0
-    while position < len(rest):
-        if rest[position] in " \t":
-            position += 1
-            continue
-        if rest[position] == "#":
-            break
-        word, position = _word(rest, position)
-        if word is None:
-            raise _wrong(path, number, "a quote is not closed")
-        words.append(word)
-    return words
-
-
-def _word(text: str, position: int) -> tuple[str | None, int]:
-    """One word from `position` on and where it ends; None if a quote is open at the end."""
-    word: list[str] = []
-    quote = ""
-    while position < len(text):
-        letter = text[position]
-        following = text[position + 1 : position + 2]
-        if letter == "\\" and following and following in "'\"\\":
-            word.append(following)
-            position += 1
-        elif letter == "\\" and following == " " and not quote:
-            word.append(" ")
-            position += 1
-        elif quote:
-            if letter == quote:
-                quote = ""
-            else:
-                word.append(letter)
-        elif letter in "\"'":
-            quote = letter
-        elif letter in " \t":
-            break
-        else:
-            word.append(letter)
-        position += 1
-    return (None if quote else "".join(word)), position
+    try:
+        return sshwords.words(rest)
+    except ValueError as error:
+        raise _wrong(path, number, str(error)) from None
 
 
 def _wrong(path: Path, number: int, what: str) -> ConfigError:
     return ConfigError(f"{path}, line {number}: {what}")
-
-
-def _included(words: Sequence[str], path: Path) -> Iterator[Path]:
-    """Files of an Include line. Relative names lie beside the user's or the system's configuration."""
-    system = str(path).startswith("/etc/ssh/")
-    base = Path("/etc/ssh") if system else Path("~/.ssh").expanduser()
-    for word in words:
-        named = str(base / Path(word).expanduser())
-        for found in sorted(glob(named)):
-            yield Path(found)
 
 
 # Patterns

@@ -23,6 +23,8 @@ _WRITTEN = re.compile(
     r"(?::(?P<port>[^:\]]*))?/?"
 )
 _KEYS = ("host", "user", "port", "identity_file", "jump", "name")
+# As OpenSSH refuses them: names are put into commands of the configuration (`%h`, `%n`, `%r`) as they are.
+_NOT_IN_NAMES = set("'`\"$;&<>|(){}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +134,29 @@ def _is_host(text: str) -> bool:
     return True
 
 
+def is_host_name(text: str) -> bool:
+    """Whether a text may be used as the name of a host; OpenSSH refuses what a shell could run, too."""
+    return _is_name(text) and "\\" not in text
+
+
+def is_user_name(text: str) -> bool:
+    """Whether a text may be used as the name of a user; OpenSSH refuses what a shell could run, too."""
+    return _is_name(text) and not text.endswith("\\")
+
+
+def _is_name(text: str) -> bool:
+    plain = text.isprintable() and not any(each.isspace() for each in text)
+    return bool(text) and plain and not text.startswith("-") and not _NOT_IN_NAMES & set(text)
+
+
+def _check_names(host: str, user: str | None, alias: str) -> None:
+    """Raises ConfigError for a name that could do something in a command."""
+    if not is_host_name(host):
+        raise ConfigError(f"host {alias!r}: its name {host!r} has invalid characters")
+    if user is not None and not is_user_name(user):
+        raise ConfigError(f"host {alias!r}: the name of its user {user!r} has invalid characters")
+
+
 def _resolve(
     table: Mapping[str, object], config_file: str | None, depth: int, *, with_jump: bool
 ) -> SshTarget:
@@ -139,8 +164,8 @@ def _resolve(
         raise ConfigError(f"host {table['host']!r}: its ProxyJump leads in a circle, or too far")
     alias = str(table["host"])
     given_user = str(table["user"]) if table.get("user") else None
-    if given_user is not None and (given_user.startswith("-") or "\n" in given_user):
-        raise ConfigError(f"host {alias!r}: the user {given_user!r} is not a name")
+    # Before the configuration is looked at: `Match exec` runs commands with these names in them.
+    _check_names(alias, given_user, alias)
     options = config.lookup(alias, config.default_files(config_file), user=given_user)
 
     def first(keyword: str, default: str = "") -> str:
@@ -149,6 +174,7 @@ def _resolve(
     user = given_user or first("user") or config.local_user()
     port = _port(table.get("port") or first("port") or PORT, alias)
     hostname = config.expand(first("hostname") or alias, {"h": alias}).lower()
+    _check_names(hostname, user, alias)
     values = config.tokens(alias, hostname, user, str(port))
     own = str(table["identity_file"]) if table.get("identity_file") else ""
     identities = [own] if own else options.get("identityfile", [])

@@ -1,0 +1,78 @@
+"""Lines of an OpenSSH configuration: keyword, words, and the files that an `Include` names, as in ssh_config(5)."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from glob import glob
+
+DEEPEST_INCLUDE = 16
+"""How deep files may include each other, as in OpenSSH."""
+_LINE = re.compile(r"([A-Za-z0-9]+)(?:\s*=\s*|\s+|$)(.*)", re.DOTALL)
+
+
+def lines(text: str) -> Iterator[tuple[int, str]]:
+    """The lines that say something, with their numbers."""
+    for number, line in enumerate(text.split("\n"), 1):
+        line = line.strip(" \t\r\f")
+        if line and not line.startswith("#"):
+            yield number, line
+
+
+def split(line: str) -> tuple[str, str] | None:
+    """The keyword of a line, in lower case, and the rest; None if it is no such line."""
+    found = _LINE.fullmatch(line)
+    return (found[1].lower(), found[2]) if found else None
+
+
+def words(rest: str) -> list[str]:
+    """Words of a line: quotes keep spaces, a `#` that begins a word ends the line. Raises ValueError."""
+    found: list[str] = []
+    position = 0
+    while position < len(rest):
+        if rest[position] in " \t":
+            position += 1
+            continue
+        if rest[position] == "#":
+            break
+        word, position = _word(rest, position)
+        if word is None:
+            raise ValueError("a quote is not closed")
+        found.append(word)
+    return found
+
+
+def _word(text: str, position: int) -> tuple[str | None, int]:
+    """One word from `position` on and where it ends; None if a quote is open at the end."""
+    word: list[str] = []
+    quote = ""
+    while position < len(text):
+        letter = text[position]
+        following = text[position + 1 : position + 2]
+        if letter == "\\" and following and following in "'\"\\":
+            word.append(following)
+            position += 1
+        elif letter == "\\" and following == " " and not quote:
+            word.append(" ")
+            position += 1
+        elif quote:
+            if letter == quote:
+                quote = ""
+            else:
+                word.append(letter)
+        elif letter in "\"'":
+            quote = letter
+        elif letter in " \t":
+            break
+        else:
+            word.append(letter)
+        position += 1
+    return (None if quote else "".join(word)), position
+
+
+def included(names: Sequence[str], path: str) -> Iterator[str]:
+    """Files that an `Include` of a file names. Relative names lie beside the user's or the system's configuration."""
+    base = "/etc/ssh" if path.startswith("/etc/ssh/") else os.path.expanduser("~/.ssh")
+    for name in names:
+        yield from sorted(glob(os.path.join(base, os.path.expanduser(name))))

@@ -1,0 +1,314 @@
+"""What a project's `flow.toml` may do before its owner has read it: nothing that runs, and nothing that redirects."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowlite import trust
+from flowlite.config import load_settings
+from flowlite.connect.ssh.targets import is_host_name, is_user_name, resolve_target
+from flowlite.errors import ConfigError
+from provider_adapters.aws.settings import _READ as AWS_KEYS
+from provider_adapters.mithril.settings import _READERS as MITHRIL_KEYS
+from provider_adapters.slurm.settings import _READERS as SLURM_KEYS
+from provider_adapters.ssh.pools import _HOST, _POOL, _TABLE, read_pools
+
+READING = (
+    ("hosts", "list"),
+    ("hosts", "check"),
+    ("offers",),
+    ("gc", "--dry-run"),
+    ("volumes", "list"),
+    ("run", "--dry-run", "--provider", "ssh", "--", "true"),
+    ("providers", "check"),
+    ("status",),
+    ("config", "list"),
+    ("cost",),
+)
+REFUSED = READING[:6]
+
+
+@pytest.fixture
+def project(tmp_path: Path, flow_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory that one merely stands in, with a file that wants to run something."""
+    place = tmp_path / "project"
+    place.mkdir()
+    ran = tmp_path / "ran"
+    (place / "ssh_config").write_text(
+        f'Match exec "touch {ran}-match"\n  Port 1\n'
+        f"Host gpu1\n  HostName 127.0.0.1\n  ProxyCommand touch {ran}-proxy\n"
+    )
+    (place / "flow.toml").write_text(
+        f'provider = "ssh"\n[ssh]\nconfig_file = "{place}/ssh_config"\n[ssh.pools.lab]\nhosts = ["gpu1"]\n'
+    )
+    monkeypatch.chdir(place)
+    return place
+
+
+def flow(*words: str, environment: Mapping[str, str] | None = None) -> tuple[int, str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "flowlite.cli", *words],
+        env={**os.environ, **(environment or {})},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def ran(project: Path) -> list[str]:
+    return sorted(each.name for each in project.parent.glob("ran-*"))
+
+
+def options(name: str = "ssh") -> dict[str, Any]:
+    return load_settings().provider_options(name)
+
+
+@pytest.mark.parametrize("words", READING, ids=" ".join)
+def test_no_command_runs_what_a_project_names(project: Path, words: tuple[str, ...]) -> None:
+    code, said = flow(*words)
+
+    assert ran(project) == []
+    if words in REFUSED:
+        assert "flow config trust" in said, said
+        assert "config_file" in said
+    else:
+        assert code == 0, said
+
+
+def test_what_was_trusted_counts(project: Path) -> None:
+    code, said = flow("config", "list")
+    assert "(not trusted)" in said
+    assert "flow config trust" in said
+
+    code, said = flow("config", "trust")
+    assert code == 0, said
+    assert "ssh.config_file" in said
+    assert f"{project}/ssh_config" in said
+
+    assert "(trusted)" in flow("config", "list")[1]
+    flow("hosts", "list")
+    assert ran(project) == ["ran-match", "ran-proxy"]
+
+    assert flow("config", "trust", "--withdraw")[0] == 0
+    assert "is not trusted yet" in flow("hosts", "list")[1]
+
+
+@pytest.mark.parametrize("file", ["flow.toml", "ssh_config", "included", "new.conf"])
+def test_whatever_has_changed_needs_trust_again(project: Path, file: str) -> None:
+    included = project / "included"
+    included.write_text("Host b\n")
+    with (project / "ssh_config").open("a") as config:
+        config.write(f'Include\t"{included}" {project}/*.conf\n')
+    flow("config", "trust")
+    assert options()["config_file"]
+
+    with (project / file).open("a") as changed:
+        changed.write("# more\n")
+
+    with pytest.raises(ConfigError, match=r"has changed since it was trusted.*flow config trust"):
+        options()
+
+
+def test_what_runs_nothing_needs_no_trust(project: Path) -> None:
+    (project / "flow.toml").write_text(
+        'provider = "ssh"\nmax_cost = 3\n[ssh]\npool = "lab"\nuser = "ada"\n[ssh.pools.lab]\n'
+        'shared_dir = "/nfs"\nhosts = ["gpu1", "ada@10.0.0.3:2222", {host = "g", gpus = "h100:8"}]\n'
+        '[slurm]\nlogin = "ada@cluster"\npartition = "main"\n'
+        '[aws]\nregion = ["us-east-1"]\nprofile = "research"\n[aws.prices]\n"p5.48xlarge" = 44.0\n'
+    )
+    assert len(read_pools(load_settings())["lab"].hosts) == 3
+    assert options("slurm")["partition"] == "main"
+    assert options("aws")["region"] == ["us-east-1"]
+    assert all(entry.trusted is None for entry in load_settings().provider_entries())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[providers.ssh]\nconfig_file = '/x'\n",
+        "[ssh.pools.lab]\npython = '/tmp/evil'\nhosts = ['a']\n",
+        "[ssh.pools.lab]\nhosts = ['a', {host = 'b', python = '/tmp/evil'}]\n",
+        "[[ssh.pools.lab.hosts]]\nhost = 'b'\nidentity_file = '/tmp/key'\n",
+        "[ssh.pools.python]\nnode_dir = '/tmp/evil'\nhosts = ['a']\n",
+    ],
+)
+def test_wherever_it_stands(project: Path, text: str) -> None:
+    (project / "flow.toml").write_text(text)
+    with pytest.raises(ConfigError, match="flow config trust"):
+        options()
+    # The files of others are others': this one says nothing of Slurm.
+    assert options("slurm") == {}
+
+
+def test_a_pool_may_have_any_name(project: Path) -> None:
+    (project / "flow.toml").write_text("[ssh.pools.python]\nhosts = ['a']\n")
+    assert options()["pools"]["python"] == {"hosts": ["a"]}
+
+
+def test_the_file_of_flow_home_needs_no_trust(project: Path, flow_home: Path) -> None:
+    (flow_home / "config.toml").write_text("[ssh]\nconfig_file = '/mine'\n")
+    (project / "flow.toml").write_text("[ssh.pools.lab]\nhosts = ['a']\n")
+    assert options()["config_file"] == "/mine"
+
+
+def test_trust_is_of_one_place(project: Path, tmp_path: Path) -> None:
+    flow("config", "trust")
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "flow.toml").write_bytes((project / "flow.toml").read_bytes())
+    with pytest.raises(ConfigError, match="is not trusted yet"):
+        load_settings(directory=other).provider_options("ssh")
+    load_settings(directory=project).provider_options("ssh")
+
+
+def test_directories_named_by_the_environment(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for wrong in ("", ".", "1", f"{tmp_path}/proj", f"{project}/flow.toml", f"{tmp_path}/none"):
+        monkeypatch.setenv(trust.VARIABLE, wrong)
+        with pytest.raises(ConfigError, match="is not trusted yet"):
+            options()
+    for right in (str(project), f"/nowhere:{project}/", str(tmp_path)):
+        monkeypatch.setenv(trust.VARIABLE, right)
+        assert options()["config_file"]
+
+
+def test_a_list_of_trust_that_is_broken_is_named(project: Path, flow_home: Path) -> None:
+    (flow_home / "trusted.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"trusted\.json: cannot be understood; remove it"):
+        options()
+
+
+def test_special_files_are_not_read(project: Path) -> None:
+    (project / "flow.toml").write_text("[ssh]\nconfig_file = '/dev/zero'\n")
+    with pytest.raises(ConfigError, match="flow config trust"):
+        options()
+    code, said = flow("config", "trust")
+    assert code == 2
+    assert "/dev/zero: no plain file" in said
+
+
+def test_json(project: Path) -> None:
+    data = json.loads(flow("config", "list", "--json")[1])["data"]
+    by_name = {each["name"]: each["trusted"] for each in data}
+    assert by_name["ssh.config_file"] is False
+    assert by_name["ssh.pools.lab.hosts"] is None
+    told = json.loads(flow("config", "trust", "--json")[1])["data"]
+    assert told["trusted"] is True
+    assert told["settings"] == ["ssh.config_file"]
+    assert told["files"] == [f"{project}/flow.toml", f"{project}/ssh_config"]
+
+
+def test_every_setting_was_judged() -> None:
+    """A new setting of an adapter must be looked at: it stands in one of these lists."""
+    harmless = {
+        "ssh": {"host", "hosts", "name", "private_ip", "gpus", "user", "port", "shared_dir"}
+        | {"pool", "pools"},
+        "slurm": {"login", "lease", "signal_seconds"},
+        "aws": {"region", "zones", "profile", "subnet", "root_gb", "placement_group", "public_ip"}
+        | {"capacity_reservation", "capacity_block", "user", "lease", "boot_timeout", "jump"}
+        | {"prices", "listing_lag", "cny_per_usd"},
+        "mithril": {"project", "region", "node_key", "user", "lease", "boot_timeout", "jump"}
+        | {"listing_lag"},
+    }
+    known = {
+        "ssh": {*_HOST, *_POOL, *_TABLE},
+        "slurm": {*SLURM_KEYS, "sbatch"},
+        "aws": set(AWS_KEYS),
+        "mithril": set(MITHRIL_KEYS),
+    }
+    for provider, keys in known.items():
+        sensitive = set(trust.SENSITIVE[provider])
+        assert not sensitive & harmless[provider]
+        assert keys == sensitive | harmless[provider], provider
+
+
+def test_of_an_unknown_adapter_everything_needs_trust() -> None:
+    assert [key for key, _ in trust.needs_trust("other", {"anything": 1})] == ["anything"]
+
+
+# Names that would do something in a command
+
+EVIL = [
+    "u;id>FILE;",
+    "$(id)",
+    "`id`",
+    "a|b",
+    "a&b",
+    "a>b",
+    "a<b",
+    "a\nb",
+    "a b",
+    "a'b",
+    'a"b',
+    "-oX",
+    "a{b}",
+    "$IFS",
+    "a\tb",
+    "a\x1bb",
+]
+
+
+@pytest.mark.parametrize("name", EVIL)
+def test_a_name_with_shell_characters_reaches_no_command(tmp_path: Path, name: str) -> None:
+    config = tmp_path / "config"
+    seen = tmp_path / "seen"
+    config.write_text(
+        f'Match exec "echo %r %h %n >> {seen}"\n  Port 23\nHost *\n  ProxyCommand echo %r %h >> {seen}\n'
+    )
+    tables: list[dict[str, object]] = [
+        {"host": "h", "user": name},
+        {"host": name},
+        {"host": "h", "jump": f"{name}@gate"},
+        {"host": "h", "jump": f"gate,{name}"},
+    ]
+    for table in tables:
+        with pytest.raises(ConfigError, match=r"invalid characters|give a name"):
+            resolve_target(table, config)
+    written = seen.read_text() if seen.exists() else ""
+    assert name not in written
+
+
+def test_what_a_configuration_makes_of_a_name_is_looked_at(tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.write_text("Host a\n  HostName x;id\nHost b\n  User x;id\n")
+    for name in ("a", "b"):
+        with pytest.raises(ConfigError, match="has invalid characters"):
+            resolve_target(name, config)
+
+
+def test_a_pool_names_the_host_at_fault(project: Path) -> None:
+    for entry in ('"u;id>FILE;@127.0.0.1"', '{host = "h", user = "u;id"}', '"$(id)"'):
+        (project / "flow.toml").write_text(f"[ssh.pools.lab]\nhosts = [{entry}]\n")
+        with pytest.raises(ConfigError, match=r"flow\.toml: \[ssh\.pools\.lab\] hosts\[0\]"):
+            read_pools(load_settings())
+
+
+@pytest.mark.parametrize(
+    "name", ["root", "ada.l", "svc_1", "DOMAIN\\ada", "ada@corp", "a+b", "ünal", "10.0.0.3", "x%y"]
+)
+def test_usual_names_are_fine(name: str) -> None:
+    assert is_user_name(name)
+
+
+@given(st.text(min_size=1, max_size=12))
+def test_no_name_that_is_let_through_means_anything_to_a_shell(name: str) -> None:
+    import shlex
+
+    if is_host_name(name):
+        plain = name.replace("#", "").replace("~", "").replace("*", "").replace("?", "")
+        assert shlex.split(name, comments=False) == [name]
+        assert not set(plain) & set(";|&<>()$`\\\"' \t\n")
+        assert not name.startswith("-")
