@@ -168,7 +168,12 @@ class Flow:
         session = self._session
         record = session.store.find_task(name)
         session.ensure()
-        return Task(session, record)
+        task: Task[Any] = Task(session, record)
+        if task.needs_resume:
+            from flowlite.supervise import resuming
+
+            self._note(resuming.sentence(record))
+        return task
 
     def list_tasks(
         self, *, limit: int | None = None, unfinished: bool = False, name: str | None = None

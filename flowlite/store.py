@@ -39,6 +39,8 @@ __all__ = [
 
 _Row = TypeVar("_Row")
 
+# Kinds of events: the task waits for somebody to have it go on, and somebody did.
+_PARKED, _RESUMED = "parked", "resumed"
 _JSON_FIELDS = frozenset({"config", "plan", "call", "roster", "data"})
 _TASK_FIELDS = tuple(f.name for f in dataclasses.fields(TaskRecord))
 _INSTANCE_FIELDS = tuple(f.name for f in dataclasses.fields(InstanceRecord))
@@ -147,6 +149,24 @@ class Store:
             ).fetchone()
         return row[0] is not None
 
+    def resume(self, task_id: str) -> None:
+        """Notes that somebody wants the task to go on: it counts as led until now."""
+        with self._database.write() as db:
+            db.execute("UPDATE tasks SET lease_expires = ? WHERE id = ?", (time.time(), task_id))
+            _add_event(db, task_id, _RESUMED, "somebody has it go on", {})
+
+    def park(self, task_id: str, text: str) -> None:
+        """Notes that the task waits for somebody to have it go on."""
+        self.add_event(task_id, _PARKED, text)
+
+    def is_parked(self, task_id: str) -> bool:
+        """Whether the task waits for somebody to have it go on."""
+        with self._database.read() as db:
+            row = db.execute(
+                "SELECT kind FROM events WHERE task_id = ? ORDER BY seq DESC LIMIT 1", (task_id,)
+            ).fetchone()
+        return row is not None and row[0] == _PARKED
+
     def delete_task(self, task_id: str) -> bool:
         """Forgets a final task and all that hangs on it. Returns False, and forgets nothing, if it is not final."""
         with self._database.write() as db:
@@ -227,6 +247,12 @@ class Store:
             rows = db.execute(query + " ORDER BY launched_at, node_rank, id", values).fetchall()
         return [_record(InstanceRecord, row) for row in rows]
 
+    def has_machines(self, task_id: str) -> bool:
+        """Whether the task has an instance that is not known to have ended."""
+        with self._database.read() as db:
+            query = "SELECT 1 FROM instances WHERE task_id = ? AND ended_at IS NULL LIMIT 1"
+            return db.execute(query, (task_id,)).fetchone() is not None
+
     def warm_instances(self, now: float) -> list[InstanceRecord]:
         """Instances of ended tasks that are kept for the next one, by when they end."""
         query = (
@@ -280,6 +306,14 @@ class Store:
                 "SELECT * FROM intents WHERE task_id = ? ORDER BY created_at", (task_id,)
             ).fetchall()
         return [_record(Intent, row) for row in rows]
+
+    def has_open_launch(self, task_id: str) -> bool:
+        """Whether the outcome of a launch of the task is not known."""
+        query = (
+            "SELECT 1 FROM intents WHERE task_id = ? AND kind = 'launch' AND state = 'open' LIMIT 1"
+        )
+        with self._database.read() as db:
+            return db.execute(query, (task_id,)).fetchone() is not None
 
     # Events
 

@@ -317,6 +317,27 @@ class Task(Generic[R_co]):
         self._version = -1
         return asked
 
+    def resume(self) -> None:
+        """Has a task go on that nobody has led for a while and that has no machines; it asks for them again.
+
+        Raises:
+            ConfigError: It has ended, or goes on already.
+        """
+        from flowlite.supervise.resuming import resume
+
+        resume(self._session.store, self._session.home, self.id)
+        self._version = -1
+
+    @property
+    def needs_resume(self) -> bool:
+        """Whether it goes on only after `resume()`: nobody has led it for a while, and it has no machines."""
+        from flowlite.supervise.resuming import needs_resume
+        from flowlite.supervise.start import has_supervisor
+
+        return needs_resume(self._session.store, self.record) and not has_supervisor(
+            self._session.home, self.id
+        )
+
     def exec(
         self, command: str | Sequence[str], node: int = 0, *, timeout: float | None = None
     ) -> Completed:

@@ -14,6 +14,7 @@ COMMANDS = {
     "logs": "logs",
     "result": "tasks",
     "cancel": "tasks",
+    "resume": "tasks",
     "scale": "scale",
     "ssh": "ssh",
     "ssh-config": "ssh",

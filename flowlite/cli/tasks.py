@@ -1,4 +1,4 @@
-"""`flow status`, `flow cancel`, `flow result`: looking at tasks, ending them, taking what they returned."""
+"""`flow status`, `flow cancel`, `flow resume`, `flow result`: looking at tasks, and what is done to them."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ def register(application: typer.Typer, command: str) -> None:
     commands: dict[str, Callable[..., None]] = {
         "status": status,
         "cancel": cancel,
+        "resume": resume,
         "result": result,
     }
     application.command(command)(commands[command])
@@ -51,6 +52,7 @@ def status(
 ) -> None:
     """Show all tasks, or one in detail."""
     from flowlite.client import Flow
+    from flowlite.supervise import resuming
 
     flow = Flow()
     if task is not None:
@@ -74,6 +76,9 @@ def status(
         ("name", "id", "status", "nodes", "gpu", "created", "run time", "cost", "reason"),
         [_row(one) for one in tasks],
     )
+    for one in tasks:
+        if one.needs_resume:
+            output.tell(resuming.sentence(one.record))
     if hidden:
         output.tell(f"{hidden} older finished tasks are not shown; `flow status --all` shows them")
     if warm:
@@ -96,7 +101,7 @@ def cancel(
     """End tasks. Their nodes are given back; logs stay."""
     from flowlite.client import Flow
 
-    flow = Flow()
+    flow = Flow(notify=_unheard)
     # All names are looked up first, so that a wrong one cancels nothing.
     found = [flow.get_task(name) for name in tasks]
     asked = [one.cancel() for one in found]
@@ -119,6 +124,30 @@ def cancel(
             output.say(
                 f"{one.name} ({one.id}) is being cancelled; `flow status {one.id}` shows its end"
             )
+
+
+def resume(
+    tasks: Annotated[
+        list[str],
+        typer.Argument(
+            help="Ids, names or unique prefixes.", autocompletion=complete_task, metavar="TASK..."
+        ),
+    ],
+    json: Json = False,
+) -> None:
+    """Have tasks go on that lost their supervisor before they had machines; they launch them now."""
+    from flowlite.client import Flow
+
+    flow = Flow(notify=_unheard)
+    found = [flow.get_task(name) for name in tasks]
+    for one in found:
+        one.resume()
+    if json:
+        data = [output.task_json(one.record, one.estimated_cost) for one in found]
+        output.print_json("tasks", data)
+        return
+    for one in found:
+        output.say(f"{one.name} ({one.id}) goes on; `flow status {one.id}` shows how")
 
 
 def result(
@@ -175,10 +204,15 @@ def show_value(value: Any) -> None:
         output.say(pformat(value, width=120, sort_dicts=False))
 
 
+def _unheard(note: str) -> None:
+    """For commands that do what a note of `Flow.get_task` advises."""
+
+
 def _task_json(task: Task[Any], warm: Sequence[InstanceRecord]) -> dict[str, Any]:
     mine = [each for each in warm if each.task_id == task.id]
     return {
         **output.task_json(task.record, task.estimated_cost),
+        "needs_resume": task.needs_resume,
         "warm_nodes": len(mine),
         "warm_until": output.json_time(_until(mine)),
     }
@@ -204,6 +238,7 @@ def _show_one(task: Task[Any], json: bool) -> None:
     events = task.events()
     if json:
         data = output.task_json(record, task.estimated_cost)
+        data["needs_resume"] = task.needs_resume
         data["cost_per_hour_now"] = round(task.cost_per_hour, 6)
         data["nodes"] = [
             {

@@ -14,6 +14,7 @@ from flowlite.provider import get_provider
 from flowlite.store import Store
 from flowlite.supervise import identity
 from flowlite.supervise.leading import LEASE_SECONDS, say
+from flowlite.supervise.resuming import may_lead
 from flowlite.supervise.supervisor import Supervisor
 
 if TYPE_CHECKING:
@@ -56,12 +57,17 @@ def _lead(task_id: str, home: Path) -> tuple[int, float]:
     code, seconds = 0, 0.0
     try:
         store = Store(home / "state.db")
-        lease = store.acquire_lease(
-            task_id, identity.owner(), LEASE_SECONDS, is_dead=identity.provably_dead
-        )
+        before = store.get_task(task_id)
+        provider = get_provider(before.provider)
+        lease = None
+        # Before it has the lease: to look must not count as a sign of life.
+        if not before.final and may_lead(store, before, provider):
+            lease = store.acquire_lease(
+                task_id, identity.owner(), LEASE_SECONDS, is_dead=identity.provably_dead
+            )
         record = store.get_task(task_id)
         if lease is not None and not record.final:
-            supervisor = Supervisor(store, home, record, lease, get_provider(record.provider))
+            supervisor = Supervisor(store, home, record, lease, provider)
             asyncio.run(supervisor.run())
             store.release_lease(lease)
             seconds = supervisor.warm_seconds

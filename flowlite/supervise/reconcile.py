@@ -15,6 +15,7 @@ from flowlite.provider import Instance, Provider, get_provider, provider_names
 from flowlite.store import Store
 from flowlite.supervise import quote, reasons, spare
 from flowlite.supervise.keeping import end_warm_nodes
+from flowlite.supervise.resuming import would_launch
 from flowlite.supervise.start import abandoned_tasks, start_supervisor
 
 # A draft is submitted within seconds; a directory of no task that is older was left by a client that was killed.
@@ -32,7 +33,8 @@ class Reconciled:
     Attributes:
         ended: Instances of tasks that are final or unknown, and warm ones if asked: {"provider", "id", "task"}.
         others: What was launched from other FLOW_HOMEs, and whether it was ended.
-        supervised: Tasks that had lost their supervisor.
+        supervised: Tasks with machines, or about to end, that had lost their supervisor.
+        resumable: Tasks that had lost it and would launch machines; nothing was done about them.
         removed: Directories of tasks that were never submitted, and what providers had left beside instances.
         problems: What could not be looked at or ended, in words.
     """
@@ -40,6 +42,7 @@ class Reconciled:
     ended: list[dict[str, str]] = field(default_factory=list)
     others: list[dict[str, Any]] = field(default_factory=list)
     supervised: list[str] = field(default_factory=list)
+    resumable: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
@@ -54,6 +57,10 @@ class Reconciled:
             *(f"{i['provider']} {i['id']} of task {i['task']}: {would}ended" for i in self.ended),
             *(_other_line(other, dry_run) for other in self.others),
             *(f"task {task}: {would}given a new supervisor" for task in self.supervised),
+            *(
+                f"task {task}: has no supervisor and no machines, left alone; `flow status` says how it goes on"
+                for task in self.resumable
+            ),
             *(f"{what}: {would}removed, it serves no task" for what in self.removed),
             *self.problems,
         ]
@@ -68,9 +75,10 @@ def reconcile(
     all_homes: bool = False,
     providers: Collection[str] | None = None,
 ) -> Reconciled:
-    """Ends what bears our tag and belongs to no live task, and gives abandoned tasks a supervisor.
+    """Ends what bears our tag and belongs to no live task, and gives abandoned tasks with machines a supervisor.
 
-    What was launched from another FLOW_HOME is only named, unless its deadline is long over.
+    Nothing is launched: a task without machines is only named. So is what was launched from another FLOW_HOME, unless
+    its deadline is long over.
 
     Args:
         dry_run: Only look.
@@ -80,9 +88,12 @@ def reconcile(
     """
     found = Reconciled()
     live = {record.id for record in store.list_tasks(unfinished=True)}
+    listed: set[str] = set()
     for name in provider_names():
         if providers is None or name in providers:
-            _Place(name, store, live, found, dry_run).tidy(all_homes, used=providers is not None)
+            place = _Place(name, store, live, found, dry_run)
+            place.tidy(all_homes, used=providers is not None)
+            listed |= place.listed
     if warm:
         ended, problems = end_warm_nodes(store, dry_run=dry_run)
         found.ended += [
@@ -92,6 +103,9 @@ def reconcile(
         if not dry_run:
             spare.dismiss(home)
     for task_id in abandoned_tasks(store, home):
+        if task_id not in listed and would_launch(store, store.get_task(task_id)):
+            found.resumable.append(task_id)
+            continue
         found.supervised.append(task_id)
         if not dry_run:
             start_supervisor(home, task_id)
@@ -101,13 +115,18 @@ def reconcile(
 
 @dataclass(slots=True)
 class _Place:
-    """One provider, while it is tidied up."""
+    """One provider, while it is tidied up.
+
+    Attributes:
+        listed: Live tasks that have machines there.
+    """
 
     name: str
     store: Store
     live: set[str]
     found: Reconciled
     dry_run: bool
+    listed: set[str] = field(default_factory=set)
 
     def tidy(self, all_homes: bool, *, used: bool) -> None:
         """Ends what is to be ended there; what goes wrong is a problem of this provider only."""
@@ -124,12 +143,11 @@ class _Place:
             self.found.problems.append(f"{self.name}: {error}")
 
     def _end_orphans(self, provider: Provider) -> None:
+        there = [each for each in provider.list_instances() if each.state not in ("ended", "warm")]
         orphans = [
-            instance
-            for instance in provider.list_instances()
-            if instance.state not in ("ended", "warm")
-            and (instance.task_id not in self.live or self._is_strange(instance))
+            each for each in there if each.task_id not in self.live or self._is_strange(each)
         ]
+        self.listed = {each.task_id for each in there if each not in orphans}
         if orphans and not self.dry_run:
             provider.terminate(orphans)
         self.found.ended += [

@@ -182,11 +182,21 @@ def _note_supervisor(paths: TaskPaths, process: identity.Process) -> None:
 def ensure_supervisors(store: Store, home: Path, *, only: str | None = None) -> list[str]:
     """Starts a supervisor for every unfinished task that has none any more; cheap enough to call every second.
 
+    One without machines that nobody has led for a while is left to `flow resume` and `flow cancel`.
+
     Returns:
         Ids of the tasks whose supervisor was started again.
     """
-    begun = []
-    for task_id in abandoned_tasks(store, home, only=only):
+    begun: list[str] = []
+    abandoned = abandoned_tasks(store, home, only=only)
+    if not abandoned:
+        return begun
+    # Only who finds such a task pays for the import.
+    from flowlite.supervise.resuming import needs_resume
+
+    for task_id in abandoned:
+        if needs_resume(store, store.get_task(task_id)):
+            continue
         # Without its directory (somebody removed it) a task cannot be supervised; `flow gc` ends what is left of it.
         with suppress(StoreError):
             start_supervisor(home, task_id)
@@ -200,6 +210,12 @@ def abandoned_tasks(store: Store, home: Path, *, only: str | None = None) -> lis
     return [h.task_id for h in store.unfinished_leases(only) if _abandoned(home, h)]
 
 
+def has_supervisor(home: Path, task_id: str) -> bool:
+    """Whether the process that was started last to lead a task runs, whatever it does."""
+    last = _noted_supervisor(home, task_id)
+    return last is not None and last.alive
+
+
 def new_task_id() -> str:
     """A fresh id: short enough to type, and without letters that look like digits."""
     return "t" + "".join(random_secrets.choice(_ALPHABET) for _ in range(10))
@@ -209,13 +225,19 @@ def _abandoned(home: Path, holder: LeaseHolder) -> bool:
     held = holder.owner is not None and holder.expires > time.time()
     if held and holder.owner is not None and not identity.provably_dead(holder.owner):
         return False
-    try:
-        noted = json.loads(TaskPaths(home, holder.task_id).supervisor.read_bytes())
-        last = identity.Process(int(noted["pid"]), str(noted["start"]))
-    except (OSError, ValueError, KeyError, TypeError):
+    last = _noted_supervisor(home, holder.task_id)
+    if last is None:
         return time.time() > holder.created_at + _START_SECONDS
     # One that was started a moment ago has no lease yet. One that has let its lease lapse hangs, and is replaced.
     return not last.alive or identity.owner(last) == holder.owner
+
+
+def _noted_supervisor(home: Path, task_id: str) -> identity.Process | None:
+    try:
+        noted = json.loads(TaskPaths(home, task_id).supervisor.read_bytes())
+        return identity.Process(int(noted["pid"]), str(noted["start"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _reap() -> None:

@@ -78,6 +78,7 @@ def test_status_as_json_has_one_stable_shape(flow: Flow) -> None:
         "max_price_per_hour": None,
         "max_cost": None,
         "estimated_cost": pytest.approx(2.0, abs=0.001),
+        "needs_resume": False,
         "warm_nodes": 0,
         "warm_until": None,
     }

@@ -1,0 +1,134 @@
+"""Tasks of a crash that have no machines: what looks after them launches nothing once they were left for a while."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from flowlite.cli import main
+from flowlite.supervise import start
+from tests.faults.test_rented import WAIT, rent
+from tests.faults.test_rented import cloud as cloud
+from tests.gangs import Gang, let_go, shell, submit, waiting
+from tests.helpers import eventually
+
+if TYPE_CHECKING:
+    from tests.faults.rented.rented_cloud import RentedProvider
+
+HOUR = 3600.0
+
+
+def leave(gang: Gang, seconds: float = HOUR) -> None:
+    """Makes it look as if nobody had led the task for so long."""
+    then = time.time() - seconds
+    with gang.store._database.write() as db:
+        db.execute(
+            "UPDATE tasks SET created_at = ?, lease_expires = ? WHERE id = ?", (then, then, gang.id)
+        )
+
+
+def crashed_before_anything(home: Path, seconds: float = HOUR) -> Gang:
+    gang = submit(home, shell("true"), supervise=False)
+    leave(gang, seconds)
+    return gang
+
+
+def crash_at_launch(cloud: RentedProvider, when: str) -> Gang:
+    """A task whose supervisor dies before or after machines were launched."""
+    cloud.behave(kills=["launch", when])
+    gang = rent(WAIT)
+    eventually(lambda: gang.store.intents(gang.id) and gang.supervisor() is None)
+    leave(gang)
+    return gang
+
+
+@pytest.mark.parametrize("seconds", [60.0, HOUR])
+def test_gc_launches_nothing(
+    flow_home: Path, capsys: pytest.CaptureFixture[str], seconds: float
+) -> None:
+    gang = crashed_before_anything(flow_home, seconds)
+    assert main(["gc"]) == 0
+    assert "left alone; `flow status` says how it goes on" in capsys.readouterr().out
+    assert gang.supervisor() is None
+    assert not gang.paths.supervisor.exists()
+
+
+@pytest.mark.parametrize("command", [["status"], ["cost"], ["status", "gang"], ["gc"]])
+def test_no_command_takes_up_what_was_left_for_long(
+    flow_home: Path, capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    gang = crashed_before_anything(flow_home)
+    assert main(command) == 0
+    said = capsys.readouterr()
+    if "status" in command:
+        assert f"`flow resume {gang.id}`" in said.err
+        assert "has had no supervisor for 60 min" in said.err
+    assert not gang.paths.supervisor.exists()
+
+
+def test_a_young_one_is_taken_up_by_status(flow_home: Path) -> None:
+    gang = crashed_before_anything(flow_home, 60)
+    assert main(["status"]) == 0
+    gang.end()
+
+
+def test_resume_has_it_go_on(flow_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    gang = crashed_before_anything(flow_home)
+    assert main(["status", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["data"][0]["needs_resume"]
+    assert main(["resume", gang.id]) == 0
+    gang.end()
+    assert main(["resume", gang.id]) == 2
+    assert "has ended (completed)" in capsys.readouterr().err
+
+
+def test_cancel_ends_it_without_a_launch(flow_home: Path) -> None:
+    gang = crashed_before_anything(flow_home)
+    assert main(["cancel", "--wait", gang.id]) == 0
+    assert gang.record.state == "cancelled"
+    assert gang.store.intents(gang.id) == []
+
+
+def test_what_is_led_is_not_resumed(flow_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    gang = submit(flow_home, waiting())
+    gang.wait("running")
+    assert main(["resume", gang.id]) == 2
+    assert "goes on already" in capsys.readouterr().err
+    let_go(flow_home)
+    gang.end()
+
+
+def test_a_launch_that_brought_nothing_is_looked_for_once_and_not_made_again(
+    cloud: RentedProvider,
+) -> None:
+    gang = crash_at_launch(cloud, "before")
+    # Whether there are machines is not known here, so a supervisor looks.
+    assert start.ensure_supervisors(gang.store, gang.home) == [gang.id]
+    eventually(lambda: gang.store.is_parked(gang.id) and gang.supervisor() is None)
+    assert cloud.machines() == {}
+    assert start.ensure_supervisors(gang.store, gang.home) == []
+    assert main(["gc"]) == 0
+    assert gang.supervisor() is None
+    assert cloud.machines() == {}
+    assert main(["resume", gang.id]) == 0
+    gang.wait("running")
+    let_go(gang.home)
+    gang.end()
+    assert len(cloud.machines()) == 1
+
+
+@pytest.mark.parametrize("command", ["status", "gc"])
+def test_machines_that_were_launched_get_their_supervisor(
+    cloud: RentedProvider, command: str
+) -> None:
+    gang = crash_at_launch(cloud, "after")
+    assert len(cloud.machines()) == 1
+    assert main([command]) == 0
+    eventually(lambda: gang.record.state == "running")
+    let_go(gang.home)
+    gang.end()
+    assert len(cloud.machines()) == 1
