@@ -13,7 +13,7 @@ N ?= 4
 PIP_FLAGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help env train test test-quick test-hours crash check format hosts hosts-shell hosts-down slurm slurm-shell slurm-down bench bench-docs clean
+.PHONY: help env train test test-quick test-hours crash attack attack-docs check format hosts hosts-shell hosts-down slurm slurm-shell slurm-down bench bench-docs clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -35,6 +35,16 @@ test-hours: $(ENV_READY) ## what is too long for every time: Ray, stacks on host
 
 crash: $(ENV_READY) ## kill the client at every call it makes of a cloud, under every fault: 2,000 cases, hours (as root)
 	FLOW_CRASH=all FLOW_TEST_REQUIRE=all $(PY) -m pytest -n $(TEST_PROCESSES) --dist worksteal tests/crash/test_crashes.py
+
+# A run that found something says with which of these it is repeated.
+CASES ?= 200
+KIND ?= all
+JOBS ?= 8
+attack: $(ENV_READY) ## faults drawn at random on test hosts, CASES of a KIND from SEED on, JOBS at a time; 10,000 simulated (as root)
+	$(PY) -m tests.attack $(if $(SEED),--seed $(SEED)) --cases $(CASES) --kind $(KIND) --jobs $(JOBS)
+
+attack-docs: $(ENV_READY) ## the same, and write what was found into docs/reliability.md
+	$(PY) -m tests.attack $(if $(SEED),--seed $(SEED)) --cases $(CASES) --kind $(KIND) --jobs $(JOBS) --write
 
 check: $(ENV_READY) ## format, lint, types and the floors of the house
 	$(PY) -m ruff format --check .

@@ -204,6 +204,24 @@ print(time.monotonic() - begun)
     assert before <= float(ssh(hosts, hosts[0], "date +%s.%N").stdout) <= time.time()
 
 
+def test_a_clock_moves_for_programs_that_run(hosts: Cluster) -> None:
+    hosts[0].skew_clock(60)
+    code = "import time\nwhile input(): print(time.time(), time.monotonic(), flush=True)"
+    with hosts[0].popen(
+        ["python3", "-S", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+    ) as program:
+        assert program.stdin is not None
+        assert program.stdout is not None
+        for seconds in (60, -3600, 0):
+            hosts[0].skew_clock(seconds)
+            before = time.time(), time.monotonic()
+            program.stdin.write(b"now\n")
+            wall, monotonic = map(float, program.stdout.readline().split())
+            assert before[0] + seconds <= wall <= time.time() + seconds
+            assert before[1] <= monotonic <= time.monotonic()
+        program.kill()
+
+
 def test_without_sshd_nobody_gets_in_and_who_is_in_stays(hosts: Cluster) -> None:
     with hosts.enter_laptop():
         session = subprocess.Popen(

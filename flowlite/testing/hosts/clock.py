@@ -1,17 +1,25 @@
-"""A wrong time of day for the programs of one host: `clock.c`, built where it is needed."""
+"""A wrong time of day for the programs of one host, or of a client: `clock.c`, built where it is needed."""
 
 from __future__ import annotations
 
+import os
 import shutil
+import struct
 import subprocess
 from pathlib import Path
 
 SETTING = "clock-offset"
 _SOURCE = Path(__file__).with_suffix(".c")
+_AMOUNT = struct.Struct("=q")
 
 
-def build(directory: Path) -> Path:
-    """The library to preload, built once. Raises RuntimeError where there is no compiler."""
+def build(directory: Path, setting: Path | None = None) -> Path:
+    """The library to preload, built once. Raises RuntimeError where there is no compiler.
+
+    Args:
+        directory: Where to build it.
+        setting: The file that `move` writes, as the programs see it; by default a host's own.
+    """
     library = directory / "clock.so"
     if library.exists():
         return library
@@ -20,7 +28,7 @@ def build(directory: Path) -> Path:
         raise RuntimeError(
             "to set a host's clock takes a C compiler (Debian: apt install gcc libc6-dev)"
         )
-    flags = ["-O1", "-shared", "-fPIC", f'-DCLOCK_FILE="/etc/{SETTING}"']
+    flags = ["-O1", "-shared", "-fPIC", f'-DCLOCK_FILE="{setting or f"/etc/{SETTING}"}"']
     done = subprocess.run(
         [compiler, *flags, "-o", str(library), str(_SOURCE), "-ldl"],
         capture_output=True,
@@ -30,3 +38,13 @@ def build(directory: Path) -> Path:
     if done.returncode != 0:
         raise RuntimeError(f"{_SOURCE.name} could not be built: {done.stderr}")
     return library
+
+
+def move(setting: Path, seconds: float) -> None:
+    """Moves the clock of every program that has the library, from now on; zero sets it right again."""
+    # In place: programs that run have it mapped.
+    descriptor = os.open(setting, os.O_WRONLY | os.O_CREAT, 0o644)
+    try:
+        os.pwrite(descriptor, _AMOUNT.pack(round(seconds * 1e9)), 0)
+    finally:
+        os.close(descriptor)

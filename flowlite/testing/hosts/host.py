@@ -175,7 +175,7 @@ class Host:
         self._ask("free_disk")
 
     def skew_clock(self, seconds: float) -> None:
-        """Programs started from now on see another time of day. Zero sets the clock right."""
+        """Programs see another time of day: those that start from the first call on. Zero sets the clock right."""
         self._ask("skew_clock", seconds=seconds)
 
     def stop_sshd(self, *, sessions: bool = False) -> None:

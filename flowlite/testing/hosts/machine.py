@@ -162,14 +162,13 @@ class Machine:
         self._resize(self._disk_size)
 
     def do_skew_clock(self, seconds: float) -> None:
-        """Sets the clock that its programs see, from now on started; zero sets it right again."""
+        """Moves the clock that its programs see, of those that started after the first call; zero sets it right."""
         etc = self._root / "etc"
-        (etc / "ld.so.preload").unlink(missing_ok=True)
-        if seconds:
-            library = clock.build(self.identity.directory)
-            shutil.copy(library, etc / library.name)
-            (etc / clock.SETTING).write_text(f"{seconds}\n")
-            (etc / "ld.so.preload").write_text(f"/etc/{library.name}\n")
+        library = etc / "clock.so"
+        clock.move(etc / clock.SETTING, seconds)
+        if not library.exists():
+            shutil.copy(clock.build(self.identity.directory), library)
+            (etc / "ld.so.preload").write_text("/etc/clock.so\n")
 
     @property
     def _hostname(self) -> str:

@@ -1,0 +1,62 @@
+"""What of flowlite is on a host, or runs on the client, after a task: by what the kernel and the disk say."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+from flowlite.testing.hosts import Host
+from tests.attack.stage import NODE_HOME, Stage
+from tests.helpers import processes_of
+
+_KINDS = ("process", "socket", "secret", "directory", "file")
+_SECRETS = {"secrets.json", "env.json", "storage.json", "packages.json", "secret"}
+
+
+def left_over(stage: Stage) -> list[str]:
+    """Everything, by host, in words; processes first."""
+    found = [f"client: {what}" for what in _processes_here(stage)]
+    for host in stage.cluster:
+        found += [f"{host.name}: {what}" for what in _on_host(stage, host)]
+    return sorted(found, key=lambda what: _KINDS.index(what.split()[1]))
+
+
+def _processes_here(stage: Stage) -> list[str]:
+    elsewhere = {pid for host in stage.cluster for pid in host.pids()}
+    return [f"process {_words(pid)}" for pid in processes_of(stage.id) if pid not in elsewhere]
+
+
+def _on_host(stage: Stage, host: Host) -> list[str]:
+    found = [f"process {words}" for words in map(_words, host.pids()) if words and not _own(words)]
+    sockets = Path(f"/proc/{host.pid}/net/unix").read_text().splitlines()
+    names = {line.split()[-1] for line in sockets if "@flowlite" in line}
+    found += [f"socket {name}" for name in sorted(names)]
+    root = host.root
+    found += [f"file {_shown(path, root)}" for path in root.glob("tmp/flowlite-*/*")]
+    home = root / NODE_HOME
+    found += [f"secret {_shown(path, root)}" for path in home.rglob("*") if path.name in _SECRETS]
+    # Results that could not be brought here are kept there, and said so.
+    kept = {path.parent.parent for path in home.glob("tasks/*/a*/r*.result")}
+    found += [
+        f"directory {_shown(path, root)}" for path in home.glob("tasks/*") if path not in kept
+    ]
+    return found
+
+
+def _own(words: str) -> bool:
+    # sshd's listener, and not its sessions.
+    return words.split()[0] in ("tini", "sleep") or words.startswith(
+        ("/usr/sbin/sshd", "sshd: /usr/sbin/sshd")
+    )
+
+
+def _shown(path: Path, root: Path) -> str:
+    return f"/{path.relative_to(root)}"
+
+
+def _words(pid: int) -> str:
+    with suppress(OSError):
+        if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+            return ""
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip()[:200]
+    return ""

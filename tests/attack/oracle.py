@@ -1,0 +1,142 @@
+"""What must hold of a task that has ended, whatever befell it."""
+
+from __future__ import annotations
+
+import re
+from itertools import combinations
+
+from tests.attack.cases import NODES, SURVIVED, Case
+from tests.attack.stage import Life, Stage
+
+EARLY = ("bring-up", "join", "prepare", "before GO")
+# What a worker writes between two signs of its life.
+_AHEAD = 1
+
+
+def judge(stage: Stage, touched: set[str]) -> list[str]:
+    """What is wrong, in words. `touched` are the names of hosts that something befell."""
+    return [
+        *_wrong_end(stage),
+        *_ranks_twice(stage.lives()),
+        *_wrong_lines(stage, touched),
+        *_wrong_results(stage),
+        *_wrong_names(stage, touched),
+    ]
+
+
+def _wrong_end(stage: Stage) -> list[str]:
+    case, record = stage.case, stage.record
+    if stage.cancelled_in is not None and record.state != "cancelled":
+        state, outcome = stage.cancelled_in
+        if state != "stopping" and not outcome and record.state == "completed":
+            return [f"cancelled while {state}, and it ended as {record.state}"]
+        return []
+    if stage.cancelled_in is not None:
+        return []
+    if record.state == "cancelled":
+        return ["cancelled, though nobody asked for it"]
+    if case.must_survive and (record.state != "completed" or record.attempt != 1):
+        how = record.state if record.state != "completed" else f"attempt {record.attempt}"
+        return [
+            f"a cut of {case.longest:.0f} s, which is no longer than {SURVIVED:.0f} s, "
+            f"ended in {how}: {record.reason}"
+        ]
+    return []
+
+
+def _ranks_twice(lives: list[Life]) -> list[str]:
+    wrong = []
+    for one, other in combinations(lives, 2):
+        if one.rank == other.rank and one.attempt == other.attempt:
+            wrong.append(f"started twice: {one}, {other}")
+        elif one.attempt != other.attempt and one.first < other.last and other.first < one.last:
+            wrong.append(f"two attempts at the same time: {one}, {other}")
+    return wrong
+
+
+def _wrong_lines(stage: Stage, touched: set[str]) -> list[str]:
+    wrong = []
+    record = stage.record
+    for life in stage.lives():
+        last = life.attempt == record.attempt
+        whole = last and record.state == "completed"
+        for stream in ("out", "err"):
+            path = stage.paths.stream(life.attempt, life.rank, life.rank, stream)
+            have = path.read_bytes() if path.exists() else b""
+            most = b"".join(
+                stage.program.line(stream, life.rank, life.attempt, number + 1)
+                for number in range(life.lines + _AHEAD)
+            )
+            least = b"".join(
+                stage.program.line(stream, life.rank, life.attempt, number + 1)
+                for number in range(life.lines)
+            )
+            where = f"{stream} of {life}"
+            if not most.startswith(have):
+                wrong.append(f"lines doubled, changed or out of order: {where}")
+            elif len(have) < len(least) and (whole or life.host not in touched):
+                wrong.append(f"{len(least) - len(have)} bytes of lines lost: {where}")
+    return wrong
+
+
+def _wrong_results(stage: Stage) -> list[str]:
+    record = stage.record
+    if record.state != "completed":
+        return []
+    assert stage.task is not None
+    lives = {life.rank: life for life in stage.lives() if life.attempt == record.attempt}
+    wrong = []
+    for rank in range(NODES):
+        try:
+            value = stage.task.result_of(rank, timeout=10)
+        except Exception as error:
+            wrong.append(f"completed, and the result of rank {rank} is lost: {error}")
+            continue
+        if rank not in lives or value != {
+            "rank": rank,
+            "attempt": record.attempt,
+            "lines": lives[rank].lines,
+            "data": stage.program.payload(rank, record.attempt),
+        }:
+            wrong.append(f"the result of rank {rank} is wrong: {str(value)[:80]}")
+    return wrong
+
+
+def _wrong_names(stage: Stage, touched: set[str]) -> list[str]:
+    record = stage.record
+    if record.state != "failed":
+        return []
+    may = culprits(stage.case)
+    named = {int(number) for number in re.findall(r"\bnode (\d+)\b", record.reason)}
+    named |= {
+        node for node in range(NODES) if stage.host_of(node).name in record.reason and not named
+    }
+    if not may:
+        return [f"failed by what must end nothing: {record.reason}"]
+    if not named:
+        return [f"failed, and no node is named: {record.reason}"]
+    if not named <= may:
+        return [f"the wrong node is named: {record.reason}"]
+    return []
+
+
+def culprits(case: Case) -> set[int]:
+    """Nodes that may be given up in a case, by rank."""
+    may: set[int] = set()
+    for fault in case.faults:
+        match fault.kind:
+            case "client-all" | "client-disk" | "clock":
+                # Nothing is known of the nodes then, or nothing is wrong with them.
+                pass
+            case "client-node" | "sshd":
+                # The others hear it once they run.
+                may |= set(fault.nodes) if case.phase in EARLY else set()
+            case "pair":
+                may |= set(fault.nodes) if case.phase in EARLY else set()
+            case "all-pairs":
+                may |= set(range(NODES))
+            case "leader-member":
+                may |= {*fault.nodes, *([0] if case.phase in EARLY else [])}
+            case _:
+                may |= set(fault.nodes)
+    return may

@@ -1,0 +1,250 @@
+"""One case from its beginning to its end, and what was found."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.attack import oracle, striking
+from tests.attack.cases import NODES, Case
+from tests.attack.leftovers import left_over
+from tests.attack.stage import Ground, Stage
+from tests.helpers import SUPERVISOR, processes_of
+
+PHASE_SECONDS = 120.0
+END_SECONDS = 360.0
+"""So long after the last fault the task must have ended."""
+CLEAN_SECONDS = 60.0
+"""So long after its end, and after the last fault, nothing may be left."""
+MOST_MB = 150.0
+"""The supervisor stays below."""
+_LINES = 3
+_SHOWN = 6
+
+
+@dataclass
+class Finding:
+    """What came of one case.
+
+    Attributes:
+        seed: Its seed.
+        kind: Its kind.
+        case: The case in words.
+        wrong: What must not be, in words; empty where all held.
+        state: How the task ended.
+        reason: What it said.
+        attempt: The last one.
+        ended_after: Seconds from the last fault's end to the task's; negative where it ended before.
+        clean_after: Seconds until nothing was left.
+        supervisor_mb: The most memory its supervisor had.
+        seconds: How long the case took.
+        load: The machine's load average at its end.
+        story: For a case where something is wrong: what the task's journal says.
+    """
+
+    seed: int
+    kind: str
+    case: str
+    wrong: list[str] = field(default_factory=list)
+    state: str = ""
+    reason: str = ""
+    attempt: int = 0
+    ended_after: float = 0.0
+    clean_after: float = 0.0
+    supervisor_mb: float = 0.0
+    seconds: float = 0.0
+    load: float = 0.0
+    story: list[str] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self)
+
+
+def play(ground: Ground, case: Case) -> Finding:
+    """Plays a case. What goes wrong in it is in what comes back."""
+    found, began = Finding(case.seed, case.kind, str(case)), time.monotonic()
+    with ground.stage(case) as stage:
+        play = _Play(stage, found)
+        try:
+            play.play()
+        except Exception as error:
+            found.wrong.append(f"the case itself broke: {type(error).__name__}: {error}")
+        if found.wrong and stage.task is not None:
+            with suppress(Exception):
+                found.story = play.story()
+    found.seconds = time.monotonic() - began
+    found.load = os.getloadavg()[0]
+    return found
+
+
+class _Play:
+    def __init__(self, stage: Stage, found: Finding) -> None:
+        self.stage = stage
+        self.case = stage.case
+        self.found = found
+        self.touched: set[str] = set()
+        self._due: list[tuple[float, Callable[[], None]]] = []
+        self._healed_at = 0.0
+        self._ended_at = 0.0
+        self._running = 0
+
+    def play(self) -> None:
+        if any(fault.kind == "client-disk" for fault in self.case.faults):
+            striking.mount_small_disk(self.stage)
+        try:
+            self._play()
+        finally:
+            if os.path.ismount(self.stage.home):
+                striking.unmount_small_disk(self.stage)
+
+    def _play(self) -> None:
+        if self.case.kind == "clock":
+            for host in self.stage.cluster:
+                host.skew_clock(0)
+        early = self.case.kind == "squatter"
+        if early:
+            # The fault of such a case begins before flowlite comes.
+            self._plan_faults()
+        self.stage.submit()
+        if not early:
+            self._reach(self.case.phase)
+            time.sleep(self.case.jitter)
+            self._plan_faults()
+        self._plan_holds()
+        self._live_on()
+        self.found.ended_after = self._ended_at - self._healed_at
+        record = self.stage.record
+        self.found.state, self.found.reason = record.state, record.reason
+        self.found.attempt = record.attempt
+        self.found.wrong += oracle.judge(self.stage, self.touched)
+        if self.found.supervisor_mb > MOST_MB:
+            self.found.wrong.append(f"the supervisor had {self.found.supervisor_mb:.0f} MB")
+        self._wait_until_clean()
+
+    def story(self) -> list[str]:
+        """The task's journal and log, and the workers' signs."""
+        lines = [f"{kind}: {text}" for kind, text in self.stage.events]
+        lines += [str(life) for life in self.stage.lives()]
+        if self.stage.paths.supervisor_log.exists():
+            lines += self.stage.paths.supervisor_log.read_text().splitlines()[-15:]
+        return lines
+
+    # The phases
+
+    def _reach(self, phase: str) -> None:
+        """Waits until the task is there; where it never comes to it, the fault comes all the same."""
+        stage = self.stage
+        if phase == "bring-up":
+            return
+        if phase == "join":
+            stage.until(lambda: any((d / "leader.json").exists() for d in stage.directories(0)))
+            return
+        if phase in ("prepare", "before GO"):
+            stage.until(lambda: stage.on_all("leader.json"))
+            if phase == "before GO":
+                stage.open_import(*range(NODES - 1))
+            return
+        stage.open_import()
+        stage.until(self._counts, PHASE_SECONDS)
+        if phase == "collecting":
+            stage.finish()
+            stage.until(lambda: stage.on_all("r{node}.result"), PHASE_SECONDS)
+        elif phase == "teardown":
+            stage.finish()
+            stage.until(lambda: stage.record.outcome, PHASE_SECONDS)
+
+    def _counts(self) -> bool:
+        """Whether all workers of the current attempt count."""
+        attempt = self.stage.record.attempt
+        counting = [
+            life for life in self.stage.lives() if life.attempt == attempt and life.lines >= _LINES
+        ]
+        return self.stage.record.state == "running" and len(counting) >= NODES
+
+    # What happens when
+
+    def _plan_faults(self) -> None:
+        at = time.monotonic()
+        for fault in self.case.faults:
+            at += fault.after
+
+            def begin(fault: Any = fault) -> None:
+                self.touched |= {self.stage.host_of(node).name for node in fault.nodes}
+                end = striking.strike(self.stage, fault)
+                self._due.append((time.monotonic() + fault.seconds, end))
+                self._due.sort(key=lambda due: due[0])
+
+            self._due.append((at, begin))
+            at += fault.seconds
+        self._do_what_is_due()
+
+    def _plan_holds(self) -> None:
+        now, case, stage = time.monotonic(), self.case, self.stage
+        opens = case.open_after if case.phase in ("bring-up", "join", "prepare") else 0.0
+        self._due.append((now + opens, stage.open_import))
+        if case.phase == "last seconds":
+            self._due.append((now + case.finish_after, stage.finish))
+        if case.cancel_after is not None:
+            self._due.append((now + case.cancel_after, self._cancel))
+        self._due.sort(key=lambda due: due[0])
+
+    def _cancel(self) -> None:
+        assert self.stage.task is not None
+        self.stage.cancelled_in = self.stage.record.state, self.stage.record.outcome or ""
+        self.stage.task.cancel()
+
+    def _do_what_is_due(self) -> None:
+        while self._due and self._due[0][0] <= time.monotonic():
+            self._due.pop(0)[1]()
+
+    def _live_on(self) -> None:
+        """Until the task is final and all faults are over."""
+        deadline = None
+        while True:
+            self._do_what_is_due()
+            now = time.monotonic()
+            if not self._due and deadline is None:
+                self._healed_at, deadline = now, now + END_SECONDS
+            final = self.stage.record.final
+            if final and not self._ended_at:
+                self._ended_at = now
+            if final and deadline is not None:
+                return
+            if deadline is not None and now > deadline:
+                raise TimeoutError(
+                    f"no end {END_SECONDS:.0f} s after the last fault: "
+                    f"{self.stage.record.state}: {self.stage.record.reason}"
+                )
+            if deadline is not None and self._counts():
+                self.stage.finish()
+            self._watch_memory()
+            time.sleep(0.05 if self._due else 0.1)
+
+    def _watch_memory(self) -> None:
+        self._running += 1
+        if self._running % 20:
+            return
+        for pid in processes_of(self.stage.id):
+            with suppress(OSError, StopIteration):
+                if SUPERVISOR.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    status = Path(f"/proc/{pid}/status").read_text().splitlines()
+                    peak = next(int(each.split()[1]) for each in status if each.startswith("VmHWM"))
+                    self.found.supervisor_mb = max(self.found.supervisor_mb, peak / 1024)
+
+    def _wait_until_clean(self) -> None:
+        since = max(self._healed_at, self._ended_at)
+        while left := left_over(self.stage):
+            if time.monotonic() - since > CLEAN_SECONDS:
+                more = f"; and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
+                self.found.wrong.append(
+                    f"left {CLEAN_SECONDS:.0f} s after the end: {'; '.join(left[:_SHOWN])}{more}"
+                )
+                break
+            time.sleep(0.5)
+        self.found.clean_after = time.monotonic() - since
