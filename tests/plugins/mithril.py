@@ -17,25 +17,36 @@ if TYPE_CHECKING:
     from tests.testing_cloud.openapi import Document
 
 VENDORS_CLIENT = "flow-compute==3.28.2"
+VENDORS_FIRST_CLIENT = "flow-compute==0.1.0"
 
 
 @pytest.fixture(scope="session")
 def vendors_environment(tmp_path_factory: pytest.TempPathFactory) -> Path | str:
     """A Python environment with nothing but the vendor's client; or why there is none."""
+    return _environment(tmp_path_factory, VENDORS_CLIENT)
+
+
+@pytest.fixture(scope="session")
+def vendors_first_environment(tmp_path_factory: pytest.TempPathFactory) -> Path | str:
+    """The same with the first version of that client."""
+    return _environment(tmp_path_factory, VENDORS_FIRST_CLIENT)
+
+
+def _environment(tmp_path_factory: pytest.TempPathFactory, client: str) -> Path | str:
     base = tmp_path_factory.getbasetemp()
     # The workers of a run share one.
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    environment = shared / "vendors-client"
-    with open(shared / "vendors-client.lock", "w") as lock:
+    environment = shared / client
+    with open(shared / f"{client}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (environment / "done").exists():
-            if failure := _install(environment):
+            if failure := _install(environment, client):
                 return failure
             (environment / "done").touch()
     return environment
 
 
-def _install(environment: Path) -> str:
+def _install(environment: Path, client: str) -> str:
     """Makes the environment, with uv if that can; why it could not be made, "" if it was."""
     links = [f"--find-links={each}" for each in os.environ.get("PIP_FIND_LINKS", "").split()]
     python = str(environment / "bin" / "python")
@@ -43,11 +54,11 @@ def _install(environment: Path) -> str:
     ways = [
         [
             [*uv, "venv", "-q", "--clear", "--python", sys.executable, str(environment)],
-            [*uv, "pip", "install", "-q", "--python", python, *links, VENDORS_CLIENT],
+            [*uv, "pip", "install", "-q", "--python", python, *links, client],
         ],
         [
             [sys.executable, "-m", "venv", "--clear", str(environment)],
-            [python, "-m", "pip", "install", "-q", VENDORS_CLIENT],
+            [python, "-m", "pip", "install", "-q", client],
         ],
     ]
     failure = ""
@@ -59,7 +70,7 @@ def _install(environment: Path) -> str:
             failure = str(getattr(error, "stderr", "") or error).strip()[-300:]
         else:
             return ""
-    return f"{VENDORS_CLIENT} cannot be installed: {failure}"
+    return f"{client} cannot be installed: {failure}"
 
 
 @pytest.fixture
@@ -68,6 +79,14 @@ def vendors_client(vendors_environment: Path | str) -> Path:
     if isinstance(vendors_environment, str):
         pytest.skip(vendors_environment)
     return vendors_environment / "bin"
+
+
+@pytest.fixture
+def vendors_first_client(vendors_first_environment: Path | str) -> Path:
+    """The directory of the programs of the vendor's first client."""
+    if isinstance(vendors_first_environment, str):
+        pytest.skip(vendors_first_environment)
+    return vendors_first_environment / "bin"
 
 
 @pytest.fixture(scope="session")

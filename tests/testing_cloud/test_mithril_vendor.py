@@ -30,6 +30,22 @@ with Flow() as client:
 """
 
 
+_FIRST_SDK = """
+import json
+from flow import Flow, TaskConfig
+
+with Flow() as client:
+    task = client.run(TaskConfig(
+        name="by-first-sdk", instance_type="8xh100", num_instances=2, max_price_per_hour=20.0,
+        command="nvidia-smi", upload_code=False,
+    ))
+    listed = [each.task_id for each in client.list_tasks()]
+    client.cancel(task.task_id)
+    volume = client.create_volume(size_gb=50, name="disk")
+    print(json.dumps([task.task_id, listed, volume.volume_id]))
+"""
+
+
 class Vendor:
     """The vendor's programs, at home in an empty directory."""
 
@@ -110,3 +126,18 @@ def test_a_refusal_is_understood(vendor: Vendor, mithril: PaperMithril) -> None:
     mithril.expire_key()
     with pytest.raises(AssertionError, match=r"(?i)authenticat|api key|credential"):
         vendor.program("flow", "status")
+
+
+def test_the_first_version_of_the_library_works_with_the_ids_it_has_built_in(
+    vendors_first_client: Path, mithril: PaperMithril, tmp_path: Path
+) -> None:
+    vendor = Vendor(vendors_first_client, tmp_path, mithril)
+    script = tmp_path / "submit.py"
+    script.write_text(_FIRST_SDK)
+    task, listed, volume = json.loads(vendor.program("python", str(script)).splitlines()[-1])
+    assert task in listed
+    (bid,) = mithril.bids()
+    assert (bid["id"], bid["status"], bid["region"]) == (task, "Terminated", "us-central1-b")
+    assert bid["instance_type"] == "it_5ECSoHQjLBzrp5YM"
+    made = {each["fid"]: each for each in Client(mithril).of_project("volumes")}
+    assert made[volume]["region"] == "us-central1-b"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowlite.testing.cloud.mithril.errors import Refused, business, missing
+from flowlite.testing.cloud.mithril.errors import Refused, business, invalid, missing, problem
 from flowlite.testing.cloud.mithril.forms import money, new_fid
 from flowlite.testing.cloud.mithril.market import Market
 from flowlite.testing.cloud.mithril.records import BID_STATUSES, Bid
@@ -229,7 +229,7 @@ class Bids:
         """The end of a bid and of its machines."""
         bid = self._bid(request)
         if bid.status == "Terminated":
-            raise business("Bid is already terminated")
+            raise invalid(problem("path", "bid_fid", "Bid is already terminated", "value_error"))
         self._market.cancel(bid)
         return 204, None
 

@@ -12,8 +12,15 @@ from typing import Any
 from flowlite.testing.cloud.machines import Gpus
 from flowlite.testing.cloud.mithril.forms import fixed_fid
 
-REGIONS = ("us-central1-a", "us-central2-a", "us-central5-a", "eu-central1-a")
-BLOCK_REGIONS = frozenset(REGIONS[:3])
+REGIONS = ("us-central1-a", "us-central2-a", "us-central5-a", "eu-central1-a", "us-central1-b")
+BLOCK_REGIONS = frozenset((*REGIONS[:3], "us-central1-b"))
+# Early versions of the vendor's client (0.1.0) have a default region and ids of types built in.
+VENDORS_REGION = "us-central1-b"
+_VENDORS_IDS = {
+    "h100-80gb.sxm.8x": "it_5ECSoHQjLBzrp5YM",
+    "a100-80gb.sxm.1x": "it_MsIRhxj3ccyVWGfP",
+    "a100-80gb.sxm.8x": "it_J7OyNf9idfImLIFo",
+}
 _DRIVER_NAMES = {"H100": "NVIDIA H100 80GB HBM3", "A100": "NVIDIA A100-SXM4-{memory}GB"}
 IMAGE = fixed_fid("imgver", "ubuntu-22.04")
 
@@ -43,6 +50,8 @@ class InstanceType:
     @property
     def fid(self) -> str:
         """Its id in this region."""
+        if self.region == VENDORS_REGION and self.name in _VENDORS_IDS:
+            return _VENDORS_IDS[self.name]
         return fixed_fid("it", self.name, self.region)
 
     @property
@@ -77,9 +86,9 @@ _TYPES: tuple[tuple[Any, ...], ...] = (
     ("h100-80gb.sxm.8x", "H100", 8, 80, "SXM5", 192, 1800, 7800, "InfiniBand", 1600, 800, REGIONS),
     ("h100-80gb.sxm.1x", "H100", 1, 80, "SXM5", 24, 225, 900, None, 220, 100, REGIONS[1:3]),
     ("h200-141gb.sxm.8x", "H200", 8, 141, "SXM5", 192, 1800, 7800, "InfiniBand", 2400, 800, REGIONS[:1]),
-    ("b200-180gb.sxm.8x", "B200", 8, 180, "SXM6", 224, 3800, 15000, "InfiniBand", 3600, 1600, REGIONS[3:]),
-    ("a100-80gb.sxm.8x", "A100", 8, 80, "SXM4", 96, 1700, 7000, "InfiniBand", 880, 400, REGIONS[:2]),
-    ("a100-80gb.sxm.1x", "A100", 1, 80, "SXM4", 12, 200, 800, None, 120, 50, REGIONS[:1]),
+    ("b200-180gb.sxm.8x", "B200", 8, 180, "SXM6", 224, 3800, 15000, "InfiniBand", 3600, 1600, REGIONS[3:4]),
+    ("a100-80gb.sxm.8x", "A100", 8, 80, "SXM4", 96, 1700, 7000, "InfiniBand", 880, 400, (*REGIONS[:2], VENDORS_REGION)),
+    ("a100-80gb.sxm.1x", "A100", 1, 80, "SXM4", 12, 200, 800, None, 120, 50, (*REGIONS[:1], VENDORS_REGION)),
 )  # fmt: skip
 
 
