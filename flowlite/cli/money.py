@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -14,6 +14,8 @@ from flowlite.errors import ConfigError
 if TYPE_CHECKING:
     from flowlite.provider import Offer
     from flowlite.task import Task
+
+_Answer = TypeVar("_Answer")
 
 GROUPS = ("day", "function", "provider")
 
@@ -121,22 +123,36 @@ def _ask_for_offers(
 ) -> tuple[list[Offer], list[tuple[str, Exception]]]:
     """What all providers offer, asked side by side, and who cannot be asked. Raises if there is nobody else."""
     from flowlite.client import Flow
-    from flowlite.errors import FlowError
 
     if gpu is not None:
         from flowlite.spec.gpu import GpuRequest
 
         gpu = str(GpuRequest.parse(gpu))
 
-    def ask(name: str) -> list[Offer] | Exception:
+    def ask(name: str) -> list[Offer]:
+        return Flow(name).offers(gpu, count, spot=spot, region=region)
+
+    return ask_providers(ask, provider)
+
+
+def ask_providers(
+    ask: Callable[[str], list[_Answer]], provider: str | None
+) -> tuple[list[_Answer], list[tuple[str, Exception]]]:
+    """What one provider answers, or all that are set up, side by side; and who of them cannot be asked.
+
+    Raises the problem if there is nobody who can.
+    """
+    from flowlite.errors import FlowError
+
+    def guarded(name: str) -> list[_Answer] | Exception:
         try:
-            return Flow(name).offers(gpu, count, spot=spot, region=region)
+            return ask(name)
         except (FlowError, ImportError, OSError) as error:
             return error
 
     names = [provider] if provider is not None else set_up()
-    answers = side_by_side(ask, names)
-    found = [offer for each in answers if not isinstance(each, Exception) for offer in each]
+    answers = side_by_side(guarded, names)
+    found = [one for each in answers if not isinstance(each, Exception) for one in each]
     problems = [
         (name, each)
         for name, each in zip(names, answers, strict=True)

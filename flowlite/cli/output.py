@@ -148,12 +148,20 @@ def _rich_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: st
         title=title or None, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0)
     )
     for column in columns:
-        # What a reason says may be long; everything else stays whole.
+        # These may be long; everything else stays whole.
         drawn.add_column(
             column.upper(), overflow="fold", no_wrap=column not in {"reason", "what", "function"}
         )
     for row in rows:
-        drawn.add_row(*(Text(cell, style=COLOURS.get(cell, "")) for cell in row))
+        drawn.add_row(
+            *(
+                # A reason keeps to one line; the task's own page has all of it.
+                Text(cell, no_wrap=True, overflow="ellipsis")
+                if column == "reason"
+                else Text(cell, style=COLOURS.get(cell, ""))
+                for column, cell in zip(columns, row, strict=True)
+            )
+        )
     Console(file=sys.stdout).print(drawn)
 
 

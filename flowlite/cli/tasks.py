@@ -353,7 +353,7 @@ def _row(task: Task[Any]) -> tuple[str, ...]:
         f"{output.duration(time.time() - record.created_at)} ago",
         output.duration(_run_time(record)),
         output.money(task.estimated_cost),
-        output.printable(record.reason),
+        " ".join(output.printable(record.reason).split()),
     )
 
 

@@ -15,6 +15,14 @@ Provider = Annotated[
     str | None,
     typer.Option("--provider", help="Where they are.", autocompletion=complete_provider),
 ]
+Where = Annotated[
+    str | None,
+    typer.Option(
+        "--provider",
+        help="Only there; else wherever you are set up.",
+        autocompletion=complete_provider,
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Name = Annotated[str, typer.Argument(help="Name of the volume.", metavar="NAME")]
 
@@ -34,13 +42,18 @@ def _list_by_default(context: typer.Context) -> None:
         list_volumes()
 
 
-def list_volumes(provider: Provider = None, json: Json = False) -> None:
-    """List all volumes."""
+def list_volumes(provider: Where = None, json: Json = False) -> None:
+    """List all volumes, wherever you are set up."""
+    from flowlite.cli.money import ask_providers
     from flowlite.client import Flow
 
-    found = Flow(provider).volumes.list()
+    found, problems = ask_providers(lambda name: Flow(name).volumes.list(), provider)
+    found.sort(key=lambda volume: (volume.name, volume.provider))
     if json:
         output.print_json("volumes", [volume.to_json() for volume in found])
+    for name, problem in problems:
+        output.warn(f"{name}: {problem}")
+    if json:
         return
     if not found:
         output.say("no volumes yet; a task that names one makes it")

@@ -45,7 +45,7 @@ class Journal:
         self._first = ""
         self._progress_at = time.monotonic()
         self._silent, self._before_silence = False, ""
-        self._waiting_at = 0.0
+        self._waiting_at, self._waits_for = 0.0, ""
         past = store.events(record.id) if record.attempt else ()
         self._seen = {_mark(event.kind, event.data.get("attempt"), event.data) for event in past}
 
@@ -94,6 +94,8 @@ class Journal:
             **changes,
         )
         self.record = dataclasses.replace(self.record, **changes)
+        if happening is not Happening.WAIT:
+            self._waits_for = ""
         if happening is Happening.LAUNCHED:
             self._joined, self._failures, self._first = set(), [], ""
             self._progress_at = time.monotonic()
@@ -116,14 +118,22 @@ class Journal:
         self.note("warm", what, {"instances": [each.id for each in kept], "until": until})
 
     def waiting(self, why: str) -> None:
-        """Capacity is not there: makes the reason visible."""
+        """Capacity is not there: makes the reason visible, at once or with a later `tell_progress`."""
+        self._waits_for = why
+        self._tell_waiting()
+
+    def _tell_waiting(self) -> None:
         now = time.monotonic()
-        if why != self.record.reason and now >= self._waiting_at:
+        if self.record.state != State.PROVISIONING or now < self._waiting_at:
+            return
+        why, self._waits_for = self._waits_for, ""
+        if why and self._mask(why) != self.record.reason:
             self._waiting_at = now + _WAITING_EVERY
             self.step(Happening.WAIT, why=why)
 
     def giving_up(self) -> None:
         """Somebody cancels while the provider is being asked for nodes."""
+        self._waits_for = ""
         if (State(self.record.state), Happening.WAIT) in lifecycle.TABLE:
             self.step(Happening.WAIT, why="cancelled; waits for the provider's answer")
 
@@ -178,7 +188,8 @@ class Journal:
         self._failures = []
 
     def tell_progress(self) -> None:
-        """Says how many nodes are there, while some are not."""
+        """Says what is waited for, or how many nodes are there while some are not."""
+        self._tell_waiting()
         now = time.monotonic()
         early = now < self._progress_at + _PROGRESS_EVERY
         if self.record.state != State.STARTING or self._silent or early:

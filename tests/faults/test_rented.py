@@ -15,6 +15,8 @@ import pytest
 
 from flowlite.cli import main
 from flowlite.client import Flow
+from flowlite.errors import ProviderError
+from flowlite.provider import VolumeInfo
 from flowlite.session import open_session
 from flowlite.spec import TaskConfig
 from flowlite.supervise import tidying
@@ -426,3 +428,33 @@ def test_costs_by_day_function_and_provider(
         assert f"{by.upper()} " in capsys.readouterr().out
     assert main(["cost", "--by", "dya"]) == 2
     assert "did you mean 'day'" in capsys.readouterr().err
+
+
+# Volumes
+
+
+def test_volumes_of_all_providers_are_listed(
+    cloud: RentedProvider, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FLOW_PROVIDER", "local")
+    there = VolumeInfo("data", "rented", "file", 10.0, "here-1", price_per_month=12.0)
+    monkeypatch.setattr(type(cloud), "configured", lambda self: True)
+    monkeypatch.setattr(type(cloud), "list_volumes", lambda self: [there])
+    Flow("local").volumes.create("ckpt")
+    assert main(["volumes", "list", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["data"]
+    assert [(each["name"], each["provider"]) for each in found] == [
+        ("ckpt", "local"),
+        ("data", "rented"),
+    ]
+    assert main(["volumes", "list", "--provider", "local"]) == 0
+    assert "data" not in capsys.readouterr().out
+
+    def refuse(self: RentedProvider) -> list[VolumeInfo]:
+        raise ProviderError("503 Service Unavailable")
+
+    monkeypatch.setattr(type(cloud), "list_volumes", refuse)
+    assert main(["volumes", "list"]) == 0
+    said = capsys.readouterr()
+    assert "ckpt" in said.out
+    assert "rented: 503 Service Unavailable" in said.err
