@@ -29,6 +29,7 @@ import sys
 import time
 
 from . import anchoring, courier, placing, processes, spawning
+from .accepting import accept
 from .anchor_notice import Clock, Notices
 from .anchoring import home_of, instance_id
 
@@ -185,10 +186,10 @@ class Anchor:
             self._asked_to_end = True
 
     def _accept(self, poll: select.poll) -> None:
-        try:
-            line, _ = self._listener.accept()
-        except OSError:
+        accepted = accept(self._listener)
+        if accepted is None:
             return
+        line, _ = accepted
         if not anchoring.is_ours(line):
             line.close()
             return

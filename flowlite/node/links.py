@@ -15,6 +15,8 @@ import socket
 import sys
 import time
 
+from .accepting import accept
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -61,10 +63,10 @@ def serve(address: str, seconds: float, token: bytes) -> None:
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             listener.settimeout(left)
-            try:
-                peer, _ = listener.accept()
-            except OSError:
+            accepted = accept(listener)
+            if accepted is None:
                 continue
+            peer, _ = accepted
             with peer:
                 peer.settimeout(_PATIENCE)
                 try:

@@ -16,6 +16,8 @@ from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
+from .accepting import accept_in_loop
+
 PREFERRED = 29500
 _LAST = 30500
 _PROBES_KEPT = 128
@@ -118,25 +120,26 @@ class MasterPort:
         import asyncio
 
         try:
-            asyncio.get_running_loop().add_reader(listener.fileno(), self._accept, listener)
+            asyncio.get_running_loop().add_reader(listener, self._accept)
         except (RuntimeError, NotImplementedError):
             return
 
-    def _accept(self, listener: socket.socket) -> None:
-        try:
-            while True:
-                self._probes.append(listener.accept()[0])
-                # The members' end is closed by then.
-                if len(self._probes) > _PROBES_KEPT:
-                    _reset(self._probes.popleft())
-        except OSError:
-            return
+    def _accept(self) -> None:
+        import asyncio
+
+        assert self._listener is not None
+        loop = asyncio.get_running_loop()
+        while accepted := accept_in_loop(loop, self._listener, self._accept):
+            self._probes.append(accepted[0])
+            # The members' end is closed by then.
+            if len(self._probes) > _PROBES_KEPT:
+                _reset(self._probes.popleft())
 
     def _undrain(self, listener: socket.socket) -> None:
         import asyncio
 
         try:
-            asyncio.get_running_loop().remove_reader(listener.fileno())
+            asyncio.get_running_loop().remove_reader(listener)
         except (RuntimeError, NotImplementedError):
             return
 

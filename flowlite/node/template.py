@@ -27,6 +27,7 @@ import sys
 import time
 
 from . import kept, loaded, marks, processes, scene
+from .accepting import accept
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -140,10 +141,10 @@ class Template:
         return strays | processes.descendants(strays, rows)
 
     def _accept(self) -> None:
-        try:
-            connection, _ = self._listener.accept()
-        except OSError:
+        accepted = accept(self._listener)
+        if accepted is None:
             return
+        connection, _ = accepted
         if not peer_is_me(connection):
             connection.close()
             return

@@ -23,6 +23,7 @@ from pathlib import Path
 
 import flowlite
 from flowlite.node import kept, likeness, loaded, processes, warm
+from flowlite.node.accepting import accept
 from flowlite.supervise import identity
 from flowlite.supervise.paths import TaskPaths
 
@@ -82,7 +83,10 @@ class Spare:
         return None
 
     def _receive(self, listener: socket.socket) -> Handed | None:
-        connection, _ = listener.accept()
+        accepted = accept(listener)
+        if accepted is None:
+            return None
+        connection, _ = accepted
         with connection:
             connection.settimeout(_ANSWER_SECONDS)
             try:

@@ -37,7 +37,8 @@ def serve(seconds):
             connection.sendall(b"flowlite")
             connection.close()
         except OSError:
-            continue
+            # Without a descriptor for it the connection stays in the queue, and the next try would come at once.
+            time.sleep(0.1)
 
 
 def reach(others):

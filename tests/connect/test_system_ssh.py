@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import socket
 import stat
 import subprocess
 import sys
@@ -92,6 +93,8 @@ def test_what_ssh_is_told(
         assert told["forwardagent"] == "no"
         assert told["forwardx11"] == "no"
         assert told["passwordauthentication"] == "no"
+        assert told["batchmode"] == "yes"
+        assert int(told["connecttimeout"]) > 0
     ran = subprocess.run(
         ["ssh", "-F", str(file), "flow-train-0", "echo inside"],
         capture_output=True,
@@ -103,6 +106,35 @@ def test_what_ssh_is_told(
     assert sorted(keys.splitlines()) == sorted(
         f"{host.known_line.strip()}" for host in (gate, inner)
     )
+
+
+def test_a_silent_host_behind_another_is_given_up(
+    servers: Servers,
+    config: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gate, inner = servers(), servers(start=False)
+    monkeypatch.setattr(system_ssh, "CONNECT_SECONDS", 2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        path = config(
+            gate.config_for("gate"),
+            inner.config_for("inner", extra="  ProxyJump gate\n").replace(
+                f"Port {inner.port}", f"Port {port}"
+            ),
+        )
+        target = resolve_target("inner", path)
+        text, keys = system_ssh.entries("flow-train-0", target, tmp_path / "known_hosts")
+        file = system_ssh.write(tmp_path, text, keys)
+
+        # A `TimeoutExpired` of this is the failure.
+        ran = subprocess.run(
+            ["ssh", "-F", str(file), "flow-train-0", "true"], check=False, timeout=60
+        )
+
+    assert target.port == port
+    assert ran.returncode == 255
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="an sshd that is not root's opens no terminals")

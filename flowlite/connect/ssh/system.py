@@ -22,6 +22,8 @@ from flowlite.connect.ssh.targets import SshTarget
 from flowlite.errors import NodeUnreachable
 
 _ALIAS = "flowlite-host"
+# Until a host has to have answered and exchanged keys, for each host on the way and the last.
+CONNECT_SECONDS = 20
 # With this status `ssh` ends when it fails itself.
 _FAILED = 255
 
@@ -96,15 +98,16 @@ def entries(alias: str, target: SshTarget, known: Path) -> tuple[str, str]:
     jump = ""
     for position, hop in enumerate(target.jump):
         name = f"{alias}-jump-{position}"
-        blocks.append(_block(name, hop, jump, known))
+        blocks.append(_block(name, hop, jump, known, position))
         jump = name
-    blocks.append(_block(alias, target, jump, known))
+    blocks.append(_block(alias, target, jump, known, len(target.jump)))
     for hop in (*target.jump, target):
         keys.update(dict.fromkeys(host_keys.pinned_lines(hop)))
     return "\n".join(blocks), "".join(f"{line}\n" for line in keys)
 
 
-def _block(alias: str, target: SshTarget, jump: str, known: Path) -> str:
+def _block(alias: str, target: SshTarget, jump: str, known: Path, before: int) -> str:
+    """The entry of one host. `before` is the number of hosts on the way to it."""
     options = [
         ("HostName", _word(target.host)),
         ("Port", str(target.port)),
@@ -117,6 +120,11 @@ def _block(alias: str, target: SshTarget, jump: str, known: Path) -> str:
         ("ForwardAgent", "no"),
         ("ForwardX11", "no"),
         ("PasswordAuthentication", "no"),
+        # Nobody may be there to answer a question, and flowlite logs in with keys only.
+        ("BatchMode", "yes"),
+        # Its clock runs from the start, while those on the way still connect. Without it, `ssh` waits for ever for a
+        # host behind another one that takes the connection and says nothing.
+        ("ConnectTimeout", str(CONNECT_SECONDS * (before + 1))),
         ("ServerAliveInterval", "15"),
         ("LogLevel", "ERROR"),
         *(("CertificateFile", _quoted(path)) for path in target.certificates),

@@ -17,10 +17,10 @@ import signal
 import socket
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..accepting import accept_in_loop
 from ..config import AgentConfig
 from ..connection import Connection
 from ..wire import Frame, ServerSession, WireError, encode
@@ -95,13 +95,15 @@ class Router:
 
     def _accept(self) -> None:
         assert self._listener is not None
-        with suppress(BlockingIOError, InterruptedError, ConnectionAbortedError):
-            accepted, _ = self._listener.accept()
-            shield = self._shields() if self._shields is not None else None
-            guest = _Guest(self, ServerSession(self._secret, self._config.task), shield)
-            self._guests.add(guest)
-            guest.begin(accepted)
-            asyncio.get_running_loop().call_later(OPENING_SECONDS, guest.show_out)
+        loop = asyncio.get_running_loop()
+        accepted = accept_in_loop(loop, self._listener, self._accept)
+        if accepted is None:
+            return
+        shield = self._shields() if self._shields is not None else None
+        guest = _Guest(self, ServerSession(self._secret, self._config.task), shield)
+        self._guests.add(guest)
+        guest.begin(accepted[0])
+        loop.call_later(OPENING_SECONDS, guest.show_out)
 
     # What comes in
 

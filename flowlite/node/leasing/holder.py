@@ -19,6 +19,7 @@ import sys
 import time
 
 from .. import processes
+from ..accepting import accept
 from . import lease, tidy
 
 TYPE_CHECKING = False
@@ -167,7 +168,8 @@ class Holder:
                 tick = min(_LONGEST_TICK, float(self._request.get("ttl", 120.0)) / 4)
                 if selector.select(tick):
                     try:
-                        self._serve_one(listener.accept()[0])
+                        if accepted := accept(listener):
+                            self._serve_one(accepted[0])
                     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
                         # Anybody on this host may send anything.
                         _say(f"a request was not understood: {type(error).__name__}")

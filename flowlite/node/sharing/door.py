@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable
 
+from ..accepting import accept
 from ..config import AgentConfig, AttemptPaths
 from ..wire import WireError
 from .stream import Stream, admit
@@ -47,10 +48,10 @@ class Door:
 
     def _accept(self, listener: socket.socket, serve: Callable[[Stream, str, str], None]) -> None:
         while True:
-            try:
-                network, address = listener.accept()
-            except OSError:
+            accepted = accept(listener)
+            if accepted is None:
                 continue
+            network, address = accepted
             if not self._opening.acquire(blocking=False):
                 network.close()
                 continue

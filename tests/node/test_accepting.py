@@ -1,0 +1,150 @@
+"""No loop that accepts connections spins when this process is out of file descriptors."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import flowlite
+import provider_adapters
+
+# The one place that accepts, the one with its own pause, and a script that any old Python on a host must run.
+ALLOWED = {"node/accepting.py", "node/server.py", "ssh/links_script.py"}
+
+PROGRAM = """
+import asyncio, os, resource, socket, sys, tempfile, threading, time
+from pathlib import Path
+from types import SimpleNamespace
+
+SECONDS = 1.0
+
+
+def measure(port, rest):
+    '''How much of a core this process takes while a connection waits that cannot be accepted.'''
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
+    held = []
+    client = socket.socket()
+    client.settimeout(30)
+    while True:
+        try:
+            held.append(os.open(os.devnull, os.O_RDONLY))
+        except OSError:
+            break
+    client.connect(("127.0.0.1", port))
+    before = time.process_time()
+    rest(SECONDS)
+    used = time.process_time() - before
+    for each in held:
+        os.close(each)
+    return used, client
+
+
+def door():
+    from flowlite.node.sharing.door import Door
+
+    with tempfile.NamedTemporaryFile() as secret:
+        paths = SimpleNamespace(secret=Path(secret.name))
+        config = SimpleNamespace(tls=False, bind="127.0.0.1", task="t", epoch=1, roster=[])
+        port = Door(config, paths, lambda what: True).open(lambda *_: None)
+        used, client = measure(port, time.sleep)
+        # Once there is room, who waited is let in, to be asked who he is.
+        client.sendall(b"nonsense" * 100)
+        try:
+            while client.recv(1000):
+                pass
+        except ConnectionResetError:
+            pass
+        return used
+
+
+def in_loop(start):
+    async def body():
+        port, answered = await start()
+        used, client = await asyncio.to_thread(measure, port, time.sleep)
+        async with asyncio.timeout(30):
+            while not answered():
+                await asyncio.sleep(0.05)
+        return used
+
+    # Made before descriptors run out.
+    return asyncio.run(body())
+
+
+def router():
+    from flowlite.node.batch.router import Router
+
+    async def start():
+        config = SimpleNamespace(tls=False, bind="127.0.0.1", task="t", epoch=1, roster=[])
+        router = Router.__new__(Router)
+        router._config, router._shields, router._secret, router._guests = config, None, bytes(32), set()
+        return router.start(), lambda: router._guests
+
+    return in_loop(start)
+
+
+def ports():
+    from flowlite.node.ports import MasterPort
+
+    async def start():
+        master = MasterPort("127.0.0.1")
+        return master.prove(), lambda: master._probes
+
+    return in_loop(start)
+
+
+def polled():
+    from flowlite.node.accepting import accept
+    import select
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    poll = select.poll()
+    poll.register(listener, select.POLLIN)
+    taken = []
+
+    def loop():
+        while not taken:
+            poll.poll()
+            if accepted := accept(listener):
+                taken.append(accepted)
+
+    thread = threading.Thread(target=loop)
+    thread.start()
+    used, client = measure(listener.getsockname()[1], time.sleep)
+    thread.join(30)
+    assert taken
+    return used
+
+
+print(globals()[sys.argv[1]]())
+"""
+
+
+@pytest.mark.parametrize("loop", ["door", "router", "ports", "polled"])
+def test_out_of_descriptors(loop: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, loop],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    # Of one second; a loop that spins takes all of it that it gets.
+    assert float(done.stdout) < 0.3
+
+
+def test_nobody_accepts_in_another_way() -> None:
+    found = set()
+    for package in (flowlite, provider_adapters):
+        root = Path(str(package.__file__)).parent
+        for file in root.rglob("*.py"):
+            for node in ast.walk(ast.parse(file.read_text())):
+                if isinstance(node, ast.Attribute) and node.attr == "accept":
+                    found.add(file.relative_to(root).as_posix())
+    found = {each for each in found if not each.startswith("testing/")}
+    assert found == ALLOWED
