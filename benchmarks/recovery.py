@@ -16,7 +16,7 @@ from flowlite.task import Task
 from flowlite.testing.hosts import Cluster
 
 NODES, PER_NODE = 3, 2
-NODE_BOUND, WORKER_BOUND, AGAIN_BOUND = 20.0, 2.0, 5.0
+NODE_BOUND, WORKER_BOUND, AGAIN_BOUND = 45.0, 2.0, 5.0
 _WAITS = "import os, time; print('up', os.getpid(), flush=True); time.sleep(600)"
 _CRASHES_ONCE = (
     "import os, sys, time; print('up', time.time(), flush=True); "

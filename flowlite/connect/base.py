@@ -68,6 +68,13 @@ class Connection(ABC):
     ) -> Completed:
         """Runs a command to its end. Raises TimeoutError after `timeout` seconds; the command is then killed."""
 
+    def run_afresh(self, argv: Sequence[str], *, timeout: float) -> Completed:
+        """As `run`, over a connection made for it alone: one that others use may be stuck after an outage.
+
+        Where nothing is kept between two calls, or nothing can be made anew, it is `run`.
+        """
+        return self.run(argv, timeout=timeout)
+
     @abstractmethod
     def start(self, argv: Sequence[str], *, log: str, environment: Mapping[str, str]) -> int:
         """Starts a command that outlives the connection, in a session of its own, output appended to `log`.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from flowlite.connect.base import Completed, Connection, File
 from flowlite.errors import NodeUnreachable, ProviderError
 from flowlite.node.config import AgentConfig
 from flowlite.provider import Instance, NodeSettings, Provider
-from flowlite.supervise.verdict import Life
+from flowlite.supervise.verdict import PATIENCE, Life
 
 # Prints the state and start of a process as /proc has them, or fails if it is gone. $1 is its id.
 _LOOK = 'kill -0 "$1" 2>/dev/null || exit 3; cat "/proc/$1/stat" 2>/dev/null || exit 0'
@@ -141,9 +141,16 @@ class Node:
 
     def probe(self) -> Finding:
         """Looks whether the agent's process is there. Never raises."""
+        return self._probe(lambda connection: connection.run)
+
+    def probe_afresh(self) -> Finding:
+        """As `probe`, but not over a connection that may still suffer from an outage that is over."""
+        return self._probe(lambda connection: connection.run_afresh)
+
+    def _probe(self, runner: Callable[[Connection], Callable[..., Completed]]) -> Finding:
         try:
             argv = ["sh", "-c", _PROBE, "sh", self.directory]
-            looked = self.connection.run(argv, timeout=_PROBE_SECONDS)
+            looked = runner(self.connection)(argv, timeout=_PROBE_SECONDS)
             finding = _found(looked)
             if finding.life is Life.ALIVE:
                 return finding
@@ -186,13 +193,20 @@ class Node:
     # Ending
 
     def stop(self, grace: float) -> bool:
-        """Ends the agent, and with it its workers: asks first, then kills. True once all are known to be gone."""
-        asked = time.monotonic()
+        """Ends the agent, and with it its workers: asks first, then kills. True once all are known to be gone.
+
+        A node that does not answer gets as much more time, up to the time after which a silent node counts as lost.
+        """
+        asked = looked = time.monotonic()
         signals = {0.0: "TERM", grace + 5.0: "KILL"}
-        pause = 0.01
+        pause, silent = 0.01, 0.0
         while True:
             waited = time.monotonic() - asked
             agent = self.probe()
+            now = time.monotonic()
+            if agent.life is Life.UNREACHABLE:
+                silent += now - looked
+            looked = now
             if agent.life is Life.GONE or (agent.life is Life.ABSENT and self._withdraw()):
                 return True
             if agent.life is Life.DEAD and self.probe_workers().life is Life.DEAD:
@@ -201,7 +215,7 @@ class Node:
                 for after in [after for after in signals if waited >= after]:
                     self._signal(signals.pop(after))
             # An agent that was killed leaves its workers the grace period, too.
-            if waited > 2 * grace + 15.0:
+            if waited > 2 * grace + 15.0 + min(silent, PATIENCE):
                 return False
             time.sleep(pause)
             pause = min(0.5, pause * 1.5)

@@ -22,8 +22,8 @@ PROBE_EVERY = 0.5
 _LOOK_AFTER = 3.0
 # Others are asked only if a node does not answer within this time.
 _AT_ONCE = 0.3
-# A single time without a witness proves nothing: the witness may be slow.
-_CUT_OFF = 2
+# The last look before a node is given up may have to connect to it.
+LAST_LOOK_SECONDS = 6.0
 # So many of the others are asked, which is enough for both a word and a witness.
 _ASKED = 8
 
@@ -49,7 +49,6 @@ class _Seen:
     since: float = 0.0
     proven: int = 0
     proven_since: float = 0.0
-    alone: int = 0
     asking: asyncio.Future[Finding] | None = None
     why: str = "it does not answer"
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -90,7 +89,7 @@ class Reach:
     def heard(self, node: Node) -> None:
         """The node answered, or somebody brought word of it."""
         seen = self._seen[node.instance.id]
-        seen.unanswered = seen.proven = seen.alone = 0
+        seen.unanswered = seen.proven = 0
         self._set_cut_off(None)
 
     async def persist(
@@ -156,6 +155,7 @@ class Reach:
         finding = await self.look(node)
         word = Word.SILENT if leader_answers else Word.NONE
         verdict = judge(self._sight(node, finding, word, leader_answers))
+        verdict, finding = await self._look_once_more(node, verdict, finding)
         # Without the leader there is something else to find out first.
         return (
             verdict if leader_answers or verdict is not Verdict.CUT_OFF else Verdict.WAIT
@@ -177,10 +177,26 @@ class Reach:
         else:
             asking.cancel()
         verdict = judge(self._sight(node, finding, word, witness, speechless_for))
+        verdict, finding = await self._look_once_more(node, verdict, finding)
         if verdict is Verdict.CUT_OFF:
             silent = time.monotonic() - self._seen[node.instance.id].since
             self._set_cut_off(self.cut_off_since or time.time() - silent)
         return verdict, finding
+
+    async def _look_once_more(
+        self, node: Node, verdict: Verdict, finding: Finding
+    ) -> tuple[Verdict, Finding]:
+        """Asks a node, before it is given up for its silence, over a connection that knows of no outage."""
+        if verdict is not Verdict.LOST or finding.life is not Life.UNREACHABLE:
+            return verdict, finding
+        looking = asyncio.ensure_future(self._crew.run(node.probe_afresh))
+        await asyncio.wait({looking}, timeout=LAST_LOOK_SECONDS)
+        if not looking.done() or (latest := looking.result()).life is Life.UNREACHABLE:
+            return verdict, finding
+        if latest.life is not Life.GONE:
+            self.heard(node)
+        # It answers: what follows from its answer is decided by that alone.
+        return judge(Sight(latest.life)), latest
 
     def _sight(
         self, node: Node, finding: Finding, word: Word, witness: bool, speechless: float = 0.0
@@ -192,7 +208,6 @@ class Reach:
         elif seen.unanswered:
             # Whatever was silent while nothing answered may have been out of our reach only.
             seen.proven = 0
-            seen.alone += 1
         return Sight(
             finding.life,
             seen.unanswered,
@@ -201,7 +216,6 @@ class Reach:
             witness,
             seen.proven,
             now - seen.proven_since if seen.proven else 0.0,
-            seen.alone >= _CUT_OFF,
             speechless,
         )
 

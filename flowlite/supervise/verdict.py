@@ -12,8 +12,12 @@ not our own network that is gone.
     no answer, not often enough yet  anything        -                        wait
     no answer                        it is heard     -                        wait: only our way there is broken
     no answer                        anything else   no                       cut off: it may be us
-    no answer                        it is silent    yes, for as long         lost
-    no answer, and that for longer   nothing         yes, for as long         lost
+    no answer                        anything else   yes, but not for long    wait
+    no answer, for `PATIENCE`        anything else   yes, for as long         lost, if it does not answer now either
+
+The last line is the only one in which silence alone ends a node, so the node is asked once more, over a connection that
+is made for it, at the moment of the decision (`Reach`): a connection that was made before an outage recovers some
+seconds later than the network.
 """
 
 from __future__ import annotations
@@ -25,12 +29,11 @@ from flowlite.node import fencing
 
 UNANSWERED = 3
 """So many probes in a row must have gone unanswered, ..."""
-PATIENCE = 5.0
-"""... for so many seconds."""
-PATIENCE_ALONE = 12.0
-"""For so many where the gang has no say."""
-PATIENCE_AFTER = 25.0
-"""For so many after a time when nothing answered from here: connections to some hosts recover later than to others."""
+PATIENCE = 25.0
+"""... for so many seconds, whatever the node and the phase. An outage of 20 s costs nothing: TCP and SSH take up to 5 s
+to recover after it. It is shorter than `fencing.FENCE_AFTER`, so that the supervisor decides before the gang does."""
+TELL_AFTER = 5.0
+"""That nothing answers from here is told after so many seconds; nothing else follows from it."""
 HANGS = fencing.FENCE_AFTER + 15.0
 """A leader that has said nothing to anybody for so long has no gang any more: the others have stopped by themselves."""
 
@@ -73,7 +76,6 @@ class Sight:
         witness: Whether something else answers us now.
         proven: Of the probes, how many went unanswered while something else did answer, since that has been so.
         proven_for: Seconds since the first of these.
-        was_cut_off: Whether there was a time, since the node fell silent, when nothing answered.
         speechless_for: Seconds for which the leader has said nothing to us, though it may run.
     """
 
@@ -84,7 +86,6 @@ class Sight:
     witness: bool = False
     proven: int = 0
     proven_for: float = 0.0
-    was_cut_off: bool = False
     speechless_for: float = 0.0
 
 
@@ -95,14 +96,11 @@ def judge(sight: Sight) -> Verdict:
         return Verdict.LOST if hangs else Verdict.WAIT
     if sight.life is not Life.UNREACHABLE:
         return Verdict.LOST
-    if sight.unanswered < UNANSWERED or sight.silent_for < PATIENCE:
+    if sight.unanswered < UNANSWERED or sight.silent_for < TELL_AFTER:
         return Verdict.WAIT
     if sight.word is Word.HEARD:
         return Verdict.WAIT
     if not sight.witness:
         return Verdict.CUT_OFF
-    patience = PATIENCE_ALONE if sight.word is Word.NONE else PATIENCE
-    if sight.was_cut_off:
-        patience = max(patience, PATIENCE_AFTER)
-    enough = sight.proven >= UNANSWERED and sight.proven_for >= patience
+    enough = sight.proven >= UNANSWERED and sight.proven_for >= PATIENCE
     return Verdict.LOST if enough else Verdict.WAIT

@@ -29,7 +29,7 @@ def test_a_power_cut_ends_the_task_and_names_the_node(site: Site, node: int) -> 
     gang = site.submit(shell(COUNT))
     gang.wait("running")
     site.hosts[node].power_cut()
-    record = gang.end("failed", timeout=40)
+    record = gang.end("failed", timeout=90)
     leader = ", the leader," if node == 0 else ""
     assert record.reason.startswith(f"node {node} ({record.roster[node]}){leader} is lost: "), (
         gang.story()
@@ -42,7 +42,7 @@ def test_a_gang_of_one_is_lost_if_another_host_of_the_pool_answers(site: Site) -
     gang = site.submit(shell(COUNT), nodes=1)
     gang.wait("running")
     site.hosts[0].power_cut()
-    assert "is lost" in gang.end("failed", timeout=60).reason
+    assert "is lost" in gang.end("failed", timeout=90).reason
 
 
 @pytest.mark.slow
@@ -70,7 +70,7 @@ def test_a_leader_that_hangs_for_good_is_lost(site: Site) -> None:
     gang = site.submit(shell(COUNT))
     gang.wait("running")
     site.hosts[0].pause()
-    record = gang.wait(timeout=60)
+    record = gang.wait(timeout=90)
     assert record.state == "failed"
     assert "the leader, is lost" in record.reason
     site.hosts[0].resume()
@@ -143,7 +143,7 @@ def test_a_host_that_was_killed_is_replaced_and_not_leased_again(site: Site) -> 
     gang = site.submit(shell(COUNT), retries=1)
     gang.wait("running")
     site.hosts[0].kill()
-    eventually(lambda: gang.record.state == "stopping", timeout=30)
+    eventually(lambda: gang.record.state == "stopping", timeout=60)
     # It comes back, and says itself that nothing runs there any more: that is waited for, and not for the clock.
     site.hosts[0].start()
     record = eventually(

@@ -165,7 +165,7 @@ def test_a_host_is_killed(site: Site, phase: Phase, node: int) -> None:
     site.hosts[node].kill()
     # What had ended well before may be all there was to do.
     ends = "failed" if phase.early else "failed|completed"
-    record = gang.end(ends, timeout=60)
+    record = gang.end(ends, timeout=90)
     if record.state == "failed":
         assert f"node {node} ({record.roster[node]})" in record.reason, gang.story()
     assert record.attempt == 1

@@ -37,6 +37,9 @@ class FakeNode(Node):
         self.probes += 1
         return Finding(self.lives[min(self.probes, len(self.lives)) - 1], "as made up")
 
+    def probe_afresh(self) -> Finding:
+        return self.probe()
+
 
 class FakeLink:
     """Notes what is said to the leader, which is on the line."""
@@ -88,6 +91,7 @@ def test_a_suspected_node_is_lost_only_if_the_second_source_says_so(
     monkeypatch.setattr(watch, "PROBE_EVERY", 0.0)
     monkeypatch.setattr(watch, "LOOK_EVERY", 0.0)
     monkeypatch.setattr(verdict, "PATIENCE", 0.0)
+    monkeypatch.setattr(verdict, "TELL_AFTER", 0.0)
     nodes = [FakeNode("a", 0, [A]), FakeNode("b", 1, lives)]
     link = FakeLink()
 

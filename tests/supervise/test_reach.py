@@ -29,7 +29,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reach_module, "PROBE_SECONDS", 0.05)
     monkeypatch.setattr(reach_module, "_LOOK_AFTER", 0.02)
     monkeypatch.setattr(verdict_module, "PATIENCE", 0.0)
-    monkeypatch.setattr(verdict_module, "PATIENCE_ALONE", 0.0)
+    monkeypatch.setattr(verdict_module, "TELL_AFTER", 0.0)
     monkeypatch.setattr(reach_module, "_AT_ONCE", 0.0)
 
 
@@ -43,6 +43,12 @@ class FakeNode(Node):
         self.hears = hears
         self.probes = 0
         self.hangs: threading.Event | None = None
+        self.afresh: Life | None = None
+        self.last_looks = 0
+
+    def probe_afresh(self) -> Finding:
+        self.last_looks += 1
+        return Finding(self.afresh or self.life, "asked afresh", self.hears)
 
     def probe(self) -> Finding:
         self.probes += 1
@@ -110,6 +116,35 @@ def test_a_leader_that_does_not_answer(
     assert (len(scene.told) == 1) is (verdict is Verdict.CUT_OFF)
 
 
+@pytest.mark.parametrize(
+    ("answer", "verdict"), [(A, Verdict.WAIT), (U, Verdict.LOST), (D, Verdict.LOST)]
+)
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_node_is_asked_once_more_before_it_is_given_up(
+    rank: int, answer: Life, verdict: Verdict
+) -> None:
+    """The connection that is there is stuck after an outage; a new one tells how the node is."""
+    nodes = [FakeNode(0, A, False), FakeNode(1, A, False)]
+    node = nodes[rank]
+    node.life, node.afresh = U, answer
+
+    async def act(asked: Reach) -> None:
+        for _ in range(2):
+            assert await look(asked) is Verdict.WAIT
+        assert node.last_looks == 0
+        assert await look(asked) is verdict
+        assert node.last_looks == 1
+        # What an answer proves holds from then on.
+        assert asked.out_of_reach == ({node.instance.id} if answer is U else set())
+
+    async def look(asked: Reach) -> Verdict:
+        if rank == 0:
+            return (await asked.judge_alone(node))[0]
+        return (await asked.judge_member(node, leader_answers=True))[0]
+
+    Scene(nodes).play(act)
+
+
 def test_silence_while_nothing_answered_is_no_proof_when_the_others_are_back_first() -> None:
     nodes = [FakeNode(0, U), FakeNode(1, U, False)]
     scene = Scene(nodes)
@@ -117,8 +152,8 @@ def test_silence_while_nothing_answered_is_no_proof_when_the_others_are_back_fir
     async def act(asked: Reach) -> None:
         assert await alone(asked, nodes[0], 5) is Verdict.CUT_OFF
         nodes[1].life = A
-        # Its own connection recovers a little later than the other's.
-        assert await alone(asked, nodes[0], 20) is Verdict.WAIT
+        # Its own connection recovers a little later than the other's: silence counts from now on.
+        assert await alone(asked, nodes[0], 2) is Verdict.WAIT
         nodes[0].life = A
         assert await alone(asked, nodes[0], 1) is Verdict.WAIT
         nodes[0].life = U
@@ -166,10 +201,7 @@ def test_a_probe_that_hangs_counts_as_unanswered_and_is_not_asked_twice() -> Non
     Scene([node]).play(act)
 
 
-def test_a_member_is_lost_on_the_word_of_a_leader_that_answers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(verdict_module, "PATIENCE_AFTER", 0.0)
+def test_a_member_is_lost_on_the_word_of_a_leader_that_answers() -> None:
     node = FakeNode(1, U)
 
     async def act(asked: Reach) -> None:

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flowlite.node import fencing
 from flowlite.supervise.verdict import (
     HANGS,
     PATIENCE,
-    PATIENCE_AFTER,
-    PATIENCE_ALONE,
+    TELL_AFTER,
     UNANSWERED,
     Life,
     Sight,
@@ -24,11 +24,11 @@ from flowlite.supervise.verdict import (
 SILENCE = Sight(
     Life.UNREACHABLE,
     UNANSWERED,
-    PATIENCE_ALONE,
+    PATIENCE,
     Word.SILENT,
     witness=True,
     proven=UNANSWERED,
-    proven_for=PATIENCE_ALONE,
+    proven_for=PATIENCE,
 )
 
 
@@ -44,16 +44,14 @@ SILENCE = Sight(
         (Sight(Life.GONE), Verdict.LOST),
         (SILENCE, Verdict.LOST),
         (replace(SILENCE, unanswered=UNANSWERED - 1), Verdict.WAIT),
-        (replace(SILENCE, silent_for=PATIENCE - 0.1), Verdict.WAIT),
+        (replace(SILENCE, silent_for=TELL_AFTER - 0.1), Verdict.WAIT),
         (replace(SILENCE, word=Word.HEARD), Verdict.WAIT),
         (replace(SILENCE, word=Word.HEARD, witness=False), Verdict.WAIT),
         (replace(SILENCE, witness=False), Verdict.CUT_OFF),
         (replace(SILENCE, word=Word.NONE), Verdict.LOST),
-        (replace(SILENCE, word=Word.NONE, proven_for=PATIENCE), Verdict.WAIT),
+        (replace(SILENCE, word=Word.NONE, proven_for=PATIENCE - 0.1), Verdict.WAIT),
         (replace(SILENCE, proven=UNANSWERED - 1), Verdict.WAIT),
         (replace(SILENCE, proven_for=PATIENCE - 0.1), Verdict.WAIT),
-        (replace(SILENCE, was_cut_off=True), Verdict.WAIT),
-        (replace(SILENCE, was_cut_off=True, proven_for=PATIENCE_AFTER), Verdict.LOST),
         (replace(SILENCE, word=Word.NONE, witness=False, silent_for=1e6), Verdict.CUT_OFF),
     ],
 )
@@ -70,7 +68,6 @@ sights = st.builds(
     witness=st.booleans(),
     proven=st.integers(0, 10),
     proven_for=st.floats(0, 1000),
-    was_cut_off=st.booleans(),
     speechless_for=st.floats(0, 1000),
 )
 silent = sights.filter(lambda sight: sight.life is Life.UNREACHABLE)
@@ -83,7 +80,18 @@ def test_silence_alone_never_ends_a_node(sight: Sight) -> None:
         assert sight.witness
         assert sight.word is not Word.HEARD
         assert min(sight.unanswered, sight.proven) >= UNANSWERED
-        assert min(sight.silent_for, sight.proven_for) >= PATIENCE
+        assert sight.proven_for >= PATIENCE
+
+
+@given(silent, st.floats(0, 20))
+def test_an_outage_of_20_seconds_ends_no_node(sight: Sight, seconds: float) -> None:
+    """Whoever it is, whatever the gang says: leader and member have the same time, and some to recover in."""
+    silent_for = seconds + 4.0
+    assert judge(replace(sight, silent_for=silent_for, proven_for=silent_for)) is not Verdict.LOST
+
+
+def test_the_supervisor_decides_before_a_node_stops_by_itself() -> None:
+    assert PATIENCE < fencing.FENCE_AFTER
 
 
 @given(silent)

@@ -82,11 +82,24 @@ class SshConnection(Connection):
         input: bytes | None = None,
         timeout: float | None = None,
     ) -> Completed:
+        return self._execute(self._link, argv, input, timeout)
+
+    def run_afresh(self, argv: Sequence[str], *, timeout: float) -> Completed:
+        from flowlite.connect.ssh import link
+
+        own = link.Link(self.target)
+        try:
+            return self._execute(own, argv, None, timeout)
+        finally:
+            own.shut()
+
+    def _execute(
+        self, link: Link, argv: Sequence[str], input: bytes | None, timeout: float | None
+    ) -> Completed:
         from flowlite.connect.ssh import commands
 
-        text = b"exec " + command(argv)
         try:
-            return commands.execute(self._link, text, feed=input, timeout=timeout)
+            return commands.execute(link, b"exec " + command(argv), feed=input, timeout=timeout)
         except TimeoutError:
             raise TimeoutError(
                 f"host {self.target.label}: {argv[0]} did not end within {timeout} s"
