@@ -26,6 +26,7 @@ from .modes.handle import Led
 from .needs import Needs
 from .orders import beyond_inherited, call_with_paths, worker_orders
 from .ports import PREFERRED, MasterPort
+from .proving import Trial
 from .readiness import Readiness
 from .stopping import Vigil
 from .storage import Storage
@@ -72,7 +73,7 @@ class Agent:
         self._storage = Storage(config, paths, self._tell, self._find_leader)
         self._vigil = Vigil(config, paths, lambda: self._workers.listeners(signal.SIGUSR2))
         self._led = Led(config, paths)
-        self._readiness = Readiness(config, secret)
+        self._readiness = Readiness(config, secret, self._silence_of)
         self._held_back: list[dict[str, Any]] = []
         self._workers = Workers(
             self._needs.warm_spec(),
@@ -241,7 +242,7 @@ class Agent:
                 if wrong:
                     raise PrepareError(wrong)
             await asyncio.gather(
-                probes.reach_master(order),
+                probes.reach_master(order, self._trial_of_leader()),
                 self._probe_volumes(order),
                 self._readiness.prove(order),
             )
@@ -324,7 +325,22 @@ class Agent:
         token = self._volume_token = str(order["volume_token"])
         paths = self._needs.shared_paths
         if paths and token and self._config.num_nodes > 1:
-            await probes.volumes(self._workers, paths, token, write=self._config.is_leader)
+            await probes.volumes(
+                self._workers,
+                paths,
+                token,
+                write=self._config.is_leader,
+                longest=self._config.join_timeout,
+            )
+
+    def _trial_of_leader(self) -> Trial:
+        return Trial(lambda: self._silence_of(0), self._config.join_timeout)
+
+    def _silence_of(self, rank: int) -> float:
+        """Seconds since a node was last heard; the leader hears all, the others hear the leader."""
+        if self._server is not None:
+            return self._server.silence_of(rank)
+        return self._link.silence if self._link is not None else 0.0
 
     # While they run
 

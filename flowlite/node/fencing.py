@@ -17,6 +17,9 @@ from __future__ import annotations
 FENCE_AFTER = 30.0
 """Silence of the leader after which a node stops its own workers."""
 
+SUPERVISED = 1.5
+"""A leader whose supervisor is on the line waits so many times `FENCE_AFTER` until it gives up a silent node itself."""
+
 SLACK = 5.0
 
 

@@ -25,7 +25,7 @@ import signal
 import sys
 import time
 
-from . import names, processes, scene, template, worker
+from . import names, processes, proving, scene, template, worker
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -384,9 +384,10 @@ def probe(paths: Iterable[str], token: str, write: bool) -> dict[str, Any]:
     """Write a small file into each volume, or see whether it is there.
 
     Returns:
-        {"missing": paths where it is not (yet), "errors": {path: reason}}.
+        {"missing": paths where it is not (yet), "errors": {path: reason}, "passing": paths whose error may be over
+        soon}.
     """
-    missing, errors = [], {}
+    missing, errors, passing = [], {}, []
     for path in paths:
         name = os.path.join(path, f".flowlite-probe-{token}")
         try:
@@ -403,7 +404,9 @@ def probe(paths: Iterable[str], token: str, write: bool) -> dict[str, Any]:
             missing.append(path)
         except OSError as error:
             errors[path] = str(error)
-    return {"missing": missing, "errors": errors}
+            if proving.is_passing(error):
+                passing.append(path)
+    return {"missing": missing, "errors": errors, "passing": passing}
 
 
 def forget_probe(paths: Iterable[str], token: str) -> None:

@@ -48,7 +48,15 @@ log = logging.getLogger("flowlite.member")
 
 
 class PrepareError(Exception):
-    """A node cannot take part; the text says what was found and what to do (the leader adds which node it is)."""
+    """A node cannot take part; the text says what was found and what to do (the leader adds which node it is).
+
+    Attributes:
+        passing: Whether another attempt may fare better with the same nodes.
+    """
+
+    def __init__(self, text: str, *, passing: bool = False) -> None:
+        super().__init__(text)
+        self.passing = passing
 
 
 class Refused(Exception):
@@ -132,6 +140,11 @@ class MemberLink:
     def reason(self) -> str:
         """The line for people that goes with the outcome."""
         return self._machine.reason
+
+    @property
+    def silence(self) -> float:
+        """Seconds since the leader was last heard."""
+        return self._machine.silence(time.monotonic())
 
     async def run(self) -> None:
         """Take part until released. Workers are gone when this returns or raises.
@@ -284,7 +297,7 @@ class MemberLink:
         try:
             facts = await self._node.prepare(order)
         except PrepareError as error:
-            self._act(self._machine.unprepared(str(error)))
+            self._act(self._machine.unprepared(str(error), passing=error.passing))
         except Exception as error:
             log.exception("prepare failed")
             self._act(

@@ -10,17 +10,17 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
-from . import net
+from . import net, proving
 from .link import PrepareError
 from .messages import MessageError, unpack_addresses
+from .proving import Trial
 
-PATIENCE = 15.0
-"""Seconds until a node that cannot be reached is given up: longer than it takes the leader to miss one that is gone,
-so that a dead node is not taken for a closed port."""
+BLOCK_SECONDS = 15.0
+"""For a block to go there and one to come back."""
 ALL_PAIRS = 16
 """Up to so many nodes everybody tries everybody; of more, those at distances of 1, 2, 4, … as NCCL's trees have."""
 
@@ -28,9 +28,10 @@ LOOPBACK = ("127.", "::1")
 """Where nobody else can come to."""
 _BLOCK = 64 * 1024
 _LOST = f"{_BLOCK // 1024} kB do not get through"
+# An outage in the middle of a block ends before the next one, or keeps that from beginning.
+_BLOCKS_LOST = 2
 _PROOF = 32
 _NAMED = 4
-_AGAIN = 0.5
 
 
 class Meeting:
@@ -42,9 +43,23 @@ class Meeting:
         rank: This node.
         nodes: How many there are.
         secret: Of the task; nobody else gets an answer.
+        silence: Seconds since a node was last heard, by its rank; where only the leader hears it, since that was.
+        longest: Seconds an outage may last.
     """
 
-    def __init__(self, task: str, epoch: int, rank: int, nodes: int, secret: bytes) -> None:
+    def __init__(
+        self,
+        task: str,
+        epoch: int,
+        rank: int,
+        nodes: int,
+        secret: bytes,
+        *,
+        silence: Callable[[int], float],
+        longest: float,
+    ) -> None:
+        self._silence = silence
+        self._longest = longest
         self._rank = rank
         self._nodes = nodes
         self._proof = hmac.new(secret, f"meeting {task} {epoch}".encode(), hashlib.sha256).digest()
@@ -87,50 +102,52 @@ class Meeting:
         )
         wrong = [each for each in found if each]
         if wrong:
+            passing = not any(_LOST in each for each in wrong)
             more = f"; and {len(wrong) - _NAMED} more nodes" if wrong[_NAMED:] else ""
             remedy = ""
-            if any(_LOST not in each for each in wrong):
+            if any(proving.FIREWALL in each for each in wrong):
                 remedy = (
                     ". Ranks talk to each other on all ports: allow TCP between the nodes, ports "
                     f"{_port_range()} at least"
                 )
-            raise PrepareError(f"{'; '.join(wrong[:_NAMED])}{more}{remedy}")
+            raise PrepareError(f"{'; '.join(wrong[:_NAMED])}{more}{remedy}", passing=passing)
 
     async def _reach(self, rank: int, address: str, port: int) -> str:
         """What is wrong with the way to a node, "" if nothing."""
-        until = time.monotonic() + PATIENCE
         name = f"node {rank} ({address}, port {port})"
+        trial = Trial(partial(self._silence, rank), self._longest)
+        blocks_lost = 0
         while True:
             try:
-                async with asyncio.timeout(until - time.monotonic()):
+                async with asyncio.timeout(proving.TRY_SECONDS):
                     reader, writer = await asyncio.open_connection(address, port)
-            except TimeoutError:
-                return f"{name} does not answer: a firewall drops what is sent there, or there is no way"
-            except OSError as error:
-                # Nobody has listened longer than this node has known of it; or it is just going.
-                if time.monotonic() + _AGAIN < until:
-                    await asyncio.sleep(_AGAIN)
-                    continue
-                return (
-                    f"{name} cannot be reached: {error.strerror or error}; a firewall refuses it?"
-                )
+            except (OSError, TimeoutError) as error:
+                blocks_lost = 0
+                if wrong := trial.failed(error):
+                    return f"{name} {wrong}"
+                await asyncio.sleep(proving.AGAIN)
+                continue
+            trial.reached = True
             try:
-                async with asyncio.timeout(PATIENCE):
+                async with asyncio.timeout(BLOCK_SECONDS):
                     writer.write(self._proof + bytes(_BLOCK))
                     await reader.readexactly(_BLOCK)
                 return ""
             except TimeoutError:
-                return f"{name} answers, but {_LOST}: {self._mtu()}"
+                blocks_lost += 1
+                if blocks_lost >= _BLOCKS_LOST:
+                    return f"{name} answers, but {_LOST}: {self._mtu()}"
             except (OSError, asyncio.IncompleteReadError):
-                if time.monotonic() + _AGAIN >= until:
+                # It is just going, or does not know us: as with one that refuses.
+                if trial.failed(ConnectionRefusedError()):
                     return f"{name} hangs up"
-                await asyncio.sleep(_AGAIN)
+                await asyncio.sleep(proving.AGAIN)
             finally:
                 writer.transport.abort()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            async with asyncio.timeout(2 * PATIENCE):
+            async with asyncio.timeout(2 * BLOCK_SECONDS):
                 if hmac.compare_digest(await reader.readexactly(_PROOF), self._proof):
                     await reader.readexactly(_BLOCK)
                     writer.write(bytes(_BLOCK))

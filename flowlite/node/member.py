@@ -213,6 +213,10 @@ class Member:
         self._start_ordered = True
         self._out.append(Start({**_body(message), "rank": self._rank}))
 
+    def silence(self, now: float) -> float:
+        """Seconds since the leader was last heard."""
+        return now - self._heard
+
     def silent(self, now: float) -> bool:
         """Whether the leader has not been heard, or not for so long that others should know, if they ask."""
         return not self._ever_welcome or now - self._heard >= self._settings.lost_after / 2
@@ -241,10 +245,15 @@ class Member:
             self._report("ready", {"type": "ready", "facts": dict(facts)})
         return self._take()
 
-    def unprepared(self, error: str) -> list[MemberAction]:
-        """`Prepare` or `Start` failed; the text names what was found and what to do."""
+    def unprepared(self, error: str, *, passing: bool = False) -> list[MemberAction]:
+        """`Prepare` or `Start` failed; the text names what was found and what to do.
+
+        Args:
+            passing: Whether another attempt may fare better.
+        """
         if not self._stop_ordered:
-            self._report("unready", {"type": "unready", "error": m.shorten(error)})
+            body = {"type": "unready", "error": m.shorten(error), "passing": passing}
+            self._report("unready", body)
         return self._take()
 
     def started(self) -> list[MemberAction]:
@@ -321,8 +330,10 @@ class Member:
 
     def _fence(self, silence: float) -> None:
         limit = self._settings.fence_after
-        if not self._ever_welcome:
+        if not self._start_ordered:
+            # There is no worker of this node yet that could run a second time elsewhere, so an outage may pass.
             limit = max(limit, self._settings.join_timeout)
+        if not self._ever_welcome:
             reason = f"the leader did not let this node join within {silence:.0f} s"
         else:
             reason = f"the leader has been silent for {silence:.0f} s"

@@ -168,6 +168,7 @@ FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
     # a member to its leader
     "join": {"instance": str, "incarnation": str, "facts": dict},
     "ready": {"facts": dict},
+    # It may have "passing": whether another attempt may fare better.
     "unready": {"error": str},
     "started": {},
     "worker": {"rank": int, "sizes": dict},

@@ -7,52 +7,69 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from . import proving
 from .link import PrepareError
+from .proving import Trial
 from .workers import Workers
 
-PROBE_SECONDS = 15.0
-"""How long a file written by the leader may take to appear on another node; network file systems keep old listings
-for some seconds."""
-PORT_SECONDS = 5.0
+PROBE_SECONDS = proving.NEVER_REACHED
+"""How long a file written by the leader may take to appear on another node: network file systems keep old listings for
+some seconds, and the network of either node may be out for a while."""
 
 
-async def reach_master(order: Mapping[str, Any]) -> None:
+async def reach_master(order: Mapping[str, Any], trial: Trial) -> None:
     """Connect to the master port of the leader. Raises PrepareError."""
     address, port = str(order["master_addr"]), int(order["master_port"])
-    try:
-        opening = asyncio.open_connection(address, port)
-        async with asyncio.timeout(PORT_SECONDS):
-            _, writer = await opening
-    except ConnectionResetError:
-        return  # it answered, and had seen enough probes
-    except (OSError, TimeoutError) as error:
-        raise PrepareError(
-            f"MASTER_PORT {port} of the leader ({address}) cannot be reached from here: "
-            f"{str(error) or 'no answer'}. Allow TCP between the nodes, on all ports"
-        ) from error
-    # Reset rather than closed, so that the port is left without a trace.
-    writer.transport.abort()
+    while True:
+        try:
+            async with asyncio.timeout(proving.TRY_SECONDS):
+                _, writer = await asyncio.open_connection(address, port)
+        except ConnectionResetError:
+            return  # it answered, and had seen enough probes
+        except (OSError, TimeoutError) as error:
+            if wrong := trial.failed(error):
+                remedy = ""
+                if proving.FIREWALL in wrong:
+                    remedy = ". Allow TCP between the nodes, on all ports"
+                raise PrepareError(
+                    f"MASTER_PORT {port} of the leader ({address}) {wrong}{remedy}", passing=True
+                ) from error
+            await asyncio.sleep(proving.AGAIN)
+            continue
+        # Reset rather than closed, so that the port is left without a trace.
+        writer.transport.abort()
+        return
 
 
-async def volumes(workers: Workers, paths: Sequence[str], token: str, *, write: bool) -> None:
+async def volumes(
+    workers: Workers, paths: Sequence[str], token: str, *, write: bool, longest: float
+) -> None:
     """Write the probe file of a token into every volume, or wait for it, where the workers will see them.
+
+    Args:
+        longest: Seconds for which the network of a volume may be out.
 
     Raises:
         PrepareError: One cannot be used, or the file does not appear.
     """
-    if write:
-        answer = await workers.probe(paths, token, write=True)
-        for path, error in answer["errors"].items():
-            raise PrepareError(f"the volume at {path} cannot be written to: {error}")
-        return
-    until = time.monotonic() + PROBE_SECONDS
+    began = answered = time.monotonic()
     while True:
-        answer = await workers.probe(paths, token, write=False)
+        answer = await workers.probe(paths, token, write=write)
+        now = time.monotonic()
         for path, error in answer["errors"].items():
-            raise PrepareError(f"the volume at {path} cannot be read: {error}")
+            passing = path in answer["passing"]
+            if not passing or now - began >= longest:
+                what = "written to" if write else "read"
+                raise PrepareError(
+                    f"the volume at {path} cannot be {what}: {error}", passing=passing
+                )
+        if answer["errors"]:
+            answered = now
+            await asyncio.sleep(proving.AGAIN)
+            continue
         if not answer["missing"]:
             return
-        if time.monotonic() > until:
+        if now - answered > PROBE_SECONDS:
             raise PrepareError(
                 f"the volume at {answer['missing'][0]} is not the same place here as on node 0: a "
                 f"file written there did not appear within {PROBE_SECONDS:g} s. Mount the same "

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,20 @@ if TYPE_CHECKING:
 class Readiness:
     """One node's, from its join to GO."""
 
-    def __init__(self, config: AgentConfig, secret: bytes) -> None:
+    def __init__(self, config: AgentConfig, secret: bytes, silence: Callable[[int], float]) -> None:
+        """
+        Args:
+            silence: As for `Meeting`.
+        """
         self._config = config
         self._meeting = Meeting(
-            config.task, config.epoch, config.node_rank, config.num_nodes, secret
+            config.task,
+            config.epoch,
+            config.node_rank,
+            config.num_nodes,
+            secret,
+            silence=silence,
+            longest=config.join_timeout,
         )
         self._cards: asyncio.Task[list[dict[str, Any]]] | None = None
         self._found: asyncio.Task[tuple[dict[str, str] | None, bool]] | None = None

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import agreement
+from . import agreement, fencing
 from . import messages as m
 from .actions import Action, Close, CloseMaster, Moment, Outbox, Peer, ProveMaster
 from .admission import Refusal, admit
@@ -120,6 +120,10 @@ class Rendezvous:
         if address in self._turned_away or len(self._turned_away) < _STRANGERS_NAMED:
             self._turned_away[address] = self._turned_away.get(address, 0) + 1
 
+    def silence_of(self, rank: int, now: Moment) -> float:
+        """Seconds since a node was last heard."""
+        return now.steady - self._seats[rank].heard
+
     def tick(self, now: Moment) -> list[Action]:
         """Let time pass. Call it a few times per beat."""
         pause = self._pulse.pause(now.steady)
@@ -201,7 +205,9 @@ class Rendezvous:
             self._desk.record("ready", now, **seat.who, facts=facts)
             self._go_if_ready(now)
         elif kind == "unready":
-            outcome = m.ERROR if self._go else m.CHECKS
+            # A network that was out is no mistake of the user's: such an end may be retried.
+            before = m.MISSING if message.get("passing") is True else m.CHECKS
+            outcome = m.ERROR if self._go else before
             self._stop(outcome, f"{self._seats.name(seat)}: {message['error']}", now)
         elif kind == "started" and not seat.started:
             seat.started = True
@@ -322,10 +328,20 @@ class Rendezvous:
         for seat, why in self._seats.doubtful(now.steady):
             self._suspect(seat, why, now)
         if self.phase in (m.PREPARING, m.RUNNING):
-            for seat, why in self._seats.given_up(now.steady):
+            for seat, why in self._seats.given_up(now.steady, self._longest_silence()):
                 self._lose(seat, why, now)
         if self.phase == m.RUNNING:
             self._withdrawal.tick(now)
+
+    def _longest_silence(self) -> float:
+        """After so much silence a node is lost, whatever others say of it."""
+        settings = self._settings
+        if self.phase == m.PREPARING:
+            # It has no workers that somebody would have to be sure of, so an outage may pass.
+            return max(settings.fence_after, settings.join_timeout)
+        # A supervisor looks at the node itself, and decides sooner.
+        supervised = self._desk.connection is not None
+        return settings.fence_after * (fencing.SUPERVISED if supervised else 1.0)
 
     def _time_out(self, now: Moment) -> None:
         waited = now.steady - self._since

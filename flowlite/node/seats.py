@@ -156,12 +156,13 @@ class Seats:
             elif seat.parted is not None and now - seat.parted >= RECONNECT_GRACE:
                 yield seat, "its connection to the leader broke, and it has not come back"
 
-    def given_up(self, now: float) -> Iterator[tuple[Seat, str]]:
-        """Nodes silent for so long that they have stopped their workers themselves."""
+    def given_up(self, now: float, longest: float) -> Iterator[tuple[Seat, str]]:
+        """Nodes that have been silent for so long, each with what that means."""
         for seat in self._by_rank:
             silence = now - seat.heard
-            if not seat.settled and silence >= self._settings.fence_after:
-                yield seat, f"silent for {silence:.0f} s, so that it has stopped its workers itself"
+            if not seat.settled and silence >= longest:
+                stopped = ", so that it has stopped its workers itself" if seat.started else ""
+                yield seat, f"silent for {silence:.0f} s{stopped}"
 
     def name(self, seat: Seat) -> str:
         """How the node is called in messages to people."""

@@ -109,6 +109,10 @@ class RendezvousServer:
         """Where the gang is: one of `messages.PHASES`."""
         return self._machine.phase if self._machine else ""
 
+    def silence_of(self, rank: int) -> float:
+        """Seconds since a node was last heard."""
+        return self._machine.silence_of(rank, self._now()) if self._machine else 0.0
+
     async def start(self) -> int:
         """Listen; gives the port. `join_timeout` runs from here."""
         family = socket.AF_INET6 if ":" in self._bind else socket.AF_INET

@@ -72,7 +72,8 @@ class TaskConfig(Spec):
         results: "plain" takes back only data that cannot execute code when it is read; "any" also pickles.
         stop_signal: Signal that asks workers to stop.
         grace_seconds: Seconds between that signal and SIGKILL.
-        join_timeout_seconds: Seconds all nodes have to meet before the task fails and names those missing.
+        join_timeout_seconds: Seconds all nodes have to meet before the task fails and names those missing; an outage
+            before the start may last as long.
         slurm: What is asked of Slurm beyond that ({"partition": "gpu", "qos": "high"}); without effect elsewhere.
         command: Command to run instead of a function; a text goes through the shell.
         workdir: Directory the workers start in, on the node.

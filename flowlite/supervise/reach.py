@@ -23,7 +23,7 @@ _LOOK_AFTER = 3.0
 # Others are asked only if a node does not answer within this time.
 _AT_ONCE = 0.3
 # The last look before a node is given up may have to connect to it.
-LAST_LOOK_SECONDS = 6.0
+LAST_LOOK_SECONDS = 5.0
 # So many of the others are asked, which is enough for both a word and a witness.
 _ASKED = 8
 

@@ -49,14 +49,19 @@ SLOWEST_CLOCK = 0.98
 
 
 class World:
-    """Virtual time, the network, and what must never happen."""
+    """Virtual time, the network, and what must never happen.
 
-    def __init__(self, seed: int) -> None:
+    Args:
+        outage: All that befalls this world are outages of so many seconds, one at a time, of one node or of several.
+    """
+
+    def __init__(self, seed: int, outage: float | None = None) -> None:
         self.random = random.Random(seed)
         self.now = 0.0
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
-        self.trouble = self.random.choice([0.0, 0.05, 0.2, 0.5])
+        self.trouble = 0.0 if outage else self.random.choice([0.0, 0.05, 0.2, 0.5])
+        self._outage = outage
         self.agents: list[Agent] = []
         self.cut: set[str] = set()
         self.starts: dict[int, dict[int, Agent]] = {}
@@ -77,6 +82,8 @@ class World:
         self.supervisor.begin()
         for _ in range(self.random.randrange(12) if self.trouble else 0):
             self.at(self.some(0.0, 60.0), self._misfortune)
+        if self._outage is not None:
+            self.at(self.some(0.0, 30.0), partial(self._fail_network, self._outage))
         while self._queue and self.now < HORIZON and not self._quiet():
             self.now, _, what = heapq.heappop(self._queue)
             what()
@@ -106,6 +113,18 @@ class World:
         """A partition: nothing reaches the node, nothing leaves it, nobody is told."""
         self.cut.add(agent.instance)
         self.at(self.some(0.5, 40.0), lambda: self.cut.discard(agent.instance))
+
+    def _fail_network(self, seconds: float) -> None:
+        """Some nodes, or all, cannot be reached for a while; then all is well for a while."""
+        places = [agent.instance for agent in self.agents if agent.alive]
+        hit = (
+            set(self.random.sample(places, self.random.randint(1, len(places))))
+            if places
+            else set()
+        )
+        self.cut.update(hit)
+        self.at(seconds, lambda: self.cut.difference_update(hit))
+        self.at(seconds + self.some(5.0, 30.0), partial(self._fail_network, seconds))
 
     def _claim(self, agent: Agent) -> None:
         """A second agent with the id of the first, of this epoch or of an earlier one."""

@@ -220,6 +220,18 @@ def test_a_silent_leader_makes_the_node_stop_its_workers() -> None:
     assert again.index("halt") < again.index("stopped")
 
 
+def test_before_go_a_silent_leader_is_borne_for_as_long_as_nodes_have_to_meet() -> None:
+    """Nothing runs here yet that could run a second time elsewhere."""
+    node = Node()
+    node.connect()
+    node.hear("prepare", **PREPARE)
+    node.act(node.machine.prepared({}))
+    node.wait(299)
+    assert not node.only(Stop)
+    node.wait(2)
+    assert node.only(Stop)[0].reason == "the leader has been silent for 300 s"
+
+
 def test_beats_of_the_leader_keep_a_node_going() -> None:
     node = Node()
     node.run()

@@ -315,6 +315,15 @@ def test_a_node_that_cannot_prepare_is_named() -> None:
     assert leader.master == ["prove", "close"]
 
 
+def test_a_network_that_was_out_is_no_mistake_of_the_users() -> None:
+    """Another attempt may fare better, so it ends as one whose nodes did not meet, which is retried."""
+    leader = Leader()
+    leader.join(0)
+    leader.join(1)
+    leader.say(1, "unready", error="MASTER_PORT was reached before", passing=True)
+    assert leader.machine.outcome == m.MISSING
+
+
 def test_workers_that_cannot_start_end_the_gang_as_an_error() -> None:
     leader = Leader()
     leader.go()
@@ -542,6 +551,28 @@ def test_without_a_supervisor_the_leader_decides_when_the_node_has_fenced_itself
     assert leader.machine.phase == m.RUNNING
     leader.wait(2, 0)
     assert leader.machine.outcome == m.LOST
+
+
+def test_a_supervisor_that_looks_at_the_node_itself_decides_first() -> None:
+    leader = Leader(lost_after=20.0, fence_after=60.0)
+    leader.attach()
+    leader.go()
+    leader.wait(89, 0, SUPERVISOR)
+    assert leader.machine.phase == m.RUNNING
+    leader.wait(2, 0, SUPERVISOR)
+    assert leader.machine.outcome == m.LOST
+
+
+def test_before_go_silence_is_borne_for_as_long_as_nodes_have_to_meet() -> None:
+    leader = Leader(lost_after=20.0, fence_after=60.0, join_timeout=300.0)
+    leader.join(0)
+    leader.join(1)
+    assert leader.machine.phase == m.PREPARING
+    leader.wait(299, 0)
+    assert leader.machine.phase == m.PREPARING
+    leader.wait(2, 0)
+    assert leader.machine.outcome == m.LOST
+    assert leader.machine.reason == "node 1 (i-b) is lost: silent for 300 s"
 
 
 def test_a_leader_that_slept_blames_nobody() -> None:

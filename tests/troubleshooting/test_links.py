@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from flowlite.node import meeting, probes
+from flowlite.node import meeting, probes, proving
 from flowlite.node.link import PrepareError
 from flowlite.node.meeting import Meeting, others
 from flowlite.node.messages import pack_places
+from flowlite.node.proving import Trial
 from tests.faults.on_hosts import Site, shell
 
 HERE, THERE = "127.0.0.1", "127.0.0.2"
@@ -23,7 +24,10 @@ HERE, THERE = "127.0.0.1", "127.0.0.2"
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gives up soon, and takes addresses of this machine for those of others."""
-    monkeypatch.setattr(meeting, "PATIENCE", 1.0)
+    for name in ("REFUSED", "NEVER_REACHED"):
+        monkeypatch.setattr(proving, name, 1.0)
+    monkeypatch.setattr(proving, "AGAIN", 0.05)
+    monkeypatch.setattr(meeting, "BLOCK_SECONDS", 1.0)
     monkeypatch.setattr(meeting, "LOOPBACK", ("none",))
 
 
@@ -31,9 +35,14 @@ def order(*places: tuple[str, int | None]) -> dict[str, Any]:
     return {"meeting": pack_places([at for at, _ in places], [port for _, port in places])}
 
 
+def meeting_of(rank: int, nodes: int = 2, secret: bytes = b"s", longest: float = 60.0) -> Meeting:
+    """A node's part; everybody is heard all the time."""
+    return Meeting("t", 1, rank, nodes, secret, silence=lambda _: 0.0, longest=longest)
+
+
 @contextlib.asynccontextmanager
 async def two(secret: bytes = b"s") -> AsyncIterator[tuple[Meeting, Meeting]]:
-    nodes = Meeting("t", 1, 0, 2, b"s"), Meeting("t", 1, 1, 2, secret)
+    nodes = meeting_of(0), meeting_of(1, secret=secret)
     for node, address in zip(nodes, (HERE, THERE), strict=True):
         await node.open(address)
     try:
@@ -67,12 +76,77 @@ def test_a_port_that_is_refused_is_named() -> None:
         asyncio.run(meet())
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_master_port_that_cannot_be_reached_is_named() -> None:
     with socket.socket() as held:
         held.bind((HERE, 0))
         port = held.getsockname()[1]
+        told = {"master_addr": HERE, "master_port": port}
         with pytest.raises(PrepareError, match=rf"MASTER_PORT {port} of the leader.*Allow TCP"):
-            asyncio.run(probes.reach_master({"master_addr": HERE, "master_port": port}))
+            asyncio.run(probes.reach_master(told, Trial(lambda: 0.0, 60.0)))
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_master_port_that_answers_again_in_time_is_reached() -> None:
+    """What is refused or out for a while is tried again."""
+    told = {"master_addr": HERE, "master_port": 0}
+
+    async def come_back() -> None:
+        with socket.socket() as held:
+            held.bind((HERE, 0))
+            told["master_port"] = held.getsockname()[1]
+            reaching = asyncio.create_task(probes.reach_master(told, Trial(lambda: 9.0, 60.0)))
+            await asyncio.sleep(0.3)
+            assert not reaching.done()
+            held.listen()
+            await reaching
+
+    asyncio.run(come_back())
+
+
+REFUSED, TIMED_OUT = ConnectionRefusedError(111, "Connection refused"), TimeoutError()
+
+
+@pytest.mark.parametrize(
+    ("error", "silence", "reached", "seconds", "said"),
+    [
+        (TIMED_OUT, 0.0, False, proving.NEVER_REACHED - 1, ""),
+        (TIMED_OUT, 0.0, False, proving.NEVER_REACHED, "a firewall drops"),
+        (TIMED_OUT, 0.0, True, proving.NEVER_REACHED, ""),
+        (TIMED_OUT, 9.0, False, 299.0, ""),
+        (TIMED_OUT, 9.0, False, 300.0, "was heard 9 s ago, and does not answer now"),
+        (TIMED_OUT, 0.0, True, 300.0, "was reached before, and does not answer now"),
+        (REFUSED, 0.0, False, proving.REFUSED - 1, ""),
+        (REFUSED, 0.0, True, proving.REFUSED, "a firewall refuses it"),
+    ],
+)
+def test_an_outage_is_told_from_a_firewall(
+    monkeypatch: pytest.MonkeyPatch,
+    error: OSError,
+    silence: float,
+    reached: bool,
+    seconds: float,
+    said: str,
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr("flowlite.node.proving.time.monotonic", lambda: now[0])
+    trial = Trial(lambda: silence, 300.0)
+    trial.reached = reached
+    assert trial.failed(error) == ""
+    now[0] += seconds
+    found = trial.failed(error)
+    assert said in found
+    assert bool(said) is bool(found)
+    assert (proving.FIREWALL in found) is ("firewall" in said)
+
+
+def test_an_outage_in_between_counts_for_no_firewall(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, silence = [100.0], [0.0]
+    monkeypatch.setattr("flowlite.node.proving.time.monotonic", lambda: now[0])
+    trial = Trial(lambda: silence[0], 300.0)
+    for silence[0] in (0.0, 20.0, 0.0, 20.0):
+        now[0] += proving.NEVER_REACHED - 1
+        assert trial.failed(TIMED_OUT) == ""
 
 
 @pytest.mark.usefixtures("patient")
@@ -106,7 +180,7 @@ def test_whoever_does_not_know_the_secret_gets_no_answer() -> None:
 
 def test_nodes_of_one_machine_and_nodes_that_do_not_listen_are_not_asked() -> None:
     async def meet() -> None:
-        node = Meeting("t", 1, 0, 3, b"s")
+        node = meeting_of(0, 3)
         await node.open("127.0.0.1")
         assert node.port is None
         await node.reach(order(("127.0.0.1", None), ("127.0.0.1", None), ("10.255.255.1", None)))

@@ -7,7 +7,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from .. import processes
+from .. import processes, proving
 from . import tree as tree
 from .memory import Memory
 from .places import Place, PlaceError, place_of
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 SETTLE_SECONDS = 2.0
 """How long a file must have been at rest to be taken for finished; less where copies are made more often."""
-PROOF_SECONDS = 15.0
+PROOF_SECONDS = proving.NEVER_REACHED
 _PARALLEL = 4
 
 
@@ -57,6 +57,8 @@ class Copier:
         self.place: Place = place_of(order["sync"], Path(order["storage"]))
         self.memory = Memory(Path(order["memory"]))
         self.watch = Watch(min(SETTLE_SECONDS, float(order["every"]) / 2))
+        # Nobody says here whether other nodes are heard meanwhile: a place that never answered is taken for closed.
+        self._trial = proving.Trial(lambda: 0.0, float(order["outage"]))
         self.newest: tuple[SetName, Manifest] | None = None
         self._generation = 0
         self._number = 0
@@ -73,8 +75,15 @@ class Copier:
 
     # Before workers start
 
+    def check(self) -> None:
+        """Make sure that the place can be used. Raises PlaceError."""
+        proving.through_outages(self.place.check, self._trial)
+
     def prove(self, token: str, write: bool) -> None:
         """Make sure that all nodes see the same place. Raises PlaceError."""
+        proving.through_outages(lambda: self._prove(token, write), self._trial)
+
+    def _prove(self, token: str, write: bool) -> None:
         name = f"proof/{token}"
         if write:
             for old in self.place.sizes("proof/"):
@@ -104,15 +113,20 @@ class Copier:
         # What a node has that copies is the truth, but for what was cut off.
         complete = source and self.memory.known and bool(files)
         which = 0 if self.nodes == 1 else self.node
-        restore = Restore(
-            self.place,
-            self.root,
-            self.memory,
-            node=which,
-            nodes=self.nodes,
-            only=set(put) if complete else None,
-        )
-        restore.run()
+
+        def bring() -> Restore:
+            restore = Restore(
+                self.place,
+                self.root,
+                self.memory,
+                node=which,
+                nodes=self.nodes,
+                only=set(put) if complete else None,
+            )
+            restore.run()
+            return restore
+
+        restore = proving.through_outages(bring, self._trial)
         self.newest = restore.taken
         return {
             "files": len(restore.brought),

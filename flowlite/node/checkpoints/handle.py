@@ -194,6 +194,7 @@ class Checkpoints:
             "nodes": self._config.num_nodes if self._asked["nodes"] == "all" else 1,
             "source": self.copies,
             "others_write": self._others_write,
+            "outage": self._config.join_timeout,
             "writer": f"{self._config.task}.{self._config.epoch}",
             "facts": {
                 "task": self._config.task,

@@ -76,7 +76,7 @@ class Session:
         what = request["do"]
         try:
             if what == "check":
-                self._copier.place.check()
+                self._copier.check()
                 self._say("checked")
             elif what == "prove":
                 self._copier.prove(str(request["token"]), bool(request["write"]))

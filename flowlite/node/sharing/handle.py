@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .. import companion, staging
+from .. import companion, proving, staging
 from ..config import AgentConfig, AttemptPaths
 
 SHARE = "sshfs"
@@ -27,7 +27,15 @@ log = logging.getLogger("flowlite.sharing")
 
 
 class SharingError(OSError):
-    """A volume cannot be shared; the text is for people."""
+    """A volume cannot be shared; the text is for people.
+
+    Attributes:
+        passing: Whether it may be a moment later.
+    """
+
+    def __init__(self, text: str, *, passing: bool = False) -> None:
+        super().__init__(text)
+        self.passing = passing
 
 
 def shared(config: AgentConfig) -> bool:
@@ -86,10 +94,26 @@ class Sharing:
             return None
 
     async def mount(self, port: int | None, within: int | None) -> None:
-        """On every other node: have them mounted, in the eyes of a process if there is one. Raises SharingError."""
+        """On every other node: have them mounted, in the eyes of a process if there is one.
+
+        A leader that cannot be reached is asked again, as long as nodes have to meet.
+
+        Raises:
+            SharingError: It serves none, or they cannot be mounted.
+        """
         if port is None:
             raise SharingError("node 0 serves no volumes; it says why")
-        told = await self._start("share-mount", str(port), str(within or 0))
+        until = asyncio.get_running_loop().time() + self._config.join_timeout
+        while True:
+            try:
+                told = await self._start("share-mount", str(port), str(within or 0))
+                break
+            except SharingError as error:
+                if not error.passing or asyncio.get_running_loop().time() >= until:
+                    raise
+                log.info("trying again: %s", error)
+                await self.end()
+                await asyncio.sleep(proving.AGAIN)
         self._sources = dict(told["sources"])
         self.within = int(told["pid"]) if told["private"] else None
         self._following = asyncio.create_task(self._follow())
@@ -134,7 +158,7 @@ class Sharing:
         if told is None:
             raise SharingError(f"it ended at once; see {self._paths.directory}/sharing.log")
         if told["event"] == "failed":
-            raise SharingError(str(told["why"]))
+            raise SharingError(str(told["why"]), passing=told.get("passing") is True)
         return told
 
     async def _follow(self) -> None:

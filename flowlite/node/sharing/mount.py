@@ -36,6 +36,7 @@ from .stream import OPENING_SECONDS, Stream, knock
 
 MOUNT_SECONDS = 30.0
 STOP_SECONDS = 5.0
+_LATE = "nothing was mounted"
 _CUTS = frozenset(" ,\\")
 _DEVICE = "/dev/fuse"
 OPTIONS = (
@@ -55,8 +56,20 @@ CHOICES = (
 )
 
 
+UNREACHED = "node 0 cannot be reached"
+"""What the tunnel says where there is no way to the leader."""
+
+
 class NotShared(OSError):
-    """A volume cannot be had from the leader; the text says why, and what can be chosen."""
+    """A volume cannot be had from the leader; the text says why, and what can be chosen.
+
+    Attributes:
+        passing: Whether it may be had a moment later.
+    """
+
+    def __init__(self, text: str, *, passing: bool = False) -> None:
+        super().__init__(text)
+        self.passing = passing
 
 
 def missing_here() -> str:
@@ -132,7 +145,8 @@ class Guard:
             last = log.read_text(errors="replace").strip().splitlines()[-2:]
             raise NotShared(
                 f"volume {name!r} cannot be had from node 0: {why}"
-                f"{' (' + ' / '.join(last) + ')' if last else ''}"
+                f"{' (' + ' / '.join(last) + ')' if last else ''}",
+                passing=why.startswith(_LATE) or any(UNREACHED in line for line in last),
             )
         return str(source)
 
@@ -147,7 +161,7 @@ class Guard:
                 listed = _listed(source, max(1.0, until - time.monotonic()))
                 return "" if listed is True else f"it cannot be listed: {listed}"
             if time.monotonic() > until:
-                return f"nothing was mounted within {MOUNT_SECONDS:g} s"
+                return f"{_LATE} within {MOUNT_SECONDS:g} s"
             self._over.wait(0.02)
         return "this node was told to end"
 
@@ -214,7 +228,7 @@ def main(arguments: list[str]) -> int:
         config = AgentConfig.from_json(paths.config.read_bytes())
         Guard(config, paths, int(arguments[1]), int(arguments[2])).run()
     except (OSError, ValueError) as error:
-        _say("failed", why=str(error))
+        _say("failed", why=str(error), passing=getattr(error, "passing", False))
         code = 1
     sys.stderr.flush()
     # A thread that waits for a hung file system is not waited for.
@@ -242,6 +256,6 @@ def tunnel(arguments: list[str]) -> int:
             )  # fmt: skip
             stream.bridge(0, 1)
     except (OSError, WireError) as error:
-        sys.stderr.write(f"node 0 cannot be reached for volume {volume!r}: {error}\n")
+        sys.stderr.write(f"{UNREACHED} for volume {volume!r}: {error}\n")
         return 1
     return 0
