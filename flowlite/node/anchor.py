@@ -19,6 +19,7 @@ which agents look for (preemption.py, kind "slurm"); after SIGTERM it ends.
 
 from __future__ import annotations
 
+import errno
 import gc
 import json
 import os
@@ -28,7 +29,7 @@ import socket
 import sys
 import time
 
-from . import anchoring, courier, placing, processes, spawning
+from . import anchoring, courier, peers, placing, processes, spawning
 from .accepting import accept
 from .anchor_notice import Clock, Notices
 from .anchoring import home_of, instance_id
@@ -108,6 +109,20 @@ def _log(text: str) -> None:
     sys.stderr.flush()
 
 
+def _bind(listener: socket.socket, address: str) -> None:
+    try:
+        listener.bind(address)
+    except OSError as error:
+        owner = peers.owner_of_name(address)
+        if error.errno != errno.EADDRINUSE or owner in (-1, os.getuid()):
+            raise
+        # Anybody on the node can have the name.
+        raise SystemExit(
+            f"flowlite anchor: the name {address[1:]} is held by uid {owner}, another user of this node; "
+            "`sudo ss -xap` there shows the process"
+        ) from None
+
+
 class _Forker(courier.Courier):
     """Forks agents that are asked to end when the anchor is gone."""
 
@@ -135,7 +150,7 @@ class Anchor:
         self._received: dict[int, bytes] = {}
         self._lines: dict[int, socket.socket] = {}
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(anchoring.address(home))
+        _bind(self._listener, anchoring.address(home))
         self._listener.listen(_BACKLOG)
         self._listener.setblocking(False)
         self._wake, self._waker = os.pipe()
@@ -190,7 +205,7 @@ class Anchor:
         if accepted is None:
             return
         line, _ = accepted
-        if not anchoring.is_ours(line):
+        if not peers.is_ours(line):
             line.close()
             return
         line.settimeout(_REQUEST_SECONDS)

@@ -10,7 +10,8 @@ import errno
 import json
 import os
 import socket
-import struct
+
+from . import peers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 SECONDS = 30.0
 """Within which an anchor answers; to fork an agent takes it some milliseconds."""
 _LONGEST_NAME = 70
-_CREDENTIALS = struct.Struct("3i")
 
 
 def instance_id(job: str | int, restart: int, nodeid: int) -> str:
@@ -42,12 +42,6 @@ def address(home: str) -> str:
 
         name = hashlib.sha256(os.fsencode(name)).hexdigest()
     return f"\0flowlite-anchor-{os.getuid()}-{name}"
-
-
-def is_ours(peer: socket.socket) -> bool:
-    """Whether the other end belongs to our own user."""
-    raw = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return bool(_CREDENTIALS.unpack(raw)[1] == os.getuid())
 
 
 class Line:
@@ -95,7 +89,7 @@ class Line:
         try:
             line.settimeout(SECONDS)
             line.connect(address(self._home))
-            if not is_ours(line):
+            if not peers.is_ours(line):
                 raise OSError(errno.EPERM, f"another user listens as the anchor of {self._home}")
         except OSError as error:
             line.close()

@@ -12,7 +12,7 @@ import os
 import socket
 import time
 
-from . import processes
+from . import peers, processes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -148,7 +148,8 @@ def tell(path: str, what: str) -> None:
         contextlib.suppress(OSError),
     ):
         connection.connect(path)
-        connection.sendall(json.dumps({"do": what}).encode() + b"\n")
+        if peers.may_be_trusted(connection):
+            connection.sendall(json.dumps({"do": what}).encode() + b"\n")
 
 
 def forget(path: str) -> None:

@@ -22,11 +22,10 @@ import os
 import select
 import signal
 import socket
-import struct
 import sys
 import time
 
-from . import kept, loaded, marks, processes, scene
+from . import kept, loaded, marks, peers, processes, scene
 from .accepting import accept
 
 TYPE_CHECKING = False
@@ -145,7 +144,7 @@ class Template:
         if accepted is None:
             return
         connection, _ = accepted
-        if not peer_is_me(connection):
+        if not peers.may_be_trusted(connection):
             connection.close()
             return
         self._callers[connection.fileno()] = _Caller(connection)
@@ -363,12 +362,3 @@ def fork_hazard() -> str | None:
         names = ", ".join(sorted(each.name for each in threading.enumerate())[:5])
         return f"threads were started by an import ({names})"
     return None
-
-
-def peer_is_me(connection: socket.socket) -> bool:
-    """Whether the process at the other end of a Unix socket is of this user (or root)."""
-    if not hasattr(socket, "SO_PEERCRED"):
-        return True
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-    _, uid, _ = struct.unpack("3i", credentials)
-    return uid in (os.getuid(), 0)

@@ -19,7 +19,7 @@ import json
 import os
 import socket
 
-from . import checks, kept, likeness, marks, processes
+from . import checks, kept, likeness, marks, peers, processes
 from .environment import without_launchers
 
 TYPE_CHECKING = False
@@ -262,6 +262,12 @@ def _connect(path: str) -> socket.socket | None:
     except OSError as error:
         connection.close()
         raise WarmError(error.errno, f"cannot reach the warm process at {path}: {error}") from error
+    if not peers.may_be_trusted(connection):
+        uid = peers.uid_of(connection)
+        connection.close()
+        raise WarmError(
+            errno.EPERM, f"{path} is held by uid {uid}, who is not the user of this task"
+        )
     return connection
 
 

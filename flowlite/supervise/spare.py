@@ -14,7 +14,6 @@ import json
 import os
 import select
 import socket
-import struct
 import sys
 import time
 from collections.abc import Mapping
@@ -22,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import flowlite
-from flowlite.node import kept, likeness, loaded, processes, warm
+from flowlite.node import kept, likeness, loaded, peers, processes, warm
 from flowlite.node.accepting import accept
 from flowlite.supervise import identity
 from flowlite.supervise.paths import TaskPaths
@@ -90,7 +89,7 @@ class Spare:
         with connection:
             connection.settimeout(_ANSWER_SECONDS)
             try:
-                if _uid_of(connection) != os.getuid():
+                if not peers.is_ours(connection):
                     return None
                 request = json.loads(_read_line(connection))
                 # What is on the disk now would do something else.
@@ -112,6 +111,8 @@ def hand_over(home: Path, task_id: str, environment: Mapping[str, str]) -> ident
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(_ANSWER_SECONDS)
             connection.connect(path)
+            if not peers.is_ours(connection):
+                return None
             request = {"task": task_id, "environment": dict(environment)}
             connection.sendall(json.dumps(request).encode() + b"\n")
             answer = json.loads(_read_line(connection))
@@ -172,11 +173,6 @@ def _keep_connections(seconds: float) -> None:
     transport = sys.modules.get("flowlite.connect.ssh.transport")
     if transport is not None:
         transport.stay_idle(seconds)
-
-
-def _uid_of(connection: socket.socket) -> int:
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-    return int(struct.unpack("3i", credentials)[1])
 
 
 def _read_line(connection: socket.socket) -> bytes:

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from flowlite.errors import ConfigError, HostKeyError, NodeUnreachable, ProviderError
-from provider_adapters.ssh import fitting, hosts
+from flowlite.node.leasing.lease import NAME as LEASE
+from provider_adapters.ssh import fitting, hosts, leases
 from provider_adapters.ssh.hosts import Facts, Memory
 from provider_adapters.ssh.pools import Host, Pool
 
@@ -44,8 +45,10 @@ def check(pool: Pool, memory: Memory) -> tuple[dict[str, Facts], list[Problem]]:
         if isinstance(answer, Exception):
             problems.append(_unreachable(host, answer))
         else:
-            found[host.name] = answer
-            problems += _of_one(host, answer)
+            facts, held = answer
+            found[host.name] = facts
+            problems += _of_one(host, facts)
+            problems += _of_the_lease(host, held)
     able = [host for host in pool.hosts if host.name in found and _python(host, found)]
     if able:
         problems += _between(able, found)
@@ -55,11 +58,11 @@ def check(pool: Pool, memory: Memory) -> tuple[dict[str, Facts], list[Problem]]:
     return found, problems
 
 
-def _ask(host: Host, memory: Memory) -> Facts:
+def _ask(host: Host, memory: Memory) -> tuple[Facts, dict[str, Any] | None]:
     with hosts.connect(host) as connection:
-        facts, _ = hosts.probe(host, connection)
+        facts, held = hosts.probe(host, connection)
     memory.keep(host, facts)
-    return facts
+    return facts, held
 
 
 def _unreachable(host: Host, error: Exception) -> Problem:
@@ -117,6 +120,17 @@ def _of_one(host: Host, facts: Facts) -> list[Problem]:
             )
         )
     return found
+
+
+def _of_the_lease(host: Host, held: Mapping[str, Any] | None) -> list[Problem]:
+    """Whether another user has it. That may be a task of theirs as well as a process that keeps others out."""
+    if not held or held.get("state") != "foreign":
+        return []
+    fix = (
+        f"wait for a task of {held['user']}, or ask them; `sudo ss -xap src @{LEASE}` there shows the process, "
+        "also one that is no task"
+    )
+    return [Problem(host.name, leases.in_words(host.name, held), fix, serious=False)]
 
 
 def _gpus_differ(able: Sequence[Host], found: Mapping[str, Facts]) -> list[Problem]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from flowlite.errors import NodeUnreachable, ProviderError
 from flowlite.node.leasing.lease import NAME as LEASE
+from provider_adapters.ssh import sent
 from provider_adapters.ssh.pools import Host
 
 if TYPE_CHECKING:
@@ -45,8 +46,9 @@ for p in "$@" python3 /usr/bin/python3 /usr/local/bin/python3 "$HOME"/.pyenv/ver
 done
 printf '{"pythons": [], "machine": "%s", "home": "%s"}\n' "$(uname -m)" "$HOME"
 """
-"""Any Python of the last years can say what the host is: its program, `PROBE`, comes on standard input."""
-PROBE = Path(__file__).with_name("probe_script.py")
+"""Any Python of the last years can say what the host is: its program comes on standard input."""
+_PROBE = Path(__file__).with_name("probe_script.py")
+_PROBE_NEEDS = ("peers", "leasing.asking")
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +158,7 @@ def held_by(
 def _ask(
     host: Host, connection: Connection, asked: dict[str, Any], facts: Facts | None = None
 ) -> dict[str, Any]:
-    program = PROBE.read_bytes()
+    program = sent.program(_PROBE, *_PROBE_NEEDS)
     known = [facts.pythons[0][0]] if facts is not None and facts.pythons else []
     first = [*known, *([host.python] if host.python else [])]
     argv = ["sh", "-c", _KNOWN + FIND, "sh", json.dumps(asked), *first]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from flowlite.errors import ConfigError, ProviderError
 from flowlite.provider import Instance
 from provider_adapters.ssh import hosts, leases, records
+from provider_adapters.ssh.pools import Host
 from provider_adapters.ssh.records import Records
 
 _TROUBLE = (ProviderError, ConfigError, OSError, leases.NotThere)
@@ -61,6 +63,14 @@ class Keeping:
             and entry["state"] == records.WARM
             and str(instance.data["key"]) in there
         ]
+
+    def noted(self, host: Host, told: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Whose a warm host was: {"task", "instance"} as it says itself, if it was kept for that one here; else {}."""
+        if not told or not told.get("task"):
+            return {}
+        entry = self._records.read(str(told["task"])).get(host.key) or {}
+        known = (entry.get("instance") or {}).get("id")
+        return dict(told) if known and known == told.get("instance") else {}
 
     def taken_over(self, instance: Instance) -> None:
         """Another task goes on with the host of this instance."""

@@ -80,6 +80,7 @@ class Launch:
         self._began = time.time()
         self._places = places
         self._hosts = [Host.from_json(each) for each in self._options["hosts"]]
+        self._before: records.Entries = {}
         self._refused: dict[str, Refused] = {}
         self._on_hosts = [] if self._options["shared_dir"] else self._volume_names()
         self._keeper = self._find_keeper()
@@ -91,7 +92,7 @@ class Launch:
             CapacityUnavailable: Not now; none is held.
             ProviderError: Never so; none is held.
         """
-        before = self._records.read(self._intent.task_id)
+        before = self._before = self._records.read(self._intent.task_id)
         asked = {k for k, entry in before.items() if entry["token"] == self._intent.token}
         # Hosts of which an earlier try may have got a hold come first; what it has too much is given back.
         warm = self._keeping.hosts()
@@ -256,8 +257,8 @@ class Launch:
         with hosts.connect(host) as connection:
             answer = self._ask(ready, instance, connection)
             if not answer["ok"] and self._is_stale(answer.get("held")):
-                held = answer["held"]
-                leases.release(connection, held["data"], held["task"], self._records.client)
+                held, ours = answer["held"], {**instance.data, "home": str(answer["held"]["home"])}
+                leases.release(connection, ours, str(held["task"]), self._records.client)
                 answer = self._ask(ready, instance, connection)
         if not answer["ok"]:
             self._note(None, [(host, instance)])
@@ -267,15 +268,16 @@ class Launch:
             self._note(None, [(host, instance)])
             twin = lease["data"]["host"]
             raise Refused(f"{host.name} is the same machine as {twin}", waiting=False)
+        if (lease["instance"], lease["home"]) != (instance.id, instance.data["home"]):
+            # Where our files go on a host is said here, and not by what answers there.
+            self._note(None, [(host, instance)])
+            raise Refused(f"{host.name} answers with a lease that was not asked for", waiting=False)
         address = host.private_ip or answer.get("address") or ready.facts.address
-        # What it was taken as by an earlier try counts.
-        told = {key: lease[key] for key in ("lease", "marker", "home")}
-        data = {**instance.data, **told}
-        was = lease.get("warm") or {}
+        data = {**instance.data, **{key: lease[key] for key in ("lease", "marker")}}
+        was = self._keeping.noted(host, lease.get("warm"))
         final = Instance.from_json(
             {
                 **instance.to_json(),
-                "id": lease["instance"],
                 "address": address,
                 "data": {**data, "warm": was},
                 "continues": was.get("instance", ""),
@@ -319,10 +321,10 @@ class Launch:
 
     def _is_stale(self, held: dict[str, Any] | None) -> bool:
         """Whether a lease is ours, of a task that has given this host up."""
-        if not held or held.get("client") != self._records.client or not held.get("data"):
+        if not held or held.get("client") != self._records.client:
             return False
-        entries = self._records.read(str(held["task"]))
-        home = held["home"]
+        entries = self._records.read(str(held.get("task")))
+        home = held.get("home")
         mine = [e for e in entries.values() if (e["instance"] or {})["data"].get("home") == home]
         return all(entry["state"] == records.LEFT for entry in mine)
 
@@ -335,6 +337,10 @@ class Launch:
             host.index if self._keeper is None else 0 if host == self._keeper else host.index + 1
         )
         name = f"{self._intent.task_id}-{place:03d}-{slug}-{token}"
+        entry = self._before.get(host.key)
+        if entry is not None and entry["token"] == self._intent.token:
+            # As what an earlier try has asked for it; the pool may have changed since.
+            name = str(entry["instance"]["id"])
         gpus = []
         if self._options["wanted"].get("gpu"):
             request = GpuRequest.parse(self._options["wanted"]["gpu"])

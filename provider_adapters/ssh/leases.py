@@ -51,16 +51,32 @@ def find_agent(home: Path, given: str | None) -> Agent:
 def take(
     connection: Connection, python: str, agent: Agent, root: str, request: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Takes a host, or says who holds it; the agent is sent there if it lacks it. Raises NodeUnreachable."""
+    """Takes a host, or says who holds it; the agent is sent there if it lacks it.
+
+    Raises:
+        NodeUnreachable: It does not answer.
+        ProviderError: It answers what cannot be a lease.
+    """
     program = agent.on_host(root)
     try:
-        return _ask(connection, python, program, "take", request)
+        return _checked(_ask(connection, python, program, "take", request))
     except NotThere:
         connection.put_cached(agent.path, program, agent.sha256, mode=0o700)
     try:
-        return _ask(connection, python, program, "take", request)
+        return _checked(_ask(connection, python, program, "take", request))
     except NotThere as error:
         raise ProviderError(str(error)) from error
+
+
+def _checked(answer: dict[str, Any]) -> dict[str, Any]:
+    """An answer with everything in it that is used. Raises ProviderError."""
+    if answer.get("ok"):
+        lease = dict(answer.get("lease") or {})
+        told = [lease.get(name) for name in ("lease", "marker", "instance", "home")]
+        told += [dict(lease.get("data") or {}).get(name) for name in ("key", "host")]
+        if not all(isinstance(each, str) for each in told):
+            raise ProviderError("the host answers what cannot be a lease")
+    return {"ok": False, **answer}
 
 
 def release(
@@ -145,6 +161,9 @@ def in_words(host: str, held: Mapping[str, Any] | None) -> str:
     """Who holds a host, for people."""
     if not held:
         return f"{host} was not free"
+    if held.get("state") == "foreign":
+        # All that is known of it is what the kernel tells; it may be a task of that user, or anything else.
+        return f"{host} is held by uid {held['uid']} ({held['user']}), another user of that host"
     who = f"by {held['user']}" if held.get("user") else "by another user"
     if held.get("state") == "silent":
         return f"{host} is leased {who}, by a process that does not answer"

@@ -1,7 +1,7 @@
 """Run on a host by whichever Python is found there: what the host is, as one line of JSON.
 
-It is sent as text, so it needs nothing on the host; and it runs on Python 3.6, so that an old system can at least say
-what it lacks.
+It is sent as text, with the modules of the node that it imports in front of it (sent.py), so it needs nothing on the
+host; and it runs on Python 3.6, so that an old system can at least say what it lacks.
 """
 
 # mypy: ignore-errors
@@ -12,10 +12,11 @@ import os
 import re
 import shutil
 import socket
-import struct
 import subprocess
 import sys
 import time
+
+from flowlite.node.leasing import asking
 
 VERSION = (
     "import sys; n = sys.implementation.name;"
@@ -116,26 +117,7 @@ def towards(address):
 
 def lease(name):
     """What the holder of this host's lease says; None if there is none."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(5)
-        try:
-            connection.connect("\0" + name)
-        except ConnectionRefusedError:
-            return None
-        except OSError:
-            return {"state": "silent"}
-        try:
-            connection.sendall(b'{"do": "show"}\n')
-            got = b""
-            while not got.endswith(b"\n"):
-                block = connection.recv(65536)
-                if not block:
-                    return None
-                got += block
-            return json.loads(got.decode()).get("held")
-        except OSError:
-            peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-            return {"state": "silent", "uid": struct.unpack("3i", peer)[1]}
+    return (asking.ask({"do": "show"}, name, 5.0) or {}).get("held")
 
 
 def read(path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,8 +74,12 @@ class SshProvider(Provider):
             for pool in read_pools(settings_of.load_settings()).values():
                 by_key |= {host.key: host for host in pool.hosts}
         found = self._ask(list(by_key.values()))
-        mine = [instance for held in found.values() if (instance := self._instance_of(held, kept))]
-        listed = {i.id: i for i in mine if task_id is None or i.task_id == task_id}
+        mine = []
+        for key, held in found.items():
+            # What a host says may be anything.
+            with suppress(KeyError, TypeError, ValueError):
+                mine.append(self._instance_of(by_key[key], held, kept, set(by_key)))
+        listed = {i.id: i for i in mine if i and task_id in (None, i.task_id)}
         for entry in entries:
             host = Host.from_json(entry["host"])
             out_of_reach = host.key not in found and entry["state"] == records.TAKEN
@@ -175,24 +180,43 @@ class SshProvider(Provider):
         }
 
     def _instance_of(
-        self, held: dict[str, Any] | None, kept: dict[str, records.Entries]
+        self,
+        host: Host,
+        held: dict[str, Any] | None,
+        kept: dict[str, records.Entries],
+        asked: set[str],
     ) -> Instance | None:
-        """The instance that a lease of ours stands for; None for anybody else's. `kept` are the entries by task."""
+        """The instance that a lease of ours stands for; None for anybody else's.
+
+        A host is believed what concerns itself alone. Where it is, and what is run there, is what was noted here.
+
+        Args:
+            kept: The entries by task.
+            asked: Keys of all hosts that were asked.
+        """
         if not held or held.get("client") != self._records.client:
             return None
-        data = {**held["data"], "lease": held["lease"], "marker": held["marker"]}
-        task = str(held["task"])
+        told, task, name = dict(held["data"]), str(held["task"]), str(held["instance"])
+        if told["key"] != host.key and told["key"] in asked:
+            # The same machine under another name. It has answered under the one that it was taken by.
+            return None
+        if not records.is_plain(task) or not records.is_plain(name):
+            return None
         if task not in kept:
             kept[task] = self._records.read(task)
-        entry = kept[task].get(str(data["key"]))
-        address = entry["instance"]["address"] if entry else ""
+        noted = (kept[task].get(host.key) or {}).get("instance")
+        if noted is None or noted["id"] != name:
+            # Nothing is known of it here any more. What it says may lead to this very host, and to no other.
+            own = {"host": host.name, "key": host.key, "pool": host.pool, "target": host.target}
+            noted = {"data": {**told, **own}}
+        lease = {"lease": held["lease"], "marker": held["marker"]}
         return Instance(
-            id=str(held["instance"]),
+            id=name,
             task_id=task,
             state="warm" if held.get("state") == "warm" else "running",
-            address=address,
-            launched_at=float(data.pop("launched_at", 0.0)),
-            data=data,
+            address=noted.get("address", ""),
+            launched_at=float(told.get("launched_at", 0.0)),
+            data={k: v for k, v in {**noted["data"], **lease}.items() if k != "launched_at"},
         )
 
     def _volumes(self) -> Volumes:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -27,6 +28,7 @@ from provider_adapters.identity import home_id
 
 ASKED, TAKEN, LEFT, WARM = "asked", "taken", "left", "warm"
 _REMEMBER_SECONDS = 86400.0
+_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 Entries = dict[str, dict[str, Any]]
 
 
@@ -101,7 +103,14 @@ class Records:
                         del entries[key]
 
     def _path(self, task_id: str) -> Path:
+        if not is_plain(task_id):
+            raise ProviderError(f"{task_id[:80]!r} is not the id of a task")
         return self._directory / "tasks" / f"{task_id}.json"
+
+
+def is_plain(name: str) -> bool:
+    """Whether the id of a task or an instance, which a host may have said, can be part of a path."""
+    return bool(_PLAIN.fullmatch(name))
 
 
 def _is_old(entry: dict[str, Any], before: float) -> bool:

@@ -17,13 +17,34 @@ from typing import Any
 import pytest
 
 from flowlite.node import processes
-from flowlite.node.leasing import lease, tidy
+from flowlite.node.leasing import asking, lease, tidy
 from tests.helpers import eventually
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="hosts are leased on Linux")
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 _RUN = "import sys; from flowlite.node.__main__ import main; sys.exit(main(sys.argv[1:]))"
+
+
+NOBODY = 65534
+BECOME = (
+    "import json, os, sys; from flowlite.node.leasing import asking; "
+    f"os.setgid({NOBODY}); os.setuid({NOBODY})"
+)
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+
+
+def by_another_user(code: str, *, check: bool = True) -> str:
+    """What a program prints that an unprivileged user runs."""
+    done = subprocess.run(
+        [sys.executable, "-c", f"{BECOME}; {code}"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=check,
+        cwd=ROOT,
+    )
+    return done.stdout.strip()
 
 
 class Host:
@@ -75,7 +96,7 @@ class Host:
 
     def keep(self, **request: Any) -> dict[str, Any]:
         """Keeps the host of `t1`. Directly: the subcommand looks for what is to be spared by itself."""
-        answer = lease.ask({"do": "keep", "token": "t1-launch-1", **request}, self.name)
+        answer = asking.ask({"do": "keep", "token": "t1-launch-1", **request}, self.name)
         assert answer is not None
         return answer
 
@@ -160,7 +181,7 @@ class TestTaking:
         host.take()
         for pid in host.holders():
             os.kill(pid, signal.SIGSTOP)
-        monkeypatch.setattr(lease, "ANSWER_SECONDS", 0.2)
+        monkeypatch.setattr(asking, "ANSWER_SECONDS", 0.2)
         answer = lease.take(host.request("t2"), host.name)
         assert not answer["ok"]
         assert answer["held"]["state"] == "silent"
@@ -173,16 +194,17 @@ class TestTaking:
     def test_nonsense_does_not_end_it(self, host: Host, said: bytes) -> None:
         host.take()
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.connect(lease.address(host.name))
+            connection.connect(asking.address(host.name))
             connection.sendall(said)
             connection.shutdown(socket.SHUT_WR)
             connection.recv(65536)
         assert host.held() is not None
 
-    @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-    def test_another_user_sees_who_and_can_do_nothing(self, host: Host) -> None:
+    @as_root
+    def test_another_user_learns_who_from_the_kernel_and_nothing_from_the_holder(
+        self, host: Host
+    ) -> None:
         host.take("t1", data={"secret": "x"})
-        become = "import os, json; from flowlite.node.leasing import lease; os.setgid(65534); os.setuid(65534)"
         said = [
             {"do": "show"},
             {"do": "release", "token": "t1-launch-1"},
@@ -190,20 +212,17 @@ class TestTaking:
             {**host.request("t1"), "do": "take"},
         ]
         for request in said:
-            code = f"{become}; print(json.dumps(lease.ask({request!r}, {host.name!r})))"
-            done = subprocess.run(
-                [sys.executable, "-c", code],
-                capture_output=True,
-                text=True,
-                timeout=30,
-                check=True,
-                cwd=ROOT,
+            asked = f"print(json.dumps(asking.ask({request!r}, {host.name!r})))"
+            answer = json.loads(by_another_user(asked))
+            assert answer["held"] == {"state": "foreign", "uid": os.getuid(), "user": "root"}
+            assert not answer["ok"]
+            told = by_another_user(
+                f"import socket; line = socket.socket(socket.AF_UNIX); line.connect(asking.address({host.name!r})); "
+                f"line.sendall({(json.dumps(request) + chr(10)).encode()!r}); "
+                "print(line.recv(65536))",
+                check=False,
             )
-            answer = json.loads(done.stdout)
-            assert answer["held"]["task"] == "t1"
-            assert "data" not in answer["held"]
-            assert "token" not in answer["held"]
-            assert "lease" not in answer
+            assert told in ("b''", "")
         held = host.held()
         assert held is not None
         assert held["state"] == "leased"
@@ -216,6 +235,46 @@ class TestTaking:
         (tmp_path / "shared").write_text("a file")
         path = str(tmp_path / "shared" / "data")
         assert path in host.take(make=[path])["problem"]
+
+
+@as_root
+class TestNameOfAnotherUser:
+    """A process of another user has the name, and says yes to everything."""
+
+    @pytest.fixture(params=["answers", "does not listen"])
+    def taken(self, host: Host, request: pytest.FixtureRequest) -> Iterator[Host]:
+        lease_of_theirs = {"home": "/home/theirs", "lease": "1", "marker": "m/1", "data": {}}
+        answer = {"ok": True, "gone": True, "lease": lease_of_theirs, "held": None}
+        listen = "taken.listen()\n" if request.param == "answers" else ""
+        code = (
+            f"{BECOME}\nimport socket\ntaken = socket.socket(socket.AF_UNIX)\n"
+            f"taken.bind(asking.address({host.name!r}))\n{listen}print('ready', flush=True)\n"
+            f"while {bool(listen)}:\n    line = taken.accept()[0]\n"
+            f"    try: line.sendall({(json.dumps(answer) + chr(10)).encode()!r})\n"
+            "    except OSError: pass\n    line.close()\n"
+            "sys.stdin.read()\n"
+        )
+        argv = [sys.executable, "-c", code]
+        pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        with subprocess.Popen(argv, cwd=ROOT, **pipes) as child:
+            assert child.stdout is not None
+            assert child.stdout.readline() == b"ready\n"
+            yield host
+            child.kill()
+
+    def test_it_is_named_whatever_is_asked(self, taken: Host) -> None:
+        held = {"state": "foreign", "uid": NOBODY, "user": "nobody"}
+        assert taken.held() == held
+        assert taken.take() == {"ok": False, "other": True, "held": held}
+        kept = taken.call("keep", task="t1", client="this-home", seconds=60)
+        assert kept == {"ok": False, "other": True, "held": held}
+        assert taken.held() == held
+
+    def test_a_release_removes_what_is_ours_all_the_same(self, taken: Host) -> None:
+        home = taken.root / "tasks" / "t1-000-here"
+        home.mkdir(parents=True)
+        assert taken.release() == {"ok": True, "gone": True}
+        assert not home.exists()
 
 
 class TestReleasing:

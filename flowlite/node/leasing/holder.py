@@ -18,9 +18,9 @@ import socket
 import sys
 import time
 
-from .. import processes
+from .. import peers, processes
 from ..accepting import accept
-from . import lease, tidy
+from . import asking, tidy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,10 +29,7 @@ if TYPE_CHECKING:
 
 _BACKLOG = 128
 _REQUEST_SECONDS = 5.0
-_STRANGER_SECONDS = 0.2
-_STRANGER_BYTES = 8192
 _LONGEST_TICK = 2.0
-_PUBLIC = ("task", "name", "label", "uid", "user", "state")
 
 
 def start(request: Mapping[str, Any], name: str) -> dict[str, Any] | None:
@@ -55,7 +52,7 @@ def start(request: Mapping[str, Any], name: str) -> dict[str, Any] | None:
 def _be_holder(request: Mapping[str, Any], name: str, answer: int) -> int:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        listener.bind(lease.address(name))
+        listener.bind(asking.address(name))
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             return 0
@@ -72,7 +69,7 @@ def _be_holder(request: Mapping[str, Any], name: str, answer: int) -> int:
     guarded = _start_guard(holder, listener, answer)
     holder.sweep()
     with open(answer, "wb") as pipe:
-        pipe.write(json.dumps({"ok": True, "lease": holder.describe(os.getuid())}).encode())
+        pipe.write(json.dumps({"ok": True, "lease": holder.describe()}).encode())
     holder.serve(listener)
     # Told that all is done, the guard leaves, and with it goes the name.
     os.write(guarded, b"x")
@@ -139,19 +136,17 @@ class Holder:
     def _marker(self) -> str:
         return f"{self._name}/{self._id}"
 
-    def describe(self, uid: int) -> dict[str, Any]:
-        """The lease as others see it: its owner everything, anybody else who holds it and since when."""
+    def describe(self) -> dict[str, Any]:
+        """The lease, for its owner."""
         now = time.monotonic()
         told: dict[str, Any] = {
             **self._request,
             "lease": self._id,
             "marker": self._marker,
             "uid": self._uid,
-            "user": lease.user_name(self._uid),
+            "user": asking.user_name(self._uid),
             "state": self._state,
         }
-        if uid not in (0, self._uid):
-            told = {key: told.get(key) for key in _PUBLIC}
         told["seconds"] = round(now - self._since, 1)
         if self._state == "warm":
             told["left"] = round(max(0.0, self._until - now), 1)
@@ -179,29 +174,29 @@ class Holder:
 
     def _serve_one(self, connection: socket.socket) -> None:
         with connection:
-            uid = lease.peer_uid(connection)
-            # Whoever only wants to know must ask quickly and briefly, so that he cannot keep the owner waiting.
-            mine = uid in (0, self._uid)
-            connection.settimeout(_REQUEST_SECONDS if mine else _STRANGER_SECONDS)
-            line = lease.read_line(connection) if mine else connection.recv(_STRANGER_BYTES)
+            if not peers.is_ours(connection):
+                # The kernel has told them who holds the host; nothing that a stranger does keeps the owner waiting.
+                return
+            connection.settimeout(_REQUEST_SECONDS)
+            line = asking.read_line(connection)
             if not line:
                 return
-            answer = self._answer(dict(json.loads(line)), uid)
+            answer = self._answer(dict(json.loads(line)))
             connection.sendall(json.dumps(answer).encode() + b"\n")
 
-    def _answer(self, request: dict[str, Any], uid: int) -> dict[str, Any]:
-        what, mine = request.pop("do", ""), uid in (0, self._uid)
-        if what == "take" and uid == self._uid:
+    def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        what = request.pop("do", "")
+        if what == "take":
             if self._state == "leased" and self._is_meant(request):
-                return {"ok": True, "lease": self.describe(uid)}
+                return {"ok": True, "lease": self.describe()}
             if self._state == "warm" and request.get("client") == self._request.get("client"):
                 self._take(request)
-                return {"ok": True, "lease": self.describe(uid)}
-        if what == "release" and mine and self._is_meant(request):
+                return {"ok": True, "lease": self.describe()}
+        if what == "release" and self._is_meant(request):
             return self._release()
-        if what == "keep" and mine and self._is_meant(request):
+        if what == "keep" and self._is_meant(request):
             return self._keep(request)
-        held = {"held": self.describe(uid)}
+        held = {"held": self.describe()}
         return {"ok": True, **held} if what == "show" else {"ok": False, "other": True, **held}
 
     def _is_meant(self, request: Mapping[str, Any]) -> bool:
@@ -241,7 +236,7 @@ class Holder:
         self._since = time.monotonic()
         self._until = self._since + float(request["seconds"])
         self._request["warm"] = request.get("data", {})
-        return {"ok": True, "lease": self.describe(self._uid)}
+        return {"ok": True, "lease": self.describe()}
 
     # Watching
 

@@ -21,12 +21,11 @@ from __future__ import annotations
 
 import json
 import os
-import socket
-import struct
 import sys
 import time
 
 from .. import net
+from .asking import ask
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,34 +35,7 @@ if TYPE_CHECKING:
 NAME = "flowlite-host"
 MARKER = "FLOW_LEASE"
 """Variable of every process that belongs to a lease: `name/id`."""
-ANSWER_SECONDS = 15.0
-"""A release waits until the last process has died."""
 _TAKE_TRIES = 20
-_MOST_BYTES = 1 << 20
-
-
-def ask(request: Mapping[str, Any], name: str = NAME) -> dict[str, Any] | None:
-    """What the holder answers; None if nobody holds the host.
-
-    A holder that does not answer (it is stopped, or its host is starved) holds the host all the same.
-    """
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(ANSWER_SECONDS)
-        try:
-            connection.connect(address(name))
-        except ConnectionRefusedError:
-            return None
-        except (TimeoutError, BlockingIOError):
-            return _silent(None)
-        try:
-            connection.sendall(json.dumps(dict(request)).encode() + b"\n")
-            answer = read_line(connection)
-        except TimeoutError:
-            return _silent(peer_uid(connection))
-        except OSError:
-            answer = b""
-    # It ended while we asked: the host is free, or about to be.
-    return json.loads(answer) if answer else None
 
 
 def take(request: Mapping[str, Any], name: str = NAME) -> dict[str, Any]:
@@ -80,7 +52,8 @@ def take(request: Mapping[str, Any], name: str = NAME) -> dict[str, Any]:
         # Somebody was quicker, or is just leaving.
         time.sleep(0.02)
     if answer is None:
-        return {"ok": False, "held": {"state": "unclear"}, "error": "the lease cannot be made"}
+        error = f"the name {name} is taken by a process that does not listen; `sudo ss -xap src @{name}` there shows it"
+        return {"ok": False, "held": {"state": "unclear"}, "error": error}
     if answer["ok"]:
         answer["boot"] = _boot_id()
         answer["address"] = _address(request.get("towards", ()))
@@ -102,54 +75,12 @@ def show(name: str = NAME) -> dict[str, Any]:
     return {"ok": True, "held": (ask({"do": "show"}, name) or {}).get("held")}
 
 
-def address(name: str) -> str:
-    """The name as the kernel wants it: abstract names begin with a zero byte."""
-    if not sys.platform.startswith("linux"):
-        raise OSError("hosts are leased on Linux only; this one runs " + sys.platform)
-    return "\0" + name
-
-
-def peer_uid(connection: socket.socket) -> int:
-    """The user at the other end, as the kernel knows it."""
-    size = struct.calcsize("3i")
-    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-    return int(struct.unpack("3i", found)[1])
-
-
-def read_line(connection: socket.socket) -> bytes:
-    """One line, or b"" if the other side leaves before it is complete."""
-    got = b""
-    while not got.endswith(b"\n"):
-        block = connection.recv(65536)
-        if not block or len(got) > _MOST_BYTES:
-            return b""
-        got += block
-    return got
-
-
-def user_name(uid: int) -> str:
-    """A user's name, or the number where there is none."""
-    try:
-        import pwd
-
-        return pwd.getpwuid(uid).pw_name
-    except (ImportError, KeyError):
-        return f"uid {uid}"
-
-
 def _boot_id() -> str:
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()
     except OSError:
         return ""
-
-
-def _silent(uid: int | None) -> dict[str, Any]:
-    held: dict[str, Any] = {"state": "silent"}
-    if uid is not None:
-        held |= {"uid": uid, "user": user_name(uid)}
-    return {"ok": False, "held": held}
 
 
 def _address(towards: Any) -> str | None:
