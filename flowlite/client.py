@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
+from flowlite import printing
 from flowlite.errors import ConfigError
 from flowlite.session import Session, open_session
 from flowlite.task import Task
@@ -296,5 +297,5 @@ def _interface(value: str) -> Literal["file", "block"]:
 
 
 def _to_stderr(text: str) -> None:
-    sys.stderr.write(f"flowlite: {text}\n")
+    printing.write(sys.stderr, f"flowlite: {text}")
     sys.stderr.flush()

@@ -10,7 +10,7 @@ import logging
 import os
 import sys
 
-from flowlite import masking
+from flowlite import masking, terminal
 
 VARIABLE = "FLOW_DEBUG"
 _FORMAT = "%(asctime)s.%(msecs)03d %(name)s: %(message)s"
@@ -18,7 +18,7 @@ _FORMAT = "%(asctime)s.%(msecs)03d %(name)s: %(message)s"
 
 class _Masked(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        return masking.cleaned(super().format(record))
+        return terminal.plain(masking.cleaned(super().format(record)))
 
 
 def turn_on() -> None:

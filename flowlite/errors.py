@@ -30,11 +30,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from flowlite import terminal
+
 
 class FlowError(Exception):
     """Base of all errors of flowlite. `exit_code` is what the `flow` command ends with."""
 
     exit_code = 1
+
+    @property
+    def text(self) -> str:
+        """The message as it was made; it may hold what a node said, byte for byte."""
+        return super().__str__()
+
+    def __str__(self) -> str:
+        """The message as it may be shown: Python prints it where nobody catches the error."""
+        return terminal.plain(self.text)
 
 
 class ConfigError(FlowError, ValueError):
@@ -131,7 +142,7 @@ class RemoteTraceback(Exception):
         self.text = text
 
     def __str__(self) -> str:
-        return f"\n{self.text.rstrip()}"
+        return terminal.plain(f"\n{self.text.rstrip()}")
 
 
 class TaskFailed(FlowError):

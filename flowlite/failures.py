@@ -17,6 +17,7 @@ from flowlite.errors import (
 )
 from flowlite.masking import Mask
 from flowlite.node import roster
+from flowlite.node.exceptions import text_of
 from flowlite.store import Event, TaskRecord
 
 if TYPE_CHECKING:
@@ -154,7 +155,8 @@ def _exception(body: Mapping[str, Any], outcomes: Outcomes) -> Exception:
 
 def _masked(error: Exception, mask: Mask) -> Exception:
     """An exception whose message and traceback do not show the task's secrets."""
-    if mask.finds(str(error)):
+    # An exception of the user's may have no text at all: one that fails to write it, an int of 5,000 digits.
+    if mask.finds(text_of(error)):
         error.args = tuple(mask.inside(error.args))
     if isinstance(error.__cause__, RemoteTraceback):
         error.__cause__ = RemoteTraceback(mask(error.__cause__.text))

@@ -21,6 +21,7 @@ from operator import attrgetter, length_hint
 from pathlib import Path
 from typing import NamedTuple
 
+from flowlite import terminal
 from flowlite.errors import ConfigError
 from flowlite.logstream import Piece, Stream, StreamReader, list_streams
 from flowlite.masking import Mask
@@ -197,7 +198,7 @@ class _Reading:
             yield _labelled(piece, self._settings.mask)
         closing = self._settings.closing() if self._finished else ""
         if closing:
-            yield f"{closing}\n"
+            yield f"{terminal.in_one_line(closing)}\n"
 
     def _pieces(self) -> Iterator[Piece]:
         settings = self._settings

@@ -13,25 +13,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
+from flowlite.terminal import clean_line, without_colours
+
 INDEX_RECORD = struct.Struct("<Qd")
 _NAME = re.compile(r"a(\d+)\.n(\d+)\.r(\d+)\.(out|err)")
 
 # Unfinished lines are shortened to their last state when they reach this size; only progress bars do.
 LONG_PENDING = 64 << 10
 
-# Control characters that a line may not carry to a terminal: all of C0 but tab and newline, and DEL.
+# What `terminal.clean_line` takes out, as bytes: C0 but tab and newline, DEL; the lead byte of C1; what turns the
+# direction of writing.
 _CONTROLS = tuple(bytes([code]) for code in (*range(9), *range(11, 32), 127))
-_C1_LEAD = b"\xc2"
-_UNCLEAN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-_COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
-_SEQUENCE = re.compile(
-    r"""(?P<colour>\x1b\[[0-9;:]*m)
-    | (?:\x1b\]|\x9d)[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?      # operating system commands: titles, links, clipboard
-    | (?:\x1b[PX^_]|[\x90\x98\x9e\x9f])[^\x1b\x9c]*(?:\x1b\\|\x9c)?   # device control and other strings
-    | (?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?                         # cursor, erasing, modes
-    | \x1b[ -/]*[0-~]?
-    | [\x00-\x08\x0b-\x1f\x7f-\x9f]""",
-    re.VERBOSE,
+_BEYOND_ASCII = (
+    b"\xc2",
+    *(chr(c).encode() for c in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))),
 )
 
 
@@ -67,36 +62,15 @@ def list_streams(directory: Path, node: int | None, rank: int | None) -> list[tu
     return found
 
 
-def clean(text: str) -> str:
-    """A line as it may be shown: colours kept, other control sequences removed, the last state of a progress bar."""
-    if _UNCLEAN.search(text) is None:
-        return text
-    if "\r" in text:
-        states = text.split("\r")
-        for state in reversed(states):
-            shown = _SEQUENCE.sub(_keep_colour, state)
-            if shown and _COLOUR.sub("", shown):
-                return shown
-        return ""
-    return _SEQUENCE.sub(_keep_colour, text)
-
-
-def without_colours(text: str) -> str:
-    """A clean line without its colours."""
-    return _COLOUR.sub("", text)
-
-
 def _shows(raw: bytes) -> bool:
-    return bool(without_colours(clean(raw.decode("utf-8", "replace"))))
-
-
-def _keep_colour(match: re.Match[str]) -> str:
-    return match["colour"] or ""
+    return bool(without_colours(clean_line(raw.decode("utf-8", "replace"))))
 
 
 def is_clean(raw: bytes) -> bool:
     """No byte in there could act on a terminal. May say False of harmless text, never True of harmful one."""
-    return not any(code in raw for code in _CONTROLS) and (raw.isascii() or _C1_LEAD not in raw)
+    if any(code in raw for code in _CONTROLS):
+        return False
+    return raw.isascii() or not any(code in raw for code in _BEYOND_ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +120,7 @@ class Piece:
         lines = text.split("\n")
         if not lines[-1]:
             lines.pop()
-        return lines if is_clean(self.raw) else [clean(line) for line in lines]
+        return lines if is_clean(self.raw) else [clean_line(line) for line in lines]
 
     def joined(self, prefix: str) -> str:
         """The lines with `prefix` before each but the first, without the last newline."""

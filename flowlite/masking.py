@@ -1,18 +1,22 @@
 """Values of `secrets=` taken out of what people read: output of workers, reasons, failures, kept logs of agents.
 
 What workers wrote is kept byte for byte, in files that only their owner may read; the values are masked whenever a line
-of it is given out, which also finds those that came in two pieces. A value is found as it is, and as it looks inside
-URLs, JSON and base64. It is no protection from a worker that means to show it.
+of it is given out, which also finds those that came in two pieces. A value is found as it is, as it looks inside URLs,
+JSON and base64, and as it looks on a terminal, which shows no colours and control sequences that stand inside it. It is
+no protection from a worker that means to show it.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, quote_plus
+
+from flowlite import terminal
 
 SHORTEST = 4
 """Values with fewer characters are not masked: they would be found everywhere."""
@@ -38,11 +42,25 @@ class Mask:
         for form in self._forms:
             if form in text:
                 text = text.replace(form, SHOWN)
+        for hidden in _hidden_in(text):
+            seen = _Reading(text, hidden)
+            if self._is_in(seen.text):
+                text = seen.without(self._spans(seen.text))
         return text
 
     def finds(self, text: str) -> bool:
         """Whether a value is in there."""
+        return self._is_in(text) or any(
+            self._is_in(_Reading(text, hidden).text) for hidden in _hidden_in(text)
+        )
+
+    def _is_in(self, text: str) -> bool:
         return any(form in text for form in self._forms)
+
+    def _spans(self, text: str) -> list[tuple[int, int]]:
+        """Where the values stand in a text, in order and without overlap."""
+        pattern = re.compile("|".join(map(re.escape, self._forms)))
+        return [match.span() for match in pattern.finditer(text)]
 
     def lines(self, lines: Sequence[str], *, whole: bool = True) -> list[str]:
         """Lines without the values.
@@ -79,11 +97,64 @@ class Mask:
             path.write_text(self(text), "utf-8", "surrogateescape")
 
     def _without_beginning(self, line: str) -> str:
-        for form in self._forms:
-            for length in range(min(len(form) - 1, len(line)), SHORTEST - 1, -1):
-                if line.endswith(form[:length]):
-                    return f"{line[:-length]}{SHOWN}"
+        for hidden in (None, *_hidden_in(line)):
+            seen = _Reading(line, hidden)
+            begun = self._begun(seen.text)
+            if begun:
+                return seen.without([(len(seen.text) - begun, len(seen.text))])
         return line
+
+    def _begun(self, text: str) -> int:
+        """How many characters at the end of a text may be the beginning of a value."""
+        for form in self._forms:
+            for length in range(min(len(form) - 1, len(text)), SHORTEST - 1, -1):
+                if text.endswith(form[:length]):
+                    return length
+        return 0
+
+
+class _Reading:
+    """A text as it reads without some of its characters, which stay where they are when a part is taken out."""
+
+    def __init__(self, text: str, hidden: re.Pattern[str] | None) -> None:
+        self._shown: list[str] = []
+        self._hidden: list[str] = []
+        at = 0
+        for match in hidden.finditer(text) if hidden else ():
+            self._shown.append(text[at : match.start()])
+            self._hidden.append(match[0])
+            at = match.end()
+        self._shown.append(text[at:])
+        self._hidden.append("")
+        self.text = "".join(self._shown)
+
+    def without(self, spans: Sequence[tuple[int, int]]) -> str:
+        """The whole text, with parts of what it reads replaced; what is hidden inside such a part follows it."""
+        parts: list[str] = []
+        left = list(reversed(spans))
+        at = 0
+        for shown, hidden in zip(self._shown, self._hidden, strict=True):
+            end = at + len(shown)
+            while at < end:
+                if not left or left[-1][0] >= end:
+                    parts.append(shown[len(shown) - (end - at) :])
+                    at = end
+                    continue
+                begin, stop = left[-1]
+                if at <= begin:
+                    start = len(shown) - (end - at)
+                    parts.append(shown[start : start + begin - at])
+                    parts.append(SHOWN)
+                at = min(stop, end)
+                if stop <= end:
+                    left.pop()
+            parts.append(hidden)
+        return "".join(parts)
+
+
+def _hidden_in(text: str) -> tuple[re.Pattern[str], ...]:
+    """In which ways a text may read differently where it is shown."""
+    return terminal.HIDDEN if terminal.UNSAFE.search(text) is not None else ()
 
 
 _kept_out: set[str] = set()

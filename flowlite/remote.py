@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from flowlite import printing
 from flowlite.errors import ConfigError, FlowError
 from flowlite.on_node import on_a_node
 from flowlite.sweep import in_order, together
@@ -81,7 +82,7 @@ def _show_logs(task: Task[Any]) -> None:
     if wish == "never" or (wish == "auto" and not sys.stderr.isatty()):
         return
     for block in task.logs(follow=True).blocks():
-        sys.stderr.write(block)
+        printing.write_lines(sys.stderr, block)
         sys.stderr.flush()
 
 
@@ -107,5 +108,5 @@ def _cancel_interrupted(tasks: Sequence[Task[Any]]) -> None:
 
 
 def _say(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
+    printing.write(sys.stderr, text)
     sys.stderr.flush()

@@ -59,6 +59,20 @@ NODE_MAY_IMPORT_LATE = {"cloudpickle", "numpy", "torch"}
 FOREIGN_PATHS = re.compile(
     r"(?<![\w.])/(?:work|Users)/[\w.-]+|/home/(?!(?:me|you|user|flow)/)[a-z][\w.-]*/|/root/[\w.-]+"
 )
+# Ways to a terminal, and who may use them.
+PRINTS = re.compile(
+    r"std(out|err)\.(write|buffer)|^\s*print\(|Console\(|Live\(|StreamHandler\(|typer\.s?echo\(",
+    re.MULTILINE,
+)
+PRINTING = {
+    # Draw with rich what `cell` and `terminal.plain` have cleaned.
+    "flowlite/cli/output.py",
+    "flowlite/cli/top.py",
+    # Cleans every record.
+    "flowlite/debugging.py",
+    # Write the supervisor's log, which is a file.
+    "flowlite/supervise/leading.py",
+}
 ON_TEST_HOSTS = re.compile(r"/root/(?!\.pyenv|\.venv)[\w.-]+")
 
 
@@ -135,6 +149,19 @@ def imports_of(path: Path) -> Iterator[tuple[str, bool]]:
         elif isinstance(node, ast.ImportFrom):
             name = "" if node.level else (node.module or "").partition(".")[0]
             yield name, id(node) in top
+
+
+def test_everything_is_printed_through_one_file() -> None:
+    found = {
+        str(path.relative_to(ROOT))
+        for path in tracked_files()
+        if path.suffix == ".py"
+        and path.is_relative_to(ROOT / "flowlite")
+        and not path.is_relative_to(ROOT / "flowlite" / "node")
+        and not path.is_relative_to(ROOT / "flowlite" / "testing")
+        and PRINTS.search(path.read_text())
+    }
+    assert found == PRINTING
 
 
 def test_no_path_of_one_machine() -> None:

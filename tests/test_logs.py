@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 
 from flowlite.errors import ConfigError
 from flowlite.logs import LogLine, Logs, label, parse_since
-from flowlite.logstream import LONG_PENDING, clean, is_clean
+from flowlite.logstream import LONG_PENDING, is_clean
+from flowlite.terminal import clean_line
 from tests.helpers import eventually
 
 START = 1_700_000_000.0
@@ -110,12 +111,12 @@ def test_a_line_prints_as_in_the_guide(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_only_colours_reach_the_terminal(raw: str, shown: str) -> None:
-    assert clean(raw) == shown
+    assert clean_line(raw) == shown
 
 
 @given(st.text(alphabet=st.characters(codec="utf-8")))
 def test_whatever_a_worker_writes_cannot_steer_the_terminal(text: str) -> None:
-    shown = clean(text)
+    shown = clean_line(text)
     without_colours = re.sub(r"\x1b\[[0-9;:]*m", "", shown)
     assert not any(ord(c) < 32 and c != "\t" and c != "\n" for c in without_colours)
     assert not any(0x7F <= ord(c) <= 0x9F for c in without_colours)
@@ -283,7 +284,7 @@ def expected_lines(data: bytes) -> list[str]:
     parts = data.split(b"\n")
     if not parts[-1]:
         parts.pop()
-    return [clean(part.decode("utf-8", "replace")) for part in parts]
+    return [clean_line(part.decode("utf-8", "replace")) for part in parts]
 
 
 @settings(max_examples=60, deadline=None)

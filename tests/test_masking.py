@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlite import FlowApp, TaskFailed, masking
+from flowlite import FlowApp, TaskFailed, masking, terminal
 from flowlite.logs import Logs
 from flowlite.masking import SHOWN, Mask
 
@@ -72,6 +72,51 @@ def test_a_line_that_ends_in_the_middle_of_it_shows_nothing_of_it(
 ) -> None:
     write(tmp_path, f"done\nkey {SECRET[:length]}".encode())
     assert texts(tmp_path) == ["done", f"key {SHOWN}"]
+
+
+INSIDE = {
+    "a colour": "\x1b[31m",
+    "an end of colours": "\x1b[0;1m",
+    "a move of the cursor": "\x1b[10;10H",
+    "an erasure": "\x1b[2K",
+    "a title": "\x1b]0;title\x07",
+    "a title without an end": "\x1b]0;\x07",
+    "a control character": "\x08",
+    "a character of C1": "\x85",
+    "a turn of the direction": "\u202e",
+}
+
+
+@pytest.mark.parametrize("inside", INSIDE.values(), ids=INSIDE.keys())
+def test_what_a_terminal_does_not_show_does_not_hide_it(tmp_path: Path, inside: str) -> None:
+    for at in range(1, len(SECRET)):
+        split = f"{SECRET[:at]}{inside}{SECRET[at:]}"
+        assert Mask([SECRET]).finds(split)
+        # As it is in exceptions and reasons, which are masked before they are cleaned.
+        shown = Mask([SECRET])(f"a {split} b {SECRET} c")
+        assert terminal.plain(shown).replace(terminal.REPLACEMENT, "") in (
+            f"a {SHOWN} b {SHOWN} c",
+            f"a {SHOWN}{terminal.plain(inside).replace(terminal.REPLACEMENT, '')} b {SHOWN} c",
+        )
+    directory = tmp_path / "logs"
+    directory.mkdir()
+    write(directory, f"key {SECRET[:5]}{inside}{SECRET[5:]} end\n".encode())
+    (line,) = texts(directory)
+    assert terminal.without_colours(line) == f"key {SHOWN} end"
+
+
+def test_an_unfinished_line_with_colours_in_it_shows_nothing_of_it(tmp_path: Path) -> None:
+    write(tmp_path, f"done\nkey {SECRET[:4]}\x1b[31m{SECRET[4:7]}".encode())
+    assert [terminal.without_colours(line) for line in texts(tmp_path)] == ["done", f"key {SHOWN}"]
+
+
+@given(st.lists(st.sampled_from([*SECRET, "\x1b[31m", "\x1b[0m", "\x08", "x", " "]), max_size=60))
+def test_no_mixture_shows_it_and_nothing_else_changes(parts: list[str]) -> None:
+    text = "".join(parts)
+    shown = Mask([SECRET])(text)
+    assert SECRET not in terminal.without_colours(shown).replace("\x08", "")
+    if SECRET not in terminal.without_colours(text).replace("\x08", ""):
+        assert shown == text
 
 
 def test_control_characters_do_not_hide_it(tmp_path: Path) -> None:

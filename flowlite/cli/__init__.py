@@ -49,7 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         _tidy_up()
         return code
     except KeyboardInterrupt:
-        sys.stderr.write("\ninterrupted\n")
+        from flowlite.printing import write
+
+        write(sys.stderr, "\ninterrupted")
         return INTERRUPTED
     except BrokenPipeError:
         # Whoever read our output (`| head`) has seen enough.

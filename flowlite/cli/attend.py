@@ -9,9 +9,12 @@ import warnings
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from flowlite import terminal
 from flowlite.cli import interrupts, output
 from flowlite.cli.logs import LiveLine, show
+from flowlite.cli.values import one_line
 from flowlite.errors import FlowError
+from flowlite.printing import DIM, Painted
 from flowlite.task import LONGEST_PAUSE
 
 if TYPE_CHECKING:
@@ -65,7 +68,7 @@ def _show_plan(plan: Plan) -> None:
     shown = plan_facts(plan)
     width = max(map(len, shown))
     for name, value in shown.items():
-        output.tell(f"{output.coloured(name.ljust(width), output.DIM, sys.stderr)}  {value}")
+        output.tell(Painted(name.ljust(width), DIM), f"  {value}")
 
 
 def attend(config: TaskConfig, *, detach: bool, json: bool, show_logs: bool) -> int:
@@ -146,7 +149,7 @@ def _tell_checkpoints(task: Task[Any]) -> None:
     attempt = task.record.attempt
     for event in task.events():
         if event.data.get("attempt") == attempt and "checkpoint: " in event.text:
-            text = output.printable(event.text)
+            text = terminal.in_one_line(event.text)
             if event.kind == "checkpoint":
                 output.tell(text)
             elif event.kind == "warning":
@@ -169,7 +172,7 @@ class _Progress:
             if self.live:
                 self.live.clear()
             sys.stdout.flush()
-            output.tell(output.coloured(f"· {output.printable(state)}", output.DIM, sys.stderr))
+            output.tell(Painted(f"· {terminal.in_one_line(state)}", DIM))
         if self.live:
             self.live.show(line)
         sys.stdout.flush()
@@ -231,8 +234,8 @@ def _what(config: TaskConfig) -> str:
     call = config.call
     if call is None:
         return "nothing"
-    shown = [repr(value) for value in call.args]
-    shown += [f"{name}={value!r}" for name, value in call.kwargs.items()]
+    shown = [one_line(value) for value in call.args]
+    shown += [f"{name}={one_line(value)}" for name, value in call.kwargs.items()]
     return f"{call.function.__name__}({', '.join(shown)})"
 
 

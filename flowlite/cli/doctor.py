@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from flowlite import terminal
 from flowlite.cli import output
 from flowlite.cli.asking import ask_program, on_all_nodes
 from flowlite.cli.names import complete_task
@@ -74,7 +75,7 @@ def doctor(
     _show_links(measured)
     output.say()
     for text in stands_out:
-        output.say(f"- {output.printable(text)}")
+        output.say(f"- {terminal.in_one_line(text)}")
     output.say(diagnosis.verdict or _nothing_found(diagnosis))
 
 

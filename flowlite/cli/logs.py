@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json as json_module
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from flowlite import printing, terminal
 from flowlite.cli import output
 from flowlite.cli.names import complete_task
 
@@ -55,7 +55,7 @@ def logs(
     )
     if json:
         for line in lines:
-            sys.stdout.write(f"{json_line(line)}\n")
+            output.print_json_line(json_line(line))
         return
     for block in lines.blocks():
         show(block, live)
@@ -67,29 +67,20 @@ def show(block: str, live: LiveLine | None = None) -> None:
     """Writes whole lines, above the line that is still being written to."""
     if live:
         live.clear()
-    if "\x1b" in block and sys.stdout.isatty():
-        # A colour that a line leaves switched on must not run into the next label.
-        block = "".join(
-            f"{line}{output.RESET}\n" if "\x1b" in line else f"{line}\n"
-            for line in block.split("\n")[:-1]
-        )
-    _write(block)
+    printing.write_lines(sys.stdout, block)
     if live:
         sys.stdout.flush()
 
 
-def json_line(line: LogLine) -> str:
+def json_line(line: LogLine) -> dict[str, Any]:
     """One line as a JSON object."""
-    return json_module.dumps(
-        {
-            "time": output.json_time(line.time),
-            "node": line.node,
-            "rank": line.rank,
-            "stream": line.stream,
-            "text": line.text,
-        },
-        ensure_ascii=False,
-    )
+    return {
+        "time": output.json_time(line.time),
+        "node": line.node,
+        "rank": line.rank,
+        "stream": line.stream,
+        "text": line.text,
+    }
 
 
 class LiveLine:
@@ -102,33 +93,19 @@ class LiveLine:
         """Shows the state of an unfinished line, or nothing."""
         from shutil import get_terminal_size
 
-        text = "" if line is None else str(line)
-        width = get_terminal_size().columns - 1
-        if "\x1b" in text:
-            from flowlite.logstream import without_colours
-
-            text = without_colours(text)
-        text = text[:width]
+        text = "" if line is None else terminal.in_one_line(str(line))
+        text = text[: get_terminal_size().columns - 1]
         if text != self._shown:
-            sys.stdout.write(f"\r\x1b[K{text}")
+            printing.rewrite(sys.stdout, text)
             self._shown = text
         sys.stdout.flush()
 
     def clear(self) -> None:
         """Takes it away again."""
         if self._shown:
-            sys.stdout.write("\r\x1b[K")
+            printing.rewrite(sys.stdout, "")
             self._shown = ""
 
 
 def _flush(line: LogLine | None) -> None:
     sys.stdout.flush()
-
-
-def _write(text: str) -> None:
-    # A lone surrogate or a terminal that knows no UTF-8 must not end the command.
-    try:
-        sys.stdout.write(text)
-    except UnicodeEncodeError:
-        encoding = sys.stdout.encoding or "ascii"
-        sys.stdout.write(text.encode(encoding, "replace").decode(encoding))

@@ -242,7 +242,7 @@ def _show_groups(by: str, groups: Sequence[dict[str, Any]]) -> None:
             (by, "tasks", "cost"),
             [
                 (
-                    output.printable(row[by]),
+                    row[by],
                     str(row["tasks"]),
                     output.money(row["estimated_cost"]),
                 )

@@ -1,27 +1,31 @@
-"""What commands print: tables, JSON and errors. Coloured on a terminal, plain text elsewhere."""
+"""What commands print: tables, JSON and errors. Coloured on a terminal, plain text elsewhere.
+
+Whatever is shown goes through `flowlite.printing`, which cleans it.
+"""
 
 from __future__ import annotations
 
 import json as json_module
 import os
-import re
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from flowlite import masking
+from flowlite import masking, printing, terminal
 from flowlite.errors import FlowError, RemoteTraceback
+from flowlite.printing import DIM, RED, YELLOW, Painted
 from flowlite.supervise.quote import dollars
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from flowlite.store import TaskRecord
 
 # Rises when a field is renamed or taken away; new fields do not count.
 JSON_SCHEMA = 1
 
-RED, YELLOW, DIM, BOLD, RESET = "\x1b[31m", "\x1b[33m", "\x1b[2m", "\x1b[1m", "\x1b[0m"
 COLOURS = {
     "completed": "green",
     "running": "cyan",
@@ -30,6 +34,8 @@ COLOURS = {
     "stopping": "yellow",
 }
 _ENDLESS = "-"
+# To find the parts of a longer text takes too long.
+_LONGEST_COLOURED = 50_000
 
 
 class Reparse(Exception):
@@ -53,8 +59,13 @@ class Quit(Exception):
 
 def print_json(kind: str, data: Any) -> None:
     """The one shape of `--json`: `{"schema": 1, "kind": …, "data": …}` on one line."""
-    document = {"schema": JSON_SCHEMA, "kind": kind, "data": data}
-    say(json_module.dumps(document, ensure_ascii=False, default=str))
+    print_json_line({"schema": JSON_SCHEMA, "kind": kind, "data": data})
+
+
+def print_json_line(document: Any) -> None:
+    """A JSON document on a line of its own. It keeps every character; those that a terminal acts on are escaped."""
+    text = json_module.dumps(document, ensure_ascii=False, default=str)
+    say(terminal.escaped_json(text))
 
 
 def json_time(at: float | None) -> str | None:
@@ -90,41 +101,23 @@ def task_json(record: TaskRecord, cost: float) -> dict[str, Any]:
     }
 
 
-def json_value(value: Any) -> Any:
-    """A value as JSON where it is JSON already (tuples count as lists), else None; see `result_text` beside it."""
-    try:
-        return json_module.loads(json_module.dumps(value, allow_nan=False))
-    except (TypeError, ValueError, RecursionError):
-        return None
-
-
 # Text
 
 
-def say(text: str = "") -> None:
+def say(*parts: str | Painted) -> None:
     """A line on standard output."""
-    sys.stdout.write(f"{masking.cleaned(text)}\n")
+    printing.write(sys.stdout, *parts)
 
 
-def tell(text: str) -> None:
+def tell(*parts: str | Painted) -> None:
     """A line on standard error: what is going on, beside what was asked for."""
-    sys.stderr.write(f"{masking.cleaned(text)}\n")
+    printing.write(sys.stderr, *parts)
     sys.stderr.flush()
 
 
 def warn(text: str) -> None:
     """A warning on standard error."""
-    tell(f"{coloured('warning:', YELLOW, sys.stderr)} {text}")
-
-
-def coloured(text: str, colour: str, stream: TextIO) -> str:
-    """The text in a colour, where the stream is a terminal."""
-    return f"{colour}{text}{RESET}" if colourful(stream) else text
-
-
-def colourful(stream: TextIO) -> bool:
-    """Whether colours are welcome there."""
-    return stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+    tell(Painted("warning:", YELLOW), " ", text)
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> None:
@@ -132,7 +125,10 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = ""
     if sys.stdout.isatty():
         _rich_table(columns, rows, title)
         return
-    everything = [tuple(column.upper() for column in columns), *rows]
+    everything = [
+        tuple(column.upper() for column in columns),
+        *(tuple(map(terminal.in_one_line, row)) for row in rows),
+    ]
     widths = [max(len(row[i]) for row in everything) for i in range(len(columns))]
     for row in everything:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
@@ -142,10 +138,13 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = ""
 def _rich_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str) -> None:
     from rich.console import Console
     from rich.table import Table
-    from rich.text import Text
 
     drawn = Table(
-        title=title or None, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0)
+        title=cell(title) if title else None,
+        title_justify="left",
+        box=None,
+        pad_edge=False,
+        padding=(0, 2, 0, 0),
     )
     for column in columns:
         # These may be long; everything else stays whole.
@@ -156,13 +155,34 @@ def _rich_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: st
         drawn.add_row(
             *(
                 # A reason keeps to one line; the task's own page has all of it.
-                Text(cell, no_wrap=True, overflow="ellipsis")
-                if column == "reason"
-                else Text(cell, style=COLOURS.get(cell, ""))
-                for column, cell in zip(columns, row, strict=True)
+                cell(text, no_wrap=True) if column == "reason" else cell(text)
+                for column, text in zip(columns, row, strict=True)
             )
         )
     Console(file=sys.stdout).print(drawn)
+
+
+def cell(text: str, *, no_wrap: bool = False) -> Text:
+    """A text as rich draws it: nothing in it is markup, and nothing acts on the terminal."""
+    from rich.text import Text
+
+    shown = terminal.in_one_line(masking.cleaned(text))
+    if no_wrap:
+        return Text(shown, no_wrap=True, overflow="ellipsis")
+    return Text(shown, style=COLOURS.get(text, ""))
+
+
+def say_value(text: str) -> None:
+    """A value as Python writes it, in several lines, with its parts in colours on a terminal."""
+    if not printing.colourful(sys.stdout) or len(text) > _LONGEST_COLOURED:
+        say(text)
+        return
+    from rich.console import Console
+    from rich.highlighter import ReprHighlighter
+    from rich.text import Text
+
+    shown = Text(terminal.plain(masking.cleaned(text)))
+    Console(file=sys.stdout).print(ReprHighlighter()(shown), soft_wrap=True)
 
 
 def facts(pairs: Mapping[str, str | None]) -> None:
@@ -170,7 +190,7 @@ def facts(pairs: Mapping[str, str | None]) -> None:
     shown = {name: value for name, value in pairs.items() if value}
     width = max(map(len, shown), default=0)
     for name, value in shown.items():
-        say(f"{coloured(name.ljust(width), DIM, sys.stdout)}  {value}")
+        say(Painted(name.ljust(width), DIM), "  ", terminal.in_one_line(value))
 
 
 def money(amount: float | None) -> str:
@@ -229,12 +249,12 @@ def report(error: BaseException, *, json: bool = False, brief: bool = False) -> 
     first, _, rest = _message(error).partition("\n")
     if not brief and isinstance(error.__cause__, RemoteTraceback):
         tell(error.__cause__.text.rstrip())
-    tell(f"{coloured('error:', RED, sys.stderr)} {first}")
+    tell(Painted("error:", RED), " ", first)
     if not brief:
         for line in rest.splitlines():
             tell(line)
     for note in getattr(error, "__notes__", ()):
-        tell(f"  {note}")
+        tell("  ", note)
     return exit_code(error)
 
 
@@ -261,7 +281,8 @@ def _message(error: BaseException) -> str:
     if _is_usage(error):
         return _usage_message(error)
     if isinstance(error, FlowError):
-        return str(error) or type(error).__name__
+        # Its own text, which is cleaned where it is printed and whole in JSON.
+        return error.text or type(error).__name__
     if isinstance(error.__cause__, RemoteTraceback):
         return "".join(traceback.format_exception_only(type(error), error)[:1]).strip()
     if isinstance(error, OSError):
@@ -307,8 +328,3 @@ def show_version() -> NoReturn:
         found = "of a checkout that is not installed"
     say(f"flowlite {found}")
     raise Quit(0)
-
-
-def printable(text: str) -> str:
-    """Text from elsewhere without anything that a terminal would act on."""
-    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "�", text)

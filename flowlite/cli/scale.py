@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from flowlite import terminal
 from flowlite.cli import interrupts, output, run
 from flowlite.errors import CapExceeded, ConfigError, FlowError
 from flowlite.scaling.ladder import Run, read_nodes, rungs_of
@@ -331,7 +332,7 @@ def _say(run: Run, metric: str) -> None:
     from flowlite.scaling.chart import number
 
     found = f"{number(run.value)} {metric}" if run.value is not None else run.reason
-    output.tell(f"{_nodes(run.nodes)}: {output.printable(found)}")
+    output.tell(f"{_nodes(run.nodes)}: {terminal.in_one_line(found)}")
 
 
 def _show(ladder: Ladder, directory: Path, json: bool) -> None:

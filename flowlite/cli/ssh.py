@@ -141,15 +141,16 @@ class _Lines:
 
     def _show(self, lines: list[bytes]) -> None:
         from flowlite.logs import LogLine
-        from flowlite.logstream import clean
+        from flowlite.printing import write_lines
+        from flowlite.terminal import clean_line
 
         at = time.time()
-        texts = (clean(line.decode("utf-8", "replace")) for line in lines)
+        texts = (clean_line(line.decode("utf-8", "replace")) for line in lines)
         text = "".join(f"{LogLine(self._node, -1, '', at, line)}\n" for line in texts)
         if text:
             # One write at a time, so that the lines of two nodes are not mixed up.
             with self._showing:
-                self._stream.write(text)
+                write_lines(self._stream, text)
                 self._stream.flush()
 
 

@@ -112,19 +112,18 @@ def _file_of(module: ModuleType) -> Path | None:
 
 def _explain(error: BaseException, path: Path) -> None:
     """The user's own traceback, without the frames of the import machinery and ours."""
-    from flowlite.cli.output import RED, coloured
+    from flowlite.printing import RED, Painted
 
     if isinstance(error, SystemExit):
         tell(
-            f"{coloured('error:', RED, sys.stderr)} {path} ended Python while it was imported; "
-            "put what it does at the top level under `if __name__ == '__main__':`"
+            Painted("error:", RED),
+            f" {path} ended Python while it was imported; "
+            "put what it does at the top level under `if __name__ == '__main__':`",
         )
         return
-    tell(
-        f"{coloured('error:', RED, sys.stderr)} {path} cannot be imported: {type(error).__name__}: {error}"
-    )
+    tell(Painted("error:", RED), f" {path} cannot be imported: {type(error).__name__}: {error}")
     at = error.__traceback__
     while at is not None and at.tb_frame.f_code.co_filename != str(path):
         at = at.tb_next
     if at is not None:
-        sys.stderr.write("".join(traceback.format_exception(type(error), error, at)))
+        tell("".join(traceback.format_exception(type(error), error, at)).rstrip())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flowlite.cli import output
+from flowlite.cli import output, values
 from flowlite.cli.names import complete_task
 
 if TYPE_CHECKING:
@@ -178,30 +178,21 @@ def result(
 
 
 def result_json(value: Any) -> dict[str, Any]:
-    """A result in JSON: the value where it is plain, and its text in any case."""
+    """A result in JSON: the value where it is plain and not too large, and its text in any case."""
     return {
-        "result": output.json_value(value),
-        "result_text": None if value is None else repr(value),
+        "result": values.as_json(value),
+        "result_text": None if value is None else values.one_line(value),
     }
 
 
 def show_value(value: Any) -> None:
     """Prints a result: texts as they are, nothing for None, anything else as Python shows it."""
-    import sys
-
     if value is None:
         return
     if isinstance(value, str):
         output.say(value)
-    elif sys.stdout.isatty():
-        from rich.console import Console
-        from rich.pretty import Pretty
-
-        Console(file=sys.stdout).print(Pretty(value))
     else:
-        from pprint import pformat
-
-        output.say(pformat(value, width=120, sort_dicts=False))
+        output.say_value(values.pretty(value))
 
 
 def _unheard(note: str) -> None:
@@ -304,9 +295,8 @@ def _show_facts(task: Task[Any]) -> None:
     output.facts(
         {
             "task": f"{record.name} ({record.id})",
-            "runs": output.printable(record.function),
-            "status": record.state
-            + (f": {output.printable(record.reason)}" if record.reason else ""),
+            "runs": record.function,
+            "status": record.state + (f": {record.reason}" if record.reason else ""),
             "gang": f"{plan.get('num_instances')} × {plan.get('instance_type')}, {per_node} per node{gpus}",
             "provider": " ".join(filter(None, (record.provider, plan.get("region")))),
             "attempt": str(record.attempt) if record.attempt > 1 else None,
@@ -333,7 +323,7 @@ def _show_events(events: list[Event]) -> None:
     rows = [
         (
             time.strftime("%H:%M:%S", time.localtime(event.at)),
-            output.printable(event.text or event.kind),
+            event.text or event.kind,
         )
         for event in shown[-EVENTS_SHOWN:]
     ]
@@ -353,7 +343,7 @@ def _row(task: Task[Any]) -> tuple[str, ...]:
         f"{output.duration(time.time() - record.created_at)} ago",
         output.duration(_run_time(record)),
         output.money(task.estimated_cost),
-        " ".join(output.printable(record.reason).split()),
+        " ".join(record.reason.split()),
     )
 
 

@@ -65,13 +65,15 @@ def _live(task: Task[Any], interval: float) -> None:
     from rich.live import Live
     from rich.table import Table
 
+    from flowlite.cli.output import cell
+
     with Live(auto_refresh=False, screen=False) as live:
         for picture in _pictures(task, interval):
-            table = Table(title=f"{task.name} ({task.id}), {task.status}")
+            table = Table(title=cell(f"{task.name} ({task.id}), {task.status}"))
             for column in _COLUMNS:
                 table.add_column(column)
             for each in picture:
-                table.add_row(*_row(each))
+                table.add_row(*map(cell, _row(each)))
             live.update(table, refresh=True)
             if task.record.final:
                 return

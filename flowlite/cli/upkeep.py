@@ -160,7 +160,7 @@ def check(
                     row["provider"],
                     row["what"],
                     "ok" if row["ok"] else "FAILED",
-                    output.printable(row["detail"]),
+                    row["detail"],
                 )
                 for row in rows
             ],

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from flowlite import printing
 from flowlite.connect.base import Completed, Connection
 
 _BLOCK = 1024 * 1024
@@ -201,7 +202,7 @@ def stream_here(argv: Sequence[str]) -> int:
         child = subprocess.Popen(list(argv), preexec_fn=_default_interrupt)
         return _shell_code(child.wait())
     except FileNotFoundError as error:
-        sys.stderr.write(f"{argv[0]}: {error.strerror}\n")
+        printing.write(sys.stderr, f"{argv[0]}: {error.strerror}")
         return 127
     finally:
         signal.signal(signal.SIGINT, before)

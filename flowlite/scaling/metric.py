@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from flowlite.logs import LogLine
-from flowlite.logstream import without_colours
+from flowlite.terminal import without_colours
 
 _NUMBER = r"([-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d*)?(?:[eE][-+]?\d+)?)"
 # What trainers call it. OpenCLIP prints `207.300/s, 51.8250/s/gpu` and no name.

@@ -1,0 +1,208 @@
+"""What a function returned, as text: in bounded time and space, whatever a node sent.
+
+A few bytes can stand for a value that takes for ever to write out: a list that holds another one twice, and so on, 34
+levels deep. So elements are counted as they are written, and what is beyond the limit is left out with a mark.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+MOST_ELEMENTS = 100_000
+MOST_CHARACTERS = 1_000_000
+MOST_DIGITS = 100_000
+# Python refuses to write longer ints at once, since that takes quadratic time.
+_PIECE_DIGITS = 4000
+# Deeper values are shown on one line: to lay them out takes this many times as long as there are levels.
+_MOST_WORK = 2_000_000
+_MOST_DEPTH = 200
+_WIDTH = 120
+# What of a value may be written more than once in JSON: elements, and characters of texts that are not short.
+_MOST_REPEATED = 500_000
+_SHORT_TEXT = 64
+_CUT = "…"
+
+
+class _As:
+    """Stands in a value for something that is shown in another way than by its own `repr`."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+def pretty(value: Any, width: int = _WIDTH) -> str:
+    """The value as Python shows it, on as many lines as it needs; with a mark at its end if something is left out."""
+    from pprint import pformat
+
+    copy = _Copy()
+    shown = copy.shown(value)
+    flat = copy.elements * copy.deepest > _MOST_WORK
+    text = repr(shown) if flat else pformat(shown, width=width, sort_dicts=False)
+    return _marked(text, copy.cut)
+
+
+def one_line(value: Any) -> str:
+    """As `pretty`, on one line."""
+    copy = _Copy()
+    return _marked(repr(copy.shown(value)), copy.cut)
+
+
+def as_json(value: Any) -> Any:
+    """The value as JSON where it is JSON already (tuples count as lists), else None.
+
+    None, too, for one that would become far larger than it is.
+    """
+    if _repeats_too_much(value):
+        return None
+    try:
+        return json.loads(json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError, RecursionError):
+        return None
+
+
+class _Copy:
+    """Copies a value up to the limits, with everything replaced that cannot be shown as it is.
+
+    Attributes:
+        elements: How many there are in the copy.
+        deepest: How many levels it has.
+        cut: Whether something was left out.
+    """
+
+    def __init__(self) -> None:
+        self.elements = 0
+        self.deepest = 1
+        self.cut = False
+        self._replaced = False
+        self._characters = 0
+        self._depth = 0
+        self._open: set[int] = set()
+
+    def shown(self, value: Any) -> Any:
+        """What to show of a value: itself, if it can be shown as it is."""
+        copy = self.of(value)
+        return copy if self.cut or self._replaced else value
+
+    def of(self, value: Any) -> Any:
+        """The copy of a value."""
+        self.elements += 1
+        kind = type(value)
+        if kind is int:
+            return self._int(value)
+        if kind in (str, bytes, bytearray):
+            return self._text(value)
+        if kind in (list, tuple, dict, set, frozenset):
+            return self._container(kind, value)
+        return self._other(value)
+
+    def _full(self) -> bool:
+        return self.elements >= MOST_ELEMENTS or self._characters >= MOST_CHARACTERS
+
+    def _left_out(self, text: str = _CUT) -> _As:
+        self.cut = True
+        return _As(text)
+
+    def _int(self, value: int) -> Any:
+        if value.bit_length() <= 3 * _PIECE_DIGITS:
+            self._characters += len(str(value))
+            return value
+        if value.bit_length() * 3 > MOST_DIGITS * 10:
+            return self._left_out(f"<an int of {value.bit_length():,} bits>")
+        text = _digits(value)
+        self._characters += len(text)
+        self._replaced = True
+        return _As(text)
+
+    def _text(self, value: Any) -> Any:
+        room = max(0, MOST_CHARACTERS - self._characters)
+        if len(value) > room:
+            self._characters = MOST_CHARACTERS
+            return self._left_out(f"{value[:room]!r}{_CUT}")
+        self._characters += len(value)
+        return value
+
+    def _container(self, kind: Any, value: Any) -> Any:
+        if self._full() or self._depth >= _MOST_DEPTH or id(value) in self._open:
+            return self._left_out(f"<{kind.__name__} of {len(value):,}>" if value else repr(value))
+        self._open.add(id(value))
+        self._depth += 1
+        self.deepest = max(self.deepest, self._depth)
+        try:
+            if kind is dict:
+                found: Any = dict(self._pairs(value))
+            else:
+                found = kind(self._items(value))
+        finally:
+            self._depth -= 1
+            self._open.remove(id(value))
+        return found
+
+    def _items(self, value: Iterable[Any]) -> Iterable[Any]:
+        for item in value:
+            if self._full():
+                yield self._left_out()
+                return
+            yield self.of(item)
+
+    def _pairs(self, value: dict[Any, Any]) -> Iterable[tuple[Any, Any]]:
+        for key, item in value.items():
+            if self._full():
+                yield self._left_out(), self._left_out()
+                return
+            yield self.of(key), self.of(item)
+
+    def _other(self, value: Any) -> Any:
+        """Anything else writes itself: a number, an array (which leaves out its middle), an object of the user's."""
+        try:
+            text = repr(value)
+        except Exception as error:
+            return self._left_out(
+                f"<a {type(value).__name__} whose repr failed: {type(error).__name__}>"
+            )
+        room = max(0, MOST_CHARACTERS - self._characters)
+        self._characters += len(text)
+        return self._left_out(f"{text[:room]}{_CUT}") if len(text) > room else value
+
+
+def _digits(value: int) -> str:
+    """A long int in decimal."""
+    pieces, left, step = [], abs(value), 10**_PIECE_DIGITS
+    while left >= step:
+        left, piece = divmod(left, step)
+        pieces.append(f"{piece:0{_PIECE_DIGITS}}")
+    return ("-" if value < 0 else "") + str(left) + "".join(reversed(pieces))
+
+
+def _repeats_too_much(value: Any) -> bool:
+    """Whether parts that occur several times make a value far larger when it is written out."""
+    seen: set[int] = set()
+    repeated = 0
+    left: list[Any] = [value]
+    while left:
+        item = left.pop()
+        kind = type(item)
+        if kind not in (list, tuple, dict) and not (kind is str and len(item) > _SHORT_TEXT):
+            continue
+        if id(item) in seen:
+            repeated += 1 + len(item)
+            if repeated > _MOST_REPEATED:
+                return True
+        seen.add(id(item))
+        if kind is not str:
+            left.extend(item)
+        if kind is dict:
+            left.extend(item.values())
+    return False
+
+
+def _marked(text: str, cut: bool) -> str:
+    if len(text) > 2 * MOST_CHARACTERS:
+        text, cut = text[: 2 * MOST_CHARACTERS] + _CUT, True
+    if not cut:
+        return text
+    return f"{text}\n{_CUT} something is left out here; `task.result()` has all of it"
