@@ -18,11 +18,15 @@ if TYPE_CHECKING:
 
 CLONE_NEWNS = 0x00020000
 _CLONE_NEWUSER = 0x10000000
+_MS_RDONLY = 1
+_MS_REMOUNT = 32
 MS_BIND = 4096
 MS_REC = 16384
 MS_SLAVE = 1 << 19
 NOSUID_NODEV = 2 | 4
 DETACH = 2
+# What of a mount must be given again when it is mounted anew, as `statvfs` and `mount` name it.
+_KEPT_FLAGS = {2: 2, 4: 4, 8: 8, 1024: 1024, 2048: 2048, 4096: 1 << 21}
 _SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _CAPABILITY_VERSION_3 = 0x20080522
 
@@ -38,7 +42,8 @@ def show(
 
     Args:
         volumes: {"name", "path", "source"} each; `source` is the directory that holds the data. Where others hold the
-            same, `alike` is a pattern for them: a link that leads there serves as well.
+            same, `alike` is a pattern for them: a link that leads there serves as well. With `read_only` nothing can be
+            written there.
         hide_nothing_of: Paths that must stay visible (the node's own directory).
 
     Returns:
@@ -53,7 +58,8 @@ def show(
         name, path, source = volume["name"], os.path.normpath(volume["path"]), volume["source"]
         if not os.path.isdir(source):
             raise MountError(f"volume {name!r}: its directory {source} is not there")
-        if os.path.realpath(path) == os.path.realpath(source):
+        sealed = bool(volume.get("read_only")) and not _is_read_only(source)
+        if os.path.realpath(path) == os.path.realpath(source) and not sealed:
             how = "same"
         else:
             for kept in hide_nothing_of:
@@ -64,21 +70,30 @@ def show(
                     )
             if private is None:
                 private = enter_private()
-            how = _show_one(name, path, source, private, str(volume.get("alike", "")))
+            how = _show_one(name, path, source, private, str(volume.get("alike", "")), sealed)
         shown.append({"name": name, "path": path, "how": how})
     if private is True and os.geteuid() != 0:
         drop_capabilities()
     return shown
 
 
-def _show_one(name: str, path: str, source: str, private: OSError | bool, alike: str) -> str:
+def _show_one(
+    name: str, path: str, source: str, private: OSError | bool, alike: str, sealed: bool
+) -> str:
+    """Show one volume; `sealed` says that it has to be made read-only. Raises MountError."""
     reason = "this system has no mount namespaces" if private is False else str(private)
     if private is True:
         try:
             _bind_at(path, source)
+            if sealed:
+                _make_read_only(path)
             return "namespace"
         except OSError as error:
             reason = f"mounting it failed: {error}"
+    if sealed:
+        raise MountError(
+            f"volume {name!r} cannot be shown read-only at {path}: {reason}. A link would let workers write there"
+        )
     try:
         _link_at(path, source, alike)
     except OSError as error:
@@ -184,6 +199,21 @@ def _bind_at(path: str, source: str) -> None:
             raise MountError(f"{path} is there and is not a directory")
         _make_room(path)
     Libc().mount(os.path.realpath(source), path, None, MS_BIND | MS_REC)
+
+
+def _is_read_only(path: str) -> bool:
+    return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+
+
+def _make_read_only(path: str) -> None:
+    """Let nothing be written to what is mounted at a path of this namespace, nor to what is mounted below it."""
+    from .staging import mounted_below
+
+    libc = Libc()
+    for point in dict.fromkeys((path, *mounted_below(path))):
+        found = os.statvfs(point).f_flag
+        kept = sum(flag for bit, flag in _KEPT_FLAGS.items() if found & bit)
+        libc.mount(None, point, None, MS_BIND | _MS_REMOUNT | _MS_RDONLY | kept)
 
 
 def _make_room(path: str) -> None:

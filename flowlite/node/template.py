@@ -15,6 +15,7 @@ answers {"event": "stale"} and retires, and whoever asked starts another one.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import json
@@ -300,15 +301,14 @@ class Imports:
         began = time.perf_counter()
         gc.disable()
         importlib.invalidate_caches()
-        for name in missing:
-            try:
-                importlib.import_module(name)
-            except BaseException as error:
-                self._failed[name] = f"{type(error).__name__}: {error}"[:500]
+        with self._watched.importing() if self._watched else contextlib.nullcontext():
+            for name in missing:
+                try:
+                    importlib.import_module(name)
+                except BaseException as error:
+                    self._failed[name] = f"{type(error).__name__}: {error}"[:500]
         self._done = done | set(missing)
         self.hazard = fork_hazard()
-        if self._watched is not None:
-            self._watched.note()
         gc.freeze()
         gc.enable()
         self.seconds += time.perf_counter() - began

@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +34,13 @@ class Process:
 def of_process(pid: int) -> Process:
     """The process that has this id now."""
     return Process(pid, processes.start_of(pid) or "")
+
+
+def began() -> float:
+    """The Unix time at which this process was started. On Linux only."""
+    ticks = int(processes.start_of(os.getpid()) or 0)
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    return time.time() - age
 
 
 def owner(process: Process | None = None) -> str:

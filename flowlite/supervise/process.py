@@ -49,7 +49,7 @@ def _as_spare() -> Spare:
     # Only who keeps nodes warm pays for the import.
     from flowlite.supervise.spare import Spare
 
-    return Spare()
+    return Spare(identity.began())
 
 
 def _lead(task_id: str, home: Path) -> tuple[int, float]:

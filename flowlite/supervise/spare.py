@@ -53,17 +53,22 @@ class Handed:
 
 
 class Spare:
-    """This process, between two tasks."""
+    """This process, between two tasks.
 
-    def __init__(self) -> None:
+    Args:
+        began: Unix time at which it was started. What it has imported and was changed since then may be a mixture.
+    """
+
+    def __init__(self, began: float) -> None:
         self._watched = loaded.Loaded()
+        self._began = began
         self._leaving = False
 
     def wait(self, home: Path, seconds: float) -> Handed | None:
         """Waits for a task; None if nobody brought one in that time, or if this process is not fit for another."""
-        self._watched.note()
         if not processes.LINUX or (listener := _listen(home)) is None:
             return None
+        self._watched.note(self._began)
         path = listener.getsockname()
         _let_go_of_outputs()
         _keep_connections(seconds)

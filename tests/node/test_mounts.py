@@ -125,6 +125,69 @@ def test_a_volume_that_is_gone_is_named(tmp_path: Path) -> None:
     assert "volume 'lost'" in str(show(asked, tmp_path)["error"])
 
 
+WRITES = """
+import json, os, sys
+sys.path.insert(0, {root!r})
+from flowlite.node import mounts
+mounts.show(json.loads(sys.argv[1]))
+found = {{}}
+for place in json.loads(sys.argv[2]):
+    os.listdir(place)
+    try:
+        open(os.path.join(place, "written"), "w").close()
+        found[place] = ""
+    except OSError as error:
+        found[place] = error.strerror
+print(json.dumps(found))
+"""
+
+
+@needs_namespaces
+@pytest.mark.parametrize("wrap", [[], ["unshare", "-Urm"]], ids=["root", "user-namespace"])
+def test_nothing_is_written_to_what_is_read_only(
+    tmp_path: Path, volume: Path, wrap: list[str]
+) -> None:
+    if not wrap and os.getuid() != 0:
+        pytest.skip("takes root")
+    (volume / "inner").mkdir()
+    at, open_at = "/flowlite-test-root/ro", "/flowlite-test-root/rw"
+    own = str(volume)
+    program = WRITES.format(root=str(ROOT))
+    volumes = [
+        {"name": "r", "path": at, "source": own, "read_only": True},
+        {"name": "w", "path": open_at, "source": own},
+    ]
+    places = [at, f"{at}/inner", open_at]
+    mount = f'mount -t tmpfs none {own}/inner; exec "$@"'
+    done = subprocess.run(
+        [
+            *(wrap or ["unshare", "-m"]),
+            *("sh", "-c", mount, "sh"),
+            *(sys.executable, "-c", program, json.dumps(volumes), json.dumps(places)),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    read_only = "Read-only file system"
+    assert json.loads(done.stdout) == {at: read_only, f"{at}/inner": read_only, open_at: ""}
+
+
+@needs_namespaces
+def test_what_is_read_only_at_its_own_place_is_so_too(tmp_path: Path, volume: Path) -> None:
+    asked = [{"name": "r", "path": str(volume), "source": str(volume), "read_only": True}]
+    program = WRITES.format(root=str(ROOT))
+    done = subprocess.run(
+        [sys.executable, "-c", program, json.dumps(asked), json.dumps([str(volume)])],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert json.loads(done.stdout) == {str(volume): "Read-only file system"}, done.stderr
+    assert not (volume / "written").exists()
+
+
 class TestWithoutNamespaces:
     """As on macOS, or in a container that forbids them."""
 
@@ -139,6 +202,15 @@ class TestWithoutNamespaces:
             assert shown[0]["how"] in ("link", "same")
         assert (path / "here").read_text() == "already"
         assert path.is_symlink()
+
+    def test_a_link_is_not_made_to_what_must_not_be_written(
+        self, tmp_path: Path, volume: Path
+    ) -> None:
+        path = tmp_path / "ckpt"
+        asked = [{"name": "c", "path": str(path), "source": str(volume), "read_only": True}]
+        with pytest.raises(mounts.MountError, match="cannot be shown read-only"):
+            mounts.show(asked)
+        assert not path.exists()
 
     def test_an_empty_directory_gives_way(self, tmp_path: Path, volume: Path) -> None:
         path = tmp_path / "ckpt"

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import json
 import os
+import py_compile
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -244,10 +247,86 @@ class TestWhatHasChangedOnTheDisk:
         first.close()
         second.close()
 
+    def test_a_file_that_is_edited_while_it_is_imported_makes_another_template(
+        self, package: Path
+    ) -> None:
+        seen = package.parent / "seen"
+        package.write_text(
+            f"open({str(seen)!r}, 'w').write('old')\nopen(__file__, 'w').write('VALUE = 1\\n')\n"
+        )
+        # What an agent does: it is sent away, and the next one takes what is there now.
+        second = joined_again(self.spec(package, "t-one"))
+        assert seen.read_text() == "old"
+        third = Client(self.spec(package, "t-two"))
+        assert third.ready["template"] == second.ready["template"]
+        second.close()
+        third.close()
+
     def test_what_is_as_it_was_is_not_taken_for_changed(self) -> None:
         watched = loaded.Loaded()
         watched.note()
         assert watched.changed() is None
+
+    @pytest.mark.parametrize("kind", ["source", "sourceless", "extension"])
+    def test_what_a_file_was_before_it_was_read_counts(
+        self, place: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    ) -> None:
+        source = place / f"flowlite_test_{kind}.py"
+        source.write_text("VALUE = 1")
+        if kind == "extension":
+            found = importlib.util.find_spec("_bisect")
+            if found is None or not str(found.origin).endswith(".so"):
+                pytest.skip("no extension module to copy")
+            source.unlink()
+            source = place / "_bisect.so"
+            shutil.copy(str(found.origin), source)
+            monkeypatch.delitem(sys.modules, "_bisect", raising=False)
+        elif kind == "sourceless":
+            compiled = source.with_suffix(".pyc")
+            py_compile.compile(str(source), str(compiled))
+            source.unlink()
+            source = compiled
+        os.utime(source, (1e9, 1e9))
+        monkeypatch.syspath_prepend(str(place))
+        watched = loaded.Loaded()
+        name = source.name.partition(".")[0]
+        with watched.importing():
+            module = importlib.import_module(name)
+            # Read by now; whatever follows, such as the end of its import, takes time.
+            os.utime(source)
+        monkeypatch.delitem(sys.modules, name)
+        assert module.__file__ == str(source)
+        assert watched.changed() == str(source)
+
+    def test_an_edit_in_the_same_moment_is_seen(
+        self, place: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """File systems tell times apart no finer than some milliseconds, or two seconds."""
+        source = place / "flowlite_test_same.py"
+        source.write_text("VALUE = 1")
+        monkeypatch.syspath_prepend(str(place))
+        watched = loaded.Loaded()
+        with watched.importing():
+            importlib.import_module("flowlite_test_same")
+        monkeypatch.delitem(sys.modules, "flowlite_test_same")
+        before = source.stat()
+        with source.open("r+") as file:
+            file.write("VALUE = 2")
+        os.utime(source, ns=(before.st_atime_ns, before.st_mtime_ns))
+        assert watched.changed() == str(source)
+
+    def test_importing_leaves_the_loaders_as_they_were(self) -> None:
+        from importlib import machinery
+
+        loaders = (
+            machinery.SourceFileLoader,
+            machinery.SourcelessFileLoader,
+            machinery.ExtensionFileLoader,
+        )
+        before = [dict(vars(each)) for each in loaders]
+        with loaded.Loaded().importing():
+            pass
+        assert [dict(vars(each)) for each in loaders] == before
 
 
 class TestWhenItGoes:

@@ -8,6 +8,8 @@ import signal
 import socket
 import sys
 import threading
+import time
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -160,7 +162,7 @@ class TestASpareOfThisProcess:
         monkeypatch.setattr(spare, "_let_go_of_outputs", lambda: None)
         found: list[Any] = []
         self.thread = threading.Thread(target=lambda: found.append(self.one.wait(home, 30.0)))
-        self.one = spare.Spare()
+        self.one = spare.Spare(time.time())
         self.thread.start()
         eventually(waits)
         yield found
@@ -168,7 +170,7 @@ class TestASpareOfThisProcess:
         self.thread.join(10)
 
     def test_only_one_waits_for_each_home(self, found: list[Any], home: Path) -> None:
-        assert spare.Spare().wait(home, 30.0) is None
+        assert spare.Spare(time.time()).wait(home, 30.0) is None
 
     def test_it_is_told_task_and_environment(self, found: list[Any], home: Path) -> None:
         process = spare.hand_over(home, "t1", {"A": "ü"})
@@ -191,6 +193,26 @@ class TestASpareOfThisProcess:
         assert spare.hand_over(home, "t1", {}) is None
         self.thread.join(10)
         assert found == [None]
+
+    def test_one_that_began_before_what_it_has_imported_was_changed_goes(
+        self, home: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(spare, "_let_go_of_outputs", lambda: None)
+        changed = home / "flowlite_test_upgraded.py"
+        changed.write_text("VALUE = 1")
+        # As an installer does.
+        os.utime(changed, (1e9, 1e9))
+        module = types.ModuleType("flowlite_test_upgraded")
+        module.__file__ = str(changed)
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        found: list[Any] = []
+        for began, fit in ((time.time() - 60, False), (time.time() + 60, True)):
+            one = spare.Spare(began)
+            thread = threading.Thread(target=lambda one=one: found.append(one.wait(home, 30.0)))
+            thread.start()
+            eventually(waits)
+            assert (spare.hand_over(home, "t1", {}) is not None) == fit
+            thread.join(10)
 
     def test_it_goes_when_it_is_sent_away(self, found: list[Any], home: Path) -> None:
         spare.dismiss(home)
