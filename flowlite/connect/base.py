@@ -6,12 +6,15 @@ Paths are absolute paths on the node. Every method may raise `NodeUnreachable`; 
 
 from __future__ import annotations
 
+import functools
 import posixpath
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
+
+from flowlite.connect import fetching
 
 if TYPE_CHECKING:
     import asyncio
@@ -129,9 +132,18 @@ class Connection(ABC):
         take("err", done.stderr)
         return done.code
 
-    @abstractmethod
-    def get(self, source: str, target: Path) -> None:
-        """Fetches a file whole or not at all. Raises FileNotFoundError."""
+    def get(self, source: str, target: Path, *, size: int | None = None) -> None:
+        """Fetches a file whole or not at all.
+
+        Args:
+            size: Its bytes, for a file that does not change any more: what an earlier call brought of it before it
+                broke off is not fetched again, and it is not begun where the disk here has too little room.
+
+        Raises:
+            FileNotFoundError: It is not there.
+            OSError: It cannot be read there, or not be written here.
+        """
+        fetching.fetch(functools.partial(self.read, source), target, size)
 
     @abstractmethod
     def read(self, path: str, offset: int = 0) -> Iterator[bytes]:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from flowlite import printing
 from flowlite.connect.base import Completed, Connection
+from flowlite.connect.fetching import make_private
 
 _BLOCK = 1024 * 1024
 # Below this size a copy costs as little as a link, and nobody can change the original through it.
@@ -95,11 +96,12 @@ class LocalConnection(Connection):
             source = kept
         self.put(source, target, mode=mode)
 
-    def get(self, source: str, target: Path) -> None:
-        with _Whole(target) as partial:
-            if not _link(Path(source), partial, 0o600):
-                shutil.copyfile(source, partial)
-                partial.chmod(0o600)
+    def get(self, source: str, target: Path, *, size: int | None = None) -> None:
+        whole = _Whole(target)
+        with whole as partial:
+            whole.made = _link(Path(source), partial, 0o600)
+        if not whole.made:
+            super().get(source, target, size=size)
 
     def read(self, path: str, offset: int = 0) -> Iterator[bytes]:
         with open(path, "rb", buffering=0) as file:
@@ -144,30 +146,28 @@ class LocalConnection(Connection):
 
 
 class _Whole:
-    """A file that appears under its name only when it is complete. Its directories are made, 0700."""
+    """A file that appears under its name only when it is complete. Its directories are made, 0700.
+
+    Attributes:
+        made: False where it turned out that there is no file to appear.
+    """
 
     def __init__(self, target: Path) -> None:
+        self.made = True
         self._target = target
         self._partial = target.with_name(f".{target.name}.{os.getpid()}.{id(self):x}.part")
 
     def __enter__(self) -> Path:
-        _make_private(self._target.parent)
+        make_private(self._target.parent)
         return self._partial
 
     def __exit__(self, kind: object, *_: object) -> None:
         try:
-            if kind is None:
+            if kind is None and self.made:
                 os.replace(self._partial, self._target)
         finally:
             # Also after success: renaming one hard link onto another of the same file leaves both.
             self._partial.unlink(missing_ok=True)
-
-
-def _make_private(directory: Path) -> None:
-    """Makes a directory and those above it, 0700 each; `mkdir` alone would do so for the last one only."""
-    if not directory.is_dir():
-        _make_private(directory.parent)
-        directory.mkdir(mode=0o700, exist_ok=True)
 
 
 def _link(source: Path, target: Path, mode: int) -> bool:

@@ -204,6 +204,16 @@ class FileTests(Reached):
         assert (tmp_path / "new" / "file").read_bytes() == BIG
         assert os.listdir(tmp_path / "new") == ["file"]
 
+    def test_a_fetch_goes_on_where_it_broke_off(
+        self, connection: Connection, place: str, tmp_path: Path
+    ) -> None:
+        connection.put(BIG, f"{place}/file", mode=0o644)
+        # Marked, so that it shows whether it was fetched again.
+        (tmp_path / ".file.part").write_bytes(b"-" * 1000)
+        connection.get(f"{place}/file", tmp_path / "file", size=len(BIG))
+        assert (tmp_path / "file").read_bytes() == b"-" * 1000 + BIG[1000:]
+        assert os.listdir(tmp_path) == ["file"]
+
     def test_a_file_is_read_from_an_offset(self, connection: Connection, place: str) -> None:
         connection.put(BIG, f"{place}/file")
         for offset in (0, 1, 1 << 20, len(BIG) - 1, len(BIG), len(BIG) + 7):

@@ -315,6 +315,19 @@ def test_get(connection: Connection, tmp_path: Path) -> None:
     assert _leftovers(tmp_path) == []
 
 
+def test_get_goes_on_where_it_broke_off(connection: Connection, tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "deep" / "target"
+    source.write_bytes(BIG)
+    source.chmod(0o644)
+    target.parent.mkdir()
+    # Marked, so that it shows whether it was fetched again.
+    part = target.with_name(".target.part")
+    part.write_bytes(b"-" * 1000 + BIG[1000:5000])
+    connection.get(str(source), target, size=len(BIG))
+    assert target.read_bytes() == b"-" * 1000 + BIG[1000:]
+    assert _leftovers(tmp_path) == []
+
+
 def test_read_from_an_offset(connection: Connection, tmp_path: Path) -> None:
     path = tmp_path / "-n file"
     path.write_bytes(BIG)

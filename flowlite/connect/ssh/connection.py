@@ -157,11 +157,6 @@ class SshConnection(Connection):
 
         ssh_files.put_files(self._link, files)
 
-    def get(self, source: str, target: Path) -> None:
-        from flowlite.connect.ssh import files as ssh_files
-
-        ssh_files.get_file(self._link, source, target)
-
     def read(self, path: str, offset: int = 0) -> Iterator[bytes]:
         from flowlite.connect.ssh import files as ssh_files
 

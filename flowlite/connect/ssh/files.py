@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import errno
-import io
 import os
 import posixpath
 import secrets
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from flowlite.connect.base import File
@@ -346,19 +344,3 @@ def read_file(link: Link, path: str, offset: int) -> Iterator[bytes]:
         said = readable(b"".join(errors))
         why = _REASONS.get(code, said or f"exit status {code}")
         raise os_error(link, f"cannot read {path}", why, code)
-
-
-def get_file(link: Link, source: str, target: Path) -> None:
-    """Fetches a file whole or not at all. Raises as `read_file`."""
-    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
-    try:
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with io.FileIO(descriptor, "wb") as file:
-            for block in read_file(link, source, 0):
-                view = memoryview(block)
-                while view:
-                    view = view[file.write(view) :]
-        os.replace(partial, target)
-    finally:
-        partial.unlink(missing_ok=True)

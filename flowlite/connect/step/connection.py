@@ -198,11 +198,6 @@ class StepConnection(Connection):
         if files:
             step_files.put_files(self._ask, self._label, files)
 
-    def get(self, source: str, target: Path) -> None:
-        from flowlite.connect.step import files
-
-        files.get_file(self._ask, self._label, source, target)
-
     def read(self, path: str, offset: int = 0) -> Iterator[bytes]:
         from flowlite.connect.step import files
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import errno
-import io
 import json
-import os
-import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -100,22 +97,6 @@ def read_file(ask: Ask, label: str, path: str, offset: int) -> Iterator[bytes]:
         except TimeoutError:
             raise _stands_still(label, _STALL_SECONDS) from None
         _check(stream, said, f"{label}: cannot read {path}")
-
-
-def get_file(ask: Ask, label: str, source: str, target: Path) -> None:
-    """Fetches a file whole or not at all. Raises as `read_file`."""
-    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
-    try:
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with io.FileIO(descriptor, "wb") as file:
-            for block in read_file(ask, label, source, 0):
-                view = memoryview(block)
-                while view:
-                    view = view[file.write(view) :]
-        os.replace(partial, target)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def answer(stream: Stream, what: str) -> dict[str, Any]:

@@ -1,0 +1,144 @@
+"""Files brought from a node, whole or not at all.
+
+A file that does not change any more, and whose size is known, is taken up again where an earlier fetch broke off: what
+came lies beside the target as `.NAME.part`. Several readers may bring the same file at a time, such as one that hangs
+in a connection that is dead and the one that followed it: each writes at its own place, and the bytes are the same.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+Read = Callable[[int], Iterator[bytes]]
+"""Gives the bytes of the file from an offset to its end."""
+
+
+class Partial:
+    """A file of a known size on its way here."""
+
+    def __init__(self, target: Path, size: int) -> None:
+        self.target = target
+        self.size = size
+        self.path = target.with_name(f".{target.name}.part")
+
+    @property
+    def have(self) -> int:
+        """How many bytes of it are here."""
+        for path in (self.target, self.path):
+            with suppress(FileNotFoundError):
+                found = path.stat().st_size
+                if path is self.path or found == self.size:
+                    return found
+        return 0
+
+    @property
+    def whole(self) -> bool:
+        """Whether all of it is here, under its name."""
+        with suppress(FileNotFoundError):
+            return self.target.stat().st_size == self.size
+        return False
+
+    def begin(self) -> int:
+        """Gives the offset to read from. Raises OSError (ENOSPC) where the rest has no room on this disk."""
+        make_private(self.target.parent)
+        have = self.have
+        if have > self.size:
+            # Of another file of that name.
+            self.discard()
+            have = 0
+        lacking = self.size - have
+        free = room_for(self.target.parent)
+        if lacking > free:
+            # Long to import, and rarely needed.
+            from flowlite.node.checkpoints.handle import human_size
+
+            place = self.target.parent
+            what = f"{human_size(lacking)} are to come, and {human_size(free)} are free in {place}"
+            raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)}: {what}")
+        return have
+
+    def add(self, offset: int, data: bytes) -> int:
+        """Writes a piece at its place; gives the offset of the next. Raises ValueError where it leaves a gap."""
+        if self.whole:
+            return offset + len(data)
+        if offset > self.have:
+            raise ValueError(
+                f"bytes from {offset} came when {self.have} of {self.target} were here"
+            )
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            view = memoryview(data)
+            while view:
+                written = os.pwrite(descriptor, view, offset)
+                offset += written
+                view = view[written:]
+        finally:
+            os.close(descriptor)
+        return offset
+
+    def finish(self) -> None:
+        """Gives it its name. Raises OSError if not all of it is here."""
+        if self.whole:
+            self.discard()
+            return
+        if self.have != self.size:
+            what = f"{self.have} bytes of {self.size} came"
+            raise OSError(errno.EIO, what, str(self.target))
+        try:
+            os.replace(self.path, self.target)
+        except FileNotFoundError:
+            # Another reader was quicker.
+            if not self.whole:
+                raise
+
+    def discard(self) -> None:
+        """Forgets what came."""
+        self.path.unlink(missing_ok=True)
+
+
+def fetch(read: Read, target: Path, size: int | None) -> None:
+    """Brings a file. Without a `size` it may still change, and is brought from its beginning."""
+    if size is None:
+        _fetch_now(read, target)
+        return
+    partial = Partial(target, size)
+    if not partial.whole:
+        offset = partial.begin()
+        if size == 0:
+            partial.add(0, b"")
+        for block in read(offset) if offset < size else ():
+            offset = partial.add(offset, block)
+    partial.finish()
+
+
+def room_for(directory: Path) -> int:
+    """Bytes that this user may still write on the disk of a directory."""
+    facts = os.statvfs(directory)
+    return facts.f_frsize * (facts.f_bfree if os.geteuid() == 0 else facts.f_bavail)
+
+
+def make_private(directory: Path) -> None:
+    """Makes a directory and those above it, 0700 each; `mkdir` alone would do so for the last one only."""
+    if not directory.is_dir():
+        make_private(directory.parent)
+        directory.mkdir(mode=0o700, exist_ok=True)
+
+
+def _fetch_now(read: Read, target: Path) -> None:
+    make_private(target.parent)
+    partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+    try:
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with open(descriptor, "wb", buffering=0) as file:
+            for block in read(0):
+                view = memoryview(block)
+                while view:
+                    view = view[file.write(view) :]
+        os.replace(partial, target)
+    finally:
+        partial.unlink(missing_ok=True)
