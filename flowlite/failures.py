@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from flowlite import masking, symptoms
+from flowlite import masking, symptoms, uncollected
 from flowlite.errors import (
     RemoteError,
     RemoteTraceback,
@@ -36,7 +36,7 @@ _RANKS_IN_NOTE = 8
 
 
 def exception_of(events: Iterable[Event], outcomes: Outcomes) -> Exception | None:
-    """What `result()` raises for a final task, or None if it completed.
+    """What `result()` raises for a final task, or None if it completed, or if all that it lacked to that is here now.
 
     The failure that came first is raised, with `failures` (all failed ranks, by rank) as an attribute.
     """
@@ -48,6 +48,8 @@ def exception_of(events: Iterable[Event], outcomes: Outcomes) -> Exception | Non
         return TaskCancelled(f"{title} was {record.reason or 'cancelled'}")
     events = list(events)
     found = failures_of(events, outcomes)
+    if not found and uncollected.ended_well(record, events, outcomes.paths):
+        return None
     if not found:
         return TaskFailed(
             f"{title} failed{_reason(record)}; all that happened: flow status {record.id}",

@@ -313,6 +313,21 @@ class Provider(ABC):
         at once, and is not to list it for its task again; whoever can end it without asking it does so.
         """
 
+    def retain(self, instances: Sequence[Instance]) -> list[Instance]:
+        """Notes that not all of what ranks wrote on these instances was fetched.
+
+        From then on `terminate`, and whatever else gives these instances back, leaves those files where they are until
+        `forget`, or until files are removed there that nobody has used for long; `connect` and `node_settings` still
+        lead to them. Durable before it returns, also for instances that do not answer.
+
+        Returns:
+            Those on which that is possible: where it costs nothing.
+        """
+        return []
+
+    def forget(self, instances: Sequence[Instance]) -> None:  # noqa: B027 - nothing is retained
+        """Removes what was retained on these instances, which were given back."""
+
     def keep(self, instances: Sequence[Instance], seconds: float) -> list[Instance]:
         """Keeps instances for the owner's next task, freed of all that the last one left, and so long at most.
 

@@ -291,11 +291,12 @@ class Task(Generic[R_co]):
     def exception(
         self, timeout: float | None = None, *, allow_pickle: bool = True
     ) -> Exception | None:
-        """Waits for the end and gives what `result()` would raise, or None if the task completed."""
-        from flowlite.failures import exception_of
+        """Waits for the end and gives what `result()` would raise, or None.
 
+        What nodes that did not answer at the end still hold of results and logs is fetched first, if they answer now.
+        """
         self.wait(timeout)
-        return exception_of(self.events(), self._outcomes(allow_pickle))
+        return self._error(self._outcomes(allow_pickle))
 
     def failures(self, *, allow_pickle: bool = True) -> dict[int, Exception]:
         """What each rank that failed ended with, the first failure at the front. Does not wait."""
@@ -374,16 +375,27 @@ class Task(Generic[R_co]):
 
     def _values(self, timeout: float | None, allow_pickle: bool, ranks: Sequence[int]) -> list[Any]:
         """What ranks returned, once the task has completed; raises what it failed with."""
-        from flowlite.failures import exception_of
-
         self.wait(timeout)
         outcomes = self._outcomes(allow_pickle)
-        error = exception_of(self.events(), outcomes)
+        error = self._error(outcomes)
         if error is not None:
             raise error
         if outcomes.record.call.get("kind") != "function":
             return [None] * len(ranks)
         return [outcomes.of(rank).unwrap() for rank in ranks]
+
+    def _error(self, outcomes: Outcomes) -> Exception | None:
+        """What the final task failed with. What its nodes still hold is fetched first, from those that answer now."""
+        from flowlite import uncollected
+        from flowlite.failures import exception_of
+
+        completed = outcomes.record.state == "completed"
+        problems = [] if completed else uncollected.bring(self._session, outcomes.record)
+        error = exception_of(self.events(), outcomes)
+        if error is not None:
+            for problem in problems:
+                error.add_note(f"not here yet: {problem}")
+        return error
 
     def _check_place(self, node: int | None, rank: int | None) -> None:
         from flowlite.failures import world_size

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from flowlite.node.sizes import human_size
+
 Read = Callable[[int], Iterator[bytes]]
 """Gives the bytes of the file from an offset to its end."""
 
@@ -54,9 +56,6 @@ class Partial:
         lacking = self.size - have
         free = room_for(self.target.parent)
         if lacking > free:
-            # Long to import, and rarely needed.
-            from flowlite.node.checkpoints.handle import human_size
-
             place = self.target.parent
             what = f"{human_size(lacking)} are to come, and {human_size(free)} are free in {place}"
             raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)}: {what}")

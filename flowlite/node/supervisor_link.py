@@ -165,6 +165,11 @@ class SupervisorLink:
             self._running = asyncio.create_task(self._keep_attached())
 
     @property
+    def over(self) -> bool:
+        """Whether it has ended by itself: the agents were let go, it was refused, or what came could not be kept."""
+        return self._running is not None and self._running.done()
+
+    @property
     def silence(self) -> float:
         """Seconds since the last word of the leader."""
         return time.monotonic() - self._word

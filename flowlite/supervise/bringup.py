@@ -43,7 +43,11 @@ class LeaderHasLeft(Exception):
 
 @dataclass(eq=False, repr=False)
 class BringUp:
-    """What it takes to bring up one attempt."""
+    """What it takes to bring up one attempt.
+
+    Attributes:
+        began: Whether its workers have started already: then only the leader is asked, where the gang can be followed.
+    """
 
     asked: Asked
     paths: TaskPaths
@@ -56,6 +60,7 @@ class BringUp:
     crew: Crew
     reach: Reach
     paid_seconds: float | None = None
+    began: bool = False
 
     @property
     def encrypted(self) -> bool:
@@ -67,9 +72,10 @@ class BringUp:
         if self.encrypted:
             # Before the nodes are equipped side by side.
             certificates.of_attempt(self.paths, self.attempt)
-        await self._everywhere(self.nodes, self._equip, given_up)
+        nodes = self.nodes[:1] if self.began else self.nodes
+        await self._everywhere(nodes, self._equip, given_up)
         machines: dict[str, list[Node]] = {}
-        for node in self.nodes:
+        for node in nodes:
             if not node.has_run:
                 machines.setdefault(node.settings.warm_socket or node.instance.id, []).append(node)
         groups = {group[0].rank: group for group in machines.values()}
@@ -90,14 +96,14 @@ class BringUp:
             if leader.report_seen is not None:
                 raise LeaderHasLeft
             try:
-                found = await self.reach.persist(leader, _place_of, given_up)
+                found = await self.reach.persist(leader, _place_of, given_up, changes=False)
                 if found is not None:
                     certificates.forget_key(self.paths, self.attempt)
                     return found
                 if time.monotonic() > probe_at:
                     waited = time.monotonic() - began
                     look = functools.partial(self._look_after_leader, waited=waited)
-                    await self.reach.persist(leader, look, given_up)
+                    await self.reach.persist(leader, look, given_up, changes=False)
                     probe_at = time.monotonic() + _PROBE_EVERY
             except GivenUp:
                 return None
@@ -112,7 +118,7 @@ class BringUp:
 
     async def tell_leader(self, leader: Mapping[str, Any]) -> None:
         """Tells the other nodes where the leader listens. One that cannot be told is missed and named by the leader."""
-        others = [node for node in self.nodes[1:] if node.report_seen is None]
+        others = [node for node in self.nodes[1:] if node.report_seen is None and not self.began]
 
         async def tell(node: Node) -> None:
             with suppress(ProviderError, OSError, Lost):

@@ -9,6 +9,7 @@ from typing import Any
 
 from flowlite.node import messages
 from flowlite.supervise import reasons
+from flowlite.supervise.holdings import Holding
 from flowlite.supervise.nodes import Node
 
 
@@ -21,12 +22,27 @@ class End:
         reason: One line for people.
         workers: The last report of each rank that is known to have ended.
         replace: Instances that must not be used again.
+        lacking: What of its logs and results is not here.
+        ended_well: Whether every rank ended well, though the attempt did not since something is lacking.
     """
 
     outcome: str
     reason: str
     workers: dict[int, dict[str, Any]] = field(default_factory=dict)
     replace: tuple[str, ...] = ()
+    lacking: tuple[Holding, ...] = ()
+    ended_well: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """How the gang ended, as plain JSON values."""
+        workers = [self.workers[rank] for rank in sorted(self.workers)]
+        return {"outcome": self.outcome, "reason": self.reason, "workers": workers}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> End:
+        """The opposite."""
+        workers = {int(body["rank"]): dict(body) for body in value["workers"]}
+        return cls(str(value["outcome"]), str(value["reason"]), workers)
 
 
 def taken_away(end: End, instances: Sequence[str]) -> End:

@@ -12,9 +12,11 @@ none, the node is lost.
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,9 +28,9 @@ from flowlite.supervise.bringup import BringUp, LeaderHasLeft, NotUp
 from flowlite.supervise.collect import LOGS, Collector
 from flowlite.supervise.crew import Crew
 from flowlite.supervise.ends import End, end_by_leader, end_by_reports
-from flowlite.supervise.harvest import KEEP_EVERY, Harvest
+from flowlite.supervise.harvest import KEEP_EVERY, RESULT, Harvest
 from flowlite.supervise.nodes import Finding, Node
-from flowlite.supervise.paths import TaskPaths
+from flowlite.supervise.paths import TaskPaths, write_private
 from flowlite.supervise.reach import OUT_OF_REACH, Reach
 from flowlite.supervise.verdict import Life, Verdict
 from flowlite.supervise.watch import Watch
@@ -36,6 +38,8 @@ from flowlite.supervise.watch import Watch
 if TYPE_CHECKING:
     from flowlite.node.tls import Shield
 
+# What the leader has said when no worker can have started.
+_BEFORE_GO = ("", messages.GATHERING)
 # A node that is out of reach and was given up is looked at again at this pace.
 _LOOK_EVERY = 1.0
 # A node that takes longer to stop is looked at meanwhile.
@@ -66,6 +70,7 @@ class Attempt:
         elsewhere: Callable[[], str] = str,
         certain: bool = True,
         paid_seconds: float | None = None,
+        began: bool = False,
     ) -> None:
         """
         Args:
@@ -77,6 +82,7 @@ class Attempt:
             elsewhere: Something of the provider beside these nodes that answers now, by name; "" if nothing does.
             certain: Whether the provider knows what has ended, also of machines that do not answer.
             paid_seconds: For how long from now on there is money, bring-up included.
+            began: Whether its workers have started, as a supervisor before this one has found out.
         """
         self._asked = asked
         self._paths = paths
@@ -100,6 +106,7 @@ class Attempt:
             crew,
             self._reach,
             paid_seconds,
+            began,
         )
         self._workers: dict[int, dict[str, Any]] = {}
         self._collector = Collector(paths, attempt, asked.workers_per_node)
@@ -111,6 +118,8 @@ class Attempt:
             self._workers,
             crew,
             self._reach,
+            certain,
+            began,
         )
         self._arrived = asyncio.Event()
         self._watch = Watch(nodes, self._reach)
@@ -118,7 +127,10 @@ class Attempt:
         self._stop: tuple[str, str] | None = None
         self._stop_wanted = asyncio.Event()
         self._cancelled = asyncio.Event()
+        self._given_up = asyncio.Event()
+        self._leader: Mapping[str, Any] | None = None
         self._link: SupervisorLink | None = None
+        self._relayed: frozenset[int] = frozenset()
         self._ended = False
         self._warned = False
 
@@ -128,19 +140,30 @@ class Attempt:
         """Asks for the end of the gang; kind as in `messages.STOP_OUTCOMES`. The first reason counts."""
         if kind == "cancel":
             self._cancelled.set()
+            self._given_up.set()
         if self._stop is None:
             self._stop = (kind, reason)
             self._stop_wanted.set()
 
+    def give_up_collecting(self) -> None:
+        """Nobody pays for nodes any more that wait to be collected."""
+        self._given_up.set()
+
     async def run(self) -> End:
         """Brings the gang up, follows it to its end and collects everything."""
-        end = await self._bring_up_and_follow()
+        end = self._noted_end() or await self._bring_up_and_follow()
         end.workers = self._workers
         end.replace = tuple({*end.replace, *self._watch.replace})
-        await self._collect(end)
+        self._note_end(end)
+        end = await self._collect(end)
         # Until now they were good enough to bring home what they have.
         end.replace = tuple({*end.replace, *self._watch.vanishing})
         return end
+
+    @property
+    def nodes(self) -> list[Node]:
+        """By rank."""
+        return self._nodes
 
     @property
     def out_of_reach(self) -> set[str]:
@@ -238,7 +261,10 @@ class Attempt:
 
     # Following
 
-    def _make_link(self, leader: Mapping[str, Any], after: int) -> SupervisorLink:
+    def _make_link(
+        self, leader: Mapping[str, Any], after: int, relayed: frozenset[int] = frozenset()
+    ) -> SupervisorLink:
+        """A line to the leader; `relayed` are nodes whose results come through it, too."""
         node = self._nodes[0]
 
         async def dial() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -253,9 +279,9 @@ class Attempt:
             secret=self._paths.secret.read_bytes(),
             dial=dial,
             on_chunk=self._on_chunk,
-            offsets=self._collector.offsets,
+            offsets=lambda: self._collector.offsets() | self._harvest.result_offsets(relayed),
             after=after,
-            streams=LOGS,
+            streams=(*LOGS, RESULT) if relayed else LOGS,
             shields=self._shields(),
         )
 
@@ -268,7 +294,7 @@ class Attempt:
         return tls.client(self._paths.certificate(self._attempt))
 
     async def _follow(self, leader: dict[str, Any]) -> End:
-        after = 0
+        self._leader, after = leader, 0
         while True:
             self._link = self._make_link(leader, after)
             try:
@@ -295,6 +321,7 @@ class Attempt:
             for task in (watch, stop, listen, joining):
                 task.cancel()
             await asyncio.gather(watch, stop, listen, joining, return_exceptions=True)
+        self._harvest.began = self._harvest.began or link.phase not in _BEFORE_GO
         # Nobody listens any more: what a leader says that is being stopped is no news.
         return end or await self._without_leader(why)
 
@@ -315,6 +342,8 @@ class Attempt:
 
     def _handle(self, link: SupervisorLink, event: dict[str, Any]) -> None:
         kind = event["kind"]
+        if kind == "go":
+            self._harvest.began = True
         if kind in ("worker", "first_failure"):
             self._workers[int(event["rank"])] = event
         self._watch.handle(link, event)
@@ -361,19 +390,40 @@ class Attempt:
 
     # Collecting
 
+    def _noted_end(self) -> End | None:
+        """How the gang has ended, if a supervisor before this one has found that out: only collecting is left."""
+        try:
+            end = End.from_json(json.loads(self._paths.ended(self._attempt).read_bytes()))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        self._workers.update(end.workers)
+        self._harvest.began = True
+        return end
+
+    def _note_end(self, end: End) -> None:
+        if end.outcome in (messages.DONE, messages.FAILED):
+            self._before_writing()
+            # On a full disk, another supervisor would ask the nodes again.
+            with suppress(OSError):
+                content = json.dumps(end.to_json()).encode()
+                write_private(self._paths.ended(self._attempt), content)
+
     def _on_chunk(
         self, rank: int, node: int, stream: str, offset: int, at: float, data: bytes
     ) -> None:
         self._before_writing()
         try:
-            self._collector.add(rank, node, stream, offset, at, data)
+            if stream == RESULT:
+                self._harvest.take(rank, offset, data)
+            else:
+                self._collector.add(rank, node, stream, offset, at, data)
         except OSError as error:
             self._warn_once(f"{self._paths.logs} cannot be written: {error.strerror}")
             raise
         self._arrived.set()
 
-    async def _collect(self, end: End) -> None:
-        """Waits for what is still on its way, then fetches the rest from the disks."""
+    async def _collect(self, end: End) -> End:
+        """Waits for what is still on its way, then fetches the rest from the disks. The end, in the light of that."""
         while self._ended and self._harvest.behind:
             self._arrived.clear()
             try:
@@ -381,13 +431,54 @@ class Attempt:
                     await self._arrived.wait()
             except TimeoutError:
                 break
-        await self._harvest.bring_in(
-            [node for node in self._nodes if node.instance.id not in end.replace],
-            ended_well=end.outcome == messages.DONE,
-            warn=self._warn_once,
+        well = end.outcome == messages.DONE
+        seen = await self._harvest.bring_in(
+            self._nodes,
+            ended_well=well,
+            lost=end.replace,
+            tell=lambda text: self._on_event({"kind": "collecting", "text": text}),
             before_writing=self._before_writing,
-            given_up=self._cancelled,
+            given_up=self._given_up,
+            relay=self._relay,
         )
+        if not seen.lacking:
+            return end
+        end = replace(end, lacking=seen.lacking, ended_well=well)
+        if not well:
+            return end
+        # The ranks have ended well, and the task has not.
+        why = self._harvest.what_is_lacking(self._nodes, seen.lacking)
+        reason = f"every rank ended well, but {why}"
+        if self._cancelled.is_set():
+            return replace(end, outcome=messages.STOPPED, reason=reason)
+        if self._given_up.is_set():
+            return replace(end, outcome=messages.DEADLINE, reason=reason)
+        if all(each.ours for each in seen.lacking):
+            return replace(end, outcome=messages.ERROR, reason=reason)
+        missed = {self._nodes[each.node].instance.id for each in seen.lacking if not each.ours}
+        return replace(
+            end, outcome=messages.LOST, reason=reason, replace=tuple({*end.replace, *missed})
+        )
+
+    async def _relay(self, nodes: frozenset[int]) -> None:
+        """Has the leader pass on what these members hold, if it answers itself."""
+        wanted = frozenset() if 0 in nodes else nodes
+        over = self._link is not None and self._link.over
+        if wanted == self._relayed and not (wanted and over):
+            return
+        if self._leader is None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_AFTER):
+                    self._leader = await self._crew.run(_place_or_none, self._nodes[0])
+        if self._leader is None:
+            return
+        after = 0
+        if self._link is not None:
+            after = self._link.last_seq
+            await self._link.close()
+        self._relayed = wanted
+        self._link = self._make_link(self._leader, after, wanted)
+        self._link.start()
 
     def _warn_once(self, text: str) -> None:
         if not self._warned:
@@ -398,5 +489,12 @@ class Attempt:
 def _report_or_none(node: Node) -> dict[str, Any] | None:
     try:
         return node.report()
+    except (ProviderError, OSError):
+        return None
+
+
+def _place_or_none(leader: Node) -> dict[str, Any] | None:
+    try:
+        return leader.read_json("leader.json")
     except (ProviderError, OSError):
         return None

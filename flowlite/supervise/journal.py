@@ -12,7 +12,11 @@ from flowlite.masking import Mask
 from flowlite.node import messages
 from flowlite.store import InstanceRecord, Lease, Store, TaskRecord
 from flowlite.supervise import lifecycle, reasons
+from flowlite.supervise.ends import End
+from flowlite.supervise.harvest import what
+from flowlite.supervise.holdings import Holding
 from flowlite.supervise.lifecycle import Happening, State
+from flowlite.supervise.nodes import Node
 
 # What of the gang's events is kept in the task's history as it stands.
 _KEPT = frozenset({"warning", "checkpoint", "suspect", "back", "lost", "preempting", "should_stop"})
@@ -21,6 +25,7 @@ _PROGRESS_EVERY = 1.0
 _WAITING_EVERY = 5.0
 _SILENCE = "cannot be reached since"
 _NOT_GONE = "its nodes are not gone yet: "
+_COLLECTING = "waiting for what is not here yet: "
 _LONGEST_REASON = 300
 # Failure reports kept in the history of one attempt; thousands of ranks may fail together.
 _MOST_FAILURES = 256
@@ -148,7 +153,9 @@ class Journal:
 
     def last_reason(self) -> str:
         """Why the task ends, without what its nodes had to do with it."""
-        before = self.record.reason.partition(_NOT_GONE)[0]
+        before = self.record.reason
+        for mark in (_NOT_GONE, _COLLECTING):
+            before = before.partition(mark)[0]
         return before.removesuffix("; ")
 
     # What the gang reports
@@ -170,10 +177,27 @@ class Journal:
             self._stopping(event)
         elif kind == "cut_off":
             self._cut_off(event["since"])
+        elif kind == "collecting":
+            self._collecting(str(event["text"]))
         elif kind == "fencing":
             self._tell(str(event["text"]))
         elif kind in _KEPT:
             self._note_events([(event, _text_of(event))])
+
+    def lacking(self, end: End, nodes: Sequence[tuple[Node, Holding, bool]]) -> None:
+        """Says what of an attempt is not here; of each node, whether that is kept there."""
+        told = [
+            {
+                "node": node.rank,
+                "instance": node.instance.id,
+                "files": dict(holding.files),
+                "kept": kept,
+            }
+            for node, holding, kept in nodes
+        ]
+        where = ", ".join(f"{what(holding)} of {node.name}" for node, holding, _ in nodes[:3])
+        text = f"not all that the ranks wrote is here: {where}" + (", …" if nodes[3:] else "")
+        self.note("lacking", text, {"nodes": told, "ended_well": end.ended_well})
 
     def flush(self) -> None:
         """Writes down the failures of the attempt's workers."""
@@ -216,6 +240,12 @@ class Journal:
         self._tell(
             f"{who} {_SILENCE} {at}; nothing was stopped, and logs go on where they were when the network is back"
         )
+
+    def _collecting(self, text: str) -> None:
+        """The ranks have ended, and not all that they left is here."""
+        if self.record.state in (State.STARTING, State.RUNNING):
+            self.step(Happening.DONE)
+        self._tell("; ".join(filter(None, (self.last_reason(), f"{_COLLECTING}{text}"))))
 
     def _calm_reason(self) -> str:
         """What the reason was before; a supervisor that takes over finds one of an earlier silence."""

@@ -73,6 +73,7 @@ TABLE: dict[tuple[State, Happening], tuple[State, str]] = {
     (S.RUNNING, H.FAILURE): (S.STOPPING, "{why}"),
     (S.RUNNING, H.CANCEL): (S.STOPPING, "cancelled while running"),
     (S.STOPPING, H.PROGRESS): (S.STOPPING, "{why}"),
+    (S.STOPPING, H.DONE): (S.STOPPING, "all ranks have ended"),
     (S.STOPPING, H.RETRY): (S.PROVISIONING, "{why}"),
     (S.STOPPING, H.CANCEL): (S.STOPPING, "{why}"),
     (S.STOPPING, H.FAILURE): (S.STOPPING, "{why}"),

@@ -182,10 +182,10 @@ class Node:
         """The bytes of a file of the attempt from `offset` on. Raises FileNotFoundError, NodeUnreachable."""
         return self.connection.read(f"{self.directory}/{name}", offset)
 
-    def get(self, name: str, target: Path) -> bool:
-        """Fetches a file of the attempt. False if it is not there."""
+    def get(self, name: str, target: Path, size: int | None = None) -> bool:
+        """Fetches a file of the attempt; `size` as for `Connection.get`. False if it is not there."""
         try:
-            self.connection.get(f"{self.directory}/{name}", target)
+            self.connection.get(f"{self.directory}/{name}", target, size=size)
         except FileNotFoundError:
             return False
         return True

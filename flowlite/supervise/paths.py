@@ -91,6 +91,10 @@ class TaskPaths:
         """The result file of one rank."""
         return self.results / f"a{attempt}.r{rank}.result"
 
+    def ended(self, attempt: int) -> Path:
+        """How an attempt ended, for a supervisor that takes over while what it left is being collected."""
+        return self.directory / f"ended-a{attempt}.json"
+
     def agent_log(self, attempt: int, node: int) -> Path:
         """What the agent of one node said; kept only where an attempt ended badly."""
         return self.logs / f"a{attempt}.n{node}.agent.log"

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from flowlite.errors import HostKeyError, NodeUnreachable
 from flowlite.supervise.crew import Crew
@@ -33,7 +33,11 @@ OUT_OF_REACH = (Life.UNREACHABLE, Life.GONE)
 
 
 class Lost(Exception):
-    """A node is lost while something was to be done on it. The text is for people."""
+    """A node is lost while something was to be done on it: as it was found last. The text is for people."""
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(finding.why)
+        self.finding = finding
 
 
 class GivenUp(Exception):
@@ -93,20 +97,30 @@ class Reach:
         self._set_cut_off(None)
 
     async def persist(
-        self, node: Node, do: Callable[[Node], Value], given_up: asyncio.Event
+        self,
+        node: Node,
+        do: Callable[[Node], Value],
+        given_up: asyncio.Event,
+        *,
+        changes: bool = True,
     ) -> Value:
         """Does something on a node in a thread, again and again while the node does not answer but is not lost.
 
+        Args:
+            given_up: Set when it need not be done any more.
+            changes: Whether it leaves something on the node. What does is not left alone while it is being done there,
+                so that nothing comes to a node that was given back meanwhile.
+
         Raises:
             Lost: It is, or the provider does not list it any more.
-            GivenUp: The event was set meanwhile, and the node still does not answer.
+            GivenUp: It need not be done any more, and was not done at once, or the node does not answer.
             Exception: What `do` raised, unless that says that the node does not answer.
         """
         doing: asyncio.Future[Value] | None = None
         while True:
             if doing is None:
                 doing = asyncio.ensure_future(self._crew.run(do, node))
-            await asyncio.wait({doing}, timeout=_LOOK_AFTER)
+            await self._wait_for(doing, given_up)
             if doing.done():
                 try:
                     value = doing.result()
@@ -116,15 +130,29 @@ class Reach:
                     raise
                 except (NodeUnreachable, ConnectionError, TimeoutError):
                     doing = None
+            if given_up.is_set() and (doing is None or not changes):
+                raise GivenUp
             verdict, finding = await self.judge_alone(node)
             if verdict is Verdict.LOST and finding.life in OUT_OF_REACH:
-                raise Lost(finding.why)
-            if given_up.is_set() and (doing is None or verdict is Verdict.CUT_OFF):
+                raise Lost(finding)
+            if given_up.is_set() and finding.life is Life.UNREACHABLE:
                 raise GivenUp
             if doing is None:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(PROBE_EVERY):
                         await given_up.wait()
+
+    @staticmethod
+    async def _wait_for(doing: asyncio.Future[Value], given_up: asyncio.Event) -> None:
+        """Until it is done or the node is to be looked at; for a moment only once it is given up."""
+        stop = asyncio.create_task(given_up.wait())
+        both: set[asyncio.Future[Any]] = {doing, stop}
+        try:
+            await asyncio.wait(both, timeout=_LOOK_AFTER, return_when=asyncio.FIRST_COMPLETED)
+            if given_up.is_set() and not doing.done():
+                await asyncio.wait({doing}, timeout=_AT_ONCE)
+        finally:
+            stop.cancel()
 
     async def look(self, node: Node) -> Finding:
         """Asks a node how it is. Takes `PROBE_SECONDS` at most."""

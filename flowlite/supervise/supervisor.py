@@ -7,6 +7,7 @@ supervisor that takes over after a kill therefore does the same as one that was 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import functools
 import time
 import traceback
@@ -26,6 +27,7 @@ from flowlite.supervise.crew import Crew
 from flowlite.supervise.ends import End
 from flowlite.supervise.fates import as_told
 from flowlite.supervise.gang import Attempt
+from flowlite.supervise.holdings import Place
 from flowlite.supervise.journal import Journal
 from flowlite.supervise.leading import Leading, say
 from flowlite.supervise.lifecycle import Happening, State
@@ -279,6 +281,7 @@ class Supervisor:
             elsewhere=functools.partial(self._provider.answers_beside, instances),
             certain=self._provider.listing_is_proof,
             paid_seconds=self._limits.paid_seconds(self._instances()),
+            began=self._record.state == State.RUNNING,
         )
         self._attempt = attempt
         if self._cancelled.is_set():
@@ -314,7 +317,7 @@ class Supervisor:
 
     async def _decide(self, attempt: Attempt, end: End) -> None:
         """What follows from the end of an attempt: the task's end, or another attempt."""
-        end = await self._as_listed(end)
+        end = await self._retain(attempt, await self._as_listed(end))
         self._sound = self._may_be_kept(end)
         self._provisioner.set_aside(end.replace, attempt.out_of_reach)
         if end.outcome == messages.DONE:
@@ -337,6 +340,20 @@ class Supervisor:
         else:
             await self._retry(attempt, end)
 
+    async def _retain(self, attempt: Attempt, end: End) -> End:
+        """What of an attempt is not here stays on its nodes, where that costs nothing. The end, with where it is."""
+        if not end.lacking:
+            return end
+        by_rank = {each.node: each for each in end.lacking}
+        nodes = [node for node in attempt.nodes if node.rank in by_rank]
+        there = [n.instance for n in nodes if by_rank[n.rank].place is not Place.GONE]
+        kept = {each.id for each in await self._crew.run(self._provider.retain, there)}
+        self._journal.lacking(end, [(n, by_rank[n.rank], n.instance.id in kept) for n in nodes])
+        if not (end.ended_well and kept) or end.outcome == messages.STOPPED:
+            return end
+        where = f"they are kept there: `flow result {self._record.id}` brings them"
+        return dataclasses.replace(end, reason=f"{end.reason}; {where}")
+
     async def _as_listed(self, end: End) -> End:
         """A machine that was taken away without notice looks like a failure, but is none."""
         taker = self._provider.may_take_away
@@ -353,7 +370,7 @@ class Supervisor:
     def _may_be_kept(self, end: End) -> bool:
         """Whether the nodes may serve another task: they did what they were told, and who pays has not cancelled."""
         paid = self._asked.plan.price_per_hour > 0
-        sound = end.outcome in _SOUND and not end.replace
+        sound = end.outcome in _SOUND and not end.replace and not end.lacking
         return sound and not (self._cancelled.is_set() and paid)
 
     def _may_retry(self, end: End) -> bool:
@@ -414,6 +431,7 @@ class Supervisor:
             self._spent = self._limits.spent(instances)
             if self._spent:
                 attempt.stop("deadline", self._spent)
+                attempt.give_up_collecting()
 
     def _time_left(self) -> float | None:
         left = self._limits.time_left(self._record, self._instances())

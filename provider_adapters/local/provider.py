@@ -17,6 +17,7 @@ from flowlite import config as settings_of
 from flowlite.connect.local import LocalConnection
 from flowlite.errors import NodeUnreachable, ProviderError
 from flowlite.node import processes, staging
+from flowlite.node.leasing import tidy
 from flowlite.provider import (
     Instance,
     LaunchIntent,
@@ -118,12 +119,25 @@ class LocalProvider(Provider):
                 )
             self._admission.give_back(task_id, [instance.id for instance in ending])
             for instance in ending:
+                home = self._node_home(instance)
+                if self._retained(instance).exists():
+                    tidy.shed(str(home))
                 # What is mounted there is not ours to delete.
-                if not staging.unmount_below(self._node_home(instance)):
-                    shutil.rmtree(self._node_home(instance), ignore_errors=True)
+                elif not staging.unmount_below(home):
+                    shutil.rmtree(home, ignore_errors=True)
             self._warm.end([instance.id for instance in ending])
             if whole:
                 warming.forget(warming.socket_of(self._home, task_id))
+
+    def retain(self, instances: Sequence[Instance]) -> list[Instance]:
+        for instance in instances:
+            self._retained(instance).touch(mode=0o600)
+        return list(instances)
+
+    def forget(self, instances: Sequence[Instance]) -> None:
+        for instance in instances:
+            shutil.rmtree(self._node_home(instance), ignore_errors=True)
+            self._retained(instance).unlink(missing_ok=True)
 
     def keep(self, instances: Sequence[Instance], seconds: float) -> list[Instance]:
         # What is kept is what was imported; places and GPUs are given back at once.
@@ -224,6 +238,11 @@ class LocalProvider(Provider):
 
     def _node_home(self, instance: Instance) -> Path:
         return self._home / "tasks" / instance.task_id / "nodes" / instance.id
+
+    def _retained(self, instance: Instance) -> Path:
+        """Is there as long as what lies on a node is wanted."""
+        home = self._node_home(instance)
+        return home.with_name(f"{home.name}.retained")
 
     def _socket_for_later(self, plan: Plan, intent: LaunchIntent) -> str | None:
         """Where the agents find their warm process; None where what is kept depends on a Python yet to be made."""

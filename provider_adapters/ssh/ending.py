@@ -69,6 +69,19 @@ class Ending:
         if told:
             raise ProviderError("; ".join(f"{name}: {why}" for name, why in told.items()))
 
+    def forget(self, instances: Sequence[Instance]) -> None:
+        """Removes what was retained on hosts that were given back. Raises ProviderError."""
+
+        def forget(instance: Instance) -> None:
+            with hosts.connect_to(instance.data["target"]) as connection:
+                client = self._records.client
+                leases.release(connection, instance.data, instance.task_id, client)
+
+        results = hosts.everywhere(instances, forget, *_TROUBLE)
+        told = [str(each) for each in results if isinstance(each, Exception)]
+        if told:
+            raise ProviderError("; ".join(told))
+
     def answers_beside(self, instances: Sequence[Instance]) -> str:
         """Another host that was in a pool with these and answers now; "" if none does."""
         keys = {str(instance.data["key"]) for instance in instances}
@@ -101,8 +114,9 @@ class Ending:
     def _release(self, instance: Instance) -> None:
         with hosts.connect_to(instance.data["target"]) as connection:
             try:
+                client, retain = self._records.client, self._records.retains(instance)
                 answer = leases.release(
-                    connection, instance.data, instance.task_id, self._records.client
+                    connection, instance.data, instance.task_id, client, retain=retain
                 )
             except leases.NotThere:
                 # The host has lost its disk, and with it all that was ours.

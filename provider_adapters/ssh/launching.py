@@ -258,7 +258,9 @@ class Launch:
             answer = self._ask(ready, instance, connection)
             if not answer["ok"] and self._is_stale(answer.get("held")):
                 held, ours = answer["held"], {**instance.data, "home": str(answer["held"]["home"])}
-                leases.release(connection, ours, str(held["task"]), self._records.client)
+                client = self._records.client
+                # It was given up out of reach: nobody may have fetched what lies there.
+                leases.release(connection, ours, str(held["task"]), client, retain=True)
                 answer = self._ask(ready, instance, connection)
         if not answer["ok"]:
             self._note(None, [(host, instance)])

@@ -80,10 +80,26 @@ def _checked(answer: dict[str, Any]) -> dict[str, Any]:
 
 
 def release(
-    connection: Connection, data: Mapping[str, Any], task: str, client: str
+    connection: Connection,
+    data: Mapping[str, Any],
+    task: str,
+    client: str,
+    *,
+    retain: bool = False,
 ) -> dict[str, Any]:
-    """Gives a host back, with nothing of the task left on it. Raises NodeUnreachable, NotThere."""
-    request = {"task": task, "client": client, "root": data["root"], "home": data["home"]}
+    """Gives a host back, with nothing of the task left on it. Raises NodeUnreachable, NotThere.
+
+    Args:
+        retain: Leave what its ranks wrote: not all of it was fetched.
+    """
+    request: dict[str, Any] = {
+        "task": task,
+        "client": client,
+        "root": data["root"],
+        "home": data["home"],
+    }
+    if retain:
+        request["retain"] = True
     return _ask(connection, str(data["python"]), str(data["agent"]), "release", request)
 
 

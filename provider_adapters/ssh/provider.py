@@ -95,6 +95,13 @@ class SshProvider(Provider):
     def answers_beside(self, instances: Sequence[Instance]) -> str:
         return self._ending.answers_beside(instances)
 
+    def retain(self, instances: Sequence[Instance]) -> list[Instance]:
+        self._records.retain(instances)
+        return list(instances)
+
+    def forget(self, instances: Sequence[Instance]) -> None:
+        self._ending.forget(instances)
+
     def keep(self, instances: Sequence[Instance], seconds: float) -> list[Instance]:
         return self._keeping.keep(instances, seconds)
 

@@ -4,7 +4,8 @@
         tasks/ID.json     the hosts that were asked for a task: {"hosts": {key: entry}}
         hosts/            what hosts said of themselves
 
-An entry is {"host", "token", "state", "instance", "peers"}. Its state is "asked" before the host is, "taken" once we
+An entry is {"host", "token", "state", "instance", "peers"}; "retained" says that not all of what the ranks wrote there
+was fetched. Its state is "asked" before the host is, "taken" once we
 know that it is ours, "left" when the host is out of reach and was given up, and "warm" when the task has ended and the
 host is kept for the next one, until a time ("until").
 """
@@ -82,6 +83,18 @@ class Records:
                     write_atomically(path, json.dumps({"hosts": entries}))
         finally:
             os.close(lock)
+
+    def retain(self, instances: Iterable[Instance]) -> None:
+        """Notes that not all of what ranks wrote on these hosts was fetched."""
+        for instance in instances:
+            with self.change(instance.task_id) as entries:
+                if (entry := entries.get(str(instance.data["key"]))) is not None:
+                    entry["retained"] = True
+
+    def retains(self, instance: Instance) -> bool:
+        """Whether that is so, or not known here any more."""
+        entry = self.read(instance.task_id).get(str(instance.data["key"]))
+        return entry is None or bool(entry.get("retained"))
 
     def drop(self, instances: Iterable[Instance]) -> None:
         """Forgets hosts that were given back."""

@@ -17,6 +17,7 @@ from typing import Any
 
 from .. import companion
 from ..config import AgentConfig, AttemptPaths, write_atomically
+from ..sizes import human_size
 
 NAME = "checkpoint"
 _PRIVATE_DIRECTORY = "checkpoint"
@@ -289,12 +290,3 @@ def _count(files: int) -> str:
 
 def _some(names: list[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-
-
-def human_size(size: float) -> str:
-    """`3.4 GB`, in powers of a thousand as disks are sold."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:.3g} TB"

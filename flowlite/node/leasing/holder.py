@@ -193,7 +193,7 @@ class Holder:
                 self._take(request)
                 return {"ok": True, "lease": self.describe()}
         if what == "release" and self._is_meant(request):
-            return self._release()
+            return self._release(retain=bool(request.get("retain")))
         if what == "keep" and self._is_meant(request):
             return self._keep(request)
         held = {"held": self.describe()}
@@ -215,14 +215,16 @@ class Holder:
         self._since = self._alive_at = time.monotonic()
         self._seen = {}
 
-    def _release(self) -> dict[str, Any]:
-        left = self.end(forget=True)
+    def _release(self, *, retain: bool) -> dict[str, Any]:
+        left = self.end(forget=not retain)
         if left:
             return {
                 "ok": False,
                 "error": f"processes {sorted(left)} do not end, not even by SIGKILL; they wait for a device "
                 "or a file system",
             }
+        if retain:
+            tidy.keep_outputs(self.root, self._home)
         self._over = True
         return {"ok": True, "gone": True}
 

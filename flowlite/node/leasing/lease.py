@@ -9,7 +9,8 @@ loses it when it dies, however that happens; no file can be left over, and no cl
     take     {"lease", "token", "task", "name", "client", "label", "instance", "root", "home", "ttl", "data",
               "towards": [addresses], "make": [directories]}
              -> {"ok": true, "lease": {...}, "address": …, "boot": …} or {"ok": false, "held": {...}}
-    release  {"token"} or {"task", "client"}: ends everything of the task on this host, and removes its directory
+    release  {"token"} or {"task", "client"}: ends everything of the task on this host, and removes its directory; with
+             "retain", what its ranks wrote there stays
     keep     {"task", "client", "seconds", "data"}: ends the task, but keeps the host for its owner, and with it what
              was imported there (kept.py)
     show     {} -> {"ok": true, "held": {...} or null}
@@ -106,6 +107,8 @@ def _forget(request: Mapping[str, Any]) -> bool:
     from . import tidy
 
     root, home = str(request.get("root", "")), str(request.get("home", ""))
+    if request.get("retain"):
+        return not tidy.keep_outputs(root, home)
     return tidy.remove_home(root, home) if root and home else False
 
 

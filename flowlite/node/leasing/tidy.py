@@ -96,9 +96,7 @@ def _attempts(home: str) -> list[str]:
 
 def remove_home(root: str, home: str) -> bool:
     """Removes a task's directory with all that is in it, never what is mounted there. False if something stays."""
-    tasks = os.path.realpath(os.path.join(root, "tasks"))
-    inside = os.path.realpath(os.path.dirname(home)) == tasks and not os.path.islink(home)
-    if not inside or not os.path.basename(home).strip("."):
+    if not _is_home(root, home):
         return False
     # Long to import, for a holder that lives as long as a task and needs it once.
     from .. import staging
@@ -108,6 +106,45 @@ def remove_home(root: str, home: str) -> bool:
     with contextlib.suppress(OSError):
         _remove(home, set(staging.mounted_below(place)))
     return not os.path.lexists(home)
+
+
+def keep_outputs(root: str, home: str) -> bool:
+    """Removes what lies in a task's directory but for what its ranks wrote. False if there is no such directory."""
+    if not _is_home(root, home) or not os.path.isdir(home):
+        return False
+    shed(home)
+    return True
+
+
+def shed(home: str) -> None:
+    """Removes all of a task's directory, secrets included, but for what its ranks wrote."""
+    from .. import staging
+
+    place = os.path.realpath(home)
+    staging.unmount_below(place)
+    mounted = set(staging.mounted_below(place))
+    attempts = _attempts(home)
+    for entry in _entries(home):
+        if entry.path not in attempts:
+            with contextlib.suppress(OSError):
+                _remove(entry.path, mounted)
+    for attempt in attempts:
+        for entry in _entries(attempt):
+            if not (_is_output(entry.name) and entry.is_file(follow_symlinks=False)):
+                with contextlib.suppress(OSError):
+                    _remove(entry.path, mounted)
+
+
+def _is_home(root: str, home: str) -> bool:
+    tasks = os.path.realpath(os.path.join(root, "tasks"))
+    inside = os.path.realpath(os.path.dirname(home)) == tasks and not os.path.islink(home)
+    return inside and bool(os.path.basename(home).strip("."))
+
+
+def _is_output(name: str) -> bool:
+    rank, _, kind = name.partition(".")
+    of_rank = rank[:1] == "r" and rank[1:].isdigit() and kind in ("out", "err", "result")
+    return of_rank or name in ("agent.log", "report.json")
 
 
 def _remove(path: str, mounted: set[str]) -> None:

@@ -1,0 +1,12 @@
+"""Numbers of bytes, for people."""
+
+from __future__ import annotations
+
+
+def human_size(size: float) -> str:
+    """`3.4 GB`, in powers of a thousand as disks are sold."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.3g} TB"
