@@ -441,6 +441,10 @@ class Attempt:
             given_up=self._given_up,
             relay=self._relay,
         )
+        if self._relayed and self._link is not None:
+            # Members that we do not reach can be told by their leader only that nobody needs them any more.
+            link, self._link = self._link, None
+            await link.release()
         if not seen.lacking:
             return end
         end = replace(end, lacking=seen.lacking, ended_well=well)

@@ -125,8 +125,7 @@ class Harvest:
                 ):
                     return seen
                 before_writing()
-                silent = (n for n, state in self._states.items() if state.place is Place.SILENT)
-                await relay(frozenset(silent))
+                await relay(frozenset(self._out_of_reach(nodes)))
                 text = self._waiting(nodes, seen, patience.waited)
                 if text and text != told and patience.waited > _TELL_AFTER:
                     told = text
@@ -167,9 +166,19 @@ class Harvest:
         """Whether more comes at once of nodes that nobody waits for, such as the agents' logs after a bad end."""
         if clean and not given_up.is_set():
             return False
-        away = self.reach.out_of_reach if given_up.is_set() else ()
+        away = self.reach.out_of_reach
         states = (self._states[node.rank] for node in nodes if node.instance.id not in away)
         return any(each.place is Place.ANSWERS and not each.trouble for each in states)
+
+    def _out_of_reach(self, nodes: Sequence[Node]) -> list[int]:
+        """Nodes that hold something and do not answer now, lost or not."""
+        away = self.reach.out_of_reach
+        return [
+            node.rank
+            for node in nodes
+            if node.instance.id in away or self._states[node.rank].place is Place.SILENT
+            if self._files(node.rank)
+        ]
 
     # One node
 

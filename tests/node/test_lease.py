@@ -90,9 +90,11 @@ class Host:
         found: dict[str, Any] | None = lease.show(self.name)["held"]
         return found
 
-    def release(self, task: str = "t1") -> dict[str, Any]:
+    def release(self, task: str = "t1", **more: Any) -> dict[str, Any]:
         home = str(self.root / "tasks" / f"{task}-000-here")
-        return self.call("release", task=task, client="this-home", root=str(self.root), home=home)
+        return self.call(
+            "release", task=task, client="this-home", root=str(self.root), home=home, **more
+        )
 
     def keep(self, **request: Any) -> dict[str, Any]:
         """Keeps the host of `t1`. Directly: the subcommand looks for what is to be spared by itself."""
@@ -301,6 +303,28 @@ class TestReleasing:
         below = eventually(lambda: processes.descendants([child.pid]))
         host.release()
         assert not any(processes.is_alive(pid) for pid in below)
+
+    @pytest.mark.parametrize("held", [True, False])
+    def test_what_was_not_fetched_stays_and_nothing_else(self, host: Host, held: bool) -> None:
+        home = host.root / "tasks" / "t1-000-here"
+        (home / "a1" / "buckets").mkdir(parents=True)
+        if held:
+            host.take()
+        for name in ("r0.out", "r12.result", "r0.stacks", "secret", "env.json"):
+            (home / "a1" / name).write_text(name)
+        (home / "secrets.json").write_text("{}")
+        (home / "a1" / "r1.err").symlink_to("/etc/passwd")
+        for _ in range(2):
+            assert host.release(retain=True)["ok"]
+            left = sorted(str(path.relative_to(home)) for path in home.rglob("*"))
+            assert left == ["a1", "a1/r0.out", "a1/r12.result"]
+        assert host.held() is None
+        # Another task of the same host leaves it alone; who has fetched it removes it.
+        host.take("t2")
+        assert host.release("t2")["ok"]
+        assert (home / "a1" / "r12.result").exists()
+        assert host.release()["gone"]
+        assert not home.exists()
 
     def test_it_may_be_said_again(self, host: Host) -> None:
         host.take()

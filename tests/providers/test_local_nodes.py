@@ -89,6 +89,25 @@ def test_what_is_terminated_is_gone_and_may_be_terminated_again(
     assert list((flow_home / "tasks" / "ta" / "nodes").iterdir()) == []
 
 
+def test_what_was_not_fetched_stays_until_it_is_forgotten(
+    provider: LocalProvider, flow_home: Path
+) -> None:
+    one, two = provider.launch(intent())
+    for instance in (one, two):
+        directory = flow_home / "tasks" / "ta" / "nodes" / instance.id / "a1"
+        directory.mkdir()
+        (directory / "r0.result").write_text("all that is known")
+        (directory / "secret").write_text("x")
+    assert provider.retain([one]) == [one]
+    for _ in range(2):
+        provider.terminate([one, two])
+    home = flow_home / "tasks" / "ta" / "nodes" / one.id
+    assert [path.name for path in home.rglob("*")] == ["a1", "r0.result"]
+    assert not (home.parent / two.id).exists()
+    provider.forget([one])
+    assert list(home.parent.iterdir()) == []
+
+
 def test_settings_of_a_node(provider: LocalProvider, flow_home: Path) -> None:
     plan = Plan.from_json(intent(options={"workdir": "/w"}).plan)
     (one, _) = provider.launch(intent(options={"workdir": "/w"}))

@@ -1,0 +1,5 @@
+"""For supervisors that find this on their PYTHONPATH: what is not here is waited for 15 seconds only."""
+
+from flowlite.supervise import holdings
+
+holdings.PATIENCE = 15.0

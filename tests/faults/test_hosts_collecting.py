@@ -1,0 +1,96 @@
+"""Cuts in the last seconds of a run: whatever is cut, and for how long, no result and no line is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from flowlite import TaskFailed
+from flowlite.supervise.reconcile import reconcile
+from tests.faults.leaving import Leaving
+from tests.faults.on_hosts import Site, pause
+from tests.helpers import eventually
+
+KB = 1000
+
+
+@pytest.fixture
+def leaving(site: Site, tmp_path: Path) -> Callable[..., Leaving]:
+    """Makes a gang, and waits until its ranks run."""
+
+    def make(nodes: int = 3, size: int = 300 * KB, **options: object) -> Leaving:
+        gang = Leaving(site, tmp_path / "program", nodes=nodes, size=size, **options)
+        gang.wait("running")
+        eventually(lambda: all(gang.counted(rank) > 0 for rank in range(nodes)))
+        return gang
+
+    return make
+
+
+def test_a_member_that_only_its_leader_hears_loses_nothing(
+    site: Site, leaving: Callable[..., Leaving]
+) -> None:
+    """What it holds comes through the leader, while the way to it is still cut."""
+    gang = leaving()
+    site.hosts[2].partition(site.cluster.laptop)
+    site.go()
+    record = gang.end(timeout=90)
+    assert record.attempt == 1
+    site.hosts[2].heal()
+    gang.all_is_here()
+
+
+@pytest.mark.slow
+def test_a_task_is_not_completed_before_its_results_are_here(
+    site: Site, leaving: Callable[..., Leaving]
+) -> None:
+    """Nobody hears the node: the task says what it waits for, also through a supervisor that is killed meanwhile."""
+    gang = leaving()
+    end_out_of_reach(site, gang, 2)
+    what = "waiting for what is not here yet: results (300 kB) of node 2"
+    eventually(lambda: what in gang.record.reason or gang.record.final)
+    assert gang.record.state == "stopping", gang.story()
+    gang.kill_supervisor()
+    gang.wait("stopping")
+    pause(20.0)
+    assert what in gang.record.reason, gang.story()
+    site.hosts[2].heal()
+    assert gang.end(timeout=60).attempt == 1
+    gang.all_is_here()
+    assert not gang.homes()
+
+
+@pytest.mark.slow
+def test_results_that_did_not_come_in_time_are_brought_later(
+    site: Site, leaving: Callable[..., Leaving], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent / "impatient"))
+    gang = leaving()
+    end_out_of_reach(site, gang, 2)
+    record = gang.wait("failed", timeout=90)
+    assert record.reason.startswith("every rank ended well, but results (300 kB) of node 2"), (
+        record.reason
+    )
+    assert f"`flow result {gang.id}` brings them" in record.reason
+    with pytest.raises(TaskFailed) as seen:
+        gang.results()
+    assert any(note.startswith("not here yet: node 2") for note in seen.value.__notes__)
+    site.hosts[2].heal()
+    # Neither whoever tidies up nor another task of this FLOW_HOME takes what is wanted still.
+    with site.cluster.enter_laptop():
+        reconcile(gang.store, site.home)
+    assert len(gang.homes()) == 1
+    assert not list(gang.homes()[0].rglob("secret*"))
+    gang.all_is_here()
+    assert gang.homes() == []
+    assert gang.record.state == "failed"
+
+
+def end_out_of_reach(site: Site, gang: Leaving, node: int) -> None:
+    """All ranks end well, as everybody has heard, and a node falls silent before anything of it was fetched."""
+    site.hosts[node].partition(site.cluster.laptop)
+    site.go()
+    eventually(gang.paths.ended(1).exists, timeout=30)
+    site.hosts[node].partition()

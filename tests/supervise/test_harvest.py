@@ -1,0 +1,210 @@
+"""Bringing home what a gang left: what is not here is not given up, and nobody who cancels has to wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowlite.connect.local import LocalConnection
+from flowlite.errors import NodeUnreachable
+from flowlite.provider import Instance, NodeSettings
+from flowlite.supervise import harvest as harvest_module
+from flowlite.supervise import holdings, verdict
+from flowlite.supervise import reach as reach_module
+from flowlite.supervise.collect import Collector
+from flowlite.supervise.crew import Crew
+from flowlite.supervise.harvest import Harvest
+from flowlite.supervise.holdings import Outlook
+from flowlite.supervise.nodes import Finding, Node
+from flowlite.supervise.paths import TaskPaths
+from flowlite.supervise.reach import Reach
+from flowlite.supervise.verdict import Life
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same decisions, without the seconds."""
+    for name, value in (("PROBE_EVERY", 0.01), ("PROBE_SECONDS", 0.2), ("_LOOK_AFTER", 0.05)):
+        monkeypatch.setattr(reach_module, name, value)
+    monkeypatch.setattr(reach_module, "_AT_ONCE", 0.05)
+    monkeypatch.setattr(verdict, "PATIENCE", 0.0)
+    monkeypatch.setattr(harvest_module, "KEEP_EVERY", 0.02)
+    monkeypatch.setattr(harvest_module, "_TELL_AFTER", 0.0)
+
+
+class DiskNode(Node):
+    """A node that is a directory here, and answers as it is told to."""
+
+    def __init__(self, rank: int, home: Path) -> None:
+        settings = NodeSettings(home=str(home), python="python")
+        super().__init__(None, Instance(f"n{rank}", "t1"), settings, rank, 1)  # type: ignore[arg-type]
+        Path(self.directory).mkdir(parents=True)
+        self.life = Life.ALIVE
+        self.trouble: OSError | None = None
+        self.gets = 0
+
+    @property
+    def connection(self) -> LocalConnection:
+        self.check()
+        return LocalConnection()
+
+    def check(self) -> None:
+        if self.life in (Life.UNREACHABLE, Life.GONE):
+            raise NodeUnreachable("no answer")
+
+    def probe(self) -> Finding:
+        return Finding(self.life, f"as {self.life}", True)
+
+    def get(self, name: str, target: Path, size: int | None = None) -> bool:
+        self.gets += 1
+        if self.trouble is not None and name.endswith(".result"):
+            raise self.trouble
+        return super().get(name, target, size)
+
+
+class Scene:
+    """Two nodes with one rank each that have ended."""
+
+    def __init__(self, home: Path) -> None:
+        (home / "tasks").mkdir()
+        self.paths = TaskPaths(home, "t1")
+        self.paths.make()
+        self.paths.secrets.write_text("{}")
+        self.nodes = [DiskNode(rank, home / f"node{rank}") for rank in range(2)]
+        self.told: list[str] = []
+        self.relayed: list[frozenset[int]] = []
+        self.given_up: asyncio.Event
+        self.workers: dict[int, dict[str, Any]] = {}
+        for rank, node in enumerate(self.nodes):
+            files = {"out": b"said\n", "err": b"", "result": bytes(100) + bytes([rank])}
+            for name, content in files.items():
+                Path(node.directory, f"r{rank}.{name}").write_bytes(content)
+            self.workers[rank] = {"rank": rank, "sizes": {n: len(c) for n, c in files.items()}}
+
+    def play(
+        self, act: Callable[[], None] | None = None, *, after: float = 0.1, **options: Any
+    ) -> Outlook:
+        """Collects; `act` is done after a while."""
+
+        async def run() -> Outlook:
+            self.given_up = asyncio.Event()
+            asked = Reach(self.nodes, Crew(), lambda: "another host", lambda since: None)
+            collector = Collector(self.paths, 1, 1)
+            made = Harvest(self.paths, 1, 1, collector, self.workers, Crew(), asked, began=True)
+
+            async def relay(nodes: frozenset[int]) -> None:
+                self.relayed.append(nodes)
+
+            if act is not None:
+                asyncio.get_running_loop().call_later(after, act)
+            async with asyncio.timeout(30):
+                return await made.bring_in(
+                    self.nodes,
+                    given_up=self.given_up,
+                    relay=relay,
+                    before_writing=lambda: None,
+                    tell=self.told.append,
+                    **{"ended_well": True, "lost": (), **options},
+                )
+
+        return asyncio.run(run())
+
+    def here(self) -> list[str]:
+        return sorted(path.name for path in self.paths.results.iterdir())
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp_path)
+
+
+def test_results_and_logs_come_from_the_disks(scene: Scene) -> None:
+    assert scene.play().lacking == ()
+    assert scene.here() == ["a1.r0.result", "a1.r1.result"]
+    assert scene.paths.stream(1, 1, 1, "out").read_bytes() == b"said\n"
+
+
+def test_a_node_that_is_lost_is_waited_for_and_comes_back(scene: Scene) -> None:
+    scene.nodes[1].life = Life.UNREACHABLE
+
+    def back() -> None:
+        scene.nodes[1].life = Life.ALIVE
+
+    assert scene.play(back, after=1.0).lacking == ()
+    assert scene.here() == ["a1.r0.result", "a1.r1.result"]
+    assert frozenset({1}) in scene.relayed
+    assert any(
+        "logs and results (101 B) of node 1 (n1), which has not answered since" in text
+        for text in scene.told
+    ), scene.told
+
+
+def test_what_never_comes_is_kept_there(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(holdings, "PATIENCE", 0.5)
+    scene.nodes[1].life = Life.UNREACHABLE
+    seen = scene.play()
+    assert [(each.node, dict(each.files)) for each in seen.kept] == [
+        (1, {"r1.out": 5, "r1.result": 101})
+    ]
+    assert seen.lost == ()
+
+
+def test_a_machine_that_does_not_exist_any_more_is_not_waited_for(scene: Scene) -> None:
+    scene.nodes[1].life = Life.GONE
+    assert [each.node for each in scene.play().lost] == [1]
+
+
+def test_a_result_that_is_not_on_its_node_any_more_is_lost(scene: Scene) -> None:
+    Path(scene.nodes[1].directory, "r1.result").unlink()
+    assert [each.files for each in scene.play().lost] == [(("r1.result", 101),)]
+
+
+@pytest.mark.parametrize("life", [Life.ALIVE, Life.UNREACHABLE])
+def test_a_cancellation_is_heard_while_something_is_waited_for(scene: Scene, life: Life) -> None:
+    full = OSError(errno.ENOSPC, "No space left on device: 40 MB are to come, and 1 MB are free")
+    scene.nodes[1].trouble = full
+    scene.nodes[1].life = life
+    cancelled = 0.0
+
+    def cancel() -> None:
+        nonlocal cancelled
+        cancelled = time.monotonic()
+        scene.given_up.set()
+
+    seen = scene.play(cancel, after=1.0)
+    # Far less, but for a busy machine; what is waited for without a cancellation is minutes.
+    assert time.monotonic() - cancelled < 5.0
+    assert [each.node for each in seen.kept] == [1]
+    if life is Life.ALIVE:
+        assert seen.kept[0].ours
+        assert any("40 MB are to come, and 1 MB are free" in text for text in scene.told)
+
+
+def test_after_a_bad_end_a_lost_node_is_not_waited_for(scene: Scene) -> None:
+    scene.workers.pop(1)
+    seen = scene.play(ended_well=False, lost=("n1",))
+    assert [each.node for each in seen.kept] == [1]
+    assert dict(seen.kept[0].files) == {"r1.out": None, "r1.err": None, "r1.result": None}
+    assert scene.nodes[1].gets == 0
+    assert scene.here() == ["a1.r0.result"]
+
+
+def test_a_result_that_the_leader_passes_on(scene: Scene) -> None:
+    """In pieces, some of them twice, of which a part came directly before."""
+    made = Harvest(scene.paths, 1, 1, Collector(scene.paths, 1, 1), scene.workers, Crew(), None)  # type: ignore[arg-type]
+    scene.paths.results.joinpath(".a1.r1.result.part").write_bytes(bytes(60))
+    assert made.result_offsets(frozenset({1})) == {"0.result": 101, "1.result": 60}
+    made.take(1, 60, bytes(20))
+    made.take(1, 60, bytes(30))
+    assert scene.here() == [".a1.r1.result.part"]
+    made.take(1, 90, bytes(10) + b"\1")
+    made.take(1, 90, bytes(10) + b"\1")
+    assert scene.here() == ["a1.r1.result"]
+    assert scene.paths.result(1, 1).read_bytes() == bytes(100) + b"\1"
+    assert made.result_offsets(frozenset({1})) == {"0.result": 101, "1.result": 101}

@@ -1,0 +1,132 @@
+"""What follows from what nodes still hold: nothing is forgotten, and nothing is waited for in vain or for ever."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from flowlite.supervise.holdings import PATIENCE, PATIENCE_BADLY, Holding, Place, outlook
+
+A, S, G = Place.ANSWERS, Place.SILENT, Place.GONE
+FILES = (("r1.result", 40),)
+
+
+@pytest.mark.parametrize(
+    ("place", "ended_well", "waits"),
+    [
+        (A, True, True),
+        (S, True, True),
+        (G, True, False),
+        (A, False, True),
+        (S, False, False),
+        (G, False, False),
+    ],
+)
+def test_the_table(place: Place, ended_well: bool, waits: bool) -> None:
+    seen = outlook(
+        [Holding(0, ()), Holding(1, FILES, place)],
+        ended_well=ended_well,
+        waited=1.0,
+        given_up=False,
+    )
+    assert seen.over is not waits
+    assert [each.node for each in seen.lacking] == [1]
+    assert bool(seen.lost) is (place is G)
+
+
+def test_what_a_node_cannot_give_of_a_gang_that_failed_is_not_waited_for_long() -> None:
+    holding = Holding(1, FILES, A, "Permission denied")
+    for waited, over in ((PATIENCE_BADLY - 1, False), (PATIENCE_BADLY, True)):
+        seen = outlook([holding], ended_well=False, waited=waited, given_up=False)
+        assert seen.over is over
+    # The disk here may have room again.
+    full = Holding(1, FILES, A, "No space left on device", ours=True)
+    seen = outlook([full], ended_well=False, waited=PATIENCE - 1, given_up=False)
+    assert not seen.over
+
+
+holding_of = st.builds(
+    Holding,
+    st.integers(0, 5),
+    st.sampled_from([(), FILES, (("r1.out", None), ("r1.result", 3))]),
+    st.sampled_from(Place),
+    st.sampled_from(["", "Input/output error"]),
+    st.booleans(),
+)
+
+
+@given(
+    st.lists(holding_of, max_size=6),
+    st.booleans(),
+    st.floats(0, 2 * PATIENCE),
+    st.booleans(),
+)
+def test_everything_lacking_is_waited_for_kept_or_lost(
+    found: list[Holding], well: bool, waited: float, given_up: bool
+) -> None:
+    seen = outlook(found, ended_well=well, waited=waited, given_up=given_up)
+    assert set(seen.lacking) == {each for each in found if each.files}
+    assert set(seen.lost) | set(seen.kept) == set(seen.lacking)
+    assert set(seen.waits_for) <= set(seen.kept)
+    assert seen.over or (waited < PATIENCE and not given_up)
+    if well and waited < PATIENCE and not given_up:
+        assert set(seen.waits_for) == set(seen.kept)
+
+
+class Collecting(RuleBasedStateMachine):
+    """Nodes that are cut off, come back, vanish, and give what they hold while they answer; somebody may cancel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.place = dict.fromkeys(range(3), A)
+        self.there = dict.fromkeys(self.place, 2)
+        self.here = dict.fromkeys(self.place, 0)
+        self.waited = 0.0
+        self.given_up = False
+
+    @rule(node=st.integers(0, 2), place=st.sampled_from([A, S]))
+    def cut_or_heal(self, node: int, place: Place) -> None:
+        if self.place[node] is not G:
+            self.place[node] = place
+
+    @rule(node=st.integers(0, 2))
+    def vanish(self, node: int) -> None:
+        self.place[node] = G
+
+    @rule(node=st.integers(0, 2))
+    def fetch(self, node: int) -> None:
+        if self.place[node] is A:
+            self.here[node] = min(self.there[node], self.here[node] + 1)
+
+    @rule(seconds=st.floats(0, 400))
+    def wait(self, seconds: float) -> None:
+        self.waited += seconds
+
+    @rule()
+    def cancel(self) -> None:
+        self.given_up = True
+
+    @invariant()
+    def nothing_is_removed_that_is_not_here(self) -> None:
+        seen = outlook(
+            [
+                Holding(node, FILES[: self.there[node] > self.here[node]], place)
+                for node, place in self.place.items()
+            ],
+            ended_well=True,
+            waited=self.waited,
+            given_up=self.given_up,
+        )
+        lacking = {each.node for each in seen.lacking}
+        removable = set(self.place) - lacking
+        assert all(self.here[node] == self.there[node] for node in removable)
+        assert {each.node for each in seen.kept} == {
+            node for node in lacking if self.place[node] is not G
+        }
+        if seen.over and not lacking:
+            assert self.here == self.there
+
+
+TestCollecting = Collecting.TestCase
