@@ -171,14 +171,16 @@ class Harvest:
         return any(each.place is Place.ANSWERS and not each.trouble for each in states)
 
     def _out_of_reach(self, nodes: Sequence[Node]) -> list[int]:
-        """Nodes that hold something and do not answer now, lost or not."""
-        away = self.reach.out_of_reach
-        return [
-            node.rank
-            for node in nodes
-            if node.instance.id in away or self._states[node.rank].place is Place.SILENT
-            if self._files(node.rank)
-        ]
+        """Nodes that hold something and do not answer now, lost or not. Notes since when."""
+        away, found = self.reach.out_of_reach, []
+        for node in nodes:
+            state = self._states[node.rank]
+            if node.instance.id in away or state.place is Place.SILENT:
+                state.since = state.since or time.time()
+                found += [node.rank] if self._files(node.rank) else []
+            else:
+                state.since = 0.0
+        return found
 
     # One node
 
@@ -228,7 +230,7 @@ class Harvest:
             elif finding.life is not Life.UNREACHABLE:
                 break
             await asyncio.sleep(KEEP_EVERY)
-        state.place, state.since, state.trouble = Place.ANSWERS, 0.0, ""
+        state.place, state.trouble = Place.ANSWERS, ""
 
     def _fetch(self, node: Node, clean: bool) -> Exception | None:
         try:
@@ -326,14 +328,14 @@ class Harvest:
         told = []
         for holding in seen.waits_for[:3]:
             state, name = self._states[holding.node], nodes[holding.node].name
-            if state.place is Place.SILENT:
+            if state.since:
                 why = f", which has not answered since {self._since(holding.node)}"
             else:
                 why = f": {holding.trouble}" if holding.trouble else ""
             told.append(f"{what(holding)} of {name}{why}")
         more = len(seen.waits_for) - len(told)
         text = "; ".join(told) + (f"; and {more} more nodes" if more else "")
-        if all(each.place is Place.ANSWERS and not each.trouble for each in seen.waits_for):
+        if not any(self._states[each.node].since or each.trouble for each in seen.waits_for):
             return text
         # By the minute: the same thing is not written again and again.
         left = max(1, round((holdings.PATIENCE - waited) / 60))

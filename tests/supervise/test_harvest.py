@@ -109,8 +109,7 @@ class Scene:
                     given_up=self.given_up,
                     relay=relay,
                     before_writing=lambda: None,
-                    tell=self.told.append,
-                    **{"ended_well": True, "lost": (), **options},
+                    **{"ended_well": True, "lost": (), "tell": self.told.append, **options},
                 )
 
         return asyncio.run(run())
@@ -133,10 +132,12 @@ def test_results_and_logs_come_from_the_disks(scene: Scene) -> None:
 def test_a_node_that_is_lost_is_waited_for_and_comes_back(scene: Scene) -> None:
     scene.nodes[1].life = Life.UNREACHABLE
 
-    def back() -> None:
-        scene.nodes[1].life = Life.ALIVE
+    def back(text: str) -> None:
+        scene.told.append(text)
+        if "has not answered since" in text:
+            scene.nodes[1].life = Life.ALIVE
 
-    assert scene.play(back, after=1.0).lacking == ()
+    assert scene.play(tell=back).lacking == ()
     assert scene.here() == ["a1.r0.result", "a1.r1.result"]
     assert frozenset({1}) in scene.relayed
     assert any(
