@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from flowlite import clock
 from flowlite.database import Database
 from flowlite.errors import LeaseLost, NotFound, StoreError
 from flowlite.records import (
@@ -57,6 +58,9 @@ class Store:
         """
         self.path = path
         self._database = Database(path)
+
+    def _now(self) -> float:
+        return clock.now(self.path.parent)
 
     def close(self) -> None:
         """Closes the database. Safe to call twice."""
@@ -136,7 +140,7 @@ class Store:
             done = db.execute(
                 "UPDATE tasks SET cancel_requested_at = COALESCE(cancel_requested_at, ?) "
                 "WHERE id = ? AND state NOT IN ('completed', 'failed', 'cancelled')",
-                (time.time() if now is None else now, task_id),
+                (self._now() if now is None else now, task_id),
             )
             return done.rowcount == 1
 
@@ -152,7 +156,7 @@ class Store:
     def resume(self, task_id: str) -> None:
         """Notes that somebody wants the task to go on: it counts as led until now."""
         with self._database.write() as db:
-            db.execute("UPDATE tasks SET lease_expires = ? WHERE id = ?", (time.time(), task_id))
+            db.execute("UPDATE tasks SET lease_expires = ? WHERE id = ?", (self._now(), task_id))
             _add_event(db, task_id, _RESUMED, "somebody has it go on", {})
 
     def park(self, task_id: str, text: str) -> None:
@@ -190,7 +194,7 @@ class Store:
         is_dead: Callable[[str], bool] = lambda owner: False,
     ) -> Lease | None:
         """Takes the lease of a task if it is free, has lapsed, or its owner is provably dead; else None."""
-        at = time.time() if now is None else now
+        at = self._now() if now is None else now
         with self._database.write() as db:
             row = db.execute(
                 "SELECT lease_owner, lease_token, lease_expires FROM tasks WHERE id = ?", (task_id,)
@@ -209,7 +213,7 @@ class Store:
 
     def renew_lease(self, lease: Lease, seconds: float, *, now: float | None = None) -> None:
         """Prolongs a lease. Raises LeaseLost."""
-        at = time.time() if now is None else now
+        at = self._now() if now is None else now
         self.update_task(lease, lease_expires=at + seconds)
 
     def unfinished_leases(self, task_id: str | None = None) -> list[LeaseHolder]:
@@ -287,7 +291,7 @@ class Store:
                     "kind": kind,
                     "data": dict(data),
                     "state": "open",
-                    "created_at": time.time(),
+                    "created_at": self._now(),
                 }
                 _insert(db, "intents", values)
                 row = db.execute("SELECT * FROM intents WHERE token = ?", (token,)).fetchone()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from flowlite import masking
+from flowlite import clock, masking
 from flowlite.errors import NotFound, TaskTimeout
 from flowlite.logs import LogLine, Logs, parse_since
 
@@ -117,7 +117,7 @@ class Task(Generic[R_co]):
             Node(
                 i.node_rank,
                 i.id,
-                "ended" if i.state == "warm" and (i.ended_at or 0.0) <= time.time() else i.state,
+                "ended" if i.state == "warm" and (i.ended_at or 0.0) <= clock.now() else i.state,
                 str(i.data.get("address", "")),
                 i.price_per_hour,
                 i.ended_at if i.state == "warm" else None,
@@ -145,7 +145,7 @@ class Task(Generic[R_co]):
         """What it has cost so far, in US dollars, by local day ("2025-01-31")."""
         from flowlite.supervise.cost import cost_by_day
 
-        return cost_by_day(self._session.store.instances(self.id), time.time())
+        return cost_by_day(self._session.store.instances(self.id), clock.now())
 
     @property
     def cost_per_hour(self) -> float:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from flowlite import clock
 from flowlite.cli import output, values
 from flowlite.cli.names import complete_task
 
@@ -340,7 +341,7 @@ def _row(task: Task[Any]) -> tuple[str, ...]:
         record.state,
         str(record.plan.get("num_instances", "-")),
         f"{gpu}:{count}" if count else gpu,
-        f"{output.duration(time.time() - record.created_at)} ago",
+        f"{output.duration(clock.now() - record.created_at)} ago",
         output.duration(_run_time(record)),
         output.money(task.estimated_cost),
         " ".join(record.reason.split()),
@@ -350,4 +351,4 @@ def _row(task: Task[Any]) -> tuple[str, ...]:
 def _run_time(record: TaskRecord) -> float | None:
     if record.started_at is None:
         return None
-    return (record.finished_at or time.time()) - record.started_at
+    return (record.finished_at or clock.now()) - record.started_at

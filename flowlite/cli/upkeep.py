@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shutil
 import sys
-import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from flowlite import clock
 from flowlite.cli import output
 from flowlite.cli.names import complete_provider
 from flowlite.errors import ConfigError, FlowError, ProviderError
@@ -198,7 +198,7 @@ def _old_tasks(session: Session, before: float | None) -> list[TaskRecord]:
     if before is None:
         return []
     tasks = session.store.list_tasks()
-    return [task for task in tasks if task.final and (task.finished_at or time.time()) < before]
+    return [task for task in tasks if task.final and (task.finished_at or clock.now()) < before]
 
 
 def _forget(session: Session, task: TaskRecord) -> None:

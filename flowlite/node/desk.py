@@ -26,22 +26,23 @@ class SupervisorDesk:
         self._outbox = outbox
         self._seats = seats
         self._relay = StreamRelay(settings)
-        self._journal: list[dict[str, Any]] = []
+        self._journal: list[Message] = []
         self.connection: int | None = None
         self.heard = now.steady
 
     def record(self, kind: str, now: Moment, **body: Any) -> None:
         """Write an event down, and tell it if somebody listens."""
         event = {"seq": len(self._journal) + 1, "time": now.unix, "kind": kind, **body}
-        self._journal.append(event)
-        self.tell({"type": "event", "event": event})
+        message = {"type": "event", "event": event, "steady": now.steady}
+        self._journal.append(message)
+        self.tell(message)
 
     def tell(self, message: Message) -> None:
         """Send a message to the supervisor, if there is one."""
         if self.connection is not None:
             self._outbox.tell(message, self.connection)
 
-    def attach(self, connection: int, after: int, phase: str) -> None:
+    def attach(self, connection: int, after: int, phase: str, now: Moment) -> None:
         """A supervisor takes over: it learns the phase, and the events after the number it names."""
         if after > len(self._journal):
             reason = f"you know of event {after}, this leader of {len(self._journal)} only: it is not the one you knew"
@@ -53,9 +54,9 @@ class SupervisorDesk:
         self.connection = connection
         self._relay.detach()
         counts = {"joined": self._seats.joined, "ready": self._seats.ready}
-        self.tell({"type": "state", "phase": phase, **counts})
-        for event in self._journal[max(0, after) :]:
-            self.tell({"type": "event", "event": event})
+        self.tell({"type": "state", "phase": phase, **counts, "steady": now.steady})
+        for message in self._journal[max(0, after) :]:
+            self.tell(message)
 
     def leave(self) -> None:
         """The supervisor is gone."""

@@ -2,6 +2,9 @@
 
 A message is a JSON object with `type`, `task` and `epoch`, plus the fields of `FIELDS`; `chunk` has bytes beside it.
 
+What the leader says to its supervisor has "steady" beside that, the leader's steady clock when it was said, or when the
+event happened: so the supervisor knows how long ago that was, however late it hears of it (`SupervisorLink`).
+
 Events are what the supervisor learns, as dictionaries `{"seq": n, "time": unix of the leader, "kind": ..., ...}`,
 numbered from 1 without gaps, always in this order of fields. Kinds, with what they carry:
 

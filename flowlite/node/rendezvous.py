@@ -132,7 +132,7 @@ class Rendezvous:
             self._desk.heard += pause
         if self._pulse.due(now.steady):
             self._tell_all({"type": "beat"})
-            self._desk.tell({"type": "beat"})
+            self._desk.tell({"type": "beat", "steady": now.steady})
         if now.steady - self._desk.heard > self._settings.lost_after:
             self._desk.turn_out()
         if self.phase == m.ENDED:
@@ -396,7 +396,7 @@ class Rendezvous:
 
     def _from_supervisor(self, connection: int, kind: str, message: Message, now: Moment) -> None:
         if kind == "attach":
-            self._desk.attach(connection, message["after"], self.phase)
+            self._desk.attach(connection, message["after"], self.phase, now)
         elif connection != self._desk.connection:
             raise MessageError(
                 f"{kind} from a supervisor that is not attached; another may have taken over"

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
@@ -114,6 +115,7 @@ class SupervisorLink:
         self._writer: asyncio.StreamWriter | None = None
         self._running: asyncio.Task[None] | None = None
         self._heard = self._word = time.monotonic()
+        self._ahead = math.inf
         self._kept: dict[str, int] = {}
         self._kept_bytes = 0
         self._acknowledging: asyncio.TimerHandle | None = None
@@ -125,7 +127,7 @@ class SupervisorLink:
         self.trouble = ""
 
     async def events(self) -> AsyncGenerator[dict[str, Any], None]:
-        """Events in order, each once; ends after `release` or `close`.
+        """Events in order, each once; ends after `release` or `close`. Each has "age": how many seconds ago it was.
 
         Chunks are delivered as they come, also between two events, from the first call on until `close`.
 
@@ -345,10 +347,11 @@ class SupervisorLink:
     def _take(self, frame: Frame, offsets: dict[str, int]) -> None:
         kind = check(frame.message, TO_SUPERVISOR, self._task)
         self._heard = self._word = time.monotonic()
+        age = self._age(frame.message.get("steady"))
         if kind == "chunk":
             self._take_chunk(frame.message, frame.blob, offsets)
         elif kind == "event":
-            self._take_event(frame.message["event"])
+            self._take_event({**frame.message["event"], "age": age})
         elif kind == "state":
             self.attached = True
             self.trouble = ""
@@ -357,6 +360,17 @@ class SupervisorLink:
             self._released = True
         elif kind == "refuse":
             raise LinkRefused(frame.message["reason"])
+
+    def _age(self, steady: object) -> float:
+        """How long ago it was by the leader's steady clock, as far as that is known.
+
+        Two steady clocks differ by what no word of the leader has fallen below: that one came at once.
+        """
+        if not isinstance(steady, float) or not math.isfinite(steady):
+            return 0.0
+        ahead = self._word - steady
+        self._ahead = min(self._ahead, ahead)
+        return ahead - self._ahead
 
     def _take_event(self, event: dict[str, Any]) -> None:
         if event["seq"] != self._received_seq + 1:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Iterable
 
+from flowlite import clock
 from flowlite.provider import Instance
 from flowlite.store import InstanceRecord
 from flowlite.supervise.cost import PRICES
@@ -40,7 +40,7 @@ class Accounts:
         self, instance: Instance, before: InstanceRecord | None, rank: int | None = None
     ) -> InstanceRecord:
         """The row of an instance that is there."""
-        launched = instance.launched_at or (before.launched_at if before else time.time())
+        launched = instance.launched_at or (before.launched_at if before else clock.now())
         fresh = InstanceRecord(
             id=instance.id,
             task_id=instance.task_id,
@@ -53,7 +53,7 @@ class Accounts:
         )
         if before is not None and PRICES in before.data:
             fresh = dataclasses.replace(fresh, data={**fresh.data, PRICES: before.data[PRICES]})
-        return self._repriced(fresh, time.time()) if before else fresh
+        return self._repriced(fresh, clock.now()) if before else fresh
 
     def corrected(self, record: InstanceRecord) -> InstanceRecord:
         """The row of an instance that is not known to have ended, as last listed."""
@@ -61,7 +61,7 @@ class Accounts:
         if seen is None:
             return record
         launched = seen.launched_at or record.launched_at
-        return self._repriced(dataclasses.replace(record, launched_at=launched), time.time())
+        return self._repriced(dataclasses.replace(record, launched_at=launched), clock.now())
 
     def ended(self, record: InstanceRecord, now: float) -> InstanceRecord:
         """The row of an instance that is gone, with its end as it was listed; else as noted before, or now."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import datetime
-import time
 from collections.abc import Iterable, Iterator
 
+from flowlite import clock
 from flowlite.store import InstanceRecord, Store
 
 PRICES = "prices"
@@ -26,7 +26,7 @@ def cost_of(instances: Iterable[InstanceRecord], now: float) -> float:
 
 def cost_so_far(store: Store, task_id: str, now: float | None = None) -> float:
     """US dollars a task has cost until now."""
-    return cost_of(store.instances(task_id), time.time() if now is None else now)
+    return cost_of(store.instances(task_id), clock.now() if now is None else now)
 
 
 def cost_by_day(instances: Iterable[InstanceRecord], now: float) -> dict[str, float]:
@@ -41,7 +41,7 @@ def cost_by_day(instances: Iterable[InstanceRecord], now: float) -> dict[str, fl
 
 def rate_of(instances: Iterable[InstanceRecord], now: float | None = None) -> float:
     """US dollars per hour of those that are still charged."""
-    at = time.time() if now is None else now
+    at = clock.now() if now is None else now
     return sum(i.price_per_hour for i in instances if i.ended_at is None or i.ended_at > at)
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from flowlite import masking
+from flowlite import clock, masking
 from flowlite.masking import Mask
 from flowlite.node import messages
 from flowlite.store import InstanceRecord, Lease, Store, TaskRecord
@@ -166,7 +166,8 @@ class Journal:
         if kind == "joined":
             self._joined.add(int(event["rank"]))
         elif kind == "go" and self.record.state == State.STARTING:
-            began = self.record.started_at or time.time()
+            # When the leader opened the barrier, which may be long before we hear of it.
+            began = self.record.started_at or clock.now() - float(event.get("age", 0.0))
             self.step(Happening.GO, started_at=began)
         elif kind == "first_failure":
             self._first = reasons.first_failure(event)
@@ -275,7 +276,9 @@ class Journal:
             if mark not in self._seen:
                 self._seen.add(mark)
                 body = {
-                    name: value for name, value in event.items() if name not in ("kind", "time")
+                    name: value
+                    for name, value in event.items()
+                    if name not in ("kind", "time", "age")
                 }
                 kept = {**self._inside(body), "attempt": attempt}
                 fresh.append((kind, self._mask(text), kept))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
+from flowlite import clock
 from flowlite.errors import FlowError
 from flowlite.provider import Instance, get_provider
 from flowlite.store import InstanceRecord, Store
@@ -16,13 +16,13 @@ def warm_nodes(store: Store) -> list[InstanceRecord]:
     What its provider knows to be gone is noted as ended: it costs nothing any more.
     """
     found: list[InstanceRecord] = []
-    for name, rows in _by_provider(store.warm_instances(time.time())).items():
+    for name, rows in _by_provider(store.warm_instances(clock.now())).items():
         try:
             there = {i.id for i in get_provider(name).still_warm(_instances(rows))}
         except (FlowError, ImportError, OSError):
             # Nobody can say that they are gone.
             there = {row.id for row in rows}
-        store.end_warm([row.id for row in rows if row.id not in there], time.time())
+        store.end_warm([row.id for row in rows if row.id not in there], clock.now())
         found += [row for row in rows if row.id in there]
     return found
 
@@ -37,7 +37,7 @@ def end_warm_nodes(
         try:
             if not dry_run:
                 get_provider(name).terminate(_instances(rows))
-                store.end_warm([row.id for row in rows], time.time())
+                store.end_warm([row.id for row in rows], clock.now())
             ended += rows
         except (FlowError, ImportError, OSError) as error:
             problems.append(f"{name}: {error}")

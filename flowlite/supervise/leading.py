@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from flowlite import masking
+from flowlite import clock, masking
 from flowlite.errors import LeaseLost, StoreError
 from flowlite.store import Lease, Store
 
@@ -22,7 +22,7 @@ class Leading:
     def __init__(self, store: Store, lease: Lease) -> None:
         self._store = store
         self._lease = lease
-        self._until = time.time() + LEASE_SECONDS
+        self._until = clock.now() + LEASE_SECONDS
 
     async def keep(self) -> None:
         """Renews the lease, for ever. Raises LeaseLost."""
@@ -32,7 +32,7 @@ class Leading:
 
     def make_sure(self) -> None:
         """Before anything is written outside the store, which checks by itself: a process may have slept for hours."""
-        if time.time() > self._until:
+        if clock.now() > self._until:
             self._renew()
 
     async def watch(self, cancel: Callable[[], None], is_waiting: Callable[[], bool]) -> None:
@@ -54,7 +54,7 @@ class Leading:
     def _renew(self) -> None:
         try:
             self._store.renew_lease(self._lease, LEASE_SECONDS)
-            self._until = time.time() + LEASE_SECONDS
+            self._until = clock.now() + LEASE_SECONDS
         except LeaseLost:
             raise
         except StoreError as error:

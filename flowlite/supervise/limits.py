@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from flowlite import clock
 from flowlite.provider import Plan
 from flowlite.store import InstanceRecord, TaskRecord
 from flowlite.supervise import reasons
@@ -49,7 +49,7 @@ class Limits:
             return self.plan
         money = self.plan.max_cost
         if money is not None:
-            money = max(0.0, money - cost_of(found, time.time()))
+            money = max(0.0, money - cost_of(found, clock.now()))
         left = self.time_left(record, found)
         seconds = None if left is None else max(0.0, left)
         return dataclasses.replace(self.plan, max_run_seconds=seconds, max_cost=money)
@@ -59,7 +59,7 @@ class Limits:
         cap = self.plan.max_cost
         if cap is None:
             return ""
-        found, now = list(instances), time.time()
+        found, now = list(instances), clock.now()
         cost = cost_of(found, now)
         if cost >= cap:
             return f"max_cost: ${cap:.2f} are used up"
@@ -80,7 +80,7 @@ class Limits:
 
     def warm_seconds(self, wanted: float, instances: Iterable[InstanceRecord]) -> float:
         """How long nodes may be kept for the next task: as wanted, or as long as the money lasts."""
-        found, now = list(instances), time.time()
+        found, now = list(instances), clock.now()
         rate = rate_of(found, now)
         if self.plan.max_cost is None or rate <= 0:
             return wanted
@@ -90,11 +90,11 @@ class Limits:
     def time_is_over(self, record: TaskRecord, told: str = "") -> str:
         """Which cap ended the run; if it was none of ours, what the gang was told, such as the end of a Slurm job."""
         most, cap = self.plan.max_run_seconds, self.plan.max_cost
-        since = record.started_at or time.time()
-        if told and cap is None and (most is None or time.time() - since < most - _NEAR):
+        since = record.started_at or clock.now()
+        if told and cap is None and (most is None or clock.now() - since < most - _NEAR):
             return told
         hours = self.config.get("max_run_time_hours")
-        ran = time.time() - record.started_at if record.started_at is not None else most or 0.0
+        ran = clock.now() - record.started_at if record.started_at is not None else most or 0.0
         asked = most if hours is None else float(hours) * 3600
         if cap is None or (hours is not None and asked is not None and ran >= asked - _NEAR):
             return f"max_run_time_hours: stopped after {reasons.duration(asked or 0.0)}"
@@ -107,13 +107,13 @@ class Limits:
         most = self.plan.max_run_seconds
         if most is None or record.started_at is None:
             return most
-        return most - (time.time() - record.started_at)
+        return most - (clock.now() - record.started_at)
 
     def _by_money(self, instances: Iterable[InstanceRecord]) -> float | None:
         cap, rate = self.plan.max_cost, self.plan.highest_price * self.plan.num_instances
         if cap is None or rate <= 0:
             return None
-        left = cap - cost_of(list(instances), time.time())
+        left = cap - cost_of(list(instances), clock.now())
         return left / rate * 3600 - self.plan.reserved_seconds
 
 

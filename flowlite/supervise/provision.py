@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flowlite import clock
 from flowlite.errors import (
     CapacityUnavailable,
     LeaseLost,
@@ -139,7 +140,7 @@ class Provisioner:
             # An intent of before, left open by a supervisor that was killed, may have been for more.
             await self._crew.run(self._provider.terminate, surplus)
         # What they had been kept for has come; from here on they are charged to this task.
-        self._store.end_warm([each.continues for each in launched if each.continues], time.time())
+        self._store.end_warm([each.continues for each in launched if each.continues], clock.now())
         roster = _fill(record.roster, vacant, [instance.id for instance in launched[:count]])
         by_id = {**kept, **{instance.id: instance for instance in launched}}
         instances = [by_id[name] for name in roster]
@@ -226,7 +227,7 @@ class Provisioner:
 
         Written down before it is done: they may cost money all that time.
         """
-        until = time.time() + seconds
+        until = clock.now() + seconds
         token = f"{self._lease.task_id}-keep"
         names = [instance.id for instance in instances]
         self._store.put_intent(self._lease, token, "keep", {"instances": names, "until": until})
@@ -362,7 +363,7 @@ class Provisioner:
 
     def _gone(self, records: Iterable[InstanceRecord]) -> list[InstanceRecord]:
         """These with their end."""
-        now = time.time()
+        now = clock.now()
         return [self._accounts.ended(record, now) for record in records]
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from flowlite import clock
 from flowlite.errors import FlowError
 from flowlite.node import staging
 from flowlite.provider import Instance, Provider, get_provider, provider_names
@@ -156,7 +156,7 @@ class _Place:
 
     def _is_strange(self, instance: Instance) -> bool:
         """Whether a live task does not know of it, and no launch that is still open will bring it."""
-        if not instance.launched_at or time.time() - instance.launched_at < _STRANGE_SECONDS:
+        if not instance.launched_at or clock.now() - instance.launched_at < _STRANGE_SECONDS:
             return False
         known = {row.id for row in self.store.instances(instance.task_id)}
         launching = any(
@@ -188,12 +188,12 @@ class _Place:
 
 def _is_overdue(instance: Instance) -> bool:
     deadline = instance.data.get("deadline")
-    return isinstance(deadline, int | float) and time.time() > deadline + _OVERDUE_SECONDS
+    return isinstance(deadline, int | float) and clock.now() > deadline + _OVERDUE_SECONDS
 
 
 def _other_line(other: Mapping[str, Any], dry_run: bool) -> str:
     """One machine of another FLOW_HOME, for people."""
-    now, deadline = time.time(), other["deadline"]
+    now, deadline = clock.now(), other["deadline"]
     age = f"{reasons.duration(now - other['launched_at'])} old" if other["launched_at"] else ""
     price = f"{quote.dollars(other['price_per_hour'])} per hour" if other["price_per_hour"] else ""
     if deadline is None:
@@ -217,7 +217,7 @@ def _remove_drafts(store: Store, home: Path, found: Reconciled, dry_run: bool) -
     known = {record.id for record in store.list_tasks()}
     for directory in sorted(tasks.iterdir()):
         try:
-            age = time.time() - directory.stat().st_mtime
+            age = clock.age_of(directory, home)
         except OSError:
             continue
         if directory.name not in known and age > _DRAFT_SECONDS:

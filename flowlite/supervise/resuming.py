@@ -6,9 +6,9 @@ life that is what whoever submitted it expects. Later somebody has to say so: `f
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
+from flowlite import clock
 from flowlite.errors import ConfigError
 from flowlite.provider import Plan, Provider
 from flowlite.store import Store, TaskRecord
@@ -35,7 +35,7 @@ def needs_resume(store: Store, record: TaskRecord) -> bool:
 
 def is_left(record: TaskRecord) -> bool:
     """Whether nobody has led the task for a while."""
-    return time.time() > _last_led(record) + LEFT_SECONDS
+    return clock.now() > _last_led(record) + LEFT_SECONDS
 
 
 def may_lead(store: Store, before: TaskRecord, provider: Provider) -> bool:
@@ -90,7 +90,7 @@ def sentence(record: TaskRecord) -> str:
 
 
 def _text(record: TaskRecord) -> str:
-    left = reasons.duration(max(0.0, time.time() - _last_led(record)))
+    left = reasons.duration(max(0.0, clock.now() - _last_led(record)))
     return f"has had no supervisor for {left}, and has no machines"
 
 

@@ -13,7 +13,6 @@ import secrets as random_secrets
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import flowlite
+from flowlite import clock
 from flowlite.errors import StoreError
 from flowlite.provider import Plan
 from flowlite.store import LeaseHolder, Store, TaskRecord
@@ -104,6 +104,9 @@ def submit(
         StoreError: It could not be recorded; nothing was started and nothing is left behind.
     """
     paths = draft.paths
+    with _explained(paths.home):
+        if not store.unfinished_leases() and not store.warm_instances(clock.now(paths.home)):
+            clock.set_right(paths.home)
     record = TaskRecord(
         id=draft.task_id,
         name=name,
@@ -112,7 +115,7 @@ def submit(
         config=dict(config),
         plan=plan.to_json(),
         call=dict(call),
-        created_at=time.time(),
+        created_at=clock.now(paths.home),
     )
     with _explained(paths.home):
         write_private(paths.config, json.dumps(record.config, indent=1).encode())
@@ -222,12 +225,12 @@ def new_task_id() -> str:
 
 
 def _abandoned(home: Path, holder: LeaseHolder) -> bool:
-    held = holder.owner is not None and holder.expires > time.time()
+    held = holder.owner is not None and holder.expires > clock.now(home)
     if held and holder.owner is not None and not identity.provably_dead(holder.owner):
         return False
     last = _noted_supervisor(home, holder.task_id)
     if last is None:
-        return time.time() > holder.created_at + _START_SECONDS
+        return clock.now(home) > holder.created_at + _START_SECONDS
     # One that was started a moment ago has no lease yet. One that has let its lease lapse hangs, and is replaced.
     return not last.alive or identity.owner(last) == holder.owner
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
-import time
 import traceback
 from contextlib import suppress
 from pathlib import Path
 
-from flowlite import masking
+from flowlite import clock, masking
 from flowlite.bundle.agent_zip import build_agent_zip
 from flowlite.errors import LeaseLost, NodeUnreachable, ProviderError, StoreError
 from flowlite.node import messages
@@ -247,7 +246,7 @@ class Supervisor:
         self._journal.kept_warm(ended)
         if any(each.state == "warm" for each in ended):
             self._kept_seconds = self._asked.warm_seconds
-        now = time.time()
+        now = clock.now()
         by_id = {i.id: i for i in self._store.instances(self._record.id)}
         by_id |= {i.id: i for i in ended}
         self._journal.step(
@@ -403,8 +402,8 @@ class Supervisor:
 
     def _preemption_pause(self) -> float:
         record = self._record
-        began = record.started_at or time.time()
-        return pause_after_preemption(record.attempt - 1 - record.retries_used, time.time() - began)
+        began = record.started_at or clock.now()
+        return pause_after_preemption(record.attempt - 1 - record.retries_used, clock.now() - began)
 
     # Limits
 

@@ -84,6 +84,6 @@ def main() -> None:
 
 def _due(home: Path) -> bool:
     try:
-        return time.time() - (home / _LAST).stat().st_mtime > EVERY_SECONDS
+        return not 0 <= time.time() - (home / _LAST).stat().st_mtime <= EVERY_SECONDS
     except OSError:
         return True

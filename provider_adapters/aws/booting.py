@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from flowlite import clock
 from flowlite.errors import CapacityUnavailable, FlowError, ProviderError
 from flowlite.provider import Instance, Plan
 from provider_adapters.aws.context import Context, region_of, zone_of
@@ -118,7 +119,7 @@ class Booting:
                 "public": str(instance.data["public"]) or self._nodes[name]["public"],
             }
         self._context.ledger.note(self._launch.token, nodes=self._nodes)
-        age = time.time() - self._call.at
+        age = clock.now() - self._call.at
         for name in sorted(self._nodes):
             listed = self._listed.get(name)
             if listed is None and age > self._context.settings.listing_lag:
@@ -187,7 +188,7 @@ class Booting:
     # When it does not come to that
 
     def _not_yet(self, why: str, missing: Sequence[str]) -> None:
-        age = time.time() - self._call.at
+        age = clock.now() - self._call.at
         count = len(self._nodes)
         if age > self._context.settings.boot_timeout:
             name = missing[0] if missing else next(iter(sorted(self._nodes)))

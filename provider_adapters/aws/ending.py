@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from flowlite import clock
 from flowlite.errors import FlowError, ProviderError
 from flowlite.provider import Instance
 from provider_adapters.aws import network, requests
@@ -105,7 +105,7 @@ class Ending:
             return False
         names = {each.id for each in listed}
         lag = self._context.settings.listing_lag
-        young = any(time.time() - each.at < lag for each in launch.calls)
+        young = any(clock.now() - each.at < lag for each in launch.calls)
         # Else the listing may be older than the launch.
         return not young or names.issuperset(launch.ids)
 
@@ -113,7 +113,7 @@ class Ending:
         """Removes groups of tasks of which nothing exists any more, whoever made them. For `flow gc`."""
         ledger = self._context.ledger
         for launch in ledger.launches():
-            old = time.time() - launch.at > _FORGOTTEN_SECONDS
+            old = clock.now() - launch.at > _FORGOTTEN_SECONDS
             if old and not launch.ended and launch.open_call is None and made_by(launch) is None:
                 ledger.end(launch.token)
         ledger.prune(_FORGOTTEN_SECONDS)
@@ -137,7 +137,7 @@ class Ending:
         busy, regions = set(live), {r for r in [self._own_region()] if r}
         for launch in (each for each in ledger.launches() if not each.ended):
             # Who said which tasks live may have looked before this one was submitted.
-            young = time.time() - launch.at < _FRESH_SECONDS
+            young = clock.now() - launch.at < _FRESH_SECONDS
             if launch.task in live or young or not self._is_vain(launch):
                 busy.add(launch.task)
                 continue
@@ -194,7 +194,7 @@ class Ending:
         if tags.get(HOME) == self._context.home_id:
             return True
         deadline = tags.get(DEADLINE, "")
-        return deadline.isdigit() and int(deadline) < time.time()
+        return deadline.isdigit() and int(deadline) < clock.now()
 
 
 def made_by(launch: Launch) -> Call | None:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from flowlite import clock
 from flowlite.errors import CapacityUnavailable, ProviderError
 from flowlite.provider import Instance, LaunchIntent, Plan
 from provider_adapters.aws import capacity, instances, network, quotas, requests, reservations
@@ -103,7 +104,7 @@ class Launching:
                 deadline=longest,
             )
         )
-        deadline = "none" if longest is None else str(int(time.time() + longest + 120))
+        deadline = "none" if longest is None else str(int(clock.now() + longest + 120))
         tags = {
             TASK: self._intent.task_id,
             **self._context.whose(),
@@ -192,7 +193,7 @@ class Launching:
         )
 
     def _refused_lately(self) -> set[str]:
-        since = time.time() - _LATELY_SECONDS
+        since = clock.now() - _LATELY_SECONDS
         return {
             call.where
             for launch in self._ledger.launches()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
+from flowlite import clock
 from flowlite.errors import FlowError, PermissionRefused, ProviderError
 from flowlite.provider import Instance
 from provider_adapters.aws import instances, requests
@@ -148,7 +148,7 @@ class Listing:
         if found:
             self._context.ledger.made(token, call.name, [each.id for each in found])
             return None
-        if time.time() - call.at > self._context.settings.listing_lag:
+        if clock.now() - call.at > self._context.settings.listing_lag:
             # By now it would be listed.
             self._context.ledger.refused(token, call.name, {"message": "it was never listed"})
             return None
@@ -162,7 +162,7 @@ class Listing:
         found = []
         for launch in launches:
             for call in launch.calls:
-                if launch.ended or time.time() - call.at > lag:
+                if launch.ended or clock.now() - call.at > lag:
                     continue
                 found += [
                     Instance(

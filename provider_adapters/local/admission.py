@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from flowlite import clock
 from flowlite.errors import CapacityUnavailable
 from flowlite.node import processes
 from flowlite.provider import Plan
@@ -167,7 +167,7 @@ class Admission:
 
 
 def _note_waiting(tasks: dict[str, Any], task_id: str, what: str) -> None:
-    since = tasks.get(task_id, {}).get("since", time.time())
+    since = tasks.get(task_id, {}).get("since", clock.now())
     if "instances" not in tasks.get(task_id, {}):
         tasks[task_id] = {"waiting": what, "since": since}
 

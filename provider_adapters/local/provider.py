@@ -7,12 +7,12 @@ import hashlib
 import json
 import shutil
 import sys
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flowlite import clock
 from flowlite import config as settings_of
 from flowlite.connect.local import LocalConnection
 from flowlite.errors import NodeUnreachable, ProviderError
@@ -66,7 +66,7 @@ class LocalProvider(Provider):
         ids = [f"{stem}-{index:03d}" for index in range(intent.count)]
         entry = {
             "price_per_hour": plan.price_per_hour,
-            "launched_at": time.time(),
+            "launched_at": clock.now(),
             "volumes": [volume["name"] for volume in volumes],
             "data": {
                 "python": sys.executable,

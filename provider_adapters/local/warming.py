@@ -8,13 +8,13 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from flowlite import clock
 from flowlite.node import kept, warm
 from flowlite.provider import Instance, LaunchIntent, Plan
 from provider_adapters.local.ledger import Ledger
@@ -92,13 +92,13 @@ class WarmNodes:
 
     def keep(self, nodes: Sequence[tuple[Instance, str]], seconds: float) -> list[Instance]:
         """Notes these nodes, each with the socket of its warm process, as kept; gives those whose process is there."""
-        until = time.time() + seconds
+        until = clock.now() + seconds
         found = [_as_warm(instance, socket, until) for instance, socket in nodes]
         warm_ones = [each for each in found if _process(each) is not None]
         if warm_ones:
             with self._ledger.change() as entries:
                 for name, entry in list(entries.items()):
-                    if entry["until"] < time.time() - _FORGET_SECONDS:
+                    if entry["until"] < clock.now() - _FORGET_SECONDS:
                         del entries[name]
                 for each in warm_ones:
                     entries[each.id] = {"instance": each.to_json(), "until": until, "by": ""}
@@ -108,7 +108,7 @@ class WarmNodes:
         """Lets new nodes go on with what is kept at a socket; gives, by new id, the old one. May be called again."""
         if not self._ledger.read():
             return {}
-        now = time.time()
+        now = clock.now()
         with self._ledger.change() as entries:
             taken = {str(entry["by"]): name for name, entry in entries.items() if entry["by"]}
             free = [
@@ -126,7 +126,7 @@ class WarmNodes:
 
     def listed(self, task_id: str | None = None) -> list[Instance]:
         """What is kept now."""
-        now = time.time()
+        now = clock.now()
         found = [
             Instance.from_json(entry["instance"])
             for entry in self._ledger.read().values()

@@ -5,12 +5,12 @@ A bid is one thing. Mithril takes back all its machines or none, so whoever ends
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from flowlite import clock
 from flowlite.errors import ProviderError
 from flowlite.provider import Instance
 from provider_adapters.mithril import bids, costs, nodekey, requests
@@ -87,7 +87,7 @@ class Ending:
         Returns:
             What was handed out or has cost anything, to the second; None if the books stay open.
         """
-        old = time.time() - launch.at > _FORGOTTEN_SECONDS
+        old = clock.now() - launch.at > _FORGOTTEN_SECONDS
         if not (launch.notes.get("given") or launch.notes.get("ending") or old):
             return None
         ledger = self._place.ledger
@@ -140,4 +140,4 @@ def ended(instance: Instance, bid: Bid, bill: costs.Charged | None) -> Instance:
     if bill is None:
         return found
     billed = bill.on(found)
-    return billed if billed.ended_at else replace(billed, ended_at=time.time())
+    return billed if billed.ended_at else replace(billed, ended_at=clock.now())

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from flowlite import clock
 from flowlite.errors import CapacityUnavailable, NodeUnreachable, ProviderError
 from flowlite.node.roster import assign_ranks
 from flowlite.provider import Instance, LaunchIntent, Plan
@@ -135,7 +136,7 @@ class Launching:
         return self._place.looks if all_known else self._place.starting
 
     def _unknown(self, launch: Launch, call: Call) -> None:
-        if time.time() - call.at > self._place.account.settings.listing_lag:
+        if clock.now() - call.at > self._place.account.settings.listing_lag:
             self._place.ledger.made(launch.token, call.name, call.ids, {"dropped": True})
             raise ProviderError(f"Mithril does not know the bid {call.detail.get('name')} any more")
 
@@ -186,7 +187,7 @@ class Launching:
     def _meet(self, intent: LaunchIntent, launch: Launch, bid: Bid) -> list[Instance]:
         since = launch.notes.get("allocated_at")
         if since is None:
-            since = time.time()
+            since = clock.now()
             self._place.ledger.note(launch.token, allocated_at=since)
         names = assign_ranks(bid.live)
         where = {name: bids.ssh_place(bid.live[name].get("ssh_destination")) for name in names}
@@ -232,7 +233,7 @@ class Launching:
         self, launch: Launch, bid: Bid, since: float, missing: Mapping[str, str]
     ) -> None:
         limit = self._place.account.settings.boot_timeout
-        if time.time() - since <= limit:
+        if clock.now() - since <= limit:
             return
         self._ending.end(launch)
         told = "; ".join(
@@ -267,7 +268,7 @@ class Launching:
         api = self._place.account.api
         ledger.note(launch.token, key_name=bid.name)
         try:
-            until = nodekey.expiry(time.time(), launch.frozen.get("deadline"))
+            until = nodekey.expiry(clock.now(), launch.frozen.get("deadline"))
             made = nodekey.make(api, bid.name, until)
             ledger.note(launch.token, node_key=str(made["fid"]))
             text = nodekey.program(self._place.node_url, bid.fid, str(made["secret"]))
@@ -341,7 +342,7 @@ def instance_of(launch: Launch, bid: Bid, met: Met, bill: costs.Charged | None) 
         state="running",
         address=str(machine.get("private_ip") or met.data["private_address"]),
         price_per_hour=bid.limit_price,
-        launched_at=float(launch.notes.get("allocated_at") or time.time()),
+        launched_at=float(launch.notes.get("allocated_at") or clock.now()),
         data={**met.data, "bid": bid.fid, "name": str(machine["name"])},
     )
     return made if bill is None else bill.on(made)

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from flowlite import clock
 from flowlite.errors import ProviderError
 from flowlite.provider import Instance
 from provider_adapters.mithril import bids, costs, requests
@@ -102,7 +103,7 @@ class Listing:
         return found
 
     def _listed(self, launch: Launch, found: Mapping[str, Bid | None]) -> Iterator[Instance]:
-        ages = {fid: time.time() - call.at for call in launch.calls for fid in call.ids}
+        ages = {fid: clock.now() - call.at for call in launch.calls for fid in call.ids}
         for fid, bid in found.items():
             if bid is None:
                 # A listing may not know it yet.

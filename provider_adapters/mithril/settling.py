@@ -7,9 +7,9 @@ request was repeated, bids are looked for by name until the launch has ended, an
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
+from flowlite import clock
 from flowlite.errors import CapacityUnavailable, ProviderError, QuotaExceeded
 from provider_adapters.mithril import bids, requests
 from provider_adapters.mithril.api import ApiRefused, OutcomeUnknown, Unreachable
@@ -61,7 +61,7 @@ class Settling:
                 return
             if self._adopt(found, call):
                 return
-            age = time.time() - call.at
+            age = clock.now() - call.at
             if repeat and age < _LISTED_SECONDS:
                 raise CapacityUnavailable(
                     "whether the bid was placed is not known yet, it is looked up", _FIRST_PAUSE

@@ -28,6 +28,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from flowlite import clock
 from flowlite.errors import ProviderError
 from provider_adapters.rented.durable import make_directory, write_durably
 
@@ -165,7 +166,7 @@ class Ledger:
             known = self.read(token)
             if known is not None:
                 return known
-            launch = Launch(token, task, count, time.time(), freeze())
+            launch = Launch(token, task, count, clock.now(), freeze())
             self._write(launch)
             return launch
 
@@ -183,7 +184,7 @@ class Ledger:
             ending = f"-{len(launch.calls) + 1}-{secrets.token_hex(4)}"
             name = f"{token[: _LONGEST_NAME - len(ending)]}{ending}"
             frozen = json.loads(json.dumps(parameters))
-            call = Call(where, name, frozen, hash_of(frozen), at=time.time())
+            call = Call(where, name, frozen, hash_of(frozen), at=clock.now())
             write(replace(launch, calls=(*launch.calls, call)))
             return call
 
@@ -226,7 +227,7 @@ class Ledger:
     def prune(self, older_than: float) -> None:
         """Removes launches that have ended and were begun so many seconds ago."""
         for launch in self.launches():
-            if launch.ended and time.time() - launch.at > older_than:
+            if launch.ended and clock.now() - launch.at > older_than:
                 with self.hold(launch.token), suppress(FileNotFoundError):
                     self._path(launch.token).unlink()
                     self._lock_path(launch.token).unlink()

@@ -16,12 +16,12 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flowlite import clock
 from flowlite.errors import CapacityUnavailable
 from provider_adapters.rented.ledger import MADE, REFUSED, Call, Launch, Ledger
 from provider_adapters.slurm import shared
@@ -119,7 +119,7 @@ class Arrays:
 
     def _join(self, array: Launch, launch: Launch) -> Launch:
         """Writes down that a launch is there. Raises CapacityUnavailable: others are not."""
-        now, index = time.time(), _index(launch)
+        now, index = clock.now(), _index(launch)
         members: dict[str, Any] = dict(array.notes.get("members", {}))
         came = now if index not in members else float(array.notes["came"])
         members[index] = {
@@ -183,7 +183,7 @@ class Arrays:
             return
         looks = int(array.notes.get("looks", 0)) + 1
         self._ledger.note(array.token, looks=looks)
-        if time.time() - call.at < _UNDERWAY_SECONDS or looks < _LOOKS:
+        if clock.now() - call.at < _UNDERWAY_SECONDS or looks < _LOOKS:
             raise CapacityUnavailable(
                 "whether the array was submitted is not known yet, it is looked up", _LOOK_PAUSE
             )
@@ -247,7 +247,7 @@ def _indices(array: Launch) -> list[str]:
 
 def _there(array: Launch, launch: Launch) -> list[str]:
     """Indices of those that are there, and ask for the same."""
-    now, wanted = time.time(), _shape(launch)
+    now, wanted = clock.now(), _shape(launch)
     return [
         index
         for index, each in array.notes.get("members", {}).items()

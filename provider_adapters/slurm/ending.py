@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from flowlite import clock
 from flowlite.errors import ProviderError
 from flowlite.provider import Instance
 from provider_adapters.rented.ledger import Launch
@@ -66,7 +66,7 @@ class Ending:
             known = ledger.read(launch.token) or launch
             since = float(known.notes.get("ending") or 0.0)
             if not since:
-                since = time.time()
+                since = clock.now()
                 ledger.note(launch.token, ending=since)
             self._arrays.expects(known)
             known = ledger.read(launch.token) or known
@@ -74,7 +74,7 @@ class Ending:
             known = self._settling.confirm(ledger.read(launch.token) or known)
             if not known.ids or known.ended:
                 return
-            if self._may_end_gently(known) and time.time() - since < _GENTLE_SECONDS:
+            if self._may_end_gently(known) and clock.now() - since < _GENTLE_SECONDS:
                 if not known.notes.get("told"):
                     ledger.note(launch.token, told=True)
                     self._scancel(known.frozen["login"], ["--signal=HUP", known.ids[-1]])
@@ -157,7 +157,7 @@ def gone(launch: Launch, instance: Instance, job: Job | None) -> Instance:
     """A node whose job has ended, or has left it behind by beginning anew."""
     if job is None:
         return dataclasses.replace(instance, state="ended")
-    now = time.time()
+    now = clock.now()
     if job.restarts > int(instance.data.get("restart", 0)):
         left = launch.notes.get("left") or {}
         why, taken, at = str(left.get("why", "")), bool(left.get("taken", True)), now

@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flowlite import clock
 from flowlite.errors import CapacityUnavailable, ProviderError
 from flowlite.provider import Instance, LaunchIntent, Plan
 from provider_adapters.rented.ledger import Call, Launch
@@ -256,12 +257,12 @@ class Launching:
 
     def _not_met(self, launch: Launch, job: Job, silent: list[str]) -> None:
         """Some nodes do not answer yet, or will not. Raises."""
-        began = launch.notes.get("begun") or [job.restarts, time.time()]
+        began = launch.notes.get("begun") or [job.restarts, clock.now()]
         if began[0] != job.restarts:
-            began = [job.restarts, time.time()]
+            began = [job.restarts, clock.now()]
         self._place.ledger.note(launch.token, begun=began)
         some = f"{silent[0]}{f'; and {len(silent) - 1} more' if len(silent) > 1 else ''}"
-        if time.time() - began[1] > _CONTACT_SECONDS:
+        if clock.now() - began[1] > _CONTACT_SECONDS:
             self._ending.end(launch)
             raise ProviderError(
                 f"job {job.id} runs, and {len(silent)} of its {launch.count} nodes did not answer within "

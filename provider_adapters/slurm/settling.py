@@ -7,9 +7,9 @@ for by comment until the launch has ended, and all but the first of a comment ar
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
+from flowlite import clock
 from flowlite.errors import CapacityUnavailable, ProviderError
 from provider_adapters.rented.ledger import Call, Launch
 from provider_adapters.slurm import refusals, words
@@ -81,7 +81,7 @@ class Settling:
                 return True
             if self._adopt(found, call):
                 return True
-            age = time.time() - call.at
+            age = clock.now() - call.at
             looks = int(found.notes.get("looks", 0)) + 1
             ledger.note(launch.token, looks=looks)
             if repeat and age >= _UNDERWAY_SECONDS and looks >= _LOOKS:

@@ -9,12 +9,12 @@ SHARED/volumes/<name>/     volumes
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flowlite import clock
 from flowlite.connect.base import File
 from flowlite.errors import ProviderError
 from provider_adapters.slurm.login import last_line
@@ -64,7 +64,7 @@ class Proof:
             told: dict[str, Any] = json.loads(self._file.read_bytes())
             if told["directory"] != directory:
                 return None
-            if not told["shared"] and time.time() - float(told["at"]) > _DISPROVED_SECONDS:
+            if not told["shared"] and clock.now() - float(told["at"]) > _DISPROVED_SECONDS:
                 return None
             return bool(told["shared"])
         return None
@@ -73,7 +73,7 @@ class Proof:
         """Remembers what the nodes of a job have said."""
         from flowlite.node.config import write_atomically
 
-        told = {"directory": directory, "shared": shared, "at": time.time()}
+        told = {"directory": directory, "shared": shared, "at": clock.now()}
         with suppress(OSError):
             write_atomically(self._file, json.dumps(told))
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from flowlite import clock
 from flowlite.errors import ConfigError, NodeUnreachable, ProviderError
 from flowlite.provider import Instance
 from provider_adapters.ssh import hosts, leases, records
@@ -134,7 +135,7 @@ class Ending:
             with self._records.change(instance.task_id) as entries:
                 entry = entries.get(str(instance.data["key"]))
                 if entry is not None:
-                    entry |= {"state": records.LEFT, "left_at": time.time()}
+                    entry |= {"state": records.LEFT, "left_at": clock.now()}
 
 
 def _say_true(target: Mapping[str, Any]) -> None:

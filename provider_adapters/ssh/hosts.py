@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from flowlite import clock
 from flowlite.errors import NodeUnreachable, ProviderError
 from flowlite.node.leasing.lease import NAME as LEASE
 from provider_adapters.ssh import sent
@@ -138,7 +139,7 @@ def probe(host: Host, connection: Connection) -> tuple[Facts, dict[str, Any] | N
     if not told.get("root"):
         # No Python has expanded it.
         told["root"] = host.node_dir.replace("~", str(told.get("home", "")), 1)
-    facts = Facts.from_json({**told, "clock_ahead": round(ahead, 2), "seen_at": time.time()})
+    facts = Facts.from_json({**told, "clock_ahead": round(ahead, 2), "seen_at": clock.now()})
     return facts, told.get("held")
 
 
@@ -199,7 +200,7 @@ class Memory:
             facts = Facts.from_json(json.loads(self._path(host).read_bytes()))
         except (OSError, ValueError, TypeError):
             return None
-        age = time.time() - facts.seen_at
+        age = clock.now() - facts.seen_at
         return facts if younger_than is None or 0 <= age < younger_than else None
 
     def keep(self, host: Host, facts: Facts) -> None:

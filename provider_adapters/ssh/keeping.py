@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from flowlite import clock
 from flowlite.errors import ConfigError, ProviderError
 from flowlite.provider import Instance
 from provider_adapters.ssh import hosts, leases, records
@@ -24,7 +24,7 @@ class Keeping:
     def keep(self, instances: Sequence[Instance], seconds: float) -> list[Instance]:
         """Keeps the hosts of these instances, with nothing of the task left on them; gives those that are kept."""
         self._forget_old()
-        until = time.time() + seconds
+        until = clock.now() + seconds
 
         def keep(instance: Instance) -> Instance:
             with hosts.connect_to(instance.data["target"]) as connection:
@@ -45,7 +45,7 @@ class Keeping:
 
     def hosts(self) -> set[str]:
         """Keys of the hosts that are kept now."""
-        now = time.time()
+        now = clock.now()
         return {
             key
             for task in self._records.tasks()
@@ -80,7 +80,7 @@ class Keeping:
                 entries.pop(str(instance.data["key"]), None)
 
     def _forget_old(self) -> None:
-        now = time.time()
+        now = clock.now()
         for task in self._records.tasks():
             if any(each.get("until", now) < now for each in self._records.read(task).values()):
                 with self._records.change(task) as entries:

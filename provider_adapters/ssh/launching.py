@@ -7,12 +7,12 @@ import hashlib
 import itertools
 import random
 import re
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from flowlite import clock
 from flowlite.errors import (
     CapacityUnavailable,
     ConfigError,
@@ -77,7 +77,7 @@ class Launch:
         self._records = kept
         self._keeping = Keeping(kept)
         self._label = label
-        self._began = time.time()
+        self._began = clock.now()
         self._places = places
         self._hosts = [Host.from_json(each) for each in self._options["hosts"]]
         self._before: records.Entries = {}
@@ -351,7 +351,7 @@ class Launch:
             id=name,
             task_id=self._intent.task_id,
             address=host.private_ip or facts.address,
-            launched_at=time.time(),
+            launched_at=clock.now(),
             data={
                 "host": host.name,
                 "key": host.key,

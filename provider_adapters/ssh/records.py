@@ -16,12 +16,12 @@ import fcntl
 import json
 import os
 import re
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from flowlite import clock
 from flowlite.errors import ProviderError
 from flowlite.node.config import write_atomically
 from flowlite.provider import Instance
@@ -108,7 +108,7 @@ class Records:
 
     def prune(self) -> None:
         """Forgets hosts that were given up long ago: whatever was left there has ended by itself."""
-        long_ago = time.time() - _REMEMBER_SECONDS
+        long_ago = clock.now() - _REMEMBER_SECONDS
         for task in self.tasks():
             if any(_is_old(entry, long_ago) for entry in self.read(task).values()):
                 with self.change(task) as entries:

@@ -349,7 +349,10 @@ def test_a_supervisor_that_was_killed_gets_the_whole_story_again_or_goes_on(tmp_
             before, gang.events = gang.events, []
             gang.attach()
             await gang.until("ended")
+            # Only how long ago it was is another.
+            ages, before_ages = ([event.pop("age") for event in e] for e in (gang.events, before))
             assert gang.events == before
+            assert all(later > age for age, later in zip(before_ages, ages, strict=True))
             await until(
                 lambda: all(len(gang.streams.get(f"{rank}.result", b"")) == 2 for rank in range(4))
             )

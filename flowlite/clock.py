@@ -1,0 +1,121 @@
+"""The time that decisions are made by: it looks like Unix time, and nobody can set it.
+
+A wall clock may be moved by an hour at any moment: by NTP, by hand, by a laptop that wakes up. Whatever is decided by
+how long something lasted (a lease, a limit, an age) therefore reads the time here. It is the machine's time since boot,
+which goes on during a suspend, plus an offset that all processes of one FLOW_HOME share:
+
+    now = CLOCK_BOOTTIME + offset        FLOW_HOME/clock.json: {"boot": id of the boot, "offset": seconds}
+
+The offset is the wall clock's as first seen after a boot, so times of two boots can be compared as far as the wall
+clock was right at both. `set_right` takes it anew, which is done only when nothing runs that an old time stands for.
+What is only shown to people, or compared with the clock of another machine, is the wall clock's.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from flowlite.node.config import write_atomically
+
+FILE = "clock.json"
+# Below this, a wall clock that goes a little differently is none of our business.
+_TOLERANCE = 2.0
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+# By FLOW_HOME: what its file was when it was read, and what it said.
+_known: dict[str, tuple[tuple[int, int], float]] = {}
+
+
+def now(home: Path | None = None) -> float:
+    """Seconds that look like Unix time.
+
+    Args:
+        home: The FLOW_HOME; the one of this process unless given.
+    """
+    if not boot():
+        # Nothing tells whether a time since boot is that of this boot.
+        return time.time()
+    return since_boot() + _offset(_home() if home is None else home)
+
+
+def since_boot() -> float:
+    """Seconds since this machine was started, those of a suspend included."""
+    return time.clock_gettime(_CLOCK)
+
+
+def set_right(home: Path) -> None:
+    """Takes the wall clock's word anew. Only while no task runs, and nothing is kept for one."""
+    wall = time.time() - since_boot()
+    if abs(_offset(home) - wall) > _TOLERANCE:
+        _write(home, wall)
+
+
+def age_of(path: Path, home: Path | None = None) -> float:
+    """Seconds since a file was changed: the least that it may be, as files bear the time of the wall clock.
+
+    Raises:
+        OSError: It is not there.
+    """
+    changed = path.stat().st_mtime
+    return min(time.time(), now(home)) - changed
+
+
+@functools.cache
+def boot() -> str:
+    """What tells this boot of this machine from others; "" where nothing does."""
+    if sys.platform == "linux":
+        with suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+        return ""
+    with suppress(OSError):
+        argv = ["sysctl", "-n", "kern.bootsessionuuid"]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        return done.stdout.strip()
+    return ""
+
+
+def _home() -> Path:
+    from flowlite import config
+
+    return config.home()
+
+
+def _offset(home: Path) -> float:
+    path = home / FILE
+    try:
+        facts = os.stat(path)
+        mark = (facts.st_ino, facts.st_mtime_ns)
+        known = _known.get(str(home))
+        if known is not None and known[0] == mark:
+            return known[1]
+        told = json.loads(path.read_bytes())
+        if told["boot"] == boot():
+            offset = float(told["offset"])
+            _known[str(home)] = (mark, offset)
+            return offset
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError, KeyError, TypeError):
+        # One that cannot be read is written anew; where that cannot be, the last word counts.
+        if (known := _known.get(str(home))) is not None:
+            return known[1]
+    return _write(home, time.time() - since_boot())
+
+
+def _write(home: Path, offset: float) -> float:
+    """Notes the offset for all processes; where that cannot be, this one keeps to it alone."""
+    path = home / FILE
+    try:
+        write_atomically(path, json.dumps({"boot": boot(), "offset": offset}))
+        facts = os.stat(path)
+        _known[str(home)] = ((facts.st_ino, facts.st_mtime_ns), offset)
+    except OSError:
+        _known.setdefault(str(home), ((0, 0), offset))
+        return _known[str(home)][1]
+    return offset
