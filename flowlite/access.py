@@ -54,9 +54,9 @@ def access(session: Session, record: TaskRecord, node: int) -> Iterator[NodeAcce
         NotFound: It is not there yet.
         NodeUnreachable: It does not answer, or was given back.
     """
-    from flowlite.provider import Instance, Plan, get_provider
+    from flowlite.provider import Instance, Plan, provider_of_task
 
-    provider = get_provider(record.provider)
+    provider = provider_of_task(record, session.home)
     instance = Instance.from_json(_instance(session, record, node).data)
     settings = provider.node_settings(Plan.from_json(record.plan), instance)
     if record.final and _was_here(session, settings):

@@ -151,6 +151,7 @@ class Flow:
         name = self._provider or config.provider or settings.provider
         provider = self._adapter(name)
         plan = with_notes(config, provider.plan(config))
+        plan = dataclasses.replace(plan, settings=provider.settings.to_json())
         plan = with_caps(config, plan, provider.teardown_seconds)
         check_caps(config, plan)
         return config, plan
@@ -189,7 +190,7 @@ class Flow:
         """Nodes of ended tasks that are kept for the next one (`keep_warm`); `ended_at` is when that ends."""
         from flowlite.supervise.keeping import warm_nodes
 
-        return warm_nodes(self._session.store)
+        return warm_nodes(self._session.store, self._session.home)
 
     def cancel(self, name: str) -> bool:
         """Asks for the end of a task. Returns False if it was final already. Raises NotFound."""
@@ -247,9 +248,9 @@ class Flow:
         return self._adapter(load_settings({"provider": self._provider}).provider)
 
     def _adapter(self, name: str) -> Provider:
-        from flowlite.provider import get_provider
+        from flowlite.adapters import adapter
 
-        return get_provider(name)
+        return adapter(name)
 
 
 class Volumes:

@@ -16,6 +16,7 @@ from typing import Any
 
 from flowlite import readers, trust
 from flowlite.errors import ConfigError
+from flowlite.provider_settings import ProviderSettings
 from flowlite.readers import duration_seconds as duration_seconds
 from flowlite.suggest import did_you_mean
 
@@ -171,9 +172,14 @@ class Settings:
             self.project.require_trust(name)
         return dict(self.providers.get(name, {}))
 
-    def origin_of(self, *keys: str) -> str:
-        """The file that a key of a provider's table came from, or any key below it."""
-        return next((file for path, file in self.origins.items() if path[: len(keys)] == keys), "")
+    def of_provider(self, name: str) -> ProviderSettings:
+        """The settings of one provider: its table as it stands in the files, each value with its file."""
+        origins = {
+            keys[1:]: os.path.abspath(file)
+            for keys, file in self.origins.items()
+            if keys[0] == name and keys[1:]
+        }
+        return ProviderSettings(name, self.provider_options(name), origins)
 
     def provider_entries(self) -> list[Entry]:
         """The providers' tables, one entry for each value: `ssh.pools.lab.hosts`."""

@@ -12,15 +12,19 @@ import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from flowlite.errors import NotFound
+from flowlite.provider_settings import ProviderSettings
 from flowlite.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
+    from flowlite.config import Settings
     from flowlite.connect.base import Connection
+    from flowlite.records import TaskRecord
     from flowlite.spec import TaskConfig
 
 ENTRY_POINT_GROUP = "flowlite.providers"
@@ -71,6 +75,8 @@ class Plan(_Json):
         warm_seconds: How long the nodes are kept after the run for the next task, and charged.
         notes: Sentences the user should read before launch (an option without effect here, a rehearsal on CPU).
         options: The adapter's own values, JSON only.
+        settings: The provider's settings that it was made with (`ProviderSettings` as JSON): all that anybody who
+            leads, reaches or ends the task's instances knows of settings.
     """
 
     provider: str
@@ -89,6 +95,7 @@ class Plan(_Json):
     warm_seconds: float = 0.0
     notes: tuple[str, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
 
     @property
     def highest_price(self) -> float:
@@ -263,9 +270,21 @@ class Offer(_Json):
 
 
 class Provider(ABC):
-    """Where nodes come from. Every method may be called again after a crash, and must then do no harm."""
+    """Where nodes come from. Every method may be called again after a crash, and must then do no harm.
+
+    An adapter is made with its settings, and reads no configuration of flowlite's and no variable that stands for a
+    setting: the process it works in may have been started from another directory, by another shell. `freeze` is the
+    one place where such variables are read, once, for whoever submits.
+    """
 
     name: str
+
+    local_files: ClassVar[Collection[str]] = frozenset()
+    """Keys of settings whose values are paths on this machine. Relative ones are made absolute by `freeze`."""
+
+    account_settings: ClassVar[Collection[str]] = frozenset()
+    """Keys of settings that say whose account is meant, and where. With the same values for these, an adapter sees and
+    ends the same instances, whatever else is set."""
 
     listing_is_proof: bool = True
     """Whether an instance that `list_instances` does not name any more is known to have ended. Where it is not, as with
@@ -280,6 +299,36 @@ class Provider(ABC):
     teardown_seconds: float = 30.0
     """Seconds for which instances are still charged while they are given back; kept free below `max_cost`."""
 
+    def __init__(self, home: Path, settings: ProviderSettings) -> None:
+        """
+        Args:
+            home: FLOW_HOME.
+            settings: From `freeze`, perhaps by a process that is long gone.
+        """
+        self.home = home
+        self.settings = settings
+
+    @classmethod
+    def freeze(cls, settings: Settings, environment: Mapping[str, str]) -> ProviderSettings:
+        """The adapter's settings as they hold now, in a form that means the same anywhere and later.
+
+        Variables that stand for settings are taken up, and paths made absolute. The result is stored with the task, so
+        it must hold no secret; only where one is found, such as the path of a file.
+
+        Args:
+            settings: All that the files and variables of flowlite say.
+            environment: The variables.
+        """
+        return settings.of_provider(cls.name).with_absolute_paths(cls.local_files)
+
+    @classmethod
+    def remembered(cls, home: Path) -> list[ProviderSettings]:
+        """The settings needed to end what was launched from this FLOW_HOME, from the adapter's own records.
+
+        Asked by whoever cleans up, for launches of tasks that the store does not know any more.
+        """
+        return []
+
     @abstractmethod
     def plan(self, config: TaskConfig) -> Plan:
         """Turns what was asked for into what would be launched. Pure: no instance, no money, no side effect.
@@ -288,6 +337,13 @@ class Provider(ABC):
             ConfigError: An option cannot be honoured here; the message names it.
             CapExceeded: No machine fits under the caps.
         """
+
+    def price_to_launch(self, plan: Plan) -> float:
+        """US dollars per instance and hour that a launch of this plan would be charged, with the settings as they are.
+
+        Asked by the supervisor before it launches a plan that says it costs nothing. Raises ProviderError.
+        """
+        return plan.price_per_hour
 
     @abstractmethod
     def launch(self, intent: LaunchIntent) -> list[Instance]:
@@ -411,8 +467,8 @@ def provider_names() -> list[str]:
     return sorted({*SHIPPED, *(e.name for e in _entry_points())})
 
 
-def get_provider(name: str) -> Provider:
-    """Makes the adapter of that name.
+def adapter_class(name: str) -> type[Provider]:
+    """The adapter of that name.
 
     Raises:
         NotFound: No adapter is announced under the name; the message lists the known ones.
@@ -427,7 +483,23 @@ def get_provider(name: str) -> Provider:
         )
     module, _, attribute = target.partition(":")
     adapter: type[Provider] = getattr(importlib.import_module(module), attribute)
-    return adapter()
+    return adapter
+
+
+def get_provider(home: Path, settings: ProviderSettings) -> Provider:
+    """Makes the adapter that these settings are for. Raises NotFound."""
+    return adapter_class(settings.provider)(home, settings)
+
+
+def settings_of_task(record: TaskRecord) -> ProviderSettings:
+    """The settings of its provider that a task was submitted with."""
+    frozen = record.plan.get("settings")
+    return ProviderSettings.from_json(frozen) if frozen else ProviderSettings(record.provider)
+
+
+def provider_of_task(record: TaskRecord, home: Path) -> Provider:
+    """The adapter for a task that exists, with the settings that the task was submitted with. Raises NotFound."""
+    return get_provider(home, settings_of_task(record))
 
 
 def _entry_points() -> Sequence[EntryPoint]:

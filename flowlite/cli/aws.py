@@ -25,8 +25,8 @@ def _group() -> None:
 
 def policy() -> None:
     """Print the least IAM policy that flowlite works under, as JSON."""
-    from flowlite.provider import get_provider
+    from flowlite.adapters import adapter
 
     # Beyond the contract of providers.
-    adapter: Any = get_provider("aws")
-    output.say(json.dumps(adapter.policy(), indent=2))
+    chosen: Any = adapter("aws")
+    output.say(json.dumps(chosen.policy(), indent=2))

@@ -176,7 +176,7 @@ def _explain_key(label: str, key: Any, known: str) -> None:
 
 def _desk() -> Any:
     """What the adapter offers beyond the contract of providers."""
-    from flowlite.provider import get_provider
+    from flowlite.adapters import adapter, settings_here
 
-    provider: Any = get_provider("ssh")
-    return provider.desk()
+    provider: Any = adapter("ssh")
+    return provider.desk(lambda: settings_here("ssh"))

@@ -165,15 +165,16 @@ def ask_providers(
 
 def set_up() -> list[str]:
     """Names of the providers that the user has set up, and of the one that tasks go to."""
+    from flowlite.adapters import adapter
     from flowlite.config import load_settings
     from flowlite.errors import ConfigError, FlowError
-    from flowlite.provider import get_provider, provider_names
+    from flowlite.provider import provider_names
 
     chosen, names = load_settings().provider, provider_names()
     found = []
     for name in names:
         try:
-            if name == chosen or get_provider(name).configured():
+            if name == chosen or adapter(name).configured():
                 found.append(name)
         except ConfigError:
             # Its settings are there and wrong, or not trusted: it is asked, and says so itself.

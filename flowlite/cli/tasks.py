@@ -225,6 +225,8 @@ def _until(warm: Sequence[InstanceRecord]) -> float | None:
 
 
 def _show_one(task: Task[Any], json: bool) -> None:
+    from flowlite.provider import settings_of_task
+
     record = task.record
     nodes = task.nodes
     events = task.events()
@@ -247,9 +249,14 @@ def _show_one(task: Task[Any], json: bool) -> None:
             {"at": output.json_time(event.at), "kind": event.kind, "text": event.text}
             for event in events
         ]
+        data["settings"] = [
+            {"name": name, "value": value, "origin": origin}
+            for name, value, origin in settings_of_task(record).rows()
+        ]
         output.print_json("task", data)
         return
     _show_facts(task)
+    _show_settings(record)
     if nodes:
         output.say()
         output.table(
@@ -314,6 +321,21 @@ def _show_facts(task: Task[Any]) -> None:
             "notes": "; ".join(plan.get("notes") or ()) or None,
         }
     )
+
+
+def _show_settings(record: TaskRecord) -> None:
+    """The settings of its provider that the task was submitted with, as far as somebody has set them."""
+    from flowlite.provider import settings_of_task
+    from flowlite.provider_settings import DEFAULT
+
+    rows = [
+        (name, output.printable(str(value)), origin)
+        for name, value, origin in settings_of_task(record).rows()
+        if origin != DEFAULT
+    ]
+    if rows:
+        output.say()
+        output.table(("setting at submission", "value", "set by"), rows)
 
 
 def _show_events(events: list[Event]) -> None:

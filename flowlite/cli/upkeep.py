@@ -59,6 +59,7 @@ def gc(
     json: Json = False,
 ) -> None:
     """End whatever bears our tag and belongs to no live task; give tasks without supervisor a new one."""
+    from flowlite.adapters import settings_here
     from flowlite.session import open_session
     from flowlite.supervise.reconcile import reconcile
 
@@ -66,7 +67,14 @@ def gc(
     session = open_session()
     if all_homes and not dry_run and not yes:
         _ask_about_others(session, json)
-    found = reconcile(session.store, session.home, dry_run=dry_run, warm=warm, all_homes=all_homes)
+    found = reconcile(
+        session.store,
+        session.home,
+        here=settings_here,
+        dry_run=dry_run,
+        warm=warm,
+        all_homes=all_homes,
+    )
     old = _old_tasks(session, before)
     if not dry_run:
         for task in old:
@@ -86,9 +94,10 @@ def gc(
 
 def _ask_about_others(session: Session, json: bool) -> None:
     """Shows what other FLOW_HOMEs have, and asks. Raises ConfigError where nobody can be asked."""
+    from flowlite.adapters import settings_here
     from flowlite.supervise.reconcile import reconcile
 
-    found = reconcile(session.store, session.home, dry_run=True, all_homes=True)
+    found = reconcile(session.store, session.home, here=settings_here, dry_run=True, all_homes=True)
     if not found.others:
         return
     if json or not sys.stdin.isatty():
@@ -110,13 +119,13 @@ def providers(context: typer.Context, json: Json = False) -> None:
 def list_providers(json: Json = False) -> None:
     """List where nodes can come from."""
     from flowlite.config import load_settings
-    from flowlite.provider import get_provider, provider_names
+    from flowlite.provider import adapter_class, provider_names
 
     chosen = load_settings().provider
     rows = []
     for name in provider_names():
         try:
-            about = _first_line(get_provider(name).__doc__)
+            about = _first_line(adapter_class(name).__doc__)
             usable = True
         except (FlowError, ImportError) as error:
             about, usable = str(error), False
@@ -174,11 +183,11 @@ def check(
 
 
 def _findings(name: str) -> list[Finding]:
-    from flowlite.provider import Finding, get_provider
+    from flowlite.adapters import adapter
+    from flowlite.provider import Finding
 
-    provider = get_provider(name)
     try:
-        return provider.check()
+        return adapter(name).check()
     except (FlowError, ImportError, OSError) as error:
         return [Finding("check", False, str(error) or type(error).__name__)]
 

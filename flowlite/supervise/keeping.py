@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from flowlite import clock
 from flowlite.errors import FlowError
-from flowlite.provider import Instance, get_provider
+from flowlite.provider import Instance, provider_of_task
 from flowlite.store import InstanceRecord, Store
 
 
-def warm_nodes(store: Store) -> list[InstanceRecord]:
+def warm_nodes(store: Store, home: Path) -> list[InstanceRecord]:
     """Nodes that are kept now, as far as can be told at once; `ended_at` is when they end by themselves.
 
     What its provider knows to be gone is noted as ended: it costs nothing any more.
     """
     found: list[InstanceRecord] = []
-    for name, rows in _by_provider(store.warm_instances(clock.now())).items():
+    for task, rows in _by_task(store.warm_instances(clock.now())).items():
         try:
-            there = {i.id for i in get_provider(name).still_warm(_instances(rows))}
+            provider = provider_of_task(store.get_task(task), home)
+            there = {i.id for i in provider.still_warm(_instances(rows))}
         except (FlowError, ImportError, OSError):
             # Nobody can say that they are gone.
             there = {row.id for row in rows}
@@ -28,26 +30,27 @@ def warm_nodes(store: Store) -> list[InstanceRecord]:
 
 
 def end_warm_nodes(
-    store: Store, *, dry_run: bool = False
+    store: Store, home: Path, *, dry_run: bool = False
 ) -> tuple[list[InstanceRecord], list[str]]:
     """Ends all of them now; gives those that were ended, and what went wrong, in words."""
     ended: list[InstanceRecord] = []
     problems: list[str] = []
-    for name, rows in _by_provider(warm_nodes(store)).items():
+    for task, rows in _by_task(warm_nodes(store, home)).items():
         try:
             if not dry_run:
-                get_provider(name).terminate(_instances(rows))
+                provider_of_task(store.get_task(task), home).terminate(_instances(rows))
                 store.end_warm([row.id for row in rows], clock.now())
             ended += rows
         except (FlowError, ImportError, OSError) as error:
-            problems.append(f"{name}: {error}")
+            problems.append(f"{rows[0].provider}: {error}")
     return ended, problems
 
 
-def _by_provider(rows: Sequence[InstanceRecord]) -> dict[str, list[InstanceRecord]]:
+def _by_task(rows: Sequence[InstanceRecord]) -> dict[str, list[InstanceRecord]]:
+    """By the task whose settings lead to them."""
     found: dict[str, list[InstanceRecord]] = {}
     for row in rows:
-        found.setdefault(row.provider, []).append(row)
+        found.setdefault(row.task_id, []).append(row)
     return found
 
 

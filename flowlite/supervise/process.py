@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flowlite.errors import FlowError, LeaseLost
-from flowlite.provider import get_provider
+from flowlite.provider import provider_of_task
 from flowlite.store import Store
 from flowlite.supervise import identity
 from flowlite.supervise.leading import LEASE_SECONDS, say
@@ -58,7 +58,7 @@ def _lead(task_id: str, home: Path) -> tuple[int, float]:
     try:
         store = Store(home / "state.db")
         before = store.get_task(task_id)
-        provider = get_provider(before.provider)
+        provider = provider_of_task(before, home)
         lease = None
         # Before it has the lease: to look must not count as a sign of life.
         if not before.final and may_lead(store, before, provider):

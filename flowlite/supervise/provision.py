@@ -23,6 +23,7 @@ from flowlite.errors import (
 from flowlite.node import roster as ranks
 from flowlite.provider import Instance, LaunchIntent, Plan, Provider
 from flowlite.store import InstanceRecord, Intent, Lease, Store, TaskRecord
+from flowlite.supervise import quote
 from flowlite.supervise.accounts import ENDED, LOST, Accounts
 from flowlite.supervise.asked import Asked
 from flowlite.supervise.crew import Crew
@@ -128,12 +129,15 @@ class Provisioner:
         count = len(vacant) if record.roster else self._asked.nodes
         launched: list[Instance] = []
         tokens: list[str] = []
+        if count:
+            await self._check_free()
         while len(launched) < count:
             intent = self._intend(record, count - len(launched), agent, len(tokens))
             found = await self._launch(intent, tell_waiting, given_up, tell_given_up)
             if found is None:
                 return None
             self._accounts.note(found)
+            await self._refuse_charged(intent, found)
             launched += found
             tokens.append(intent.token)
         if surplus := launched[count:]:
@@ -266,6 +270,37 @@ class Provisioner:
             return set()
         back = {name for name, each in listed.items() if each.state == _RETURNING}
         return set(listed) - set(roster) - back
+
+    async def _check_free(self) -> None:
+        """Refuses to launch a plan that costs nothing where the provider would charge for it. Raises LaunchRefused."""
+        plan = self._asked.plan
+        if plan.price_per_hour:
+            return
+        try:
+            price = await self._crew.run(self._provider.price_to_launch, plan)
+        except ProviderError as error:
+            raise LaunchRefused(
+                f"whether {self._provider.name} charges for {plan.instance_type} is not known: {error}",
+                again=True,
+            ) from error
+        if price > 0:
+            raise LaunchRefused(f"{self._charged(price)}; nothing was launched")
+
+    async def _refuse_charged(self, intent: LaunchIntent, found: list[Instance]) -> None:
+        """Ends instances that are charged although the plan costs nothing: no cap would hold. Raises LaunchRefused."""
+        price = max((each.price_per_hour for each in found), default=0.0)
+        if not self._asked.plan.price_per_hour and price > 0:
+            await self._crew.run(self._provider.terminate, found)
+            self._store.settle_intent(self._lease, intent.token, "undone")
+            raise LaunchRefused(f"{self._charged(price)}; they are being ended")
+
+    def _charged(self, price: float) -> str:
+        plan = self._asked.plan
+        return (
+            f"the plan says that {plan.instance_type} costs {quote.dollars(0.0)} per instance and hour, and "
+            f"{self._provider.name} charges {quote.dollars(price)} for it, so that no cap could be kept. Submit the "
+            "task again: its plan is then made with the settings of now"
+        )
 
     async def _launch(
         self,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,15 @@ from typing import Any
 from flowlite import clock
 from flowlite.errors import FlowError
 from flowlite.node import staging
-from flowlite.provider import Instance, Provider, get_provider, provider_names
+from flowlite.provider import (
+    Instance,
+    Provider,
+    adapter_class,
+    get_provider,
+    provider_names,
+    settings_of_task,
+)
+from flowlite.provider_settings import ProviderSettings
 from flowlite.store import Store
 from flowlite.supervise import quote, reasons, spare
 from flowlite.supervise.keeping import end_warm_nodes
@@ -70,6 +80,7 @@ def reconcile(
     store: Store,
     home: Path,
     *,
+    here: Callable[[str], ProviderSettings] | None = None,
     dry_run: bool = False,
     warm: bool = False,
     all_homes: bool = False,
@@ -79,8 +90,11 @@ def reconcile(
 
     Nothing is launched: a task without machines is only named. So is what was launched from another FLOW_HOME, unless
     its deadline is long over.
+    Every account is looked at that something was ever launched in, with the settings that were frozen at submission.
 
     Args:
+        here: Gives a provider's settings as they hold for whoever asks, whose account is looked at, too; None in a
+            process of which nobody knows what was set around it.
         dry_run: Only look.
         warm: End nodes that are kept for the next task, too.
         all_homes: End what was launched from other FLOW_HOMEs, too, whatever its deadline.
@@ -91,11 +105,11 @@ def reconcile(
     listed: set[str] = set()
     for name in provider_names():
         if providers is None or name in providers:
-            place = _Place(name, store, live, found, dry_run)
-            place.tidy(all_homes, used=providers is not None)
+            place = _Place(name, store, home, live, found, dry_run)
+            place.tidy(all_homes, here)
             listed |= place.listed
     if warm:
-        ended, problems = end_warm_nodes(store, dry_run=dry_run)
+        ended, problems = end_warm_nodes(store, home, dry_run=dry_run)
         found.ended += [
             {"provider": row.provider, "id": row.id, "task": row.task_id} for row in ended
         ]
@@ -123,36 +137,72 @@ class _Place:
 
     name: str
     store: Store
+    home: Path
     live: set[str]
     found: Reconciled
     dry_run: bool
     listed: set[str] = field(default_factory=set)
 
-    def tidy(self, all_homes: bool, *, used: bool) -> None:
-        """Ends what is to be ended there; what goes wrong is a problem of this provider only."""
+    def tidy(self, all_homes: bool, here: Callable[[str], ProviderSettings] | None) -> None:
+        """Ends what is to be ended there; what goes wrong is a problem of one account of this provider only."""
+        own: ProviderSettings | None = None
+        accounts: list[ProviderSettings] = []
+        with self._noting_problems():
+            # Where this fails, what was launched with other settings is looked at all the same.
+            own = here(self.name) if here is not None else None
+        with self._noting_problems():
+            accounts = self._accounts(own)
+        for settings in accounts:
+            with self._noting_problems():
+                provider = get_provider(self.home, settings)
+                if settings is not own or provider.configured():
+                    self._tidy_account(provider, all_homes)
+
+    @contextmanager
+    def _noting_problems(self) -> Iterator[None]:
         try:
-            provider = get_provider(self.name)
-            if not used and not provider.configured():
-                return
-            self._end_orphans(provider)
-            self._end_others(provider, all_homes)
-            # As of now: a task may have been submitted meanwhile, and be about to launch.
-            live = self.live | {record.id for record in self.store.list_tasks(unfinished=True)}
-            self.found.removed += provider.sweep(live, dry_run=self.dry_run)
+            yield
         except (FlowError, ImportError, OSError) as error:
-            self.found.problems.append(f"{self.name}: {error}")
+            problem = f"{self.name}: {error}"
+            if problem not in self.found.problems:
+                self.found.problems.append(problem)
+
+    def _accounts(self, here: ProviderSettings | None) -> list[ProviderSettings]:
+        """Settings for each account that may have something of ours, those of whoever asks first."""
+        adapter = adapter_class(self.name)
+        records = [each for each in self.store.list_tasks() if each.provider == self.name]
+        asked = [here] if here is not None else []
+        # The newest task stands for the account in use; older ones count while they may have something.
+        asked += [
+            settings_of_task(each)
+            for index, each in enumerate(records)
+            if index == 0 or not each.final
+        ]
+        asked += adapter.remembered(self.home)
+        found: dict[str, ProviderSettings] = {}
+        for settings in asked:
+            account = settings.only(adapter.account_settings).values
+            found.setdefault(json.dumps(account, sort_keys=True), settings)
+        return list(found.values())
+
+    def _tidy_account(self, provider: Provider, all_homes: bool) -> None:
+        self._end_orphans(provider)
+        self._end_others(provider, all_homes)
+        # As of now: a task may have been submitted meanwhile, and be about to launch.
+        live = self.live | {record.id for record in self.store.list_tasks(unfinished=True)}
+        self.found.removed += provider.sweep(live, dry_run=self.dry_run)
 
     def _end_orphans(self, provider: Provider) -> None:
         there = [each for each in provider.list_instances() if each.state not in ("ended", "warm")]
         orphans = [
             each for each in there if each.task_id not in self.live or self._is_strange(each)
         ]
-        self.listed = {each.task_id for each in there if each not in orphans}
+        self.listed |= {each.task_id for each in there if each not in orphans}
         if orphans and not self.dry_run:
             provider.terminate(orphans)
-        self.found.ended += [
-            {"provider": self.name, "id": each.id, "task": each.task_id} for each in orphans
-        ]
+        rows = [{"provider": self.name, "id": each.id, "task": each.task_id} for each in orphans]
+        # Two accounts of the settings may be one at the provider.
+        self.found.ended += [row for row in rows if row not in self.found.ended]
 
     def _is_strange(self, instance: Instance) -> bool:
         """Whether a live task does not know of it, and no launch that is still open will bring it."""
@@ -166,7 +216,10 @@ class _Place:
         return instance.id not in known and not launching
 
     def _end_others(self, provider: Provider, all_homes: bool) -> None:
-        others = [each for each in provider.others() if each.state != "ended"]
+        known = {each["id"] for each in self.found.others if each["provider"] == self.name}
+        others = [
+            each for each in provider.others() if each.state != "ended" and each.id not in known
+        ]
         ending = [each for each in others if all_homes or _is_overdue(each)]
         if ending and not self.dry_run:
             provider.terminate(ending)

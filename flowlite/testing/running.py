@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from flowlite.adapters import settings_here
 from flowlite.client import Flow
 from flowlite.errors import FlowError
 from flowlite.provider import Instance
@@ -120,7 +121,7 @@ class TaskTests(TaskSuite):
         ended: set[str] = set()
 
         def gone() -> bool:
-            ended.update(each["id"] for each in reconcile(store, home).ended)
+            ended.update(each["id"] for each in reconcile(store, home, here=settings_here).ended)
             return not subject.listed(instances[0].task_id)
 
         subject.eventually(gone, "what nobody needs has ended", every=0.5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,10 +27,11 @@ TOKEN, DEADLINE, PRICE = "flowlite:token", "flowlite:deadline", "flowlite:price"
 
 @dataclass(eq=False, repr=False)
 class Context:
-    """The parts of one provider object."""
+    """The parts of one provider object. `account` are the settings that say whose account is meant."""
 
     home: Path
     settings: AwsSettings
+    account: Mapping[str, Any] = field(default_factory=dict)
     clients: Clients = field(init=False)
     ledger: Ledger = field(init=False)
     looks: Looks = field(default_factory=Looks)
@@ -41,7 +43,7 @@ class Context:
 
     def __post_init__(self) -> None:
         self.clients = Clients(self.settings)
-        self.ledger = Ledger(self.home / "aws" / "launches")
+        self.ledger = Ledger(self.home / "aws" / "launches", self.account)
 
     def forget(self, token: str) -> None:
         """Nobody looks at a launch any more."""

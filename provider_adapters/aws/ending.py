@@ -120,7 +120,7 @@ class Ending:
         current = [each for each in ledger.launches() if not each.ended]
         for task in {each.task for each in current}:
             self.tidy(task, listed)
-        busy = {each.task for each in ledger.launches() if not each.ended}
+        busy = {each.task for each in ledger.launches(everywhere=True) if not each.ended}
         busy |= {each.task_id for each in listed if each.state != "ended"}
         regions = {str(each.data["region"]) for each in listed}
         for region in regions | {r for r in [self._own_region()] if r}:
@@ -135,7 +135,11 @@ class Ending:
         """
         ledger = self._context.ledger
         busy, regions = set(live), {r for r in [self._own_region()] if r}
-        for launch in (each for each in ledger.launches() if not each.ended):
+        current = [each for each in ledger.launches() if not each.ended]
+        mine = {each.token for each in current}
+        everywhere = [each for each in ledger.launches(everywhere=True) if not each.ended]
+        busy |= {each.task for each in everywhere if each.token not in mine}
+        for launch in current:
             # Who said which tasks live may have looked before this one was submitted.
             young = clock.now() - launch.at < _FRESH_SECONDS
             if launch.task in live or young or not self._is_vain(launch):

@@ -8,12 +8,11 @@ import os
 import socket
 import time
 import urllib.parse
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowlite import config as settings_of
 from flowlite.errors import FlowError, NodeUnreachable, PermissionRefused
 from flowlite.provider import (
     Finding,
@@ -25,10 +24,14 @@ from flowlite.provider import (
     Provider,
     VolumeInfo,
 )
+from flowlite.provider_settings import ProviderSettings
+from provider_adapters.aws.catalog import price_problem
 from provider_adapters.aws.context import Context
-from provider_adapters.aws.settings import AwsSettings
+from provider_adapters.aws.settings import AwsSettings, from_environment
+from provider_adapters.rented import ledger
 
 if TYPE_CHECKING:
+    from flowlite.config import Settings
     from flowlite.connect.base import Connection
     from flowlite.spec import TaskConfig
     from provider_adapters.aws.listing import Listing
@@ -45,9 +48,15 @@ class AwsProvider(Provider):
     name = "aws"
     # Nothing is charged once EC2 has been told; to tell it may take several tries.
     teardown_seconds = 120.0
+    account_settings = frozenset({"profile", "endpoint_url"})
 
-    def __init__(self, home: Path | None = None) -> None:
-        self._home = home or settings_of.home()
+    @classmethod
+    def freeze(cls, settings: Settings, environment: Mapping[str, str]) -> ProviderSettings:
+        return from_environment(super().freeze(settings, environment), environment)
+
+    @classmethod
+    def remembered(cls, home: Path) -> list[ProviderSettings]:
+        return ledger.accounts(home / cls.name / "launches", cls.name)
 
     # Before anything is launched
 
@@ -83,6 +92,16 @@ class AwsProvider(Provider):
         return policy()
 
     # Instances
+
+    def price_to_launch(self, plan: Plan) -> float:
+        if plan.price_per_hour or self._context.settings.capacity_block:
+            return plan.price_per_hour
+        regions = [str(place["region"]) for place in plan.options["places"]]
+        kind = plan.instance_type
+        known = [self._context.catalog(region).prices([kind]).get(kind) for region in regions]
+        if None in known:
+            raise price_problem(kind, regions[known.index(None)])
+        return max(price for price in known if price is not None)
 
     def launch(self, intent: LaunchIntent) -> list[Instance]:
         from provider_adapters.aws.launching import Launching
@@ -160,7 +179,8 @@ class AwsProvider(Provider):
 
     @functools.cached_property
     def _context(self) -> Context:
-        return Context(self._home, AwsSettings.read(settings_of.load_settings()))
+        account = self.settings.only(self.account_settings)
+        return Context(self.home, AwsSettings.read(self.settings), account.values)
 
     @functools.cached_property
     def _listing(self) -> Listing:
@@ -184,13 +204,13 @@ class AwsProvider(Provider):
 
     def _is_used(self) -> bool:
         """Whether there is anything to look at: who has no account need not wait for AWS, nor hear of it."""
-        if (self._home / "aws" / "launches").is_dir():
+        if (self.home / "aws" / "launches").is_dir():
             return True
         if importlib.util.find_spec("boto3") is None:
             return False
         files = Path.home() / ".aws"
         known = any(os.environ.get(name) for name in _WORDS_OF_AWS) or files.is_dir()
-        if not known and not settings_of.load_settings().provider_options("aws"):
+        if not known and not self.settings.values:
             return False
         try:
             return bool(self._planner().regions(None)[0]) and self._has_credentials()

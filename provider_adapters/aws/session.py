@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import os
 import threading
 from typing import Any
 
 from flowlite.errors import ConfigError, PermissionRefused
-from provider_adapters.aws.settings import AwsSettings
+from provider_adapters.aws.settings import KEY_VARIABLE, AwsSettings
 
 _log = logging.getLogger("flowlite.aws")
 _CONNECT_SECONDS = 10.0
@@ -113,8 +114,13 @@ def _make_session(profile: str) -> Any:
     if importlib.util.find_spec("boto3") is None:
         raise ConfigError("the provider aws needs boto3: pip install 'flowlite[aws]'")
     import boto3
+    import botocore.session
     from botocore.exceptions import BotoCoreError
 
+    if not profile and not os.environ.get(KEY_VARIABLE):
+        # A profile of whoever submitted would be among the settings; one of this process's starter means nothing.
+        own = botocore.session.Session(session_vars={"profile": (None, None, None, None)})
+        return boto3.session.Session(botocore_session=own)
     try:
         return boto3.session.Session(profile_name=profile or None)
     except BotoCoreError as error:

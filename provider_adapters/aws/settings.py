@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from flowlite.config import Settings
 from flowlite.errors import ConfigError
+from flowlite.provider_settings import ProviderSettings
 from flowlite.readers import duration_seconds
 from flowlite.suggest import did_you_mean
 
@@ -71,11 +71,11 @@ class AwsSettings:
     listing_lag: float = 300.0
 
     @classmethod
-    def read(cls, settings: Settings) -> AwsSettings:
-        """Reads `[aws]` of all files. Raises ConfigError."""
+    def read(cls, settings: ProviderSettings) -> AwsSettings:
+        """Reads `[aws]`. Raises ConfigError."""
         values = {}
-        for key, value in settings.provider_options("aws").items():
-            where = f"{settings.origin_of('aws', key) or 'settings'}: [aws] {key}"
+        for key, value in settings.values.items():
+            where = f"{settings.origin_of(key) or 'settings'}: [aws] {key}"
             if key not in _READ:
                 known = did_you_mean(key, _READ) or f"; known: {', '.join(_READ)}"
                 raise ConfigError(f"{where} is no setting{known}")
@@ -103,6 +103,18 @@ class AwsSettings:
 def currency(region: str) -> str:
     """The currency of a region's prices, as price lists name it."""
     return "CNY" if region.startswith("cn-") else "USD"
+
+
+def from_environment(found: ProviderSettings, environment: Mapping[str, str]) -> ProviderSettings:
+    """The settings with what AWS's own variables say of settings that the files leave open."""
+    for key, names in _VARIABLES.items():
+        # With keys in the environment, boto3 takes nothing but the region from a profile.
+        if key == "profile" and environment.get(KEY_VARIABLE):
+            continue
+        name = next((each for each in names if environment.get(each)), None)
+        if name is not None and key not in found.values:
+            found = found.with_value(key, environment[name], name)
+    return found
 
 
 def _text(what: str, pattern: str = r"[^\s]+") -> Callable[[object], str]:
@@ -198,3 +210,10 @@ _READ: dict[str, Callable[[object], Any]] = {
     "cny_per_usd": _rate,
     "listing_lag": _seconds(0),
 }
+# In the order in which boto3 looks at them.
+_VARIABLES = {
+    "profile": ("AWS_DEFAULT_PROFILE", "AWS_PROFILE"),
+    "region": ("AWS_DEFAULT_REGION",),
+    "endpoint_url": ("AWS_ENDPOINT_URL",),
+}
+KEY_VARIABLE = "AWS_ACCESS_KEY_ID"

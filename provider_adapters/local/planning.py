@@ -15,21 +15,21 @@ from provider_adapters.local.images import choose_container
 from provider_adapters.local.pythons import choose_python
 
 if TYPE_CHECKING:
-    from flowlite.config import Settings
+    from flowlite.provider_settings import ProviderSettings
     from flowlite.spec import TaskConfig
 
 
 _SETTINGS = ("price_per_hour", "preempted_after")
 
 
-def make_plan(config: TaskConfig, settings: Settings) -> Plan:
+def make_plan(config: TaskConfig, settings: ProviderSettings) -> Plan:
     """The plan for this machine.
 
     Raises:
         ConfigError: An option cannot be honoured here.
         CapExceeded: The setting `price_per_hour` of `[providers.local]` is above the cap.
     """
-    options = settings.provider_options("local")
+    options = settings.values
     price = price_per_hour(options)
     preempted_after = _seconds_until_preemption(options)
     _check_machine(config)
@@ -59,10 +59,10 @@ def make_plan(config: TaskConfig, settings: Settings) -> Plan:
             "workdir": config.workdir or os.getcwd(),
             "hide_gpus": not gpus and which("nvidia-smi") is not None,
             "gpus": [gpu.index for gpu in gpus],
-            "max_tasks": settings.local_tasks,
+            "max_tasks": options["local_tasks"],
             "python_spec": python,
             "container": container,
-            "most_warm": settings.local_warm,
+            "most_warm": options["local_warm"],
             "preempted_after": preempted_after,
             "volumes": [
                 {
@@ -79,16 +79,20 @@ def make_plan(config: TaskConfig, settings: Settings) -> Plan:
 
 def price_per_hour(options: Mapping[str, Any]) -> float:
     """The price this machine pretends to have, so that caps and costs can be rehearsed. Raises ConfigError."""
-    unknown = sorted(set(options) - set(_SETTINGS))
-    if unknown:
-        known = ", ".join(_SETTINGS)
-        raise ConfigError(f"[providers.local] has no setting {unknown[0]!r}; known: {known}")
     price = options.get("price_per_hour", 0.0)
     if isinstance(price, bool) or not isinstance(price, int | float) or not 0 <= price < 1e6:
         raise ConfigError(
             f"[providers.local] price_per_hour is {price!r}; give dollars per hour, 0 or more"
         )
     return float(price)
+
+
+def refuse_unknown(table: Mapping[str, Any]) -> None:
+    """Raises ConfigError for a key of `[providers.local]` that stands for nothing."""
+    unknown = sorted(set(table) - set(_SETTINGS))
+    if unknown:
+        known = ", ".join(_SETTINGS)
+        raise ConfigError(f"[providers.local] has no setting {unknown[0]!r}; known: {known}")
 
 
 def _seconds_until_preemption(options: Mapping[str, Any]) -> float | None:

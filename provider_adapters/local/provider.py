@@ -5,15 +5,15 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowlite import clock
-from flowlite import config as settings_of
 from flowlite.connect.local import LocalConnection
 from flowlite.errors import NodeUnreachable, ProviderError
 from flowlite.node import processes, staging
@@ -32,7 +32,9 @@ from provider_adapters.local.admission import Admission
 from provider_adapters.local.volumes import Volumes
 
 if TYPE_CHECKING:
+    from flowlite.config import Settings
     from flowlite.connect.base import Connection
+    from flowlite.provider_settings import ProviderSettings
     from flowlite.spec import TaskConfig
 
 
@@ -43,16 +45,29 @@ class LocalProvider(Provider):
     # Its price, if it has one, is a rehearsal.
     teardown_seconds = 0.0
 
-    def __init__(self, home: Path | None = None) -> None:
-        self._home = home or settings_of.home()
+    def __init__(self, home: Path, settings: ProviderSettings) -> None:
+        super().__init__(home, settings)
+        self._home = home
         self._admission = Admission(self._home)
         self._volumes = Volumes(self._home / "volumes")
         self._warm = warming.WarmNodes(self._home)
 
+    @classmethod
+    def freeze(cls, settings: Settings, environment: Mapping[str, str]) -> ProviderSettings:
+        from provider_adapters.local.planning import refuse_unknown
+
+        found = super().freeze(settings, environment)
+        refuse_unknown(found.values)
+        for name in ("local_tasks", "local_warm"):
+            origin = settings.entry(name).origin
+            named = os.path.abspath(origin) if origin.endswith(".toml") else origin
+            found = found.with_value(name, getattr(settings, name), named)
+        return found
+
     def plan(self, config: TaskConfig) -> Plan:
         from provider_adapters.local.planning import make_plan
 
-        return make_plan(config, settings_of.load_settings())
+        return make_plan(config, self.settings)
 
     def launch(self, intent: LaunchIntent) -> list[Instance]:
         plan = Plan.from_json(intent.plan)
@@ -212,9 +227,7 @@ class LocalProvider(Provider):
                 region="",
                 gpu=found[0].kind if found and not rehearsal else "",
                 gpus_per_node=0 if rehearsal or request is None else request.count,
-                price_per_hour=price_per_hour(
-                    settings_of.load_settings().provider_options("local")
-                ),
+                price_per_hour=price_per_hour(self.settings.values),
                 available=True,
                 note="rehearsal on CPU" if rehearsal else "",
             )

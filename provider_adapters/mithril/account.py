@@ -9,7 +9,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowlite import config as settings_of
 from flowlite.errors import ConfigError, PermissionRefused
 from flowlite.suggest import did_you_mean
 from provider_adapters.mithril import credentials, requests
@@ -20,6 +19,8 @@ from provider_adapters.mithril.settings import MithrilSettings, read_settings
 if TYPE_CHECKING:
     import httpx
 
+    from flowlite.provider_settings import ProviderSettings
+
 
 class Account:
     """What is asked of the API and not of a single bid. Nothing is asked before it is needed.
@@ -29,8 +30,14 @@ class Account:
         directory: Where this adapter keeps its files.
     """
 
-    def __init__(self, home: Path, transport: httpx.BaseTransport | None = None) -> None:
+    def __init__(
+        self,
+        home: Path,
+        settings: ProviderSettings,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
         self.home = home
+        self._given = settings
         self.directory = home / "mithril"
         self._transport = transport
         self._lock = threading.RLock()
@@ -40,9 +47,9 @@ class Account:
 
     @property
     def settings(self) -> MithrilSettings:
-        """As the configuration has them. Raises ConfigError."""
+        """As they were given. Raises ConfigError."""
         if self._settings is None:
-            self._settings = read_settings(settings_of.load_settings())
+            self._settings = read_settings(self._given)
         return self._settings
 
     @property

@@ -9,23 +9,30 @@ from pathlib import Path
 from flowlite import credentials
 from flowlite.credentials import Key
 from flowlite.errors import PermissionRefused
+from provider_adapters.mithril.settings import KEY_VARIABLE as VARIABLE
 
-VARIABLE = "MITHRIL_API_KEY"
 _ANY_KEY = re.compile(r"fkey_[A-Za-z0-9_-]+")
 
 
 def find_key(api_key_file: str, home: Path) -> Key | None:
-    """The account's key: from the environment, a file (0600), or the keyring; None if there is none anywhere.
+    """The account's key; None if there is none anywhere.
+
+    It is in the file that was named; where none was, in the environment, the usual file (0600) or the keyring.
 
     Args:
-        api_key_file: The setting of that name, "" for the usual file.
+        api_key_file: The setting of that name. A variable of whoever submitted has taken precedence already
+            (settings.py); one of whoever started this process says nothing about the task.
         home: FLOW_HOME.
 
     Raises:
         PermissionRefused: A file with a key can be read by others, or what was found is not a key.
     """
     return credentials.find_key(
-        "mithril", variable=VARIABLE, file=api_key_file or None, usual=usual_file(home)
+        "mithril",
+        variable=VARIABLE,
+        file=api_key_file or None,
+        usual=usual_file(home),
+        environment={} if api_key_file else None,
     )
 
 
@@ -34,7 +41,7 @@ def is_wanted(api_key_file: str, home: Path) -> bool:
     try:
         return find_key(api_key_file, home) is not None
     except PermissionRefused:
-        if os.environ.get(VARIABLE) or api_key_file or usual_file(home).exists():
+        if api_key_file or os.environ.get(VARIABLE) or usual_file(home).exists():
             raise
         return False
 

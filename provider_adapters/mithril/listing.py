@@ -51,7 +51,7 @@ class Listing:
         if not launches and not self._place.account.has_key:
             return []
         found = self._alive(launches)
-        known = {fid for each in self._place.ledger.launches() for fid in each.ids}
+        known = {fid for each in self._place.ledger.launches(everywhere=True) for fid in each.ids}
         home = self._place.home_id
         for bid in self._ours().values():
             if bid.fid not in known and bid.tags and home.startswith(bid.tags.home[:8]):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flowlite import config as settings_of
 from flowlite.errors import ConfigError, FlowError, ProviderError
 from flowlite.provider import (
     Finding,
@@ -20,15 +19,19 @@ from flowlite.provider import (
     Provider,
     VolumeInfo,
 )
+from flowlite.provider_settings import ProviderSettings
 from provider_adapters.mithril.ending import Ending
 from provider_adapters.mithril.launching import Launching
 from provider_adapters.mithril.listing import Listing
+from provider_adapters.mithril.settings import from_environment
 from provider_adapters.mithril.settling import Settling
-from provider_adapters.mithril.workplace import Workplace
+from provider_adapters.mithril.workplace import ACCOUNT_SETTINGS, Workplace
+from provider_adapters.rented import ledger
 
 if TYPE_CHECKING:
     import httpx
 
+    from flowlite.config import Settings
     from flowlite.connect.base import Connection
     from flowlite.spec import TaskConfig
 
@@ -38,16 +41,31 @@ class MithrilProvider(Provider):
 
     Args:
         home: FLOW_HOME.
+        settings: As `freeze` gave them.
         transport: What stands in for the network, in tests.
     """
 
     name = "mithril"
 
+    local_files = frozenset({"api_key_file"})
+    account_settings = ACCOUNT_SETTINGS
+
     def __init__(
-        self, home: Path | None = None, transport: httpx.BaseTransport | None = None
+        self,
+        home: Path,
+        settings: ProviderSettings,
+        transport: httpx.BaseTransport | None = None,
     ) -> None:
-        self._home = home or settings_of.home()
+        super().__init__(home, settings)
         self._transport = transport
+
+    @classmethod
+    def freeze(cls, settings: Settings, environment: Mapping[str, str]) -> ProviderSettings:
+        return from_environment(super().freeze(settings, environment), environment)
+
+    @classmethod
+    def remembered(cls, home: Path) -> list[ProviderSettings]:
+        return ledger.accounts(home / cls.name / "launches", cls.name)
 
     def plan(self, config: TaskConfig) -> Plan:
         from provider_adapters.mithril.markets import price_now
@@ -145,7 +163,7 @@ class MithrilProvider(Provider):
 
     @cached_property
     def _place(self) -> Workplace:
-        return Workplace(self._home, self._transport)
+        return Workplace(self.home, self.settings, self._transport)
 
     @cached_property
     def _settling(self) -> Settling:

@@ -1,4 +1,4 @@
-"""The table `[mithril]` of the configuration, with the environment's variables over it."""
+"""The table `[mithril]` of the configuration, read into checked values, and the variables that stand for some."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from flowlite.config import Settings, duration_seconds
 from flowlite.errors import ConfigError
+from flowlite.provider_settings import ProviderSettings
+from flowlite.readers import duration_seconds
 from flowlite.suggest import did_you_mean
 
 API_URL = "https://api.mithril.ai"
+KEY_VARIABLE = "MITHRIL_API_KEY"
 _TABLE = "[mithril]"
 # An agent that is silent for so long is gone; the node then ends the bid by itself.
 _LEASE = 600.0
@@ -54,25 +56,30 @@ class MithrilSettings:
     listing_lag: float = _LAG
 
 
-def read_settings(
-    settings: Settings, environment: Mapping[str, str] | None = None
-) -> MithrilSettings:
+def from_environment(found: ProviderSettings, environment: Mapping[str, str]) -> ProviderSettings:
+    """The settings with the environment's variables over them; a key in the environment comes before one in a file."""
+    if environment.get(KEY_VARIABLE):
+        found = found.only([key for key in found.values if key != "api_key_file"])
+    for key, name in _VARIABLES.items():
+        if environment.get(name):
+            found = found.with_value(key, environment[name], name)
+    return found
+
+
+def read_settings(settings: ProviderSettings) -> MithrilSettings:
     """The settings, each checked.
 
     Raises:
         ConfigError: An unknown name or a wrong value; the message says where it stands.
     """
-    variables = os.environ if environment is None else environment
     found: dict[str, Any] = {}
-    for key, value in settings.provider_options("mithril").items():
-        origin = settings.origin_of("mithril", key)
+    for key, value in settings.values.items():
+        origin = settings.origin_of(key)
         if key not in _READERS:
             known = did_you_mean(key, _READERS) or f"; known: {', '.join(_READERS)}"
             raise ConfigError(f"{origin}: {_TABLE} has no setting {key!r}{known}")
-        found[key] = _read(key, value, f"{origin}: {_TABLE} {key}")
-    for key, name in _VARIABLES.items():
-        if variables.get(name):
-            found[key] = _read(key, variables[name], name)
+        by_variable = origin == _VARIABLES.get(key)
+        found[key] = _read(key, value, origin if by_variable else f"{origin}: {_TABLE} {key}")
     return MithrilSettings(**found)
 
 
@@ -110,10 +117,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _file(value: object) -> str:
-    path = os.path.expanduser(_word(value))
-    if not os.path.isabs(path):
-        raise ValueError("an absolute path, or one that begins with ~/")
-    return path
+    return os.path.expanduser(_word(value))
 
 
 def _truth(value: object) -> bool:

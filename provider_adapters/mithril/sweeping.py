@@ -35,7 +35,8 @@ def _keys(place: Workplace, live: Collection[str], dry_run: bool) -> list[str]:
 
 
 def _ssh_key(place: Workplace, live: Collection[str], dry_run: bool) -> list[str]:
-    if any(each.task in live and not each.ended for each in place.ledger.launches()):
+    launches = place.ledger.launches(everywhere=True)
+    if any(each.task in live and not each.ended for each in launches):
         return []
     public = client_public(place.account.home)
     remove = place.account.registered if dry_run else place.account.forget_ssh_key

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
     import httpx
 
+    from flowlite.provider_settings import ProviderSettings
+
+# Whose bids are meant: the API, the key, and the project.
+ACCOUNT_SETTINGS = frozenset({"api_url", "api_key_file", "project"})
 # What comes before GO and after the end, and what lies between attempts, all of it counted generously: this is the last
 # resort, and the agents keep the caps themselves.
 _AROUND_SECONDS = 3600.0
@@ -40,9 +44,15 @@ class Workplace:
         seen: The bid of each launch as it was last looked at by this process.
     """
 
-    def __init__(self, home: Path, transport: httpx.BaseTransport | None = None) -> None:
-        self.account = Account(home, transport)
-        self.ledger = Ledger(self.account.directory / "launches")
+    def __init__(
+        self,
+        home: Path,
+        settings: ProviderSettings,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        self.account = Account(home, settings, transport)
+        account = settings.only(ACCOUNT_SETTINGS).values
+        self.ledger = Ledger(self.account.directory / "launches", account)
         self.contact = Contact(home, "mithril")
         self.looks = Looks(pauses=_PAUSES)
         self.starting = Looks(pauses=_STARTING)

@@ -30,6 +30,7 @@ from typing import Any
 
 from flowlite import clock
 from flowlite.errors import ProviderError
+from flowlite.provider_settings import Keys, ProviderSettings
 from provider_adapters.rented.durable import make_directory, write_durably
 
 INTENDED, MADE, REFUSED = "intended", "made", "refused"
@@ -79,6 +80,8 @@ class Launch:
         calls: In the order in which they were made.
         notes: The adapter's own progress (when they were first listed, addresses, what died), JSON only.
         ended: Whether the cloud's listing has shown that nothing of it exists any more.
+        account: The settings that say in whose account it was launched, and where that is; without them nothing of it
+            can be found again. None in files of versions that did not write them down.
     """
 
     token: str
@@ -89,6 +92,7 @@ class Launch:
     calls: tuple[Call, ...] = ()
     notes: dict[str, Any] = field(default_factory=dict)
     ended: bool = False
+    account: dict[str, Any] | None = None
 
     @property
     def open_call(self) -> Call | None:
@@ -121,11 +125,16 @@ class Launch:
 
 
 class Ledger:
-    """The launches of one provider and FLOW_HOME."""
+    """The launches of one provider, account and FLOW_HOME."""
 
-    def __init__(self, directory: Path) -> None:
-        """`directory`: FLOW_HOME/<provider>/launches."""
+    def __init__(self, directory: Path, account: Mapping[str, Any] | None = None) -> None:
+        """
+        Args:
+            directory: FLOW_HOME/<provider>/launches.
+            account: The settings that say whose account is meant; launches in others are left alone.
+        """
         self._directory = directory
+        self._account = dict(account or {})
         self._held = threading.local()
 
     # Reading
@@ -143,12 +152,21 @@ class Ledger:
                 "what exists, and remove the file when nothing does"
             ) from error
 
-    def launches(self, task: str | None = None) -> list[Launch]:
-        """Of one task, or all, the oldest first."""
+    def launches(self, task: str | None = None, *, everywhere: bool = False) -> list[Launch]:
+        """Of one task, or all, the oldest first.
+
+        Args:
+            everywhere: In other accounts, too: two sets of settings may lead to the same one.
+        """
         with suppress(FileNotFoundError):
             tokens = sorted(path.stem for path in self._directory.glob("[!.]*.json"))
             found = [launch for token in tokens if (launch := self.read(token))]
-            mine = [each for each in found if task in (None, each.task)]
+            mine = [
+                each
+                for each in found
+                if task in (None, each.task)
+                and (everywhere or each.account in (None, self._account))
+            ]
             return sorted(mine, key=lambda launch: launch.at)
         return []
 
@@ -166,7 +184,7 @@ class Ledger:
             known = self.read(token)
             if known is not None:
                 return known
-            launch = Launch(token, task, count, clock.now(), freeze())
+            launch = Launch(token, task, count, clock.now(), freeze(), account=self._account)
             self._write(launch)
             return launch
 
@@ -330,6 +348,19 @@ def _locked(descriptor: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except (BlockingIOError, FileNotFoundError):
         return False
+
+
+def accounts(directory: Path, provider: str) -> list[ProviderSettings]:
+    """The accounts of all launches that have not ended, as settings of the provider; torn files are left out."""
+    found: dict[str, ProviderSettings] = {}
+    for path in sorted(directory.glob("[!.]*.json")):
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            launch = Launch.from_json(json.loads(path.read_bytes()))
+            if not launch.ended and launch.account is not None:
+                origins: dict[Keys, str] = {(key,): str(path) for key in launch.account}
+                each = ProviderSettings(provider, launch.account, origins)
+                found.setdefault(json.dumps(launch.account, sort_keys=True), each)
+    return list(found.values())
 
 
 def hash_of(parameters: Mapping[str, Any]) -> str:

@@ -30,6 +30,7 @@ from provider_adapters.slurm.workplace import Workplace
 
 if TYPE_CHECKING:
     from flowlite.connect.base import Connection
+    from flowlite.provider_settings import ProviderSettings
     from flowlite.spec import TaskConfig
     from provider_adapters.slurm.volumes import Volumes
 
@@ -41,6 +42,7 @@ class SlurmProvider(Provider):
 
     Args:
         home: FLOW_HOME.
+        settings: As `freeze` gave them.
         connection: What leads to the login node, in tests.
     """
 
@@ -48,8 +50,10 @@ class SlurmProvider(Provider):
     may_take_away = True
     arrays = True
 
-    def __init__(self, home: Path | None = None, connection: Connection | None = None) -> None:
-        self._home = home
+    def __init__(
+        self, home: Path, settings: ProviderSettings, connection: Connection | None = None
+    ) -> None:
+        super().__init__(home, settings)
         self._connection = connection
 
     def plan(self, config: TaskConfig) -> Plan:
@@ -146,7 +150,7 @@ class SlurmProvider(Provider):
 
     @cached_property
     def _place(self) -> Workplace:
-        return Workplace(self._home, self._connection)
+        return Workplace(self.home, self.settings, self._connection)
 
     @cached_property
     def _arrays(self) -> Arrays:

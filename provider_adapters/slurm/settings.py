@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from flowlite.config import Settings, duration_seconds
 from flowlite.errors import ConfigError
+from flowlite.provider_settings import ProviderSettings
+from flowlite.readers import duration_seconds
 from flowlite.spec import slurm as options_of
 from flowlite.suggest import did_you_mean
 
@@ -48,7 +49,7 @@ class SlurmSettings:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-def read_settings(settings: Settings) -> SlurmSettings:
+def read_settings(settings: ProviderSettings) -> SlurmSettings:
     """The settings, each checked.
 
     Raises:
@@ -56,8 +57,8 @@ def read_settings(settings: Settings) -> SlurmSettings:
     """
     found: dict[str, Any] = {}
     options: dict[str, Any] = {}
-    for key, value in settings.provider_options("slurm").items():
-        origin = settings.origin_of("slurm", key)
+    for key, value in settings.values.items():
+        origin = settings.origin_of(key)
         known = {**_READERS, **options_of.OPTIONS}
         if key not in known:
             names = did_you_mean(key, known) or f"; known: {', '.join(known)}"

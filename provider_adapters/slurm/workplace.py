@@ -8,7 +8,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flowlite import config as settings_of
 from provider_adapters import identity
 from provider_adapters.rented.ledger import Ledger
 from provider_adapters.slurm.cluster import Cluster
@@ -19,6 +18,7 @@ from provider_adapters.slurm.shared import Proof
 
 if TYPE_CHECKING:
     from flowlite.connect.base import Connection
+    from flowlite.provider_settings import ProviderSettings
 
 
 _CONFIGURATIONS = tuple(
@@ -31,11 +31,16 @@ class Workplace:
     """One FLOW_HOME at Slurm.
 
     Args:
+        home: FLOW_HOME.
+        settings: As they were given to the adapter.
         connection: What leads to the login node, in tests.
     """
 
-    def __init__(self, home: Path | None = None, connection: Connection | None = None) -> None:
-        self.home = home or settings_of.home()
+    def __init__(
+        self, home: Path, settings: ProviderSettings, connection: Connection | None = None
+    ) -> None:
+        self.home = home
+        self._given = settings
         self.directory = self.home / "slurm"
         self.ledger = Ledger(self.directory / "launches")
         self._connection = connection
@@ -45,12 +50,12 @@ class Workplace:
     @cached_property
     def settings(self) -> SlurmSettings:
         """What is set. Raises ConfigError."""
-        return read_settings(settings_of.load_settings())
+        return read_settings(self._given)
 
     @property
     def configured(self) -> bool:
         """Whether the user has said anything about Slurm, or Slurm is here."""
-        if settings_of.load_settings().provider_options("slurm"):
+        if self._given.values:
             return True
         return bool(self.ledger.launches()) or _is_login_node()
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowlite import config as settings_of
+from flowlite.config import HOME_FILE, ensure_home
 from flowlite.errors import ConfigError, NotFound, ProviderError
 from flowlite.suggest import did_you_mean
 from provider_adapters.ssh import checking, editing, fitting, hosts, leases
@@ -15,6 +16,7 @@ from provider_adapters.ssh.pools import Host, Pool, choose_pool, read_pools
 if TYPE_CHECKING:
     from flowlite.connect.ssh.host_keys import HostKey
     from flowlite.connect.ssh.targets import SshTarget
+    from flowlite.provider_settings import ProviderSettings
 
 DEFAULT_POOL = "default"
 
@@ -22,9 +24,10 @@ DEFAULT_POOL = "default"
 class Desk:
     """The pools of this user's configuration."""
 
-    def __init__(self, home: Path, memory: Memory) -> None:
+    def __init__(self, home: Path, memory: Memory, read: Callable[[], ProviderSettings]) -> None:
         self._home = home
         self._memory = memory
+        self._read = read
 
     # The configuration
 
@@ -33,7 +36,7 @@ class Desk:
         own = {key: value for key, value in settings.items() if value is not None}
         entry: Any = {"host": name, **own} if own else name
         chosen = pool or self._usual_pool()
-        path = settings_of.ensure_home() / settings_of.HOME_FILE
+        path = ensure_home() / HOME_FILE
         before = path.read_bytes() if path.exists() else None
 
         def append(listed: list[Any]) -> list[Any]:
@@ -43,7 +46,7 @@ class Desk:
 
         editing.change_hosts(path, chosen, append)
         try:
-            added = read_pools(settings_of.load_settings())[chosen].hosts
+            added = read_pools(self._read())[chosen].hosts
         except ConfigError:
             # What was written must be what can be read.
             path.unlink() if before is None else path.write_bytes(before)
@@ -53,12 +56,12 @@ class Desk:
     def remove(self, name: str, pool: str | None) -> tuple[str, Path]:
         """Takes a host out of FLOW_HOME's file. Raises NotFound."""
         host = self.find(name, pool)
-        path = settings_of.home() / settings_of.HOME_FILE
+        path = self._home / HOME_FILE
 
         def without(listed: list[Any]) -> list[Any]:
             kept = [each for each in listed if _name_of(each) != host.name]
             if len(kept) == len(listed):
-                where = settings_of.load_settings().origin_of("ssh", "pools", host.pool)
+                where = self._read().origin_of("pools", host.pool)
                 raise ConfigError(f"{name!r} stands in {where}; take it out there")
             return kept
 
@@ -68,7 +71,7 @@ class Desk:
 
     def find(self, name: str, pool: str | None = None) -> Host:
         """The host of that name. Raises NotFound."""
-        pools = read_pools(settings_of.load_settings())
+        pools = read_pools(self._read())
         known = [h for p in pools.values() if pool in (None, p.name) for h in p.hosts]
         found = next((host for host in known if host.name == name), None)
         if found is None:
@@ -79,14 +82,14 @@ class Desk:
 
     def pools(self, pool: str | None) -> list[Pool]:
         """One pool, or all."""
-        settings = settings_of.load_settings()
+        settings = self._read()
         return [choose_pool(settings, pool)] if pool else list(read_pools(settings).values())
 
     def _usual_pool(self) -> str:
-        settings = settings_of.load_settings()
+        settings = self._read()
         pools = read_pools(settings)
         if not pools:
-            return str(settings.provider_options("ssh").get("pool") or DEFAULT_POOL)
+            return str(settings.values.get("pool") or DEFAULT_POOL)
         return next(iter(pools)) if len(pools) == 1 else choose_pool(settings).name
 
     # The hosts themselves

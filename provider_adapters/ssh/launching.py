@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from flowlite import clock
@@ -63,6 +64,7 @@ class Launch:
     def __init__(
         self,
         intent: LaunchIntent,
+        home: Path,
         agent: Agent,
         memory: Memory,
         kept: Records,
@@ -70,6 +72,7 @@ class Launch:
         label: str,
     ) -> None:
         self._intent = intent
+        self._home = home
         self._plan = Plan.from_json(intent.plan)
         self._options = self._plan.options
         self._agent = agent
@@ -215,7 +218,6 @@ class Launch:
         """Installs a Python on a host that has none, and asks it again what it is. Raises Refused."""
         # Rarely needed, and long to import.
         from flowlite import pythons
-        from flowlite.config import home
         from flowlite.connect.pythons import install
 
         minor = str(self._options.get("minor") or "")
@@ -225,7 +227,7 @@ class Launch:
         try:
             with hosts.connect(host) as connection:
                 settings = pythons.index_settings()
-                install(connection, facts.root, platform, version, settings, home())
+                install(connection, facts.root, platform, version, settings, self._home)
                 found, _ = hosts.probe(host, connection)
         except NodeUnreachable:
             raise

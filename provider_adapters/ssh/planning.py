@@ -13,14 +13,14 @@ from provider_adapters.ssh.hosts import FRESH_SECONDS, Facts, Memory
 from provider_adapters.ssh.pools import Host, Pool, choose_pool
 
 if TYPE_CHECKING:
-    from flowlite.config import Settings
+    from flowlite.provider_settings import ProviderSettings
     from flowlite.spec import TaskConfig
 
 # A host whose agents have all gone is free again after so long.
 LEASE_SECONDS = 120.0
 
 
-def make_plan(config: TaskConfig, settings: Settings, memory: Memory) -> Plan:
+def make_plan(config: TaskConfig, settings: ProviderSettings, memory: Memory) -> Plan:
     """The plan for a pool. Hosts that have not said lately what they are, are asked.
 
     Raises:

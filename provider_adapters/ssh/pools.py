@@ -9,13 +9,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from flowlite.config import Settings
 from flowlite.connect.ssh.targets import is_host_name, is_user_name
 from flowlite.errors import ConfigError, SpecError
+from flowlite.provider_settings import ProviderSettings
 from flowlite.spec.gpu import GpuRequest
 from flowlite.suggest import did_you_mean
 
 NODE_DIR = "~/.flowlite-node"
+# Keys whose values are paths on this machine.
+LOCAL_FILES = frozenset({"identity_file", "config_file"})
+_VARIABLE = "FLOW_SSH_CONFIG"
 _POOL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
@@ -72,29 +75,33 @@ class Pool:
 # Reading
 
 
-def read_pools(settings: Settings) -> dict[str, Pool]:
+def from_environment(found: ProviderSettings, environment: Mapping[str, str]) -> ProviderSettings:
+    """The settings with the variable for `config_file` over them."""
+    if path := environment.get(_VARIABLE):
+        return found.with_value("config_file", path, _VARIABLE)
+    return found
+
+
+def read_pools(settings: ProviderSettings) -> dict[str, Pool]:
     """All pools, by name.
 
     Raises:
         ConfigError: Something in them is wrong.
     """
-    options = settings.provider_options("ssh")
-    _refuse_unknown(options, _TABLE, "[ssh]", settings.origin_of("ssh"))
-    common = _read(options, _TABLE, "[ssh]", settings.origin_of("ssh"))
-    if os.environ.get("FLOW_SSH_CONFIG"):
-        # Written down with the task: a supervisor of later may have another environment.
-        common["config_file"] = os.path.abspath(os.environ["FLOW_SSH_CONFIG"])
+    options = settings.values
+    _refuse_unknown(options, _TABLE, "[ssh]", settings.origin_of())
+    common = _read(options, _TABLE, "[ssh]", settings.origin_of())
     tables = options.get("pools", {})
     if not isinstance(tables, dict) or not all(isinstance(t, dict) for t in tables.values()):
-        where = settings.origin_of("ssh", "pools")
+        where = settings.origin_of("pools")
         raise ConfigError(f"{where}: write the hosts of a pool under [ssh.pools.NAME]")
     return {
-        name: _read_pool(name, table, common, settings.origin_of("ssh", "pools", name))
+        name: _read_pool(name, table, common, settings.origin_of("pools", name))
         for name, table in tables.items()
     }
 
 
-def choose_pool(settings: Settings, region: str | None = None) -> Pool:
+def choose_pool(settings: ProviderSettings, region: str | None = None) -> Pool:
     """The pool a task runs on: the one that `region` names, the setting `pool`, or the only one.
 
     Raises:
@@ -106,14 +113,14 @@ def choose_pool(settings: Settings, region: str | None = None) -> Pool:
             "the ssh provider has no hosts yet: `flow hosts add NAME` adds one, with NAME as you would write it "
             "after `ssh`; or write a pool under [ssh.pools.NAME] in flow.toml (docs/providers/ssh.md)"
         )
-    wanted = region or settings.provider_options("ssh").get("pool")
+    wanted = region or settings.values.get("pool")
     if wanted is None and len(pools) > 1:
         raise ConfigError(
             f"there are {len(pools)} pools: {', '.join(pools)}. Say which with region=, or set `pool` under [ssh]"
         )
     name = wanted or next(iter(pools))
     if name not in pools:
-        what = "region" if region else f"{settings.origin_of('ssh', 'pool')}: [ssh] pool"
+        what = "region" if region else f"{settings.origin_of('pool')}: [ssh] pool"
         guess = did_you_mean(name, pools) or f"; known: {', '.join(pools)}"
         raise ConfigError(f"{what}: there is no pool {name!r}{guess}")
     if not pools[name].hosts:
@@ -228,10 +235,7 @@ def _directory(value: Any) -> str:
 
 
 def _local_file(value: Any) -> str:
-    text = os.path.expanduser(_text(value))
-    if not os.path.isabs(text):
-        raise ValueError("an absolute path on this machine, or one that begins with ~/")
-    return text
+    return os.path.expanduser(_text(value))
 
 
 def _port(value: Any) -> int:

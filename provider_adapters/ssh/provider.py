@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowlite import config as settings_of
 from flowlite import pythons
 from flowlite.errors import ConfigError, ProviderError
 from flowlite.provider import (
@@ -26,11 +25,13 @@ from provider_adapters.ssh.hosts import Memory
 from provider_adapters.ssh.keeping import Keeping
 from provider_adapters.ssh.launching import Launch
 from provider_adapters.ssh.places import Places, directory_of
-from provider_adapters.ssh.pools import Host, choose_pool, read_pools
+from provider_adapters.ssh.pools import LOCAL_FILES, Host, choose_pool, from_environment, read_pools
 from provider_adapters.ssh.records import Records
 
 if TYPE_CHECKING:
+    from flowlite.config import Settings
     from flowlite.connect.base import Connection
+    from flowlite.provider_settings import ProviderSettings
     from flowlite.spec import TaskConfig
     from provider_adapters.ssh.desk import Desk
     from provider_adapters.ssh.volumes import Volumes
@@ -44,22 +45,32 @@ class SshProvider(Provider):
     name = "ssh"
     listing_is_proof = False
 
-    def __init__(self, home: Path | None = None) -> None:
-        self._home = home or settings_of.home()
+    local_files = LOCAL_FILES
+
+    def __init__(self, home: Path, settings: ProviderSettings) -> None:
+        super().__init__(home, settings)
+        self._home = home
         self._records = Records(self._home / "ssh")
         self._memory = Memory(self._home / "ssh" / "hosts")
         self._ending = Ending(self._records)
         self._keeping = Keeping(self._records)
         self._places = Places(self._home / "ssh")
 
+    @classmethod
+    def freeze(cls, settings: Settings, environment: Mapping[str, str]) -> ProviderSettings:
+        found = from_environment(settings.of_provider(cls.name), environment)
+        return found.with_absolute_paths(cls.local_files)
+
     def plan(self, config: TaskConfig) -> Plan:
         from provider_adapters.ssh.planning import make_plan
 
-        return make_plan(config, settings_of.load_settings(), self._memory)
+        return make_plan(config, self.settings, self._memory)
 
     def launch(self, intent: LaunchIntent) -> list[Instance]:
         agent = leases.find_agent(self._home, intent.preload.get("agent"))
-        return Launch(intent, agent, self._memory, self._records, self._places, _label()).run()
+        return Launch(
+            intent, self._home, agent, self._memory, self._records, self._places, _label()
+        ).run()
 
     def list_instances(self, task_id: str | None = None) -> list[Instance]:
         if task_id is None:
@@ -71,7 +82,7 @@ class SshProvider(Provider):
         near = [e for e in entries if task_id is None or e["state"] != records.LEFT]
         by_key = {(host := Host.from_json(entry["host"])).key: host for entry in near}
         if task_id is None:
-            for pool in read_pools(settings_of.load_settings()).values():
+            for pool in read_pools(self.settings).values():
                 by_key |= {host.key: host for host in pool.hosts}
         found = self._ask(list(by_key.values()))
         mine = []
@@ -149,14 +160,14 @@ class SshProvider(Provider):
     ) -> list[Offer]:
         from provider_adapters.ssh.offers import offers_of
 
-        pools = read_pools(settings_of.load_settings())
+        pools = read_pools(self.settings)
         return [offer for pool in pools.values() for offer in offers_of(pool, gpu, self._memory)]
 
-    def desk(self) -> Desk:
-        """What `flow hosts` works with."""
+    def desk(self, read: Callable[[], ProviderSettings]) -> Desk:
+        """What `flow hosts` works with. `read` gives the settings as they stand now, which it changes."""
         from provider_adapters.ssh.desk import Desk
 
-        return Desk(self._home, self._memory)
+        return Desk(self._home, self._memory, read)
 
     def create_volume(self, name: str, size_gb: float | None, interface: str) -> VolumeInfo:
         return self._volumes().create(name, size_gb, interface)
@@ -229,7 +240,7 @@ class SshProvider(Provider):
     def _volumes(self) -> Volumes:
         from provider_adapters.ssh.volumes import Volumes
 
-        return Volumes(choose_pool(settings_of.load_settings()), self._places)
+        return Volumes(choose_pool(self.settings), self._places)
 
 
 def _source(shared_dir: str, root: str, name: str) -> str:

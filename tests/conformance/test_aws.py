@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from flowlite.adapters import adapter
 from flowlite.provider import Instance, Provider
 from flowlite.testing.cloud import CloudInABox
 from flowlite.testing.conformance import ProviderSuite, ProviderUnderTest
 from flowlite.testing.running import Submit
 from flowlite.testing.storing import Create
-from provider_adapters.aws import AwsProvider
 from tests.helpers import kill_processes_of_home
 from tests.providers.aws_machines import nfs_everywhere
 
@@ -34,7 +34,7 @@ class Aws(ProviderUnderTest):
         (home / "config.toml").write_text('[aws]\nlease = "10m"\n')
 
     def make(self) -> Provider:
-        return AwsProvider()
+        return adapter("aws")
 
     def kill(self, instance: Instance) -> None:
         self._box.aws.die(instance.id)

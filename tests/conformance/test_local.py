@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from flowlite.adapters import adapter
 from flowlite.node import processes
 from flowlite.provider import Instance, LaunchIntent, Provider
 from flowlite.supervise import identity
 from flowlite.testing.conformance import ProviderSuite, ProviderUnderTest
-from provider_adapters.local import LocalProvider
 from tests.helpers import describe, kill_processes_of_home, processes_of
 
 PLACES = 3
@@ -32,7 +32,7 @@ class Local(ProviderUnderTest):
         (home / "config.toml").write_text(f"local_tasks = {PLACES}\n")
 
     def make(self) -> Provider:
-        return LocalProvider()
+        return adapter("local")
 
     def kill(self, instance: Instance) -> None:
         """Ends the node's agents with all below them; the keeper of its workers, not below, ends with its agent."""

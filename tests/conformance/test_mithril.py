@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from flowlite.adapters import adapter
 from flowlite.errors import CapacityUnavailable, FlowError
 from flowlite.provider import Instance, LaunchIntent, Provider
 from flowlite.testing.cloud import CloudInABox
 from flowlite.testing.conformance import ProviderSuite, ProviderUnderTest
 from flowlite.testing.launching import Intend
-from provider_adapters.mithril import MithrilProvider
 from tests.helpers import kill_processes_of_home
 
 
@@ -33,7 +33,7 @@ class Mithril(ProviderUnderTest):
         (home / "config.toml").write_text('[mithril]\nlease = "10m"\nregion = "us-central1-a"\n')
 
     def make(self) -> Provider:
-        return MithrilProvider()
+        return adapter("mithril")
 
     def kill(self, instance: Instance) -> None:
         # A bid that has no machine yet is listed, too.

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from flowlite.adapters import adapter
 from flowlite.errors import CapacityUnavailable
 from flowlite.provider import Instance, LaunchIntent, Provider
 from flowlite.testing.conformance import (
@@ -18,7 +19,6 @@ from flowlite.testing.conformance import (
 from flowlite.testing.hosts import Host
 from flowlite.testing.launching import Intend
 from flowlite.testing.slurm import SlurmCluster
-from provider_adapters.slurm import SlurmProvider
 from tests.helpers import kill_processes_of_home
 from tests.slurm.traces import left_of
 
@@ -40,7 +40,7 @@ class Slurm(ProviderUnderTest):
         )
 
     def make(self) -> Provider:
-        return SlurmProvider()
+        return adapter("slurm")
 
     def kill(self, instance: Instance) -> None:
         # A job that waits is listed, too, and has no node.

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from flowlite.adapters import adapter
 from flowlite.provider import Instance, Provider
 from flowlite.testing.conformance import ProviderSuite, ProviderUnderTest
 from flowlite.testing.hosts import Cluster, Host
-from provider_adapters.ssh import SshProvider
 from tests.helpers import kill_processes_of_home
 
 
@@ -34,7 +34,7 @@ class Ssh(ProviderUnderTest):
         )
 
     def make(self) -> Provider:
-        return SshProvider()
+        return adapter("ssh")
 
     def kill(self, instance: Instance) -> None:
         self._host(instance).kill()

@@ -95,13 +95,13 @@ def test_a_launch_of_64_nodes(
     cloud: str, request: pytest.FixtureRequest, record_property: Any
 ) -> None:
     control = request.getfixturevalue(cloud)
-    from flowlite.provider import get_provider
+    from flowlite.adapters import adapter
 
     calls = {}
     for nodes in (2, 64):
         before = len(control.calls)
         config = TaskConfig(command=["true"], num_instances=nodes, max_run_time_hours=1)
-        launched = through(get_provider(cloud), config)
+        launched = through(adapter(cloud), config)
         assert len({each.id for each in launched}) == nodes
         calls[nodes] = [action for action, _ in control.calls[before:]]
         assert len(calls[nodes]) < MOST, Counter(calls[nodes])

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from flowlite.adapters import settings_here
 from flowlite.supervise.reconcile import reconcile
 from flowlite.testing.hosts import Cluster, Host
 from tests.faults.on_hosts import COUNT, HostGang, Site, pause, shell
@@ -134,7 +135,7 @@ def test_a_partitioned_host_stops_its_workers_before_others_take_their_place(
     assert set(attempts) == {"1", "2"}
     # The agent of a leader that was given up waits to be asked for its logs; who cleans up need not wait.
     with site.cluster.enter_laptop():
-        reconcile(gang.store, site.home)
+        reconcile(gang.store, site.home, here=settings_here)
     assert_no_process_left(gang.id, timeout=30)
 
 

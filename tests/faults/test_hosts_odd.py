@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from flowlite.adapters import settings_here
 from flowlite.supervise.reconcile import reconcile
 from flowlite.testing.hosts import Cluster
 from tests.faults.on_hosts import COUNT, HostGang, Site, pause, shell
@@ -143,7 +144,7 @@ def test_a_host_that_runs_nothing_any_more_holds_up_neither_run_nor_end(site: Si
         gang.counted_to_the_end(rank)
     site.hosts[1].restart_sshd()
     with site.cluster.enter_laptop():
-        reconcile(gang.store, site.home)
+        reconcile(gang.store, site.home, here=settings_here)
     assert_no_process_left(gang.id, timeout=30)
 
 

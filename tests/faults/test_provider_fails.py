@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from provider_adapters.local import LocalProvider
+from flowlite.adapters import adapter
 from tests.gangs import Gang, let_go, shell, submit, waiting
 from tests.helpers import assert_no_process_left, eventually
 
@@ -23,7 +23,7 @@ def cut(gang: Gang, node: int, how: str) -> str:
     name = gang.record.roster[node]
     agent = gang.agent(node)
     if how == "gone":
-        provider = LocalProvider(gang.home)
+        provider = adapter("local")
         provider.terminate([i for i in provider.list_instances(gang.id) if i.id == name])
     else:
         (gang.home / f"unreachable-{name}").touch()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from flowlite.adapters import adapter, settings_here
 from flowlite.cli import main
 from flowlite.client import Flow
 from flowlite.errors import ProviderError
@@ -39,7 +40,8 @@ def cloud(flow_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> R
     monkeypatch.syspath_prepend(str(HERE))
     monkeypatch.setenv("RENTED_CLOUD", str(tmp_path))
     monkeypatch.setenv("FLOW_PROVIDER", "rented")
-    return importlib.import_module("rented_cloud").RentedProvider()  # type: ignore[no-any-return]
+    importlib.import_module("rented_cloud")
+    return adapter("rented")  # type: ignore[return-value]
 
 
 def rent(command: str = WAIT, **options: Any) -> Gang:
@@ -296,7 +298,7 @@ def test_a_machine_that_a_live_task_does_not_know_is_ended(cloud: RentedProvider
     home = str(gang.home)
     cloud.add("old", task=gang.id, home=home, launched_at=time.time() - 3600)
     cloud.add("new", task=gang.id, home=home)
-    found = reconcile(gang.store, gang.home)
+    found = reconcile(gang.store, gang.home, here=settings_here)
     assert [each["id"] for each in found.ended] == ["old"]
     let_go(gang.home)
     gang.end()

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from flowlite.adapters import adapter
 from flowlite.errors import CapacityUnavailable
 from flowlite.provider import Instance, LaunchIntent
 from flowlite.spec import TaskConfig
 from flowlite.testing.cloud import CloudInABox
-from provider_adapters.aws import AwsProvider
 from tests.helpers import eventually
 
 SECONDS = 60.0
@@ -32,12 +32,12 @@ class Client:
 
     def intent(self, task: str = "t1", number: int = 1, **options: Any) -> LaunchIntent:
         given = {"command": ["true"], "num_instances": 2, "provider": "aws", **options}
-        plan = AwsProvider().plan(TaskConfig(**given))
+        plan = adapter("aws").plan(TaskConfig(**given))
         return LaunchIntent(f"{task}-launch-{number}", task, plan.num_instances, plan.to_json())
 
     def launch(self, intent: LaunchIntent) -> list[Instance]:
         """As the supervisor does, until all answer or it is refused."""
-        provider = AwsProvider()
+        provider = adapter("aws")
 
         def launched() -> list[Instance] | None:
             try:
@@ -51,7 +51,7 @@ class Client:
         """As the supervisor does, until the listing has nothing; then nothing at all must be left."""
 
         def ended() -> bool:
-            provider = AwsProvider()
+            provider = adapter("aws")
             left = [each for each in provider.list_instances(task) if each.state != "ended"]
             provider.terminate(left)
             return not left

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from flowlite.adapters import settings_here
 from flowlite.connect.base import Completed
 from flowlite.errors import CapacityUnavailable
 from flowlite.provider import Instance, LaunchIntent
@@ -94,7 +95,7 @@ class Paper:
 
     def make(self, home: Path | None = None) -> MithrilProvider:
         """What another process has: the same files, and nothing else."""
-        made = MithrilProvider(home or self.home)
+        made = MithrilProvider(home or self.home, settings_here("mithril"))
         made._place.contact = self.doors  # type: ignore[assignment]
         return made
 

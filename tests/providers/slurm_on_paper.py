@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from flowlite.adapters import settings_here
 from flowlite.connect.base import Completed, Connection, File
 from flowlite.errors import CapacityUnavailable
 from flowlite.provider import Instance, LaunchIntent, Plan
@@ -234,7 +235,7 @@ class Paper:
 
     def make(self) -> SlurmProvider:
         """What another process has: the same files, and nothing else."""
-        return SlurmProvider(self.home, self.slurm)
+        return SlurmProvider(self.home, settings_here("slurm"), self.slurm)
 
     def meet(self, login: Any, places: Sequence[Any], data: Any) -> list[dict[str, Any] | str]:
         """In the place of `nodes.meet`."""

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
+from flowlite.adapters import adapter
 from flowlite.errors import CapacityUnavailable
 from flowlite.provider import Instance, LaunchIntent
 from flowlite.spec import TaskConfig
-from provider_adapters.aws import AwsProvider, booting
+from provider_adapters.aws import booting
 from provider_adapters.aws.catalog import Catalog
 from provider_adapters.rented import waiting
 from provider_adapters.rented.contact import Contact, Met, NotYet, Place
@@ -82,7 +83,7 @@ def calls(clock: Clock, flow_home: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 def test_64_nodes_take_fewer_than_40_calls(calls: Counter[str], clock: Clock) -> None:
-    provider = AwsProvider()
+    provider = adapter("aws")
     provider._context.looks = waiting.Looks(clock)
     config = TaskConfig(command=["true"], gpu="h100:8", num_instances=NODES, provider="aws")
     plan = provider.plan(config)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from flowlite.testing.cloud import CloudInABox
+from tests.helpers import eventually, kill_processes_of_home
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 pytestmark = pytest.mark.timeout(240)
@@ -116,3 +118,106 @@ def test_what_fits_and_what_it_costs(laptop: Laptop) -> None:
         ("p5.48xlarge", True),
     }
     assert [each["price_per_hour"] for each in found] == sorted(e["price_per_hour"] for e in found)
+
+
+PROJECT = """
+[aws]
+lease = "11m"
+profile = "research"
+security_group = "{group}"
+ssh_from = "10.0.0.0/8"
+"""
+
+
+@pytest.fixture
+def project(laptop: Laptop, tmp_path: Path) -> Path:
+    """A directory whose flow.toml names a profile, in which alone the credentials lie, and a security group."""
+    import boto3
+
+    ec2 = boto3.client("ec2")
+    vpc = ec2.describe_vpcs()["Vpcs"][0]["VpcId"]
+    group = ec2.create_security_group(GroupName="mine", Description="mine", VpcId=vpc)["GroupId"]
+    ec2.authorize_security_group_ingress(GroupId=group, IpProtocol="-1", CidrIp="0.0.0.0/0")
+    environment = laptop.environment
+    credentials = tmp_path / "credentials"
+    credentials.write_text(
+        "[research]\n"
+        f"aws_access_key_id = {environment.pop('AWS_ACCESS_KEY_ID')}\n"
+        f"aws_secret_access_key = {environment.pop('AWS_SECRET_ACCESS_KEY')}\n"
+    )
+    environment["AWS_SHARED_CREDENTIALS_FILE"] = str(credentials)
+    found = tmp_path / "project"
+    found.mkdir()
+    environment["FLOW_TRUSTED_DIRS"] = str(found)
+    (found / "flow.toml").write_text(PROJECT.format(group=group))
+    return found
+
+
+def test_settings_of_the_project_hold_for_the_launch_and_all_that_follows(
+    laptop: Laptop, project: Path, tmp_path: Path
+) -> None:
+    flow = ["-m", "flowlite.cli"]
+    laptop.run(
+        *flow,
+        "run",
+        "-d",
+        "--name",
+        "frozen",
+        "--provider",
+        "aws",
+        "--",
+        "sleep",
+        "600",
+        cwd=project,
+    )
+    # From here on, commands come from a directory that says nothing.
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+
+    def state() -> dict[str, Any]:
+        said = laptop.run(*flow, "status", "frozen", "--json", cwd=elsewhere).stdout
+        return json.loads(said)["data"]  # type: ignore[no-any-return]
+
+    eventually(lambda: state()["status"] == "running", timeout=SECONDS, every=0.5)
+    told = {row["name"]: (row["value"], row["origin"]) for row in state()["settings"]}
+    assert told["aws.profile"] == ("research", str(project / "flow.toml"))
+    assert (
+        laptop.run(*flow, "ssh", "frozen", "-c", "echo reached", cwd=elsewhere).stdout
+        == "reached\n"
+    )
+    actions = [name for name, _ in laptop.box.aws.calls]
+    # One was made by this test.
+    assert actions.count("CreateSecurityGroup") == 1, "the group of the project was not used"
+    shown = laptop.run(*flow, "status", "frozen", cwd=elsewhere).stdout
+    assert "aws.security_group" in shown
+    assert str(project / "flow.toml") in shown
+    laptop.run(*flow, "cancel", "frozen", "--wait", cwd=elsewhere)
+    assert {each["state"] for each in laptop.box.aws.instances()} == {"terminated"}
+
+
+@pytest.mark.parametrize("store", ["kept", "lost"])
+def test_what_a_task_left_is_ended_in_the_account_that_it_was_launched_in(
+    laptop: Laptop, project: Path, tmp_path: Path, store: str
+) -> None:
+    flow = ["-m", "flowlite.cli"]
+    laptop.run(
+        *flow, "run", "-d", "--name", "left", "--provider", "aws", "--", "sleep", "600", cwd=project
+    )
+    eventually(
+        lambda: any(each["state"] == "running" for each in laptop.box.aws.instances()),
+        timeout=SECONDS,
+    )
+    kill_processes_of_home(laptop.home)
+    if store == "lost":
+        for path in laptop.home.glob("state.db*"):
+            path.unlink()
+    else:
+        with sqlite3.connect(laptop.home / "state.db") as database:
+            database.execute("UPDATE tasks SET state = 'failed'")
+    # The process in the background: in the root directory, with no setting of anybody.
+    code = "from flowlite.supervise.tidying import main; main()"
+    laptop.run("-c", code, cwd=Path("/"))
+    eventually(
+        lambda: {e["state"] for e in laptop.box.aws.instances()} <= {"terminated", "shutting-down"},
+        timeout=SECONDS,
+    )

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 
 import pytest
 
+from flowlite.adapters import adapter
 from flowlite.errors import (
     CapacityUnavailable,
     PermissionRefused,
     ProviderError,
     QuotaExceeded,
 )
-from flowlite.provider import Instance
-from provider_adapters.aws import AwsProvider
+from flowlite.provider import Instance, Plan
 from tests.helpers import eventually
 from tests.providers.aws_client import SECONDS, TYPE, ZONES, Client, groups
 
@@ -33,20 +34,20 @@ def test_a_gang_is_one_call_and_leaves_nothing(aws: Client) -> None:
         assert each["tags"]["flowlite:task"] == "t1"
         assert each["tags"]["flowlite:token"] == intent.token
         assert each["tags"]["flowlite:deadline"] == "none"
-        assert each["tags"]["flowlite:home"] == AwsProvider()._context.home_id
+        assert each["tags"]["flowlite:home"] == adapter("aws")._context.home_id
     assert len(aws.calls("RunInstances")) == 1
     # The same token, from another process, is the same machines.
     again = aws.launch(intent)
     assert [each.id for each in again] == [each.id for each in found]
     assert len(aws.calls("RunInstances")) == 1
     for instance in again:
-        with AwsProvider().connect(instance) as connection:
+        with adapter("aws").connect(instance) as connection:
             assert connection.run(["id", "-u"]).stdout == b"0\n"
     assert groups(aws.box) == ["flowlite-t1"]
     aws.end()
     assert groups(aws.box) == []
     # What it was charged for is exact: as EC2 says, to the second.
-    for each in AwsProvider().list_instances("t1"):
+    for each in adapter("aws").list_instances("t1"):
         assert each.state == "ended"
         assert each.launched_at <= each.ended_at <= time.time() + 1
         assert "User initiated" in each.why
@@ -87,7 +88,7 @@ def test_a_spot_machine_that_is_taken_away_is_listed_as_such(aws: Client) -> Non
     aws.box.aws.preempt([instance.id], 0.0)
 
     def taken() -> Instance | None:
-        (listed,) = AwsProvider().list_instances("t1")
+        (listed,) = adapter("aws").list_instances("t1")
         return listed if listed.state == "ended" else None
 
     gone = eventually(taken, timeout=SECONDS, every=0.1)
@@ -101,7 +102,7 @@ def test_nodes_of_one_task_are_in_one_zone_also_later(aws: Client) -> None:
     aws.box.aws.capacity(TYPE, "us-east-1a", None)
     more = aws.launch(aws.intent(number=2, num_instances=1))
     assert {each.data["zone"] for each in [*first, *more]} == {"us-east-1b"}
-    assert {each.id for each in AwsProvider().list_instances("t1")} == {first[0].id, more[0].id}
+    assert {each.id for each in adapter("aws").list_instances("t1")} == {first[0].id, more[0].id}
     aws.end()
 
 
@@ -125,12 +126,12 @@ def test_without_room_anywhere_it_says_so_and_is_asked_again_later(aws: Client) 
         aws.box.aws.capacity(TYPE, zone, 1)
     intent = aws.intent()
     with pytest.raises(CapacityUnavailable, match=r"no room for 2 × c7i\.large") as refused:
-        AwsProvider().launch(intent)
+        adapter("aws").launch(intent)
     for zone in intent.plan["options"]["places"][0]["zones"]:
         assert zone["zone"] in str(refused.value)
     assert refused.value.retry_after >= 10
     assert aws.alive() == []
-    assert [e for e in AwsProvider().list_instances("t1") if e.state != "ended"] == []
+    assert [e for e in adapter("aws").list_instances("t1") if e.state != "ended"] == []
     aws.box.aws.capacity(TYPE, "us-east-1c", None)
     found = aws.launch(intent)
     assert {each.data["zone"] for each in found} == {"us-east-1c"}
@@ -140,14 +141,14 @@ def test_without_room_anywhere_it_says_so_and_is_asked_again_later(aws: Client) 
 def test_what_no_zone_offers_is_no_lack_of_room(aws: Client) -> None:
     aws.box.aws.fault("RunInstances", code="Unsupported", times=-1)
     with pytest.raises(ProviderError, match=r"Unsupported") as refused:
-        AwsProvider().launch(aws.intent())
+        adapter("aws").launch(aws.intent())
     assert not isinstance(refused.value, CapacityUnavailable)
 
 
 def test_a_quota_that_is_too_small_stops_before_anything_is_made(aws: Client) -> None:
     aws.box.aws.quota("L-1216C47A", 3)
     with pytest.raises(QuotaExceeded, match=r"4 vCPUs.*3 in us-east-1.*L-1216C47A"):
-        AwsProvider().launch(aws.intent())
+        adapter("aws").launch(aws.intent())
     assert not aws.calls("RunInstances")
     assert groups(aws.box) == []
 
@@ -156,37 +157,37 @@ def test_a_quota_that_is_used_up_names_its_number(aws: Client) -> None:
     aws.box.aws.fault("servicequotas:GetServiceQuota", code="AccessDeniedException")
     aws.box.aws.fault("RunInstances", code="VcpuLimitExceeded")
     with pytest.raises(QuotaExceeded, match=r"VcpuLimitExceeded.*L-1216C47A.*Service Quotas"):
-        AwsProvider().launch(aws.intent())
+        adapter("aws").launch(aws.intent())
     # One zone was enough to know.
     assert len(aws.calls("RunInstances")) == 1
 
 
 def test_a_missing_right_is_named(aws: Client) -> None:
     intent = aws.intent()
-    policy = AwsProvider().policy()
+    policy = adapter("aws").policy()
     allowed = [s for s in policy["Statement"] if "ec2:RunInstances" not in s["Action"]]
     aws.box.aws.policy({**policy, "Statement": allowed})
     with pytest.raises(PermissionRefused, match=r"lack the permission ec2:RunInstances"):
-        AwsProvider().launch(intent)
+        adapter("aws").launch(intent)
     aws.box.aws.policy(None)
     assert aws.alive() == []
 
 
 def test_the_least_policy_is_enough(aws: Client) -> None:
-    aws.box.aws.policy(AwsProvider().policy())
-    assert AwsProvider().offers("h100:8", 2)
-    assert [each for each in AwsProvider().check() if not each.ok] == []
+    aws.box.aws.policy(adapter("aws").policy())
+    assert adapter("aws").offers("h100:8", 2)
+    assert [each for each in adapter("aws").check() if not each.ok] == []
     aws.launch(aws.intent(spot=True))
-    assert AwsProvider().others() == []
+    assert adapter("aws").others() == []
     aws.end()
-    assert AwsProvider().list_instances() is not None
+    assert adapter("aws").list_instances() is not None
 
 
 def test_what_is_missing_is_found_without_a_launch(aws: Client) -> None:
-    policy = AwsProvider().policy()
+    policy = adapter("aws").policy()
     kept = [s for s in policy["Statement"] if s["Sid"] not in ("MakeGroups", "LaunchWithOurTag")]
     aws.box.aws.policy({**policy, "Statement": kept})
-    wrong = {each.what: each.detail for each in AwsProvider().check() if not each.ok}
+    wrong = {each.what: each.detail for each in adapter("aws").check() if not each.ok}
     assert set(wrong) == {"ec2:RunInstances", "ec2:CreateSecurityGroup", "ec2:CreatePlacementGroup"}
     assert "lack the permission ec2:RunInstances" in wrong["ec2:RunInstances"]
 
@@ -196,8 +197,17 @@ def test_wrong_credentials_are_found_and_never_shown(
 ) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAWRONG")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "verysecretindeed")
-    found = AwsProvider().check()
+    found = adapter("aws").check()
     assert found[-1].what == "credentials"
     assert not found[-1].ok
     assert "does not know this access key" in found[-1].detail
     assert "verysecret" not in " ".join(each.detail for each in found)
+
+
+def test_a_plan_that_costs_nothing_is_one_of_a_capacity_block(aws: Client) -> None:
+    plan = Plan.from_json(aws.intent().plan)
+    assert adapter("aws").price_to_launch(plan) == plan.price_per_hour > 0
+    free = dataclasses.replace(plan, price_per_hour=0.0)
+    assert adapter("aws").price_to_launch(free) == plan.price_per_hour
+    aws.settings('capacity_block = "cr-0a"')
+    assert adapter("aws").price_to_launch(free) == 0.0

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from flowlite.adapters import adapter
 from flowlite.errors import CapacityUnavailable, ConfigError, ProviderError
 from flowlite.provider import Instance, LaunchIntent, Plan
 from flowlite.testing.subject import ProviderUnderTest
@@ -73,7 +74,7 @@ def test_what_a_lost_answer_has_made_is_listed_and_ended_without_another_launch(
 ) -> None:
     aws.box.aws.fault("RunInstances", code="InternalError", status=500, when="after")
     with pytest.raises(CapacityUnavailable, match="not known"):
-        AwsProvider().launch(aws.intent())
+        adapter("aws").launch(aws.intent())
     assert len(aws.alive()) == 2
     aws.end()
     assert len(aws.calls("RunInstances")) == 1
@@ -83,12 +84,12 @@ def test_what_may_have_been_made_is_not_called_gone(aws: Client) -> None:
     aws.settings('listing_lag = "4s"')
     aws.box.aws.fault("RunInstances", code="InternalError", status=500, when="before")
     with pytest.raises(CapacityUnavailable, match="not known"):
-        AwsProvider().launch(aws.intent())
-    (waiting,) = AwsProvider().list_instances("t1")
+        adapter("aws").launch(aws.intent())
+    (waiting,) = adapter("aws").list_instances("t1")
     assert waiting.state == "starting"
     # It cannot be ended, and ending it is no error.
-    AwsProvider().terminate([waiting])
-    eventually(lambda: AwsProvider().list_instances("t1") == [], timeout=SECONDS, every=0.2)
+    adapter("aws").terminate([waiting])
+    eventually(lambda: adapter("aws").list_instances("t1") == [], timeout=SECONDS, every=0.2)
     assert aws.alive() == []
     assert len(aws.calls("RunInstances")) == 1
 
@@ -111,10 +112,10 @@ def test_a_listing_that_lags_behind_is_not_believed(aws: Client) -> None:
     aws.box.aws.lag(5.0)
     intent = aws.intent()
     with pytest.raises(CapacityUnavailable, match="2 of 2 nodes are still starting"):
-        AwsProvider().launch(intent)
+        adapter("aws").launch(intent)
     made = {each["id"] for each in aws.alive()}
-    assert {each.id for each in AwsProvider().list_instances("t1")} == made
-    assert made <= {each.id for each in AwsProvider().list_instances()}
+    assert {each.id for each in adapter("aws").list_instances("t1")} == made
+    assert made <= {each.id for each in adapter("aws").list_instances()}
     aws.box.aws.lag(0.0)
     aws.launch(intent)
     aws.end()
@@ -126,7 +127,7 @@ def test_a_listing_that_lags_behind_is_not_believed(aws: Client) -> None:
 def launch_until_refused(aws: Client, intent: LaunchIntent) -> str:
     def refused() -> str:
         try:
-            AwsProvider().launch(intent)
+            adapter("aws").launch(intent)
         except CapacityUnavailable:
             return ""
         except ProviderError as error:
@@ -146,7 +147,7 @@ def test_a_machine_that_dies_while_it_boots_is_named_and_the_others_end(aws: Cli
     assert aws.alive() == []
     # The intent is over: asked again, it says the same and makes nothing.
     with pytest.raises(ProviderError, match="ended while it booted"):
-        AwsProvider().launch(intent)
+        adapter("aws").launch(intent)
     assert len(aws.calls("RunInstances")) == 1
     aws.end()
 
@@ -156,15 +157,15 @@ def test_machines_that_died_while_nobody_looked_leave_no_group(
 ) -> None:
     aws.box.aws.boots("dies", "dies")
     with pytest.raises(CapacityUnavailable, match="still starting"):
-        AwsProvider().launch(aws.intent())
+        adapter("aws").launch(aws.intent())
     eventually(lambda: not aws.alive(), timeout=SECONDS)
     monkeypatch.setattr(ending, "_FRESH_SECONDS", 0.0)
-    assert AwsProvider().sweep(["t1"]) == [], "a task that goes on is to find out by itself"
-    (told,) = AwsProvider().sweep([], dry_run=True)
+    assert adapter("aws").sweep(["t1"]) == [], "a task that goes on is to find out by itself"
+    (told,) = adapter("aws").sweep([], dry_run=True)
     assert groups(aws.box)
-    assert AwsProvider().sweep([]) == [told]
+    assert adapter("aws").sweep([]) == [told]
     assert groups(aws.box) == []
-    assert AwsProvider().sweep([]) == []
+    assert adapter("aws").sweep([]) == []
 
 
 def test_a_machine_that_never_boots_is_given_up_in_time(aws: Client) -> None:
@@ -181,12 +182,12 @@ def test_room_that_was_none_after_all_leads_to_the_next_zone(aws: Client) -> Non
     aws.box.aws.timing(boot=2.0)
     intent = aws.intent(spot=True, num_instances=1)
     with pytest.raises(CapacityUnavailable, match="still starting"):
-        AwsProvider().launch(intent)
+        adapter("aws").launch(intent)
     (first,) = aws.alive()
     aws.box.aws.preempt([first["id"]], 0.0)
     eventually(lambda: not aws.alive(), timeout=SECONDS)
     # Whoever looks meanwhile does not take the launch for over.
-    assert AwsProvider().list_instances("t1")
+    assert adapter("aws").list_instances("t1")
     (found,) = aws.launch(intent)
     assert found.id != first["id"]
     assert found.data["zone"] != first["zone"]
@@ -201,7 +202,7 @@ def test_what_another_home_has_launched_is_shown_as_such(
 ) -> None:
     (mine,) = aws.launch(aws.intent(num_instances=1, max_run_time_hours=1.0))
     monkeypatch.setenv("FLOW_HOME", str(tmp_path))
-    provider = AwsProvider()
+    provider = adapter("aws")
     assert provider.list_instances() == []
     (other,) = provider.others()
     assert other.id == mine.id
@@ -221,11 +222,11 @@ def test_ssh_is_let_in_again_from_where_the_client_has_moved_to(
 
     (instance,) = aws.launch(aws.intent(num_instances=1))
     before = aws.calls("AuthorizeSecurityGroupIngress")
-    assert AwsProvider().answers_beside([instance]).startswith("EC2")
+    assert adapter("aws").answers_beside([instance]).startswith("EC2")
     assert aws.calls("AuthorizeSecurityGroupIngress") == before
     monkeypatch.setattr(network, "own_address", lambda endpoint: "198.51.100.77")
     for _ in range(2):
-        AwsProvider().answers_beside([instance])
+        adapter("aws").answers_beside([instance])
     added = aws.calls("AuthorizeSecurityGroupIngress")[len(before) :]
     assert any("198.51.100.77/32" in each.values() for each in added)
     # Once is enough.
@@ -237,7 +238,7 @@ def test_a_placement_group_and_efa_are_made_and_removed(aws: Client) -> None:
     aws.settings("public_ip = false")
     intent = aws.intent(gpu="a100:8", internode_interconnect="EFA", num_instances=2)
     with pytest.raises(CapacityUnavailable):
-        AwsProvider().launch(intent)
+        adapter("aws").launch(intent)
     assert aws.box.aws.leftovers()["placement groups"] == ["flowlite-t1"]
     (sent,) = aws.calls("RunInstances")
     assert sent["Placement.GroupName"] == "flowlite-t1"
@@ -275,7 +276,7 @@ def test_a_run_in_a_block_ends_with_notice_before_the_block_does(aws: Client) ->
     (sent,) = aws.calls("RunInstances")
     assert sent["InstanceMarketOptions.MarketType"] == "capacity-block"
 
-    how = AwsProvider().node_settings(plan, found[0]).preemption
+    how = adapter("aws").node_settings(plan, found[0]).preemption
     assert how is not None
     # Asked to stop 37 minutes before the end, gone 35 minutes before it.
     assert 0 < how["after"] <= 3600.0 - 37 * 60
@@ -289,7 +290,7 @@ def test_a_block_with_no_time_left_is_refused(aws: Client) -> None:
     intent = aws.intent()
     intent.plan["options"]["reservation_ends"] = time.time() + 36 * 60
     with pytest.raises(ConfigError, match="EC2 ends its machines from 30 minutes before"):
-        AwsProvider().launch(intent)
+        adapter("aws").launch(intent)
     assert aws.calls("RunInstances") == []
     short = aws.box.aws.reserve(TYPE, "us-east-1d", 2, block=True, ends_in=1800.0)
     aws.settings(f'capacity_block = "{short}"')
@@ -341,17 +342,17 @@ def forget_subnets(aws: Client) -> None:
 def test_gc_removes_the_group_of_a_launch_that_never_was(aws: Client) -> None:
     aws.box.aws.fault("RunInstances", code="InvalidParameterValue")
     with pytest.raises(ProviderError, match="InvalidParameterValue"):
-        AwsProvider().launch(aws.intent())
+        adapter("aws").launch(aws.intent())
     assert groups(aws.box) == ["flowlite-t1"]
     (aws.home / "aws" / "launches" / "t1-launch-1.json").unlink()
-    assert AwsProvider().list_instances() == []
+    assert adapter("aws").list_instances() == []
     assert groups(aws.box) == []
 
 
 def test_warm_offers_ask_nobody(aws: Client) -> None:
-    AwsProvider().offers("h100:8", 4)
+    adapter("aws").offers("h100:8", 4)
     before = len(aws.box.aws.calls)
-    found = AwsProvider().offers("h100:8", 4)
+    found = adapter("aws").offers("h100:8", 4)
     assert len(aws.box.aws.calls) == before
     assert [(each.spot, each.instance_type) for each in found] == [
         (True, "p5.48xlarge"),
@@ -366,7 +367,7 @@ def test_nothing_is_asked_where_nobody_uses_aws(
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
     (aws.home / "config.toml").unlink()
-    provider = AwsProvider()
+    provider = adapter("aws")
     assert provider.list_instances() == []
     assert provider.others() == []
     assert provider.list_volumes() == []

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from flowlite.adapters import settings_here
 from flowlite.cli import main
-from flowlite.config import load_settings
 from flowlite.errors import ConfigError, PermissionRefused, ProviderError
 from provider_adapters.aws import capacity, network, quotas
 from provider_adapters.aws.catalog import Catalog
@@ -24,7 +24,7 @@ from provider_adapters.aws.settings import AwsSettings
 
 def read(home: Path, text: str) -> AwsSettings:
     (home / "config.toml").write_text(f"[aws]\n{text}\n")
-    return AwsSettings.read(load_settings())
+    return AwsSettings.read(settings_here("aws"))
 
 
 def test_everything_can_be_set(flow_home: Path) -> None:

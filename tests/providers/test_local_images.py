@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from flowlite import Flow, TaskFailed
+from flowlite.adapters import adapter
 from flowlite.spec import TaskConfig
-from provider_adapters.local import LocalProvider
 from tests.podman import IMAGE, Podman
 from tests.providers.in_environments import inside, version_of_probe
 from tests.wheels import make_wheel, serve_index, use_no_index
@@ -63,7 +63,7 @@ def test_a_cancelled_task_leaves_no_container(podman: Podman) -> None:
 
 
 def test_an_image_that_is_not_here_is_a_rehearsal_without_it(flow_home: Path) -> None:
-    plan = LocalProvider().plan(TaskConfig(image="no.such/image:1"))
+    plan = adapter("local").plan(TaskConfig(image="no.such/image:1"))
     assert plan.options["container"] is None
     (note,) = plan.notes
     assert "image no.such/image:1 is not used" in note

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from flowlite.adapters import adapter, settings_here
 from flowlite.errors import (
     CapacityUnavailable,
     ConfigError,
@@ -34,7 +35,7 @@ def provider(flow_home: Path, monkeypatch: pytest.MonkeyPatch) -> LocalProvider:
     (flow_home / "tmp").mkdir()
     monkeypatch.setenv("TMPDIR", str(flow_home / "tmp"))
     monkeypatch.setattr("tempfile.tempdir", None)
-    return LocalProvider()
+    return adapter("local")
 
 
 def intent(task: str = "ta", count: int = 2, launch: int = 1, **plan: Any) -> LaunchIntent:
@@ -68,7 +69,7 @@ def test_a_launch_gives_nodes_with_ids_in_rank_order(provider: LocalProvider) ->
 
 def test_the_same_token_never_launches_twice(provider: LocalProvider) -> None:
     assert provider.launch(intent()) == provider.launch(intent())
-    assert LocalProvider().launch(intent()) == provider.list_instances("ta")
+    assert adapter("local").launch(intent()) == provider.list_instances("ta")
     more = provider.launch(intent(count=1, launch=2))
     assert len(provider.list_instances("ta")) == 3
     assert more[0] in provider.list_instances("ta")
@@ -209,7 +210,7 @@ def test_gpus_are_shared_with_other_homes_and_taken_back_from_the_dead(
     provider: LocalProvider, flow_home: Path, tmp_path: Path
 ) -> None:
     one = {"gpu": "h100", "gpus_per_node": 1, "options": {"gpus": [0]}}
-    other = LocalProvider(tmp_path / "other")
+    other = LocalProvider(tmp_path / "other", settings_here("local"))
     gone = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     supervised(tmp_path / "other", "ta", gone.pid)
     other.launch(intent("ta", count=1, **one))
@@ -223,14 +224,14 @@ _LAUNCH = """
 import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[3])
+from flowlite.adapters import adapter
 from flowlite.errors import CapacityUnavailable
-from provider_adapters.local import LocalProvider
 from tests.providers.test_local_nodes import intent, supervised
 task = sys.argv[2]
 supervised(Path(sys.argv[1]), task)
 plan = {"gpu": "h100", "gpus_per_node": 2, "options": {"gpus": list(range(6)), "max_tasks": 64}}
 try:
-    found = LocalProvider().launch(intent(task, count=1, **plan))
+    found = adapter("local").launch(intent(task, count=1, **plan))
     print(*found[0].data["gpus"])
 except CapacityUnavailable:
     print("none")

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from flowlite.adapters import adapter
 from flowlite.errors import CapExceeded, ConfigError
-from flowlite.provider import Plan, get_provider
+from flowlite.provider import Plan
 from flowlite.spec import TaskConfig
 from flowlite.submission import with_caps
 from provider_adapters.local import LocalProvider
@@ -24,7 +25,7 @@ def provider(flow_home: Path, monkeypatch: pytest.MonkeyPatch) -> LocalProvider:
     no_gpus.mkdir()
     monkeypatch.setenv("PATH", str(no_gpus))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    return LocalProvider()
+    return adapter("local")
 
 
 def gpus(home: Path, listing: str) -> None:
@@ -37,7 +38,7 @@ def gpus(home: Path, listing: str) -> None:
 
 
 def test_the_provider_is_found_by_name(flow_home: Path) -> None:
-    assert get_provider("local").name == "local"
+    assert adapter("local").name == "local"
 
 
 def test_a_plan_without_gpu(provider: LocalProvider) -> None:
@@ -144,8 +145,9 @@ def test_cuda_visible_devices_is_obeyed(mask: str | None, indices: list[int]) ->
 
 def test_caps(provider: LocalProvider, flow_home: Path) -> None:
     (flow_home / "config.toml").write_text("[providers.local]\nprice_per_hour = 2.5\n")
+    priced = adapter("local")
     with pytest.raises(CapExceeded, match=r"max_price_per_hour is \$2\.00.*\$2\.50"):
-        provider.plan(TaskConfig(max_price_per_hour=2.0))
+        priced.plan(TaskConfig(max_price_per_hour=2.0))
     config = TaskConfig(
         num_instances=2,
         max_price_per_hour=2.5,
@@ -153,12 +155,12 @@ def test_caps(provider: LocalProvider, flow_home: Path) -> None:
         max_cost=5.0,
         grace_seconds=0,
     )
-    plan = with_caps(config, provider.plan(config), provider.teardown_seconds)
+    plan = with_caps(config, priced.plan(config), priced.teardown_seconds)
     assert plan.price_per_hour == 2.5
     assert plan.max_run_seconds == pytest.approx(3600)
     assert plan.worst_case_cost == pytest.approx(5.0)
-    assert provider.plan(TaskConfig(max_run_time_hours=0.5)).max_run_seconds == 1800
-    assert provider.plan(TaskConfig()).max_run_seconds is None
+    assert priced.plan(TaskConfig(max_run_time_hours=0.5)).max_run_seconds == 1800
+    assert priced.plan(TaskConfig()).max_run_seconds is None
 
 
 @pytest.mark.parametrize("price", ["-1", "'much'", "true", "nan"])
@@ -167,13 +169,13 @@ def test_a_price_that_is_none_is_refused(
 ) -> None:
     (flow_home / "config.toml").write_text(f"[providers.local]\nprice_per_hour = {price}\n")
     with pytest.raises(ConfigError, match="price_per_hour is"):
-        provider.plan(TaskConfig())
+        adapter("local").plan(TaskConfig())
 
 
 def test_a_setting_that_does_not_exist_is_refused(provider: LocalProvider, flow_home: Path) -> None:
     (flow_home / "config.toml").write_text("[providers.local]\nprice = 1\n")
     with pytest.raises(ConfigError, match="no setting 'price'"):
-        provider.plan(TaskConfig())
+        adapter("local").plan(TaskConfig())
 
 
 @pytest.mark.parametrize(

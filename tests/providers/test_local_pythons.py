@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from flowlite import TaskFailed
+from flowlite.adapters import adapter
 from flowlite.client import Flow
 from flowlite.connect import uv
 from flowlite.errors import ConfigError
@@ -45,7 +46,7 @@ def index(wheels: Path) -> Iterator[str]:
 
 @pytest.fixture
 def provider(flow_home: Path) -> LocalProvider:
-    return LocalProvider()
+    return adapter("local")
 
 
 def test_a_function_finds_what_it_depends_on(

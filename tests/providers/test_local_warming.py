@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from flowlite.adapters import adapter
 from flowlite.bundle.agent_zip import build_agent_zip
 from flowlite.node import processes
 from flowlite.provider import LaunchIntent, Plan
-from provider_adapters.local import LocalProvider, warming
+from provider_adapters.local import warming
 from tests.helpers import kill_processes_of_home
 from tests.node.test_warm import Client
 
@@ -39,7 +40,7 @@ def test_it_runs_the_agent_of_its_own_home(
 ) -> None:
     for home in homes:
         monkeypatch.setenv("FLOW_HOME", str(home))
-        warmed = LocalProvider()
+        warmed = adapter("local")
         plan = Plan("local", "this machine", 1, 1, options={"max_tasks": 4})
         preload = {
             "agent": str(build_agent_zip(home).path),

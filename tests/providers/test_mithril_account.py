@@ -15,7 +15,7 @@ from flowlite.errors import (
     ProviderError,
 )
 from flowlite.spec import TaskConfig
-from provider_adapters.mithril import credentials
+from provider_adapters.mithril import MithrilProvider, credentials
 from provider_adapters.mithril.settings import MithrilSettings, read_settings
 from tests.providers.mithril_on_paper import Paper
 
@@ -32,7 +32,8 @@ def settings(tmp_path: Path, text: str, variables: dict[str, str] | None = None)
         "FLOW_TRUSTED_DIRS": str(tmp_path),
         **(variables or {}),
     }
-    return read_settings(load_settings(directory=tmp_path, environment=environment), environment)
+    found = load_settings(directory=tmp_path, environment=environment)
+    return read_settings(MithrilProvider.freeze(found, environment))
 
 
 def test_settings_and_what_the_environment_says_over_them(tmp_path: Path) -> None:
@@ -56,7 +57,6 @@ def test_settings_and_what_the_environment_says_over_them(tmp_path: Path) -> Non
         ("lease = 5", "at least 60 s"),
         ("node_key = 1", "true or false"),
         ('user = "-x"', "name of a user"),
-        ('api_key_file = "key"', "absolute path"),
         ("boot_timeout = 0", "above 0"),
     ],
 )
@@ -84,7 +84,13 @@ def test_the_key_is_found_in_the_environment_before_files(
     assert found is not None
     assert found.value == "fkey_named"
     monkeypatch.setenv("MITHRIL_API_KEY", "fkey_variable")
+    # Which of them it is, is decided at submission; later, a variable of somebody else's shell says nothing.
     found = credentials.find_key(str(named), tmp_path)
+    assert found is not None
+    assert found.value == "fkey_named"
+    text = f"api_key_file = {str(named)!r}"
+    at_submission = settings(tmp_path, text, {"MITHRIL_API_KEY": "fkey_variable"})
+    found = credentials.find_key(at_submission.api_key_file, tmp_path)
     assert found is not None
     assert (found.value, found.origin) == ("fkey_variable", "MITHRIL_API_KEY")
 

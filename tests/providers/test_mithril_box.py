@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from flowlite.adapters import adapter
 from flowlite.errors import CapacityUnavailable
 from flowlite.provider import Instance, LaunchIntent
 from flowlite.spec import TaskConfig
@@ -24,7 +25,7 @@ PATIENCE = 60.0
 
 @pytest.fixture
 def provider(box: CloudInABox, flow_home: Path) -> MithrilProvider:
-    return MithrilProvider(flow_home)
+    return adapter("mithril")
 
 
 def launch(provider: MithrilProvider, count: int = 2) -> list[Instance]:
@@ -50,7 +51,7 @@ def time_is_over(provider: MithrilProvider, instance: Instance) -> None:
 
 def test_machines_are_reached_and_given_back(box: CloudInABox, provider: MithrilProvider) -> None:
     found = launch(provider)
-    again = MithrilProvider()
+    again = adapter("mithril")
     for instance in again.list_instances(TASK):
         with again.connect(instance) as connection:
             said = connection.run(["hostname", "-I"]).stdout.decode().split()

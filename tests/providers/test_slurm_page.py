@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from flowlite.config import load_settings
+from flowlite.adapters import settings_here
 from provider_adapters.slurm.settings import read_settings
 from tests.docs.blocks import Reader, blocks_of, environment_of
 from tests.providers.lab import ROOT
@@ -57,7 +57,7 @@ def test_the_configuration_shown_is_right(
     (tmp_path / "flow.toml").write_text(block.text)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FLOW_TRUSTED_DIRS", str(tmp_path))
-    found = read_settings(load_settings())
+    found = read_settings(settings_here("slurm"))
     assert found.login == "ada@login.example.org"
     assert (found.lease, found.signal_seconds) == (300.0, 120)
     assert found.options == {"account": "physics", "qos": "normal", "container": "apptainer"}

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from flowlite.adapters import adapter
 from flowlite.bundle.agent_zip import build_agent_zip
 from flowlite.errors import CapacityUnavailable, NodeUnreachable, ProviderError
 from flowlite.provider import Instance, LaunchIntent
@@ -30,7 +31,7 @@ class Client:
         self.lab = lab
         for name in ("FLOW_SSH_CONFIG", "FLOW_HOME"):
             monkeypatch.setenv(name, lab.environment[name])
-        self.provider = SshProvider()
+        self.provider = adapter("ssh")
         self.agent = str(build_agent_zip(lab.home).path)
 
     @contextmanager
@@ -95,7 +96,7 @@ class TestLaunch:
         for entry in entries["hosts"].values():
             entry["state"] = "asked"
         record.write_text(json.dumps(entries))
-        client.provider = SshProvider()
+        client.provider = adapter("ssh")
         assert ids(client.listed("t1")) == ids(taken)
         assert ids(client.launch(intent)) == ids(taken)
 

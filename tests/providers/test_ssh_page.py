@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flowlite.config import load_settings
+from flowlite.adapters import settings_here
 from provider_adapters.ssh.pools import choose_pool
 from tests.docs.blocks import Reader, blocks_of, environment_of
 from tests.providers.lab import ROOT
@@ -54,6 +54,6 @@ def test_the_configuration_shown_is_right(
     (tmp_path / "flow.toml").write_text(block.text)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FLOW_TRUSTED_DIRS", str(tmp_path))
-    pool = choose_pool(load_settings())
+    pool = choose_pool(settings_here("ssh"))
     assert (pool.name, pool.shared_dir) == ("lab", "/nfs/flowlite")
     assert [host.name for host in pool.hosts] == ["gpu1", "10.0.0.3", "gpu4"]

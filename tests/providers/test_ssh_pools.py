@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from flowlite.adapters import adapter, settings_here
 from flowlite.config import load_settings
 from flowlite.errors import CapacityUnavailable, ConfigError, ProviderError
 from flowlite.provider import SHIPPED, Plan
 from flowlite.spec import TaskConfig
-from provider_adapters.ssh import SshProvider, editing
+from provider_adapters.ssh import editing
 from provider_adapters.ssh.fitting import choose_python, kind_of, misfit, python_problem
 from provider_adapters.ssh.hosts import Facts, Memory
 from provider_adapters.ssh.places import Places
@@ -23,7 +24,7 @@ from provider_adapters.ssh.pools import Host, Pool, choose_pool, read_pools
 
 def pools(home: Path, text: str) -> dict[str, Pool]:
     (home / "config.toml").write_text(text)
-    return read_pools(load_settings())
+    return read_pools(settings_here("ssh"))
 
 
 class TestReading:
@@ -69,7 +70,7 @@ class TestReading:
         found = pools(flow_home, "[ssh.pools.lab]\nhosts = ['a']\n")
         assert {name: pool.origin for name, pool in found.items()} == {
             "lab": str(flow_home / "config.toml"),
-            "here": "flow.toml",
+            "here": str(tmp_path / "flow.toml"),
         }
 
     def test_the_ssh_configuration_is_written_down_with_the_task(
@@ -130,12 +131,12 @@ class TestChoosing:
 
     def test_the_only_one_needs_no_name(self, flow_home: Path) -> None:
         pools(flow_home, "[ssh.pools.lab]\nhosts = ['a']\n")
-        assert choose_pool(load_settings()).name == "lab"
+        assert choose_pool(settings_here("ssh")).name == "lab"
 
     def test_region_wins_over_the_setting(self, flow_home: Path) -> None:
         pools(flow_home, f"[ssh]\npool = 'a'\n{self.TWO}")
-        assert choose_pool(load_settings()).name == "a"
-        assert choose_pool(load_settings(), "b").name == "b"
+        assert choose_pool(settings_here("ssh")).name == "a"
+        assert choose_pool(settings_here("ssh"), "b").name == "b"
 
     @pytest.mark.parametrize(
         ("text", "region", "what"),
@@ -152,7 +153,7 @@ class TestChoosing:
     ) -> None:
         pools(flow_home, text)
         with pytest.raises(ConfigError) as caught:
-            choose_pool(load_settings(), region)
+            choose_pool(settings_here("ssh"), region)
         assert what in str(caught.value)
 
 
@@ -287,8 +288,8 @@ class TestPlan:
 
     def plan(self, home: Path, text: str = TEXT, said: Facts | None = None, **asked: Any) -> Plan:
         (home / "config.toml").write_text(text)
-        provider = SshProvider()
-        for host in read_pools(load_settings())["lab"].hosts:
+        provider = adapter("ssh")
+        for host in read_pools(settings_here("ssh"))["lab"].hosts:
             known = dataclasses.replace(said or facts(), seen_at=time.time())
             Memory(home / "ssh" / "hosts").keep(host, known)
         return provider.plan(TaskConfig(command=["true"], **asked))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flowlite import FlowApp, Task, should_stop
-from provider_adapters.local import LocalProvider
+from flowlite.adapters import adapter
 from tests.gangs import Gang, let_go, submit, waiting
 from tests.helpers import eventually
 from tests.node.test_should_stop import PROGRAM, ROOT, signal_text
@@ -63,7 +63,7 @@ def test_a_machine_taken_away_without_notice_uses_up_no_retry(flow_home: Path, n
     gang = submit(flow_home, waiting(), nodes=2, spot=True)
     gang.wait("running")
     before = gang.record.roster
-    provider = LocalProvider(flow_home)
+    provider = adapter("local")
     taken = [each for each in provider.list_instances(gang.id) if each.id == before[node]]
     (flow_home / f"gone-{before[node]}").touch()
     provider.terminate(taken)

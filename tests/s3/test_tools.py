@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from flowlite import ConfigError, TaskConfig
+from flowlite.adapters import adapter
 from flowlite.node.buckets import tools as s3_tools
 from flowlite.node.s3.sign import Credential
 from flowlite.node.s3.store import Store
-from provider_adapters.local import LocalProvider
 
 GIVEN = Credential("AKID", "s3cr3t")
 AWS = Store("s3://bucket/pre/fix", "bucket", "pre/fix", region="eu-central-1", credential=GIVEN)
@@ -145,7 +145,7 @@ class TestWhatIsMissing:
         monkeypatch.setattr(s3_tools, "FUSE_DEVICE", str(tmp_path / "fuse"))
         config = TaskConfig(command="true", mounts={"/data": "s3://bucket"})
         with pytest.raises(ConfigError, match=r"^mounts: there is no .*/fuse here"):
-            LocalProvider().plan(config)
+            adapter("local").plan(config)
 
 
 def test_programs_are_found_beside_the_python_of_the_task() -> None:

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlite import trust
+from flowlite.adapters import settings_here
 from flowlite.config import load_settings
 from flowlite.connect.ssh.targets import is_host_name, is_user_name, resolve_target
 from flowlite.errors import ConfigError
@@ -35,7 +36,7 @@ READING = (
     ("config", "list"),
     ("cost",),
 )
-REFUSED = READING[:6]
+REFUSED = READING[:7]
 
 
 @pytest.fixture
@@ -128,7 +129,7 @@ def test_what_runs_nothing_needs_no_trust(project: Path) -> None:
         '[slurm]\nlogin = "ada@cluster"\npartition = "main"\n'
         '[aws]\nregion = ["us-east-1"]\nprofile = "research"\n[aws.prices]\n"p5.48xlarge" = 44.0\n'
     )
-    assert len(read_pools(load_settings())["lab"].hosts) == 3
+    assert len(read_pools(settings_here("ssh"))["lab"].hosts) == 3
     assert options("slurm")["partition"] == "main"
     assert options("aws")["region"] == ["us-east-1"]
     assert all(entry.trusted is None for entry in load_settings().provider_entries())
@@ -293,7 +294,7 @@ def test_a_pool_names_the_host_at_fault(project: Path) -> None:
     for entry in ('"u;id>FILE;@127.0.0.1"', '{host = "h", user = "u;id"}', '"$(id)"'):
         (project / "flow.toml").write_text(f"[ssh.pools.lab]\nhosts = [{entry}]\n")
         with pytest.raises(ConfigError, match=r"flow\.toml: \[ssh\.pools\.lab\] hosts\[0\]"):
-            read_pools(load_settings())
+            read_pools(settings_here("ssh"))
 
 
 @pytest.mark.parametrize(

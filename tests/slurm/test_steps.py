@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from flowlite.adapters import adapter
 from flowlite.connect.base import Connection
-from flowlite.provider import Instance, get_provider
+from flowlite.provider import Instance
 from flowlite.testing.hosts import Host
 from tests.helpers import eventually
 from tests.slurm.site import STAY, SlurmGang, SlurmSite, shell, signal_processes
@@ -29,7 +30,7 @@ def reach(gang: SlurmGang, node: int) -> Iterator[Connection]:
     """The way to a node, from the laptop."""
     with gang.site.slurm.enter_laptop():
         held = next(i for i in gang.store.instances(gang.id) if i.node_rank == node)
-        with get_provider("slurm").connect(Instance.from_json(held.data)) as connection:
+        with adapter("slurm").connect(Instance.from_json(held.data)) as connection:
             yield connection
 
 

@@ -153,21 +153,21 @@ class TestEndedBeforeTheirTime:
     def test_all_of_them_when_asked(
         self, scene: KeepingScene, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(keeping, "get_provider", lambda name: scene.cloud)
+        monkeypatch.setattr(keeping, "provider_of_task", lambda record, home: scene.cloud)
         roster = scene.gathered()
         scene.end()
-        assert sorted(row.id for row in keeping.warm_nodes(scene.store)) == roster
-        ended, problems = keeping.end_warm_nodes(scene.store, dry_run=True)
+        assert sorted(row.id for row in keeping.warm_nodes(scene.store, scene.home)) == roster
+        ended, problems = keeping.end_warm_nodes(scene.store, scene.home, dry_run=True)
         assert (len(ended), scene.cloud.gone) == (3, set())
-        ended, problems = keeping.end_warm_nodes(scene.store)
+        ended, problems = keeping.end_warm_nodes(scene.store, scene.home)
         assert (len(ended), problems) == (3, [])
         assert scene.cloud.gone == set(roster)
-        assert keeping.warm_nodes(scene.store) == []
+        assert keeping.warm_nodes(scene.store, scene.home) == []
 
     def test_those_that_cannot_be_ended_stay_on_the_list(
         self, scene: KeepingScene, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(keeping, "get_provider", lambda name: scene.cloud)
+        monkeypatch.setattr(keeping, "provider_of_task", lambda record, home: scene.cloud)
         scene.gathered()
         scene.end()
 
@@ -175,17 +175,17 @@ class TestEndedBeforeTheirTime:
             raise ProviderError("no answer")
 
         monkeypatch.setattr(scene.cloud, "terminate", fail)
-        assert keeping.end_warm_nodes(scene.store) == ([], ["cloud: no answer"])
-        assert len(keeping.warm_nodes(scene.store)) == 3
+        assert keeping.end_warm_nodes(scene.store, scene.home) == ([], ["cloud: no answer"])
+        assert len(keeping.warm_nodes(scene.store, scene.home)) == 3
 
     def test_those_that_are_known_to_be_gone_are_noted_as_such(
         self, scene: KeepingScene, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(keeping, "get_provider", lambda name: scene.cloud)
+        monkeypatch.setattr(keeping, "provider_of_task", lambda record, home: scene.cloud)
         scene.gathered()
         scene.end()
         monkeypatch.setattr(scene.cloud, "still_warm", lambda instances: instances[:1])
-        assert len(keeping.warm_nodes(scene.store)) == 1
+        assert len(keeping.warm_nodes(scene.store, scene.home)) == 1
         states = sorted(row.state for row in scene.store.instances("t1"))
         assert states == ["ended", "ended", "warm"]
 

@@ -11,6 +11,7 @@ import pytest
 from flowlite.connect.base import Connection
 from flowlite.errors import CapacityUnavailable, ProviderError
 from flowlite.provider import Instance, LaunchIntent, NodeSettings, Plan, Provider
+from flowlite.provider_settings import ProviderSettings
 from flowlite.spec import TaskConfig
 from flowlite.store import Lease, Store
 from flowlite.supervise.asked import Asked
@@ -25,6 +26,7 @@ class Cloud(Provider):
     name = "cloud"
 
     def __init__(self, path: Path) -> None:
+        super().__init__(path.parent, ProviderSettings(self.name))
         self.path = path
         self.made: dict[str, list[Instance]] = {}
         self.gone: set[str] = set()
@@ -32,6 +34,7 @@ class Cloud(Provider):
         self.trouble: list[Exception] = []
         self.after = False
         self.stubborn = False
+        self.price = 2.0
 
     def plan(self, config: TaskConfig) -> Plan:
         raise NotImplementedError
@@ -54,6 +57,9 @@ class Cloud(Provider):
     def list_instances(self, task_id: str | None = None) -> list[Instance]:
         return [i for made in self.made.values() for i in made if i.id not in self.gone]
 
+    def price_to_launch(self, plan: Plan) -> float:
+        return self.price
+
     def terminate(self, instances: Sequence[Instance]) -> None:
         if not self.stubborn:
             self.gone |= {instance.id for instance in instances}
@@ -68,9 +74,12 @@ class Cloud(Provider):
 class Scene:
     """One leased task of three nodes, and its provisioner."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, price: float = 2.0) -> None:
+        self.home = home
         self.store = Store(home / "state.db")
-        self.store.create_task(task("t1", plan=Plan("cloud", "big", 3, 1).to_json()))
+        self.store.create_task(
+            task("t1", plan=Plan("cloud", "big", 3, 1, price_per_hour=price).to_json())
+        )
         self.cloud = Cloud(home / "state.db")
         self.told: list[str] = []
         self.naps: list[float] = []
@@ -228,3 +237,36 @@ def test_a_task_that_never_asked_for_a_node_is_ended_without_asking(scene: Scene
 
     scene.cloud.list_instances = fail  # type: ignore[method-assign]
     assert scene.with_provisioner(lambda p: p.end_all()) == []
+
+
+class TestPlansThatCostNothing:
+    """No cap holds for them, so nothing that is charged may be launched from one."""
+
+    @pytest.fixture
+    def free(self, tmp_path: Path) -> Scene:
+        return Scene(tmp_path, price=0.0)
+
+    def test_what_would_be_charged_is_not_launched(self, free: Scene) -> None:
+        with pytest.raises(
+            LaunchRefused, match=r"costs \$0\.00.*charges \$2\.00.*nothing was launched"
+        ):
+            free.complete()
+        assert (free.cloud.calls, free.store.intents("t1")) == ([], [])
+
+    def test_what_turns_out_to_be_charged_is_ended(self, free: Scene) -> None:
+        free.cloud.price = 0.0
+        with pytest.raises(LaunchRefused, match=r"costs \$0\.00.*charges \$2\.00.*being ended"):
+            free.complete()
+        assert len(free.cloud.gone) == 3
+        assert [intent.state for intent in free.store.intents("t1")] == ["undone"]
+
+    def test_a_price_that_nobody_can_tell_launches_nothing(
+        self, free: Scene, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(plan: Plan) -> float:
+            raise ProviderError("the price list does not answer")
+
+        monkeypatch.setattr(free.cloud, "price_to_launch", fail)
+        with pytest.raises(LaunchRefused, match="the price list does not answer"):
+            free.complete()
+        assert free.cloud.calls == []

@@ -8,8 +8,8 @@ import subprocess
 import time
 from pathlib import Path
 
+from flowlite.adapters import adapter, settings_here
 from flowlite.supervise.reconcile import reconcile
-from provider_adapters.local import LocalProvider
 from tests.gangs import let_go, shell, submit, waiting
 from tests.helpers import eventually, process_alive
 
@@ -17,7 +17,7 @@ from tests.helpers import eventually, process_alive
 def test_a_live_task_is_left_alone(flow_home: Path) -> None:
     gang = submit(flow_home, waiting())
     gang.wait("running")
-    found = reconcile(gang.store, flow_home)
+    found = reconcile(gang.store, flow_home, here=settings_here)
     assert not any(found.to_json().values())
     let_go(flow_home)
     gang.end()
@@ -27,9 +27,11 @@ def test_a_task_without_supervisor_gets_one(flow_home: Path) -> None:
     gang = submit(flow_home, waiting())
     gang.wait("running")
     gang.kill_supervisor()
-    assert reconcile(gang.store, flow_home, dry_run=True).supervised == [gang.id]
+    assert reconcile(gang.store, flow_home, here=settings_here, dry_run=True).supervised == [
+        gang.id
+    ]
     assert gang.supervisor() is None
-    assert reconcile(gang.store, flow_home).supervised == [gang.id]
+    assert reconcile(gang.store, flow_home, here=settings_here).supervised == [gang.id]
     let_go(flow_home)
     gang.end()
 
@@ -40,14 +42,14 @@ def test_processes_and_instances_of_no_live_task_are_ended(flow_home: Path) -> N
     # As a process that escaped from its node would be found.
     marks = {"FLOW_TASK_ID": gang.id, "FLOW_HOME": str(flow_home)}
     stray = subprocess.Popen(["sleep", "60"], env={**os.environ, **marks})
-    eventually(lambda: LocalProvider().list_instances(gang.id))
-    said = reconcile(gang.store, flow_home, dry_run=True)
+    eventually(lambda: adapter("local").list_instances(gang.id))
+    said = reconcile(gang.store, flow_home, here=settings_here, dry_run=True)
     assert [entry["task"] for entry in said.ended] == [gang.id]
     assert "would be ended" in said.lines(dry_run=True)[0]
     assert process_alive(stray.pid)
-    assert len(reconcile(gang.store, flow_home).ended) == 1
+    assert len(reconcile(gang.store, flow_home, here=settings_here).ended) == 1
     stray.wait(10)
-    assert reconcile(gang.store, flow_home).ended == []
+    assert reconcile(gang.store, flow_home, here=settings_here).ended == []
 
 
 def test_an_instance_of_a_task_that_is_unknown_is_ended(flow_home: Path) -> None:
@@ -60,7 +62,7 @@ def test_an_instance_of_a_task_that_is_unknown_is_ended(flow_home: Path) -> None
         (flow_home / name).unlink(missing_ok=True)
     other = submit(flow_home, shell("true"))
     other.end()
-    (found,) = reconcile(other.store, flow_home).ended
+    (found,) = reconcile(other.store, flow_home, here=settings_here).ended
     assert found["task"] == gang.id
     eventually(lambda: not process_alive(agent))
 
@@ -73,5 +75,7 @@ def test_only_old_drafts_are_removed(flow_home: Path) -> None:
         directory.mkdir()
         os.utime(directory, (time.time() - age,) * 2)
     os.utime(gang.paths.directory, (1, 1))
-    assert reconcile(gang.store, flow_home).removed == [str(flow_home / "tasks" / "told")]
+    assert reconcile(gang.store, flow_home, here=settings_here).removed == [
+        str(flow_home / "tasks" / "told")
+    ]
     assert sorted(p.name for p in (flow_home / "tasks").iterdir()) == sorted(["tnew", gang.id])

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from flowlite.adapters import adapter
 from flowlite.provider import Finding
 from flowlite.testing.cloud.mithril.box import PaperMithril
-from provider_adapters.mithril import MithrilProvider
 
 
 @pytest.fixture
@@ -21,11 +21,11 @@ def environment(mithril: PaperMithril, monkeypatch: pytest.MonkeyPatch) -> dict[
 
 
 def _wrong(home: Path) -> list[Finding]:
-    return [each for each in MithrilProvider(home).check() if not each.ok]
+    return [each for each in adapter("mithril").check() if not each.ok]
 
 
 def test_all_is_well(environment: dict[str, str], flow_home: Path, mithril: PaperMithril) -> None:
-    found = MithrilProvider(flow_home).check()
+    found = adapter("mithril").check()
     assert [each for each in found if not each.ok] == []
     assert len(found) > 5
     assert {action[:4] for action, _ in mithril.calls} == {"get_"}

@@ -40,6 +40,7 @@ from flowlite.provider import (
     Plan,
     Provider,
 )
+from flowlite.provider_settings import ProviderSettings
 from provider_adapters.local import LocalProvider
 
 # Of another FLOW_HOME, by whoever made the entry in the book.
@@ -53,8 +54,10 @@ class RentedProvider(Provider):
     name = "rented"
     teardown_seconds = 1.0
 
-    def __init__(self) -> None:
-        self._local = LocalProvider()
+    def __init__(self, home: Path, settings: ProviderSettings) -> None:
+        super().__init__(home, settings)
+        here = {"local_tasks": 8, "local_warm": 3}
+        self._local = LocalProvider(home, ProviderSettings("local", here))
         self._cloud = Path(os.environ["RENTED_CLOUD"])
 
     def plan(self, config: Any) -> Plan:
@@ -62,7 +65,7 @@ class RentedProvider(Provider):
 
         mood = self._mood()
         return dataclasses.replace(
-            make_plan(config.replace(spot=None), settings_of.load_settings()),
+            make_plan(config.replace(spot=None), self._local.settings),
             provider=self.name,
             instance_type="small",
             region="here-1",
@@ -81,7 +84,7 @@ class RentedProvider(Provider):
                 book[name] = mine[name] = {
                     "token": intent.token,
                     "task": intent.task_id,
-                    "home": str(settings_of.home()),
+                    "home": str(self.home),
                     "price": plan.price_per_hour,
                     "launched_at": time.time(),
                     "ended_at": 0.0,
