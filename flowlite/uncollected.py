@@ -54,9 +54,9 @@ def bring(session: Session, record: TaskRecord) -> list[str]:
     for each in told["nodes"]:
         if not each["kept"] or not _missing(record, each, paths):
             continue
-        from flowlite.provider import Instance, get_provider
+        from flowlite.provider import Instance, provider_of_task
 
-        provider = get_provider(record.provider)
+        provider = provider_of_task(record, session.home)
         instance = Instance.from_json(instances[each["instance"]].data)
         try:
             _bring_from(provider, instance, record, each, paths)

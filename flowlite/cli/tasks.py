@@ -329,7 +329,7 @@ def _show_settings(record: TaskRecord) -> None:
     from flowlite.provider_settings import DEFAULT
 
     rows = [
-        (name, output.printable(str(value)), origin)
+        (name, str(value), origin)
         for name, value, origin in settings_of_task(record).rows()
         if origin != DEFAULT
     ]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from flowlite import TaskFailed
+from flowlite.adapters import settings_here
 from flowlite.supervise.reconcile import reconcile
 from tests.faults.leaving import Leaving
 from tests.faults.on_hosts import Site, pause
@@ -80,7 +81,7 @@ def test_results_that_did_not_come_in_time_are_brought_later(
     site.hosts[2].heal()
     # Neither whoever tidies up nor another task of this FLOW_HOME takes what is wanted still.
     with site.cluster.enter_laptop():
-        reconcile(gang.store, site.home)
+        reconcile(gang.store, site.home, here=settings_here)
     assert len(gang.homes()) == 1
     assert not list(gang.homes()[0].rglob("secret*"))
     gang.all_is_here()

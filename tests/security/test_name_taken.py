@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from flowlite.adapters import adapter
 from flowlite.testing.hosts.root import USER, USER_ID
-from provider_adapters.ssh import SshProvider
 from tests.providers.lab import Lab
 from tests.security.name_takers import THEIRS, name_taken
 
@@ -87,9 +87,9 @@ def test_a_host_that_turned_hostile_leads_to_no_other_host(
         lab.flow("cancel", task)
         lab.wait(task, "cancelled")
         with hosts.enter_laptop():
-            [found] = SshProvider().list_instances()
+            [found] = adapter("ssh").list_instances()
         assert (found.data["host"], found.data["target"]["host"]) == ("node00", "node00")
     for path in ("../../x", "/etc/x", ".."):
         wrong = json.dumps({**lie, "task": path})
         with name_taken(hosts[0], "elsewhere", wrong, user="root"), hosts.enter_laptop():
-            assert SshProvider().list_instances() == []
+            assert adapter("ssh").list_instances() == []
