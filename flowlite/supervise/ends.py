@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -95,10 +95,15 @@ def end_by_reports(
         return End(str(outcome), reason, workers)
     if stop is not None:
         return stop
-    whole = not bad and not any(body.get("stopped") for body in workers.values())
-    if len(workers) == world_size and whole:
+    if ended_whole(workers, world_size):
         return End(messages.DONE, "", workers)
     return End(messages.LOST, "", workers)
+
+
+def ended_whole(workers: Mapping[int, Mapping[str, Any]], world_size: int) -> bool:
+    """Whether every rank has ended, well and by itself."""
+    well = not any(messages.failed(body) or body.get("stopped") for body in workers.values())
+    return len(workers) == world_size and well
 
 
 def _failed(

@@ -22,12 +22,13 @@ from typing import TYPE_CHECKING, Any
 
 from flowlite.errors import NodeUnreachable, ProviderError
 from flowlite.node import fencing, messages
+from flowlite.node.roster import node_of
 from flowlite.node.supervisor_link import LinkDown, LinkRefused, SupervisorLink
 from flowlite.supervise.asked import Asked
 from flowlite.supervise.bringup import BringUp, LeaderHasLeft, NotUp
 from flowlite.supervise.collect import LOGS, Collector
 from flowlite.supervise.crew import Crew
-from flowlite.supervise.ends import End, end_by_leader, end_by_reports
+from flowlite.supervise.ends import End, end_by_leader, end_by_reports, ended_whole
 from flowlite.supervise.harvest import KEEP_EVERY, RESULT, Harvest
 from flowlite.supervise.nodes import Finding, Node
 from flowlite.supervise.paths import TaskPaths, write_private
@@ -46,6 +47,10 @@ _LOOK_EVERY = 1.0
 _LOOK_AFTER = 3.0
 # How long, beyond the grace period, a gang that was told to stop may take before its agents are ended one by one.
 _STOP_SLACK = 15.0
+# Where the leader listens is read within so long, or asked again.
+_PLACE_SECONDS = 0.8
+# A node that the leader has lost and that answers us has so long to give its report.
+_REPORT_SECONDS = 10.0
 # How long nothing may come of the streams of a gang that has ended before the rest is fetched from the disks.
 _STREAM_SLACK = 3.0
 
@@ -151,7 +156,7 @@ class Attempt:
 
     async def run(self) -> End:
         """Brings the gang up, follows it to its end and collects everything."""
-        end = self._noted_end() or await self._bring_up_and_follow()
+        end = self._noted_end() or await self._as_reported(await self._bring_up_and_follow())
         end.workers = self._workers
         end.replace = tuple({*end.replace, *self._watch.replace})
         self._note_end(end)
@@ -400,6 +405,25 @@ class Attempt:
         self._harvest.began = True
         return end
 
+    async def _as_reported(self, end: End) -> End:
+        """A node that the leader lost may have been done, as it has noted: then only the way there was lost."""
+        world = range(len(self._nodes) * self._asked.workers_per_node)
+        if end.outcome != messages.LOST or not self._workers:
+            return end
+        silent = {node_of(rank, self._asked.workers_per_node) for rank in world} - {
+            int(body["node"]) for body in self._workers.values()
+        }
+        asked = [node for node in self._nodes if node.rank in silent]
+        if any(node.instance.id in {*end.replace, *self._watch.replace} for node in asked):
+            return end
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_REPORT_SECONDS):
+                reports = await self._crew.each(asked, _report_or_none)
+            for node, report in zip(asked, reports, strict=True):
+                for body in (report or {}).get("workers", ()):
+                    self._workers.setdefault(int(body["rank"]), {"node": node.rank, **body})
+        return End(messages.DONE, "") if ended_whole(self._workers, len(world)) else end
+
     def _note_end(self, end: End) -> None:
         if end.outcome in (messages.DONE, messages.FAILED):
             self._before_writing()
@@ -424,12 +448,9 @@ class Attempt:
 
     async def _collect(self, end: End) -> End:
         """Waits for what is still on its way, then fetches the rest from the disks. The end, in the light of that."""
-        while self._ended and self._harvest.behind:
+        while self._ended and self._harvest.behind and not self._given_up.is_set():
             self._arrived.clear()
-            try:
-                async with asyncio.timeout(_STREAM_SLACK):
-                    await self._arrived.wait()
-            except TimeoutError:
+            if not await self._arrives():
                 break
         well = end.outcome == messages.DONE
         seen = await self._harvest.bring_in(
@@ -464,6 +485,14 @@ class Attempt:
             end, outcome=messages.LOST, reason=reason, replace=tuple({*end.replace, *missed})
         )
 
+    async def _arrives(self) -> bool:
+        """Waits until something comes of the streams. False if nothing does, or nobody waits any more."""
+        waiting = [asyncio.create_task(each.wait()) for each in (self._arrived, self._given_up)]
+        await asyncio.wait(waiting, timeout=_STREAM_SLACK, return_when=asyncio.FIRST_COMPLETED)
+        for each in waiting:
+            each.cancel()
+        return self._arrived.is_set()
+
     async def _relay(self, nodes: frozenset[int]) -> None:
         """Has the leader pass on what these members hold, if it answers itself."""
         wanted = frozenset() if 0 in nodes else nodes
@@ -472,7 +501,7 @@ class Attempt:
             return
         if self._leader is None:
             with suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_AFTER):
+                async with asyncio.timeout(_PLACE_SECONDS):
                     self._leader = await self._crew.run(_place_or_none, self._nodes[0])
         if self._leader is None:
             return

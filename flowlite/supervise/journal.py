@@ -26,6 +26,7 @@ _WAITING_EVERY = 5.0
 _SILENCE = "cannot be reached since"
 _NOT_GONE = "its nodes are not gone yet: "
 _COLLECTING = "waiting for what is not here yet: "
+_TOO_LATE = "the cancellation came after its end"
 _LONGEST_REASON = 300
 # Failure reports kept in the history of one attempt; thousands of ranks may fail together.
 _MOST_FAILURES = 256
@@ -51,6 +52,7 @@ class Journal:
         self._progress_at = time.monotonic()
         self._silent, self._before_silence = False, ""
         self._waiting_at, self._waits_for = 0.0, ""
+        self._cancelling = False
         past = store.events(record.id) if record.attempt else ()
         self._seen = {_mark(event.kind, event.data.get("attempt"), event.data) for event in past}
 
@@ -129,18 +131,24 @@ class Journal:
 
     def _tell_waiting(self) -> None:
         now = time.monotonic()
-        if self.record.state != State.PROVISIONING or now < self._waiting_at:
+        quiet = self._cancelling or now < self._waiting_at
+        if self.record.state != State.PROVISIONING or quiet:
             return
         why, self._waits_for = self._waits_for, ""
         if why and self._mask(why) != self.record.reason:
             self._waiting_at = now + _WAITING_EVERY
             self.step(Happening.WAIT, why=why)
 
-    def giving_up(self) -> None:
-        """Somebody cancels while the provider is being asked for nodes."""
-        self._waits_for = ""
-        if (State(self.record.state), Happening.WAIT) in lifecycle.TABLE:
+    def cancelling(self) -> None:
+        """Somebody cancels: says so before anything else, whatever is being waited for."""
+        self._cancelling, state = True, State(self.record.state)
+        if state is State.PROVISIONING:
             self.step(Happening.WAIT, why="cancelled; waits for the provider's answer")
+        elif state is State.STOPPING and self.record.outcome:
+            why = "; ".join(filter(None, (self.last_reason(), _TOO_LATE)))
+            self.step(Happening.PROGRESS, why=why)
+        elif (state, Happening.PROGRESS) in lifecycle.TABLE:
+            self.step(Happening.PROGRESS, why=f"cancelled; until then: {self.record.reason}")
 
     def not_gone(self, what: str, pause: float) -> None:
         """The nodes cannot be ended, or are listed still: says so in the reason, beside what it was before."""
@@ -154,7 +162,7 @@ class Journal:
     def last_reason(self) -> str:
         """Why the task ends, without what its nodes had to do with it."""
         before = self.record.reason
-        for mark in (_NOT_GONE, _COLLECTING):
+        for mark in (_NOT_GONE, _COLLECTING, _TOO_LATE):
             before = before.partition(mark)[0]
         return before.removesuffix("; ")
 
@@ -217,7 +225,8 @@ class Journal:
         self._tell_waiting()
         now = time.monotonic()
         early = now < self._progress_at + _PROGRESS_EVERY
-        if self.record.state != State.STARTING or self._silent or early:
+        quiet = self._silent or self._cancelling or early
+        if self.record.state != State.STARTING or quiet:
             return
         missing = [rank for rank in range(len(self.record.roster)) if rank not in self._joined]
         text = f"{len(self._joined)} of {lifecycle.nodes(len(self.record.roster))} have joined"

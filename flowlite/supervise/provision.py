@@ -36,7 +36,6 @@ _UNKNOWN_TRIES = 5
 _FIRST_LOOK, _LOOK_EVERY = 20.0, 60.0
 # How often, in seconds, the provider is asked for the price of machines whose price may change.
 _PRICES_EVERY = 300.0
-_CANCEL_LOOK = 0.2
 _SHORTEST_NAP = 0.2
 _UNREACHABLE = "unreachable"
 _ENDING = "ending"
@@ -108,14 +107,10 @@ class Provisioner:
         agent: Path,
         tell_waiting: Callable[[str], None],
         given_up: Callable[[], bool],
-        tell_given_up: Callable[[], None] = lambda: None,
     ) -> Gathered | None:
         """Gets as many nodes as the gang lacks. Nothing of it is in the store yet, except the intents.
 
         Nodes that were set aside or are gone are replaced; a replacement takes the rank of the one it replaces.
-
-        Args:
-            tell_given_up: Called once when it is given up during a call to the provider, whose end must be waited for.
 
         Returns:
             None if it was given up while waiting.
@@ -133,7 +128,7 @@ class Provisioner:
             await self._check_free()
         while len(launched) < count:
             intent = self._intend(record, count - len(launched), agent, len(tokens))
-            found = await self._launch(intent, tell_waiting, given_up, tell_given_up)
+            found = await self._launch(intent, tell_waiting, given_up)
             if found is None:
                 return None
             self._accounts.note(found)
@@ -307,12 +302,12 @@ class Provisioner:
         intent: LaunchIntent,
         tell_waiting: Callable[[str], None],
         given_up: Callable[[], bool],
-        tell_given_up: Callable[[], None],
     ) -> list[Instance] | None:
         tries, look_at = 0, time.monotonic() + _FIRST_LOOK
         while True:
             try:
-                return await self._call_launch(intent, given_up, tell_given_up)
+                # What a call does must be known before anything can be ended, so it is never left alone.
+                return await self._crew.run(self._provider.launch, intent)
             except CapacityUnavailable as error:
                 tell_waiting(str(error))
                 pause = error.retry_after
@@ -336,19 +331,6 @@ class Provisioner:
                 return None
             if spent := self._limits.spent(self._store.instances(self._lease.task_id)):
                 raise LaunchRefused(spent)
-
-    async def _call_launch(
-        self, intent: LaunchIntent, given_up: Callable[[], bool], tell_given_up: Callable[[], None]
-    ) -> list[Instance]:
-        """One call. What it does must be known before anything can be ended, so it is never left alone."""
-        call = asyncio.ensure_future(self._crew.run(self._provider.launch, intent))
-        told = False
-        while not (await asyncio.wait({call}, timeout=_CANCEL_LOOK))[0]:
-            if given_up() and not told:
-                told = True
-                tell_given_up()
-        found: list[Instance] = call.result()
-        return found
 
     def _nap(self, pause: float) -> float:
         """The pause until the next call, shorter where the money ends before."""

@@ -10,8 +10,10 @@ import asyncio
 import dataclasses
 import functools
 import traceback
+from collections.abc import Coroutine
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, TypeVar
 
 from flowlite import clock, masking
 from flowlite.bundle.agent_zip import build_agent_zip
@@ -34,6 +36,8 @@ from flowlite.supervise.limits import Limits, pause_after_preemption
 from flowlite.supervise.nodes import Node
 from flowlite.supervise.paths import TaskPaths
 from flowlite.supervise.provision import LaunchRefused, NotGone, Provisioner
+
+Value = TypeVar("Value")
 
 _GUARD_EVERY = 0.5
 # The agents end their workers at the deadline themselves; the supervisor only where they did not.
@@ -125,7 +129,7 @@ class Supervisor:
             except StoreError as error:
                 # A full disk, most likely. The gang goes on meanwhile; nothing that is not written down is done.
                 say(f"the store cannot be used, trying again: {error}")
-                await asyncio.sleep(_STORE_PAUSE)
+                await self._pause(_STORE_PAUSE)
                 with suppress(StoreError):
                     self._journal.reload()
             except (ProviderError, OSError) as error:
@@ -162,10 +166,7 @@ class Supervisor:
         elif failures >= _MOST_FAILURES:
             self._conclude("failed", f"{self._provider.name}: {what}")
             return
-        if ending or self._cancelled.is_set():
-            await asyncio.sleep(pause)
-        else:
-            await self._sleep(pause)
+        await self._pause(pause)
 
     async def _advance(self) -> None:
         """Takes the task one step on from the state it is in."""
@@ -206,7 +207,6 @@ class Supervisor:
                 self._agent[0],
                 self._journal.waiting,
                 self._cancelled.is_set,
-                self._journal.giving_up,
             )
         except LaunchRefused as error:
             await self._launch_again(error)
@@ -363,7 +363,7 @@ class Supervisor:
             return end
         ask = functools.partial(self._provisioner.fates, self._record.roster)
         with suppress(ProviderError, OSError):
-            return await as_told(end, ask, waits=taker)
+            return await self._unless_cancelled(as_told(end, ask, waits=taker)) or end
         return end
 
     def _may_be_kept(self, end: End) -> bool:
@@ -386,8 +386,8 @@ class Supervisor:
         delay = self._asked.retries.delay_before(used) if counts else self._preemption_pause()
         soon = f" in {reasons.duration(delay)}" if delay else ""
         self._journal.step(Happening.FAILURE, why=f"a new attempt begins{soon}: {end.reason}")
-        unclear = await attempt.clear()
-        self._provisioner.set_aside({*end.replace, *unclear}, attempt.out_of_reach)
+        unclear = await self._unless_cancelled(attempt.clear())
+        self._provisioner.set_aside({*end.replace, *(unclear or ())}, attempt.out_of_reach)
         # Nodes that wait are charged, too.
         await self._sleep(min(delay, self._limits.seconds_of_money(self._instances())))
         if self._cancelled.is_set():
@@ -443,9 +443,32 @@ class Supervisor:
         return self._record.state == State.PROVISIONING
 
     def _cancel(self) -> None:
-        self._cancelled.set()
+        if not self._cancelled.is_set():
+            self._cancelled.set()
+            with suppress(StoreError):
+                self._journal.cancelling()
         if self._attempt is not None:
             self._attempt.stop("cancel", "cancelled")
+
+    async def _pause(self, seconds: float) -> None:
+        """Sleeps before something is tried again, which must be tried also once somebody has cancelled."""
+        if self._cancelled.is_set():
+            await asyncio.sleep(seconds)
+        else:
+            await self._sleep(seconds)
+
+    async def _unless_cancelled(self, doing: Coroutine[Any, Any, Value]) -> Value | None:
+        """Does something that takes a while; None if somebody cancels meanwhile."""
+        task = asyncio.ensure_future(doing)
+        stop = asyncio.create_task(self._cancelled.wait())
+        both: set[asyncio.Future[Any]] = {task, stop}
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            return task.result() if task.done() else None
+        finally:
+            for each in both:
+                each.cancel()
+            await asyncio.gather(*both, return_exceptions=True)
 
     async def _sleep(self, seconds: float) -> None:
         """Sleeps, but not on when somebody cancels."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +12,8 @@ import pytest
 from flowlite import TaskFailed
 from flowlite.adapters import settings_here
 from flowlite.supervise.reconcile import reconcile
+from flowlite.supervise.start import ensure_supervisors
+from flowlite.testing.hosts import Host, Laptop
 from tests.faults.leaving import Leaving
 from tests.faults.on_hosts import Site, pause
 from tests.helpers import eventually
@@ -95,3 +99,79 @@ def end_out_of_reach(site: Site, gang: Leaving, node: int) -> None:
     site.go()
     eventually(gang.paths.ended(1).exists, timeout=30)
     site.hosts[node].partition()
+
+
+def cut(site: Site, which: str) -> list[tuple[Host, tuple[Host | Laptop, ...]]]:
+    """Whose frames vanish, and from whom (all, where nobody is named)."""
+    leader, member, other = site.hosts[0], site.hosts[1], site.hosts[2]
+    laptop = site.cluster.laptop
+    return {
+        "client and member": [(member, (laptop,))],
+        "client and leader": [(leader, (laptop,))],
+        "client and all": [(host, (laptop,)) for host in (leader, member, other)],
+        "leader and member": [(member, (leader,))],
+        "two members": [(member, (other,))],
+        "member and all": [(member, ())],
+        "leader and all": [(leader, ())],
+        "everybody": [(host, ()) for host in (leader, member, other)],
+    }[which]
+
+
+CUTS = [
+    "client and member",
+    "client and leader",
+    "client and all",
+    "leader and member",
+    "two members",
+    "member and all",
+    "leader and all",
+    "everybody",
+]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("killed", [False, True], ids=["", "supervisor killed"])
+@pytest.mark.parametrize("seconds", [8.0, 20.0, 60.0, 120.0])
+@pytest.mark.parametrize("which", CUTS)
+def test_no_cut_in_the_last_seconds_loses_anything(
+    site: Site, leaving: Callable[..., Leaving], which: str, seconds: float, killed: bool
+) -> None:
+    gang = leaving()
+    before = random.Random(f"{which} {seconds} {killed}").uniform(-1.0, 2.0)
+    if before <= 0:
+        site.go()
+        pause(-before)
+    for host, others in cut(site, which):
+        host.partition(*others)
+    pause(max(0.0, before))
+    site.go()
+    if killed:
+        pause(min(5.0, seconds / 2))
+        gang.kill_supervisor()
+    # Whoever looks starts it again.
+    look_for(gang, seconds)
+    for host, _ in cut(site, which):
+        host.heal()
+    record = gang.wait(timeout=150)
+    if seconds <= 20:
+        assert (record.state, record.attempt) == ("completed", 1), gang.story()
+    if record.state == "completed":
+        gang.all_is_here()
+        return
+    # It failed since the node was away for so long; what it wrote is not lost.
+    assert record.state == "failed"
+    assert " is lost: " in record.reason, gang.story()
+    with pytest.raises(TaskFailed):
+        gang.results()
+    for rank in range(3):
+        gang.counted_to_the_end(rank)
+
+
+def look_for(gang: Leaving, seconds: float) -> None:
+    """For so long, as somebody does who waits for the task."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until and not gang.record.final:
+        with gang.site.cluster.enter_laptop():
+            ensure_supervisors(gang.store, gang.home, only=gang.id)
+        time.sleep(0.5)
