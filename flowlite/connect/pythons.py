@@ -6,14 +6,16 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
-from flowlite.connect import uv
+from flowlite.connect import programs, uv
 from flowlite.connect.base import Connection
 from flowlite.errors import NodeUnreachable, ProviderError
 from flowlite.node.pythons.uv import in_short, without_credentials
 
 _SECONDS = 600.0
-_SCRIPT = """\
+_SCRIPT = f"""\
+{programs.SAFE_IN_SHELL}
 uv=$1 place=$2 version=$3
+safe "$place" || exit {programs.UNSAFE}
 mkdir -p "$place" && chmod 700 "$place" || exit 1
 "$uv" python install --install-dir "$place" "$version" >&2 || exit 1
 ls -d "$place"/cpython-"$version".*/bin/python3 | tail -n 1
@@ -58,6 +60,8 @@ def install(
             return path
         text = without_credentials(done.stderr.decode(errors="replace"))
         said = in_short(text) or f"exit code {done.code}"
+        if done.code == programs.UNSAFE:
+            raise ProviderError(programs.unsafe(text.strip()))
         if "error:" in text:
             break  # uv itself runs there; another build of it would say the same
     raise ProviderError(f"Python {version} cannot be installed with uv: {said}")

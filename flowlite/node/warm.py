@@ -19,7 +19,7 @@ import json
 import os
 import socket
 
-from . import checks, kept, likeness, marks, peers, processes
+from . import checks, kept, likeness, marks, peers, processes, runtime_dir
 from .environment import without_launchers
 
 TYPE_CHECKING = False
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 IDLE_AFTER_LAST = 10.0
-_LONGEST_SOCKET_PATH = 100
 _NAME_LENGTH = 24
 
 _started: list[subprocess.Popen[bytes]] = []
@@ -43,26 +42,12 @@ def socket_directory() -> str:
     """The directory of this user's sockets, made if need be and safe from other users.
 
     Raises:
-        WarmError: it belongs to somebody else.
+        WarmError: There is none.
     """
-    name = f"flowlite-{os.getuid()}"
-    base = os.environ.get("TMPDIR") or "/tmp"
-    if len(os.path.join(base, name)) > _LONGEST_SOCKET_PATH - 34 or not os.access(base, os.W_OK):
-        base = "/tmp"
-    directory = os.path.join(base, name)
     try:
-        os.mkdir(directory, 0o700)
-    except FileExistsError:
-        pass
+        return runtime_dir.find()
     except OSError as error:
-        raise WarmError(error.errno, f"cannot make {directory}: {error.strerror}") from error
-    status = os.lstat(directory)
-    if status.st_uid != os.getuid() or status.st_mode & 0o40077 != 0o40000:
-        raise WarmError(
-            errno.EPERM,
-            f"{directory} belongs to another user or is open to others; remove it, or set TMPDIR",
-        )
-    return directory
+        raise WarmError(error.errno, error.strerror) from error
 
 
 def socket_path(key: str) -> str:

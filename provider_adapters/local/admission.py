@@ -7,16 +7,15 @@ holds is taken back.
 
 from __future__ import annotations
 
+import functools
 import json
-import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from flowlite import clock
-from flowlite.errors import CapacityUnavailable
-from flowlite.node import processes
+from flowlite.errors import CapacityUnavailable, ProviderError
+from flowlite.node import processes, runtime_dir
 from flowlite.provider import Plan
 from provider_adapters.local.ledger import Ledger
 
@@ -27,7 +26,13 @@ class Admission:
     def __init__(self, home: Path) -> None:
         self._home = home
         self._tasks = Ledger(home / "local" / "tasks.json")
-        self._gpus = Ledger(Path(tempfile.gettempdir()) / f"flowlite-{os.getuid()}" / "gpus.json")
+
+    @functools.cached_property
+    def _gpus(self) -> Ledger:
+        try:
+            return Ledger(Path(runtime_dir.find()) / "gpus.json")
+        except OSError as error:
+            raise ProviderError(str(error.strerror)) from error
 
     def held(self) -> dict[str, dict[str, Any]]:
         """What each task holds: instances, GPUs by instance, and what `admit` was given."""

@@ -161,12 +161,12 @@ class Contact:
                 return NotYet(place.id, BOOTING, str(error))
             try:
                 met = self._meet(place, connection, task, minor)
+                if isinstance(met, Met):
+                    make_ready(connection, met.data, agent)
             except NodeUnreachable as error:
                 return NotYet(place.id, BOOTING, str(error))
             except ProviderError as error:
                 return NotYet(place.id, WRONG, str(error))
-            if isinstance(met, Met):
-                make_ready(connection, met.data, agent)
         if isinstance(met, Met):
             with self._lock:
                 self._met[place.id] = met

@@ -12,7 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowlite.errors import ProviderError
+from flowlite.connect import programs
+from flowlite.errors import NodeUnreachable, ProviderError
 
 if TYPE_CHECKING:
     from flowlite.connect.base import Connection
@@ -29,6 +30,9 @@ def make_ready(connection: Connection, data: Mapping[str, Any], agent: Path | No
     Args:
         data: As `Met.data`.
         agent: The agent's zipapp here, named by its hash; None where there is none yet.
+
+    Raises:
+        ProviderError: Others could change what would be started there.
     """
     from flowlite.connect.ssh.connection import SshConnection
     from flowlite.connect.ssh.courier import NotStarted
@@ -36,11 +40,16 @@ def make_ready(connection: Connection, data: Mapping[str, Any], agent: Path | No
     if agent is None or not isinstance(connection, SshConnection):
         return
     program = f"{data['root']}/blobs/{agent.stem}"
-    with suppress(ProviderError, OSError, NotStarted):
+    with suppress(NodeUnreachable, OSError):
         connection.put_cached(agent, program, agent.stem, mode=0o700)
-        command = [str(data["python"]), "-I", "-S", program, "courier"]
-        connection.ask({"do": "hello"}, timeout=_SECONDS, start=command)
-        return
+        command = programs.started(str(data["python"]), program, "courier")
+        try:
+            connection.ask({"do": "hello"}, timeout=_SECONDS, start=command)
+        except NotStarted as error:
+            if error.code == programs.UNSAFE:
+                raise ProviderError(programs.unsafe(str(error))) from error
+        else:
+            return
     log.debug("%s is not made ready", data["place"]["id"])
 
 

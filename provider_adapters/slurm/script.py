@@ -11,9 +11,12 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from flowlite.connect.programs import SAFE_IN_SHELL, UNSAFE
+
 # It waits for the anchor of a node, and becomes the Python that the anchor was started with. What follows are its
 # arguments, in front of them the name of a Python, which is not known before.
 WAIT = (
+    f'{SAFE_IN_SHELL}safe "$1" || exit {UNSAFE}; '
     'h=$1; shift 2; i=0; until [ -s "$h/anchor.json" ] || [ $i -ge 600 ]; do sleep 0.1; i=$((i+1)); done; '
     'read -r p <"$h/python" || exit 105; exec "$p" "$@"'
 )
@@ -28,12 +31,14 @@ while :; do
 done
 exit $code"""
 # What each node does, before Python. The arguments are of `_arguments`. Exit codes: words.py.
-_NODE = """\
+_NODE = f"""\
+{SAFE_IN_SHELL}""" + """\
 dir=$1 sha=$2 shared=$3 proved=$4 asked=$5; shift 5
 mask=$(umask)
 umask 077
-# Only its owner can do that: nobody else has made it, in /tmp for instance.
-mkdir -p "$dir/blobs" 2>/dev/null && [ ! -L "$dir" ] && chmod 700 "$dir" "$dir/blobs" 2>/dev/null || exit 102
+mkdir -p "$dir/blobs" 2>/dev/null && [ ! -L "$dir" ] && [ -O "$dir" ] || exit 102
+chmod 700 "$dir" "$dir/blobs" 2>/dev/null || exit 102
+safe "$dir/blobs" || exit @UNSAFE@
 # What jobs have left that were killed.
 find "$dir" -mindepth 1 -maxdepth 1 -name '*.[0-9][0-9].[0-9]*' -mtime +13 2>/dev/null | while read -r old; do
   kill -0 "$(cat "$old/anchor.pid" 2>/dev/null)" 2>/dev/null || rm -rf "$old"
@@ -59,7 +64,7 @@ home=$dir/$(printf '%s.%02d.%05d' "$SLURM_JOB_ID" "${SLURM_RESTART_COUNT:-0}" "$
 mkdir -p "$home" && printf '%s\\n' "$found" >"$home/python" || exit 102
 umask "$mask"
 exec "$found" -I -S "$program" anchor --dir "$dir" "$@" </dev/null
-"""
+""".replace("@UNSAFE@", str(UNSAFE))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from flowlite.connect.programs import CURE, UNSAFE
+
 WAITING = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED"})
 RUNNING = frozenset({"RUNNING", "SUSPENDED", "STOPPED", "RESIZING"})
 ENDING = frozenset({"COMPLETING", "SIGNALING", "STAGE_OUT"})
@@ -66,6 +68,7 @@ _NEVER = frozenset(
 CODES = {
     101: "no Python 3.11 or newer was found on a node: set python under [slurm] to one that all nodes have",
     102: "node_dir cannot be written on a node: set node_dir under [slurm] to a directory of the nodes' own disks",
+    UNSAFE: f"others could change what runs as you in node_dir on a node: {CURE} as node_dir under [slurm]",
     103: "flowlite's program did not arrive whole on a node",
     104: "the shared directory is not there on a node: set shared_dir under [slurm] to a directory that all nodes see",
 }

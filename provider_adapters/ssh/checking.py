@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flowlite.connect import programs
 from flowlite.errors import ConfigError, HostKeyError, NodeUnreachable, ProviderError
 from flowlite.node.leasing.lease import NAME as LEASE
 from provider_adapters.ssh import fitting, hosts, leases
@@ -109,6 +110,7 @@ def _of_one(host: Host, facts: Facts) -> list[Problem]:
                 f"`sudo loginctl enable-linger {host.target.get('user', '$USER')}` there",
             )
         )
+    found += _of_directories(host, facts)
     free = facts.disk.get("free_gb", _LEAST_FREE_GB)
     if free < _LEAST_FREE_GB:
         found.append(
@@ -119,6 +121,24 @@ def _of_one(host: Host, facts: Facts) -> list[Problem]:
                 serious=free < 0.5,
             )
         )
+    return found
+
+
+def _of_directories(host: Host, facts: Facts) -> list[Problem]:
+    """What is wrong with where flowlite keeps its files there, and its sockets."""
+    found = []
+    if facts.unsafe:
+        problem = f"others could change what runs as you there: {facts.unsafe}"
+        found.append(Problem(host.name, problem, f"{programs.CURE} as `node_dir`"))
+    if facts.unwritable:
+        problem = f"nothing can be written where {facts.root} is: {facts.unwritable}"
+        fix = "make it writable for you, or set `node_dir` to a directory that is"
+        found.append(Problem(host.name, problem, fix))
+    if facts.no_sockets:
+        found.append(Problem(host.name, f"no place for sockets: {facts.no_sockets}", "do so"))
+    elif facts.sockets:
+        problem = f"the place for sockets is taken, and one in your home serves: {facts.sockets}"
+        found.append(Problem(host.name, problem, "have it removed", serious=False))
     return found
 
 

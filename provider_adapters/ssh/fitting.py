@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from flowlite.connect import programs
 from flowlite.spec.gpu import KINDS, GpuRequest
 from provider_adapters.ssh.hosts import Facts
 from provider_adapters.ssh.pools import Host
@@ -29,6 +30,8 @@ def misfit(host: Host, facts: Facts | None, wanted: Mapping[str, Any]) -> str:
         found = usable_gpus(host, facts, request)
         if len(found) < request.count:
             return f"{host.name} has {gpus_in_words(host, facts)}"
+    if facts is not None and facts.unsafe:
+        return f"{host.name}: {programs.unsafe(facts.unsafe)}"
     if facts is None or not facts.cores:
         return ""
     if wanted.get("image") and not {"docker", "podman"} & set(facts.tools):

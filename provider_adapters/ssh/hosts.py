@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from flowlite import clock
+from flowlite.connect import programs
 from flowlite.errors import NodeUnreachable, ProviderError
 from flowlite.node.leasing.lease import NAME as LEASE
-from provider_adapters.ssh import sent
 from provider_adapters.ssh.pools import Host
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ printf '{"pythons": [], "machine": "%s", "home": "%s"}\n' "$(uname -m)" "$HOME"
 """
 """Any Python of the last years can say what the host is: its program comes on standard input."""
 _PROBE = Path(__file__).with_name("probe_script.py")
-_PROBE_NEEDS = ("peers", "leasing.asking")
+_PROBE_NEEDS = ("peers", "ownership", "runtime_dir", "leasing.asking")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,10 @@ class Facts:
         ssh_address: Its own address on the way that the client came.
         default_address: Its own address on the way to the world; "" if there is none.
         root: Absolute path of everything flowlite keeps there.
+        unsafe: Why others can change what lies there; "" if they cannot.
+        unwritable: Why nothing can be written there; "" if it can.
+        sockets: What is wrong with the usual place of sockets, so that another one serves; "" if nothing is.
+        no_sockets: Why there is no place for them at all; "" if there is.
         ends_at_logout: Whether processes of the user are killed when his last session ends.
         clock_ahead: Seconds its clock is ahead of this machine's.
         seen_at: Unix time of this machine when it said so.
@@ -74,6 +78,10 @@ class Facts:
     machine: str = ""
     home: str = ""
     root: str = ""
+    unsafe: str = ""
+    unwritable: str = ""
+    sockets: str = ""
+    no_sockets: str = ""
     uid: int = -1
     pythons: tuple[tuple[str, str], ...] = ()
     cores: int = 0
@@ -159,7 +167,7 @@ def held_by(
 def _ask(
     host: Host, connection: Connection, asked: dict[str, Any], facts: Facts | None = None
 ) -> dict[str, Any]:
-    program = sent.program(_PROBE, *_PROBE_NEEDS)
+    program = programs.sent(_PROBE, *_PROBE_NEEDS)
     known = [facts.pythons[0][0]] if facts is not None and facts.pythons else []
     first = [*known, *([host.python] if host.python else [])]
     argv = ["sh", "-c", _KNOWN + FIND, "sh", json.dumps(asked), *first]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flowlite.connect import programs
 from flowlite.connect.base import Completed, Connection
 from flowlite.connect.ssh.connection import SshConnection
 from flowlite.errors import NodeUnreachable, ProviderError
@@ -124,11 +125,11 @@ def show(connection: Connection) -> dict[str, Any] | None:
 def _ask(
     connection: Connection, python: str, program: str, what: str, request: Mapping[str, Any]
 ) -> dict[str, Any]:
-    command = [python, "-I", "-S", program]
-    answer = _of_courier(connection, what, request, start=[*command, "courier"])
+    courier = programs.started(python, program, "courier")
+    answer = _of_courier(connection, what, request, start=courier)
     if answer is not None:
         return answer
-    argv = [*command, "lease", what]
+    argv = programs.started(python, program, "lease", what)
     try:
         done = connection.run(argv, input=json.dumps(dict(request)).encode(), timeout=_SECONDS)
     except TimeoutError as error:
@@ -138,6 +139,7 @@ def _ask(
         said = done.stderr.decode("utf-8", "replace").strip()[-300:]
         if done.code in _ABSENT:
             raise NotThere(f"{python} {program}: {said}")
+        _check_safe(done.code, said)
         raise ProviderError(f"the lease cannot be asked for (exit code {done.code}): {said}")
     return answer
 
@@ -158,11 +160,18 @@ def _of_courier(
         answer = connection.ask(order, timeout=_SECONDS, start=start)
     except NotStarted as error:
         if start is not None and error.code in _ABSENT:
-            raise NotThere(f"{' '.join(start)}: {error}") from error
+            raise NotThere(f"{start[0]}: {error}") from error
+        _check_safe(error.code, str(error))
         return None
     except TimeoutError as error:
         raise NodeUnreachable(f"it runs nothing within {_SECONDS:.0f} s") from error
     return answer["lease"] if answer is not None and "lease" in answer else None
+
+
+def _check_safe(code: int, said: str) -> None:
+    """Raises ProviderError where others could have changed what was to be started, so that it was not."""
+    if code == programs.UNSAFE:
+        raise ProviderError(programs.unsafe(said.splitlines()[-1]))
 
 
 def _answer(done: Completed) -> dict[str, Any] | None:

@@ -1,7 +1,7 @@
 """Run on a host by whichever Python is found there: what the host is, as one line of JSON.
 
-It is sent as text, with the modules of the node that it imports in front of it (sent.py), so it needs nothing on the
-host; and it runs on Python 3.6, so that an old system can at least say what it lacks.
+It is sent as text, with the modules of the node that it imports in front of it (programs.py), so it needs nothing on
+the host; and it runs on Python 3.6, so that an old system can at least say what it lacks.
 """
 
 # mypy: ignore-errors
@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 
+from flowlite.node import ownership, runtime_dir
 from flowlite.node.leasing import asking
 
 VERSION = (
@@ -150,6 +151,28 @@ def disk(path):
     }
 
 
+def unwritable(path):
+    """Why nothing can be written where a directory is or will be; "" if it can."""
+    while not os.path.lexists(path):
+        path = os.path.dirname(path)
+    probe = os.path.join(path, f".flowlite-check-{os.getpid()}")
+    try:
+        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        os.unlink(probe)
+    except OSError as error:
+        return f"{path}: {error.strerror}"
+    return ""
+
+
+def no_sockets():
+    """Why there is no place for sockets; "" if there is."""
+    try:
+        runtime_dir.find()
+    except OSError as error:
+        return error.strerror
+    return ""
+
+
 def main():
     """Prints the facts that were asked for."""
     asked = json.loads(sys.argv[1])
@@ -164,6 +187,10 @@ def main():
                 "machine": os.uname().machine,
                 "home": os.path.expanduser("~"),
                 "root": root,
+                "unsafe": ownership.problem(root, "blobs", "tasks", "envs"),
+                "unwritable": unwritable(root),
+                "sockets": runtime_dir.problem(),
+                "no_sockets": no_sockets(),
                 "uid": os.getuid(),
                 "pythons": pythons(asked["pythons"], root),
                 "cores": len(os.sched_getaffinity(0))

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from flowlite.connect import programs
 from flowlite.node import anchoring, kept, peers, warm
 from flowlite.supervise import spare
-from provider_adapters.ssh import hosts, sent
+from provider_adapters.ssh import hosts
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells who it is"),
@@ -155,10 +156,10 @@ def test_no_task_and_no_environment_is_handed_to_another_user(
 
 
 def test_what_is_sent_to_hosts_can_be_read_by_an_old_python() -> None:
-    text = sent.program(hosts._PROBE, *hosts._PROBE_NEEDS).decode()
+    text = programs.sent(hosts._PROBE, *hosts._PROBE_NEEDS).decode()
     ast.parse(text, feature_version=(3, 6))
     for name in hosts._PROBE_NEEDS:
-        module = sent.NODE.joinpath(*name.split(".")).with_suffix(".py").read_text()
+        module = programs.NODE.joinpath(*name.split(".")).with_suffix(".py").read_text()
         tree = ast.parse(module, feature_version=(3, 6))
         assert not any(
             isinstance(e, ast.ImportFrom) and e.module == "__future__" for e in tree.body

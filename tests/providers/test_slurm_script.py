@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from flowlite.connect.programs import UNSAFE
 from provider_adapters.slurm.launching import packed
-from provider_adapters.slurm.script import Script, Wrap, render
+from provider_adapters.slurm.script import WAIT, Script, Wrap, render
 
 GOLDEN = Path(__file__).with_name("golden")
 SHA = "0" * 64
@@ -233,6 +234,30 @@ print("warned")
     }
     done = subprocess.run(["bash", str(path)], env=environment, capture_output=True, check=False)
     assert (done.returncode, done.stdout.strip()) == (0, b"warned")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+@pytest.mark.parametrize("how", ["theirs", "open"])
+def test_nothing_runs_from_a_directory_of_a_node_that_others_write(
+    tmp_path: Path, how: str
+) -> None:
+    above = tmp_path / "scratch"
+    node_dir = above / "flowlite"
+    home = node_dir / "7.00.00000"
+    home.mkdir(parents=True)
+    # What waits for the anchor of a node reads there which Python to run.
+    (home / "python").write_text(f"{tmp_path}/planted\n")
+    (home / "anchor.json").write_text("{}")
+    (tmp_path / "planted").write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    (tmp_path / "planted").chmod(0o755)
+    if how == "open":
+        above.chmod(0o777)
+    else:
+        os.chown(above, 65534, -1)
+    assert play(tmp_path, made(tmp_path, node_dir=str(node_dir))) == str(UNSAFE)
+    words = ["sh", "-c", WAIT, "sh", str(home), "python3", "-c", "pass"]
+    assert subprocess.run(words, check=False, timeout=60).returncode == UNSAFE
+    assert not (tmp_path / "ran").exists()
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
+from flowlite.connect import programs
 from flowlite.connect.base import Completed, Connection, File
 from flowlite.connect.step import pool
 from flowlite.connect.step.channel import Lost
@@ -64,7 +65,7 @@ class StepConnection(Connection):
             prefix: The words before the command that is to run on the node; none runs it where the base leads.
             label: What people call the node.
             python: Interpreter there.
-            program: Path of the node's program there.
+            program: Path of the node's program there, whose name is its hash.
             anchor: Home of the anchor (flowlite/node/anchor.py) that starts what outlives this connection.
             terminal: The prefix for a command on a terminal, if it is another one.
             direct: TCP streams go from the base to the node's address where that answers.
@@ -76,7 +77,7 @@ class StepConnection(Connection):
         self._terminal = tuple(terminal) if terminal is not None else self._prefix
         self._label = label
         self._direct = direct
-        argv = [*self._prefix, python, "-I", "-S", program, "porter"]
+        argv = [*self._prefix, *programs.started(python, program, "porter")]
         if anchor is not None:
             argv += ["--anchor", anchor]
         self.key = (pool.key_of(base), tuple(argv))

@@ -1,0 +1,113 @@
+"""Programs of ours on a machine that may have none of ours yet, and the start of flowlite's own there.
+
+What is sent as text takes the node's modules that it needs along. Flowlite's own program (`agent.pyz`) lies on a node
+under its hash; before it is started, its directory and its content are looked at (flowlite/node/ownership.py), since it
+runs as the user, with the user's secrets.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+from pathlib import Path
+
+import flowlite.node
+
+UNSAFE = 106
+"""Exit status: others can change what lies in the directory. The last line of standard error says which and why."""
+CURE = "make it yours alone (`chown`, `chmod go-w`), or choose another directory"
+NODE = Path(flowlite.node.__file__).parent
+"""Where the node's modules lie here."""
+# A module is what Python makes of its file; its packages are there for `from .. import`.
+_LOADER = """\
+import sys, types
+def load(name, text):
+    parts = name.split(".")
+    for end in range(1, len(parts) + 1):
+        full = ".".join(parts[:end])
+        if full not in sys.modules:
+            module = sys.modules[full] = types.ModuleType(full)
+            module.__package__, module.__path__ = full, []
+            if end > 1:
+                setattr(sys.modules[".".join(parts[:end - 1])], parts[end - 1], module)
+    sys.modules[name].__package__ = ".".join(parts[:-1])
+    exec(compile(text, name, "exec"), sys.modules[name].__dict__)
+"""
+# 126 is what a shell says of a program that cannot be run: it is brought once more, and then it is whole.
+_START = f"""\
+import sys
+from hashlib import sha256
+path = sys.argv[1]
+wrong = problem(os.path.dirname(path), "../tasks", "../envs")
+if wrong:
+    sys.stderr.write(wrong + "\\n")
+    sys.exit({UNSAFE})
+try:
+    with open(path, "rb") as file:
+        whole = sha256(file.read()).hexdigest() == os.path.basename(path).partition(".")[0]
+except OSError as error:
+    sys.stderr.write(path + ": " + error.strerror + "\\n")
+    sys.exit(2)
+if not whole:
+    sys.stderr.write(path + " is not what its name says\\n")
+    sys.exit(126)
+del sys.argv[0]
+sys.path.insert(0, path)
+sys.path.append(path + "/packed")
+from flowlite_node.__main__ import main
+sys.exit(main())
+"""
+# What `problem` in ownership.py checks, for machines on which no Python is known. $1 is the directory.
+SAFE_IN_SHELL = """\
+safe() {
+  d=$1 nobody=$(cat /proc/sys/kernel/overflowuid)
+  while read -r _ outside _; do [ "$outside" = 0 ] && nobody=0; done </proc/self/uid_map
+  until [ -d "$d" ]; do [ -L "$d" ] && return 1; d=${d%/*}; [ -n "$d" ] || d=/; done
+  d=$(cd -P "$d" && pwd) || return 1
+  set -- "$(id -u)"
+  until [ -z "$d" ]; do set -- "$@" "$d"; [ "$d" = / ] && break; d=${d%/*}; [ -n "$d" ] || d=/; done
+  me=$1; shift
+  stat -c '%u %a %n' "$@" | while read -r who mode place; do
+    case $who in 0|"$me"|"$nobody") ;; *) echo "$place belongs to uid $who" >&2; return 1;; esac
+    case $mode in [1357]???) continue;; *[2367]?|*[2367]) ;; *) continue;; esac
+    echo "$place can be written by others (mode $mode)" >&2; return 1
+  done
+}
+"""
+
+
+def unsafe(why: str) -> str:
+    """What a program that ended with `UNSAFE` has said, for people, with what to do."""
+    return f"others could change what runs as you there: {why}; {CURE}"
+
+
+@functools.cache
+def sent(path: Path, *modules: str) -> bytes:
+    """The text of a program, and in front of it modules of `flowlite.node`, each after those that it imports."""
+    lines = [_LOADER]
+    lines += [f"load({f'flowlite.node.{each}'!r}, {_text(each)!r})\n" for each in modules]
+    return ("".join(lines) + path.read_text()).encode()
+
+
+def started(python: str, program: str, *words: str) -> list[str]:
+    """The command that starts flowlite's program on a node, once its directory and its content were looked at.
+
+    Args:
+        program: Its path, whose name is its hash.
+    """
+    return [python, "-I", "-S", "-c", _start(), program, *words]
+
+
+@functools.cache
+def _start() -> str:
+    return f"{_text('ownership')}\n{_START}"
+
+
+def _text(module: str) -> str:
+    """A module of the node without what is for people: it travels with every command."""
+    path = NODE.joinpath(*module.split(".")).with_suffix(".py")
+    tree = ast.parse(path.read_text())
+    for each in ast.walk(tree):
+        if isinstance(each, ast.Module | ast.FunctionDef) and ast.get_docstring(each) is not None:
+            each.body = each.body[1:] or [ast.Pass()]
+    return ast.unparse(tree)

@@ -1,0 +1,74 @@
+"""Whether others can change what lies in a directory: the rule by which sshd looks at a user's files (StrictModes).
+
+A directory and all above it must belong to root or to us, and nobody else may write there. In a directory with the
+sticky bit, such as /tmp, others may, since they cannot rename or remove what is not theirs. Links on the way must
+belong to root or to us as well.
+
+It is sent to nodes as text, too, and runs there on Python 3.6 (flowlite/connect/programs.py, provider_adapters/ssh).
+"""
+
+import os
+import stat
+
+_ROOT = 0
+_MOST_LINKS = 40
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+def problem(directory: str, *within: str) -> str:
+    """Why others can change what lies in a directory, or will lie there once it is made; "" if they cannot.
+
+    Args:
+        within: Names of directories in it that are looked at as well, if they are there.
+    """
+    found = _on_the_way(os.path.abspath(directory))
+    for name in within:
+        found = found or _of(os.path.join(directory, name))
+    return found
+
+
+def _on_the_way(path: str) -> str:
+    rest, here, links = [each for each in path.split("/") if each], "/", 0
+    while True:
+        found = _of(here)
+        if found or not rest:
+            return found
+        here = os.path.join(here, rest.pop(0))
+        try:
+            to = os.readlink(here)
+        except OSError:
+            continue
+        found, links = _of(here), links + 1
+        if found or links > _MOST_LINKS:
+            return found or here + " leads in circles"
+        here = "/" if to.startswith("/") else os.path.dirname(here)
+        rest = [each for each in os.path.normpath(to).split("/") if each] + rest
+
+
+def _of(path: str) -> str:
+    """What is wrong with one directory, or link; "" if it is not there."""
+    try:
+        found = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    except OSError as error:
+        return f"{path} cannot be looked at: {error.strerror}"
+    if not _is_trusted(found.st_uid):
+        return f"{path} belongs to uid {found.st_uid}"
+    link, sticky = stat.S_ISLNK(found.st_mode), found.st_mode & stat.S_ISVTX
+    if found.st_mode & _OTHERS_WRITE and not link and not sticky:
+        return f"{path} can be written by others (mode {stat.S_IMODE(found.st_mode):04o})"
+    return ""
+
+
+def _is_trusted(uid: int) -> bool:
+    if uid in (_ROOT, os.getuid()):
+        return True
+    try:
+        # In a container that has no root of the machine, what is root's shows as that of nobody.
+        with open("/proc/self/uid_map") as file:
+            rootless = all(line.split()[1] != "0" for line in file)
+        with open("/proc/sys/kernel/overflowuid") as file:
+            return rootless and uid == int(file.read())
+    except (OSError, ValueError, IndexError):
+        return False
