@@ -105,25 +105,49 @@ class PermissionRefused(ProviderError):
 
 
 class NodeUnreachable(ProviderError):
-    """A node does not answer through its connection."""
+    """A node does not answer through its connection, or not so that it could be used.
+
+    Attributes:
+        host: Name of the host at fault where it is known, which may be one on the way; else "".
+        patience: Seconds of the same answer after which waiting does not help: somebody has to change something. None
+            where it may be there again at any time.
+    """
+
+    def __init__(self, message: str = "", *, host: str = "", patience: float | None = None) -> None:
+        super().__init__(message)
+        self.host = host
+        self.patience = patience
 
 
 class HostKeyError(NodeUnreachable):
-    """A host's key is unknown or has changed. Nothing was sent to it.
+    """A host's key is unknown or has changed. Nothing was sent to it, and waiting does not help.
 
     Attributes:
-        host: The host's name.
         fingerprint: Fingerprint of the key it showed.
         changed: Whether another key was known before.
+        revoked: Whether that key was revoked, so that it must not be accepted.
     """
 
     def __init__(
-        self, message: str, *, host: str = "", fingerprint: str = "", changed: bool = False
+        self,
+        message: str,
+        *,
+        host: str = "",
+        fingerprint: str = "",
+        changed: bool = False,
+        revoked: bool = False,
     ) -> None:
-        super().__init__(message)
-        self.host = host
+        super().__init__(message, host=host, patience=0.0)
         self.fingerprint = fingerprint
         self.changed = changed
+        self.revoked = revoked
+
+    @property
+    def cure(self) -> str:
+        """What to do about it, in a few words."""
+        if self.revoked:
+            return "do not use this host; give it another key if it is yours"
+        return f"flow hosts trust {self.host}"
 
 
 class StoreError(FlowError):

@@ -159,6 +159,7 @@ class Instance(_Json):
         ended_at: Unix time until which it is charged, as the provider says; 0 while it runs, or if unknown.
         why: The provider's words for its end, "" if it has none.
         preempted: Whether it was taken away for somebody else.
+        note: What the user is told when it is launched, such as what was passed over for it; "" for nothing.
     """
 
     id: str
@@ -172,6 +173,7 @@ class Instance(_Json):
     ended_at: float = 0.0
     why: str = ""
     preempted: bool = False
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)

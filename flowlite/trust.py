@@ -130,7 +130,8 @@ def files_of(path: Path, tables: Mapping[str, Any]) -> list[str]:
     for table in tables.values():
         for key, value in _values(table):
             if key in _CONFIGURATIONS and isinstance(value, str):
-                _follow(os.path.expanduser(value), found, 0)
+                beside = os.path.dirname(os.path.realpath(path))
+                _follow(os.path.join(beside, os.path.expanduser(value)), found, 0)
     return list(found)
 
 

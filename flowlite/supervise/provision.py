@@ -61,12 +61,17 @@ class NotGone(ProviderError):
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """All nodes of an attempt, by rank, with what has to be written down about them in one go."""
+    """All nodes of an attempt, by rank, with what has to be written down about them in one go.
+
+    Attributes:
+        launched: Those that are new in this attempt.
+    """
 
     roster: list[str]
     instances: list[Instance]
     records: list[InstanceRecord]
     settled: dict[str, str]
+    launched: list[Instance]
 
 
 class Provisioner:
@@ -144,7 +149,7 @@ class Provisioner:
         by_id = {**kept, **{instance.id: instance for instance in launched}}
         instances = [by_id[name] for name in roster]
         settled = dict.fromkeys(tokens, "done")
-        return Gathered(roster, instances, self._records(instances), settled)
+        return Gathered(roster, instances, self._records(instances), settled, launched[:count])
 
     async def fates(self, roster: Collection[str]) -> list[Instance]:
         """What the provider says now of these instances, as far as it still names them."""

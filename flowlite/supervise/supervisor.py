@@ -223,6 +223,8 @@ class Supervisor:
             instances=gathered.records,
             settled=gathered.settled,
         )
+        for told in dict.fromkeys(each.note for each in gathered.launched if each.note):
+            self._journal.note("warning", told)
         if self._asked.plan.price_per_hour:
             self._journal.note("price", quote.sentence(self._asked.plan))
 

@@ -105,7 +105,8 @@ class Contact:
             agent: The agent's zipapp, where there is one: machines that are ready get it at once.
 
         Raises:
-            ProviderError: Nothing can be written in FLOW_HOME, or a jump host is not understood.
+            ProviderError: Nothing can be written in FLOW_HOME; or a jump host is not understood, or does not let us
+                through.
         """
         new = [place for place in places if place.id not in self._met]
         near = [place for place in new if not place.jump]
@@ -154,11 +155,14 @@ class Contact:
         with connection:
             try:
                 connection.open()  # type: ignore[attr-defined]
-            except HostKeyError as error:
+            except NodeUnreachable as error:
+                if error.patience is not None and error.host not in ("", place.id):
+                    # A host on the way there, which does not boot with the machine, will not let us through.
+                    raise
+                if not isinstance(error, HostKeyError):
+                    return NotYet(place.id, BOOTING, str(error))
                 why = f"it shows another host key than the one it was given ({error.fingerprint})"
                 return NotYet(place.id, BOOTING, why)
-            except NodeUnreachable as error:
-                return NotYet(place.id, BOOTING, str(error))
             try:
                 met = self._meet(place, connection, task, minor)
                 if isinstance(met, Met):

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flowlite.errors import CapacityUnavailable, NodeUnreachable, ProviderError
+from provider_adapters.ssh.patience import Patience
 
 if TYPE_CHECKING:
     from flowlite.connect.base import Completed, Connection
@@ -103,6 +104,7 @@ class SlurmLogin:
         self._given = self._connection = connection
         self._python = python
         self._facts: Facts | None = None
+        self._patience = Patience()
         self._lock = threading.Lock()
 
     @property
@@ -187,12 +189,21 @@ class SlurmLogin:
     def run(
         self, argv: Sequence[str], *, input: bytes | None = None, seconds: float = SECONDS
     ) -> Completed:
-        """Runs any command there. Raises Silent."""
+        """Runs any command there.
+
+        Raises:
+            Silent: It does not answer now.
+            NodeUnreachable: It will not until somebody has changed something, such as a key of its own.
+        """
         try:
-            return self.connection.run(argv, input=input, timeout=seconds)
+            done = self.connection.run(argv, input=input, timeout=seconds)
+            self._patience.forget(self.name)
+            return done
         except TimeoutError:
             raise Silent(f"{self.name} did not answer within {seconds:.0f} s", 5.0) from None
         except NodeUnreachable as error:
+            if not self._patience.is_left(self.name, error):
+                raise
             raise Silent(f"the login node does not answer: {error}", 5.0) from error
 
     def forget(self) -> None:

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowlite.errors import ProviderError
+from flowlite.errors import NodeUnreachable, ProviderError
 from provider_adapters.slurm import reading, words
 from provider_adapters.slurm.login import Silent, last_line
 from provider_adapters.slurm.reading import Job
@@ -167,6 +167,8 @@ class Queue:
                 *("--user", self._login.facts.user, "-O", reading.QUEUE_FORMAT),
             )
             listed = [job for job in reading.queue(text) if job.comment.startswith(_PREFIX)]
+        except NodeUnreachable:
+            raise
         except (ProviderError, ValueError) as error:
             look.trouble, look.trouble_at = str(error), self._clock()
             self._write(look)

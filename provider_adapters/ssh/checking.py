@@ -68,7 +68,7 @@ def _ask(host: Host, memory: Memory) -> tuple[Facts, dict[str, Any] | None]:
 
 def _unreachable(host: Host, error: Exception) -> Problem:
     if isinstance(error, HostKeyError):
-        return Problem(host.name, str(error).splitlines()[0], f"flow hosts trust {host.name}")
+        return Problem(host.name, str(error).splitlines()[0], error.cure)
     if isinstance(error, NodeUnreachable | OSError):
         return Problem(
             host.name, str(error), f"`ssh {host.name} true` must work without being asked anything"

@@ -11,7 +11,7 @@ from flowlite.errors import ConfigError, NotFound, ProviderError
 from flowlite.suggest import did_you_mean
 from provider_adapters.ssh import checking, editing, fitting, hosts, leases
 from provider_adapters.ssh.hosts import Facts, Memory
-from provider_adapters.ssh.pools import Host, Pool, choose_pool, read_pools
+from provider_adapters.ssh.pools import Host, Pool, choose_pool, config_file, read_pools
 
 if TYPE_CHECKING:
     from flowlite.connect.ssh.host_keys import HostKey
@@ -127,7 +127,11 @@ class Desk:
     # Keys
 
     def shown_key(self, name: str) -> tuple[SshTarget, HostKey, str]:
-        """Where a host is, the key it shows now, and the fingerprint known so far ("" for none)."""
+        """Where a host is, the key it shows now, and the fingerprint known so far ("" for none).
+
+        Raises:
+            HostKeyError: That key is revoked.
+        """
         from flowlite.connect.ssh import host_keys
         from flowlite.connect.ssh.targets import resolve_target
 
@@ -135,9 +139,11 @@ class Desk:
             target = hosts.target_of(self.find(name))
         except NotFound:
             # A host on the way to others need not be in a pool.
-            target = resolve_target(name)
-        known = [each.key for each in host_keys.known(target)]
+            target = resolve_target(name, config_file(self._read()))
+        found = host_keys.known(target)
+        known = [each.key for each in found if not each.revoked]
         key = host_keys.fetch(target)
+        host_keys.refuse_revoked(target, key, found)
         if key in known:
             return target, key, key.fingerprint
         same_kind = [each for each in known if each.kind == key.kind] or known

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import itertools
@@ -22,10 +23,11 @@ from flowlite.errors import (
 )
 from flowlite.provider import Instance, LaunchIntent, Plan
 from flowlite.spec.gpu import GpuRequest
-from provider_adapters.ssh import fitting, hosts, leases, records
+from provider_adapters.ssh import fitting, hosts, leases, patience, records
 from provider_adapters.ssh.hosts import Facts, Memory
 from provider_adapters.ssh.keeping import Keeping
 from provider_adapters.ssh.leases import Agent
+from provider_adapters.ssh.patience import Patience
 from provider_adapters.ssh.places import Places, directory_of
 from provider_adapters.ssh.pools import Host
 from provider_adapters.ssh.records import Records
@@ -51,11 +53,17 @@ class Ready:
 
 
 class Refused(ProviderError):
-    """One host will not do. `waiting` says whether that may change."""
+    """One host will not do.
 
-    def __init__(self, text: str, *, waiting: bool) -> None:
+    Attributes:
+        waiting: Whether it makes sense to wait for it.
+        lasting: Whether somebody has to change something about it, be it after a while of waiting.
+    """
+
+    def __init__(self, text: str, *, waiting: bool, lasting: bool | None = None) -> None:
         super().__init__(text)
         self.waiting = waiting
+        self.lasting = not waiting if lasting is None else lasting
 
 
 class Launch:
@@ -69,6 +77,7 @@ class Launch:
         memory: Memory,
         kept: Records,
         places: Places,
+        waited: Patience,
         label: str,
     ) -> None:
         self._intent = intent
@@ -79,6 +88,7 @@ class Launch:
         self._memory = memory
         self._records = kept
         self._keeping = Keeping(kept)
+        self._patience = waited
         self._label = label
         self._began = clock.now()
         self._places = places
@@ -122,6 +132,8 @@ class Launch:
                 size = self._intent.count - len(taken)
             enough = len(taken) >= self._intent.count and not self._lacks_keeper()
             kept = sorted(taken, key=lambda each: each.id)[: self._intent.count] if enough else []
+            if kept:
+                kept[0] = dataclasses.replace(kept[0], note=self._passed_over())
             if self._on_hosts and kept and not in_use:
                 first = kept[0].data
                 place = {"host": first["host"], "key": first["key"], "root": first["root"]}
@@ -147,6 +159,8 @@ class Launch:
             if isinstance(result, Instance)
         ]
         self._note(records.TAKEN, taken)
+        for host, _ in taken:
+            self._patience.forget(host.key)
         return self._sort(names, results)
 
     def _sort(self, batch: Sequence[Host], results: Sequence[Value | Exception]) -> list[Value]:
@@ -158,8 +172,10 @@ class Launch:
             elif isinstance(result, Refused):
                 self._refused[host.name] = result
             else:
-                waiting = isinstance(result, NodeUnreachable | OSError)
-                self._refused[host.name] = Refused(_named(host, result), waiting=waiting)
+                waiting = self._patience.is_left(host.key, result)
+                self._refused[host.name] = Refused(
+                    _named(host, result), waiting=waiting, lasting=patience.lasts(result)
+                )
         return good
 
     # Volumes on hosts
@@ -418,6 +434,11 @@ class Launch:
         given = [i for i, r in zip(instances, results, strict=True) if not isinstance(r, Exception)]
         self._records.drop(given)
 
+    def _passed_over(self) -> str:
+        """Which hosts will not do though others were found, and why; "" if there are none."""
+        unfit = [str(each) for each in self._refused.values() if each.lasting]
+        return f"passed over: {'; '.join(unfit)}" if unfit else ""
+
     def _not_enough(self) -> ProviderError:
         pool, count = self._options["pool"], self._intent.count
         possible = len(self._hosts) - sum(not each.waiting for each in self._refused.values())
@@ -429,8 +450,12 @@ class Launch:
             )
         text = f"waiting for {count} {'host' if count == 1 else 'hosts'} of the pool {pool}: {why}"
         if self._keeper is not None and self._lacks_keeper():
-            volume = self._on_hosts[0]
-            text = f"waiting for {self._keeper.name}, where the volume {volume} lies: {why}"
+            volume, name = self._on_hosts[0], self._keeper.name
+            if not self._refused[name].waiting:
+                return ProviderError(
+                    f"the volume {volume} lies on {name}, which will not do: {why}"
+                )
+            text = f"waiting for {name}, where the volume {volume} lies: {why}"
         return CapacityUnavailable(text, retry_after=random.uniform(*_LOOK_AGAIN))
 
 

@@ -118,8 +118,8 @@ def survey(
         try:
             with hosts.connect(host) as connection:
                 facts, _ = hosts.probe(host, connection)
-        except NodeUnreachable:
-            if remembered is None:
+        except NodeUnreachable as error:
+            if remembered is None or error.patience is not None:
                 raise
             return remembered
         memory.keep(host, facts)

@@ -88,10 +88,8 @@ def read_pools(settings: ProviderSettings) -> dict[str, Pool]:
     Raises:
         ConfigError: Something in them is wrong.
     """
-    options = settings.values
-    _refuse_unknown(options, _TABLE, "[ssh]", settings.origin_of())
-    common = _read(options, _TABLE, "[ssh]", settings.origin_of())
-    tables = options.get("pools", {})
+    common = _common(settings)
+    tables = settings.values.get("pools", {})
     if not isinstance(tables, dict) or not all(isinstance(t, dict) for t in tables.values()):
         where = settings.origin_of("pools")
         raise ConfigError(f"{where}: write the hosts of a pool under [ssh.pools.NAME]")
@@ -99,6 +97,17 @@ def read_pools(settings: ProviderSettings) -> dict[str, Pool]:
         name: _read_pool(name, table, common, settings.origin_of("pools", name))
         for name, table in tables.items()
     }
+
+
+def config_file(settings: ProviderSettings) -> str | None:
+    """The OpenSSH configuration that is set for all pools; None for the usual ones. Raises ConfigError."""
+    return _common(settings).get("config_file")
+
+
+def _common(settings: ProviderSettings) -> dict[str, Any]:
+    """What `[ssh]` says of all pools. Raises ConfigError."""
+    _refuse_unknown(settings.values, _TABLE, "[ssh]", settings.origin_of())
+    return _read(settings.values, _TABLE, "[ssh]", settings.origin_of())
 
 
 def choose_pool(settings: ProviderSettings, region: str | None = None) -> Pool:

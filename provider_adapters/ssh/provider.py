@@ -24,6 +24,7 @@ from provider_adapters.ssh.ending import Ending
 from provider_adapters.ssh.hosts import Memory
 from provider_adapters.ssh.keeping import Keeping
 from provider_adapters.ssh.launching import Launch
+from provider_adapters.ssh.patience import Patience
 from provider_adapters.ssh.places import Places, directory_of
 from provider_adapters.ssh.pools import LOCAL_FILES, Host, choose_pool, from_environment, read_pools
 from provider_adapters.ssh.records import Records
@@ -55,6 +56,7 @@ class SshProvider(Provider):
         self._ending = Ending(self._records)
         self._keeping = Keeping(self._records)
         self._places = Places(self._home / "ssh")
+        self._patience = Patience()
 
     @classmethod
     def freeze(cls, settings: Settings, environment: Mapping[str, str]) -> ProviderSettings:
@@ -69,7 +71,14 @@ class SshProvider(Provider):
     def launch(self, intent: LaunchIntent) -> list[Instance]:
         agent = leases.find_agent(self._home, intent.preload.get("agent"))
         return Launch(
-            intent, self._home, agent, self._memory, self._records, self._places, _label()
+            intent,
+            self._home,
+            agent,
+            self._memory,
+            self._records,
+            self._places,
+            self._patience,
+            _label(),
         ).run()
 
     def list_instances(self, task_id: str | None = None) -> list[Instance]:

@@ -98,8 +98,14 @@ def test_a_man_in_the_middle_of_the_way(servers: Servers, config: Callable[..., 
             lambda: connection.run(["true"]),
             lambda: connection.stream(["true"], terminal=False),
         ):
-            with pytest.raises(HostKeyError, match="host gate"):
+            with pytest.raises(HostKeyError, match="host gate") as caught:
                 attempt()
+            # It is the host on the way whose key is another, and the one to be trusted.
+            assert caught.value.host == "gate"
+            assert caught.value.cure == "flow hosts trust gate"
+            assert "`flow hosts trust gate`" in str(caught.value)
+        with pytest.raises(HostKeyError, match="on the way to inner, jump host gate"):
+            connection.run(["true"])
     assert nobody_logged_in(gate)
 
 
@@ -135,8 +141,13 @@ def test_a_revoked_key_is_refused(servers: Servers, connect: Connect) -> None:
     connection = connect(server)
     file = server.directory / "known_hosts"
     file.write_text(f"{server.known_line}@revoked * {server.known_line.split(maxsplit=1)[1]}")
-    with pytest.raises(HostKeyError, match="revoked"):
+    with pytest.raises(HostKeyError, match=r"revoked in .*known_hosts") as caught:
         connection.run(["true"])
+    assert caught.value.revoked
+    assert "trust" not in f"{caught.value} {caught.value.cure}"
+    with pytest.raises(HostKeyError, match="revoked"):
+        host_keys.trust(connection.target, host_keys.fetch(connection.target))
+    assert not host_keys.own_file().exists()
 
 
 def test_the_key_that_is_known_is_asked_for(servers: Servers, connect: Connect) -> None:

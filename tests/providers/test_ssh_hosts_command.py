@@ -125,6 +125,49 @@ class TestTrust:
         assert "known already" in lab.flow("hosts", "trust", "node00").stdout
         lab.flow("run", "--", "true")
 
+    def test_the_key_of_a_jump_host_is_named_as_its_own(
+        self, fresh_hosts: Callable[..., Cluster], flow_home: Path, tmp_path: Path
+    ) -> None:
+        hosts = fresh_hosts(2)
+        config = tmp_path / "ssh_config"
+        config.write_text(f"Host node01 inner\n  ProxyJump node00\n{hosts.ssh_config.read_text()}")
+        lab = Lab(
+            hosts,
+            flow_home,
+            config=(
+                f'provider = "ssh"\n[ssh]\nconfig_file = "{config}"\n{PYTHON}\n'
+                '[ssh.pools.lab]\nhosts = ["node01"]\n'
+            ),
+        )
+        # A host on the way is looked up where those of the pools are.
+        del lab.environment["FLOW_SSH_CONFIG"]
+        lab.flow("run", "--", "true")
+        hosts[0].change_host_key()
+        [problem] = problems(lab, code=5)
+        assert problem["host"] == "node01"
+        assert problem["fix"] == "flow hosts trust node00"
+        assert "on the way to node01, jump host node00" in problem["problem"]
+        task = lab.submit("--", "true")
+        reason = str(lab.wait(task, "failed")["reason"])
+        assert "`flow hosts trust node00`" in reason
+        lab.flow("hosts", "trust", "node00", "--yes")
+        lab.flow("run", "--", "true")
+
+    def test_a_revoked_key_is_never_offered_for_trust(
+        self, fresh_hosts: Callable[..., Cluster], flow_home: Path
+    ) -> None:
+        hosts = fresh_hosts(1)
+        lab = Lab(hosts, flow_home, settings=PYTHON)
+        kinds = [line.split(maxsplit=1)[1] for line in hosts.known_hosts.read_text().splitlines()]
+        hosts.known_hosts.write_text("".join(f"@revoked * {each}\n" for each in kinds))
+        [problem] = problems(lab, code=5)
+        assert "revoked" in problem["problem"]
+        refused = lab.flow("hosts", "trust", "node00", "--yes", code=5)
+        assert "revoked" in refused.stderr
+        for said in (problem["fix"], problem["problem"], refused.stdout + refused.stderr):
+            assert "flow hosts trust" not in said
+        assert not (flow_home / "known_hosts").exists()
+
     def test_a_changed_key_is_shown_as_such(
         self, fresh_hosts: Callable[..., Cluster], flow_home: Path
     ) -> None:

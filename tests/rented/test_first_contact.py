@@ -183,6 +183,23 @@ def test_a_machine_that_shows_another_key_is_sent_nothing(
         connection.run(["true"])
 
 
+def test_a_jump_host_that_is_not_known_ends_it(
+    on_laptop: Cluster, flow_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Machines boot, and may show another key at first; a host on the way to them does not."""
+    config = tmp_path / "ssh_config"
+    known = "UserKnownHostsFile"
+    lines = on_laptop.ssh_config.read_text().splitlines()
+    config.write_text(
+        "".join(f"{known} /dev/null\n" if known in each else f"{each}\n" for each in lines)
+    )
+    monkeypatch.setenv("FLOW_SSH_CONFIG", str(config))
+    place = Place("i-1", on_laptop[1].address, new_key().public, jump="node00")
+    with pytest.raises(HostKeyError, match="jump host node00") as caught:
+        Contact(flow_home, "cloud").reach([place], task="t1")
+    assert caught.value.cure == "flow hosts trust node00"
+
+
 def test_a_machine_without_what_the_script_left_is_wrong(
     on_laptop: Cluster, flow_home: Path
 ) -> None:

@@ -32,6 +32,8 @@ _BLOCK = 256 * 1024
 _SMALL = 16 * 1024
 _MOST_NOISE = 1024 * 1024
 _KILL_SECONDS = 5.0
+# A login shell that has run nothing for so long will not do so soon.
+_SHELL_SECONDS = 20.0
 
 Feed = Iterable[bytes | memoryview]
 
@@ -154,11 +156,14 @@ class Run:
         if self._out.begun:
             return
         said = readable(self._out.before + self._err.before)
-        target = self._link.target
+        target, code = self._link.target, self.code()
         raise NodeUnreachable(
-            f"host {target.label}: its login shell did not run a command (exit status {self.code()})"
+            f"host {target.label}: its login shell did not run a command (exit status {code})"
             + (f"; it said: {said}" if said else "")
-            + f". Look at the shell of {target.user!r} there, and whether its sshd forces another command"
+            + f". Look at the shell of {target.user!r} there, and whether its sshd forces another command",
+            host=target.name,
+            # A signal comes when a host goes down; and one that is short of something cannot start a shell for a while.
+            patience=None if code < 0 else _SHELL_SECONDS,
         )
 
     def code(self) -> int:

@@ -74,13 +74,7 @@ def check(target: SshTarget, key: HostKey) -> None:
         HostKeyError: It is unknown, another one, or revoked. Nothing may be sent to that host.
     """
     found = known(target)
-    if any(entry.revoked and entry.key == key for entry in found):
-        raise HostKeyError(
-            f"host {target.label}: its key {key.fingerprint} is marked as revoked; do not use that host",
-            host=target.name,
-            fingerprint=key.fingerprint,
-            changed=True,
-        )
+    refuse_revoked(target, key, found)
     valid = [entry for entry in found if not entry.revoked]
     if any(entry.key == key for entry in valid):
         return
@@ -103,6 +97,20 @@ def check(target: SshTarget, key: HostKey) -> None:
     )
 
 
+def refuse_revoked(target: SshTarget, key: HostKey, found: Sequence[Known]) -> None:
+    """Raises HostKeyError if this key is among those known as revoked."""
+    revoked = next((entry for entry in found if entry.revoked and entry.key == key), None)
+    if revoked is not None:
+        raise HostKeyError(
+            f"host {target.label}: its key {key.fingerprint} is marked as revoked in {revoked.file}; do not use that "
+            "host. If it is yours, give it another key",
+            host=target.name,
+            fingerprint=key.fingerprint,
+            changed=True,
+            revoked=True,
+        )
+
+
 def fetch(target: SshTarget) -> HostKey:
     """The key that a host shows now. Hosts on the way to it must be known; nothing is sent to the host itself.
 
@@ -115,7 +123,12 @@ def fetch(target: SshTarget) -> HostKey:
 
 
 def trust(target: SshTarget, key: HostKey) -> Path:
-    """Accepts a key for a host from now on, in place of those accepted before. Returns the file written."""
+    """Accepts a key for a host from now on, in place of those accepted before. Returns the file written.
+
+    Raises:
+        HostKeyError: That key is revoked.
+    """
+    refuse_revoked(target, key, known(target))
     path = config.ensure_home() / OWN_FILE
     kept = []
     for line in _text_lines(str(path)):

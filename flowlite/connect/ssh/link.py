@@ -54,7 +54,7 @@ class Link:
         self._transport: Transport | None = None
         self._connecting = threading.Lock()
         self._failing_since = 0.0
-        self._failed: tuple[float, str] = (0.0, "")
+        self._failed: tuple[float, NodeUnreachable] = (0.0, NodeUnreachable())
         self._next_try = 0.0
         self._turn = threading.Condition()
         self._limit = SESSIONS
@@ -70,7 +70,8 @@ class Link:
                 return self._transport
             if self._failed[0] > asked:
                 # Others tried while we waited for our turn; trying again would only add to the wait.
-                raise NodeUnreachable(self._failed[1])
+                before = self._failed[1]
+                raise NodeUnreachable(str(before), host=before.host, patience=before.patience)
             self._drop()
             pause = self._next_try - time.monotonic()
             if pause > 0:
@@ -82,7 +83,7 @@ class Link:
             except NodeUnreachable as error:
                 now = time.monotonic()
                 self._failing_since = self._failing_since or asked
-                self._failed = (now, str(error))
+                self._failed = (now, error)
                 # In proportion: what was away for three seconds must not be missed for three more.
                 longest = min(LONGEST_PAUSE, 0.25 + (now - self._failing_since) / 4)
                 self._next_try = now + longest * random.uniform(0.5, 1.0)
@@ -109,7 +110,16 @@ class Link:
             *before, last = self.target.jump
             if self._parent is None:
                 self._parent = acquire(replace(last, jump=tuple(before)))
-            way = self._parent.direct(self.target.host, self.target.port, self.target)
+            try:
+                way = self._parent.direct(self.target.host, self.target.port, self.target)
+            except HostKeyError as error:
+                raise HostKeyError(
+                    f"on the way to {self.target.name}, jump {error}",
+                    host=error.host,
+                    fingerprint=error.fingerprint,
+                    changed=error.changed,
+                    revoked=error.revoked,
+                ) from None
             return greet(self.target, way)
         if self.target.proxy_command is None:
             return greet(self.target, open_socket(self.target))
@@ -171,7 +181,10 @@ class Link:
                 if time.monotonic() > patience:
                     raise NodeUnreachable(
                         f"host {self.target.label}: sshd opens no session ({readable(error.text)}); look at "
-                        "MaxSessions in its sshd_config, and whether the user may run commands"
+                        "MaxSessions in its sshd_config, and whether the user may run commands",
+                        host=self.target.name,
+                        # It was refused for long enough, and nobody else is on this connection.
+                        patience=0.0,
                     ) from None
                 time.sleep(0.1)
             except (paramiko.SSHException, EOFError, OSError) as error:
@@ -236,7 +249,9 @@ class Link:
         if error.code == paramiko.common.OPEN_FAILED_ADMINISTRATIVELY_PROHIBITED:
             return NodeUnreachable(
                 f"host {self.target.label}: sshd forbids connections to {address}:{port} through it; allow them there "
-                "with AllowTcpForwarding"
+                "with AllowTcpForwarding",
+                host=self.target.name,
+                patience=0.0,
             )
         if towards is not None:
             return NodeUnreachable(

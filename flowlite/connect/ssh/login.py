@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from flowlite.connect.ssh.targets import SshTarget
 
 _MAGIC = b"openssh-key-v1\0"
+# A host that boots refuses logins, too: it says that nobody may log in yet, or the user's home is not mounted yet.
+_REFUSED_SECONDS = 60.0
 
 
 class _Agent(paramiko.Agent):
@@ -43,6 +45,7 @@ class _Tried:
 
     keys: list[str] = field(default_factory=list)
     hints: list[str] = field(default_factory=list)
+    broke: bool = False
 
 
 def log_in(transport: paramiko.Transport, target: SshTarget) -> None:
@@ -67,6 +70,7 @@ def log_in(transport: paramiko.Transport, target: SshTarget) -> None:
             except (paramiko.SSHException, EOFError, OSError) as error:
                 tried.hints.append(f"{words}: {error or type(error).__name__}")
                 if not transport.is_active():
+                    tried.broke = True
                     break
                 continue
             if more:
@@ -198,7 +202,9 @@ def _public_of(content: bytes) -> bytes | None:
 def _wants(target: SshTarget, kinds: list[str]) -> NodeUnreachable:
     return NodeUnreachable(
         f"host {target.label}: it asks for {', '.join(kinds)} besides a key; flowlite logs in with keys only. "
-        "Allow publickey alone for this user there"
+        "Allow publickey alone for this user there",
+        host=target.name,
+        patience=_REFUSED_SECONDS,
     )
 
 
@@ -210,5 +216,7 @@ def _refused(target: SshTarget, tried: _Tried, transport: paramiko.Transport) ->
     return NodeUnreachable(
         f"host {target.label}: logging in as {target.user!r} was refused; tried {keys}{hints}. "
         f"Add your public key to ~{target.user}/.ssh/authorized_keys there, or set User and IdentityFile "
-        f"for {target.name} in {target.config_file or '~/.ssh/config'}"
+        f"for {target.name} in {target.config_file or '~/.ssh/config'}",
+        host=target.name,
+        patience=None if tried.broke else _REFUSED_SECONDS,
     )

@@ -37,6 +37,8 @@ NAME = "flowlite-host"
 MARKER = "FLOW_LEASE"
 """Variable of every process that belongs to a lease: `name/id`."""
 _TAKE_TRIES = 20
+# On a full disk, names and small files can often be made still.
+_PROBE_BYTES = 256 * 1024
 
 
 def take(request: Mapping[str, Any], name: str = NAME) -> dict[str, Any]:
@@ -58,7 +60,7 @@ def take(request: Mapping[str, Any], name: str = NAME) -> dict[str, Any]:
     if answer["ok"]:
         answer["boot"] = _boot_id()
         answer["address"] = _address(request.get("towards", ()))
-        answer["problem"] = _make(request.get("make", ()))
+        answer["problem"] = _make(request.get("make", ())) or _write(str(request["root"]))
     return answer
 
 
@@ -100,6 +102,27 @@ def _make(directories: Any) -> str:
             os.makedirs(os.path.expanduser(str(each)), exist_ok=True)
         except OSError as error:
             return f"{each}: {error.strerror}"
+    return ""
+
+
+def _write(root: str) -> str:
+    """Writes something where all files of the task will lie, and removes it; "" or what is wrong."""
+    probe = os.path.join(root, f".probe-{os.getpid()}-{os.urandom(4).hex()}")
+    try:
+        os.makedirs(root, mode=0o700, exist_ok=True)
+        descriptor = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            # Buffered by no library: what does not fit is said here, or at the latest by `close`.
+            left = _PROBE_BYTES
+            while left > 0:
+                left -= os.write(descriptor, bytes(left))
+        finally:
+            try:
+                os.close(descriptor)
+            finally:
+                os.unlink(probe)
+    except OSError as error:
+        return f"nothing can be written to {root}: {error.strerror}"
     return ""
 
 
