@@ -432,6 +432,10 @@ class Provider(ABC):
         """
         return []
 
+    def not_looked_at(self) -> list[str]:
+        """What `list_instances`, `others` and `sweep` left out, a line each, such as a region that is denied to us."""
+        return []
+
     def configured(self) -> bool:
         """Whether the user has set it up: settings or credentials are there. Looks at this machine only."""
         return True

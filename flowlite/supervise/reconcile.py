@@ -191,6 +191,8 @@ class _Place:
         # As of now: a task may have been submitted meanwhile, and be about to launch.
         live = self.live | {record.id for record in self.store.list_tasks(unfinished=True)}
         self.found.removed += provider.sweep(live, dry_run=self.dry_run)
+        left_out = [f"{self.name}: not looked at: {each}" for each in provider.not_looked_at()]
+        self.found.problems += [each for each in left_out if each not in self.found.problems]
 
     def _end_orphans(self, provider: Provider) -> None:
         there = [each for each in provider.list_instances() if each.state not in ("ended", "warm")]

@@ -23,11 +23,18 @@ if TYPE_CHECKING:
 
 TASK, HOME, OWNER = "flowlite:task", "flowlite:home", "flowlite:owner"
 TOKEN, DEADLINE, PRICE = "flowlite:token", "flowlite:deadline", "flowlite:price"
+MACHINES_GONE = "machines_gone"
+"""Note in the ledger: of this launch only groups are left."""
 
 
 @dataclass(eq=False, repr=False)
 class Context:
-    """The parts of one provider object. `account` are the settings that say whose account is meant."""
+    """The parts of one provider object.
+
+    Attributes:
+        account: The settings that say whose account is meant.
+        denied: Regions that this account may not look at, as an organisation may have it, with EC2's reason.
+    """
 
     home: Path
     settings: AwsSettings
@@ -35,6 +42,7 @@ class Context:
     clients: Clients = field(init=False)
     ledger: Ledger = field(init=False)
     looks: Looks = field(default_factory=Looks)
+    denied: dict[str, str] = field(default_factory=dict)
     # When this process last looked whether its own address is another one.
     own_address_at: float = -math.inf
     # By launch token: when this process looked last, and what there was.

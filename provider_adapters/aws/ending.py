@@ -8,10 +8,17 @@ from contextlib import suppress
 from typing import Any
 
 from flowlite import clock
-from flowlite.errors import FlowError, ProviderError
+from flowlite.errors import FlowError, PermissionRefused, ProviderError
 from flowlite.provider import Instance
-from provider_adapters.aws import network, requests
-from provider_adapters.aws.context import DEADLINE, HOME, TASK, Context, region_of
+from provider_adapters.aws import network
+from provider_adapters.aws.context import (
+    DEADLINE,
+    HOME,
+    MACHINES_GONE,
+    TASK,
+    Context,
+    region_of,
+)
 from provider_adapters.aws.errors import code_of, explained
 from provider_adapters.aws.listing import PENDING, Listing
 from provider_adapters.rented.ledger import Call, Launch
@@ -73,14 +80,19 @@ class Ending:
     # Tidying up
 
     def tidy(self, task: str, listed: Iterable[Instance]) -> None:
-        """Removes the groups of a task of which nothing exists any more, and closes its launches."""
+        """Removes the groups of a task of which nothing exists any more, and closes its launches.
+
+        A launch is closed only when its groups are gone: until then the ledger is what says where they are.
+        """
         mine = [each for each in listed if each.task_id == task]
         if any(each.state != "ended" for each in mine):
             return
         launches = [each for each in self._context.ledger.launches(task) if not each.ended]
         for launch in [each for each in launches if self._is_over(each, mine)]:
-            self._remove_groups(launch)
-            self._close(launch)
+            if self._remove_groups(launch):
+                self._close(launch)
+            elif not launch.notes.get(MACHINES_GONE):
+                self._context.ledger.note(launch.token, **{MACHINES_GONE: True})
 
     def _close(self, launch: Launch) -> None:
         for name in launch.ids:
@@ -90,6 +102,8 @@ class Ending:
 
     def _is_over(self, launch: Launch, listed: Sequence[Instance]) -> bool:
         """Whether all machines of a launch have ended, and nobody waits for it any more."""
+        if launch.notes.get(MACHINES_GONE):
+            return True
         call = made_by(launch)
         if call is None or not self._have_ended(launch, listed):
             return False
@@ -116,16 +130,14 @@ class Ending:
             old = clock.now() - launch.at > _FORGOTTEN_SECONDS
             if old and not launch.ended and launch.open_call is None and made_by(launch) is None:
                 ledger.end(launch.token)
+        regions = self._known_regions() | {str(each.data["region"]) for each in listed}
         ledger.prune(_FORGOTTEN_SECONDS)
         current = [each for each in ledger.launches() if not each.ended]
         for task in {each.task for each in current}:
             self.tidy(task, listed)
         busy = {each.task for each in ledger.launches(everywhere=True) if not each.ended}
         busy |= {each.task_id for each in listed if each.state != "ended"}
-        regions = {str(each.data["region"]) for each in listed}
-        for region in regions | {r for r in [self._own_region()] if r}:
-            with suppress(FlowError):
-                self._remove_strays(region, busy)
+        self._remove_strays(regions, busy)
 
     def sweep(self, live: Collection[str], *, dry_run: bool) -> list[str]:
         """Removes groups of tasks that launch nothing any more, and have no machine; gives them in words.
@@ -134,24 +146,23 @@ class Ending:
             live: Tasks that may still launch something.
         """
         ledger = self._context.ledger
-        busy, regions = set(live), {r for r in [self._own_region()] if r}
+        busy = set(live)
         current = [each for each in ledger.launches() if not each.ended]
         mine = {each.token for each in current}
         everywhere = [each for each in ledger.launches(everywhere=True) if not each.ended]
         busy |= {each.task for each in everywhere if each.token not in mine}
+        vain = []
         for launch in current:
             # Who said which tasks live may have looked before this one was submitted.
             young = clock.now() - launch.at < _FRESH_SECONDS
             if launch.task in live or young or not self._is_vain(launch):
                 busy.add(launch.task)
-                continue
-            regions.update(launch.notes.get("groups", {}))
-            if not dry_run:
+            else:
+                vain.append(launch)
+        removed = self._remove_strays(self._known_regions(), busy, dry_run=dry_run)
+        for launch in vain:
+            if not dry_run and launch.task not in busy and self._remove_groups(launch):
                 self._close(launch)
-        removed = []
-        for region in sorted(regions):
-            for name in self._remove_strays(region, busy, dry_run=dry_run):
-                removed.append(f"aws security group {name} in {region}")
         return removed
 
     def _is_vain(self, launch: Launch) -> bool:
@@ -161,38 +172,61 @@ class Ending:
         listed = Listing(self._context).of_launch(region_of(call), launch.token)
         return self._have_ended(launch, listed)
 
-    def _own_region(self) -> str:
+    def _known_regions(self) -> set[str]:
+        """The regions of the ledger, those of launches that have ended included, and the one that would be used now."""
+        found = set()
+        for launch in self._context.ledger.launches():
+            found |= {region_of(call) for call in launch.calls}
+            found |= set(launch.notes.get("groups", {}))
         asked = self._context.settings.region
-        return asked[0] if asked else self._context.clients.region
+        found.add(asked[0] if asked else self._context.clients.region)
+        return found - {""}
 
-    def _remove_groups(self, launch: Launch) -> None:
+    def _remove_groups(self, launch: Launch) -> bool:
+        """Removes the groups of a launch; whether all of them are gone.
+
+        EC2 refuses as long as an interface of an ended machine is there, which may be minutes.
+        """
+        gone = True
         for region, groups in launch.notes.get("groups", {}).items():
             own, placement = groups.get("group"), groups.get("placement_group")
-            # They cost nothing; what cannot be removed now, `flow gc` finds by its tags.
-            with suppress(FlowError):
-                network.remove_groups(self._context.clients, region, own, placement)
+            try:
+                gone &= network.remove_groups(self._context.clients, region, own, placement)
+            except FlowError:
+                gone = False
+        return gone
 
     def _remove_strays(
-        self, region: str, busy: Collection[str], *, dry_run: bool = False
+        self, regions: Iterable[str], busy: Collection[str], *, dry_run: bool = False
     ) -> list[str]:
-        """Removes groups that nothing in the ledger stands for: of this FLOW_HOME, or past their deadline."""
-        ec2 = self._context.clients("ec2", region)
-        with explained("ec2:DescribeSecurityGroups", region):
-            pages = ec2.get_paginator("describe_security_groups").paginate(
-                **requests.describe(tag_key=TASK)
-            )
-            groups = [each for page in pages for each in page["SecurityGroups"]]
-        strays = []
-        for group in groups:
-            tags = requests.of_tags(group)
-            if tags.get(TASK) not in busy and self._may_remove(tags):
-                name = network.group_name(str(tags[TASK]))
-                strays.append(name)
-                if dry_run:
+        """Removes groups that nothing in the ledger stands for: of this FLOW_HOME, or past their deadline.
+
+        Returns:
+            What was removed, or would be, in words. What EC2 keeps for now is left to the next time.
+        """
+        removed = []
+        for region in sorted(regions):
+            try:
+                made = network.made_groups(self._context.clients, region)
+            except PermissionRefused as error:
+                self._context.denied[region] = str(error)
+                continue
+            except FlowError:
+                continue
+            for group, tags in made:
+                if tags.get(TASK) in busy or not self._may_remove(tags):
                     continue
-                network.remove_groups(self._context.clients, region, str(group["GroupId"]), None)
-                network.remove_placement_group(self._context.clients, region, name)
-        return strays
+                kind = "placement" if group is None else "security"
+                name = network.group_name(str(tags[TASK]))
+                if dry_run or self._is_removed(region, group, name):
+                    removed.append(f"aws {kind} group {name} in {region}")
+        return removed
+
+    def _is_removed(self, region: str, group: str | None, name: str) -> bool:
+        with suppress(FlowError):
+            placement = name if group is None else None
+            return network.remove_groups(self._context.clients, region, group, placement)
+        return False
 
     def _may_remove(self, tags: Mapping[str, str]) -> bool:
         if tags.get(HOME) == self._context.home_id:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
@@ -11,7 +11,7 @@ from flowlite import clock
 from flowlite.errors import FlowError, PermissionRefused, ProviderError
 from flowlite.provider import Instance
 from provider_adapters.aws import instances, requests
-from provider_adapters.aws.context import HOME, Context, region_of, zone_of
+from provider_adapters.aws.context import HOME, MACHINES_GONE, Context, region_of, zone_of
 from provider_adapters.aws.errors import explained
 from provider_adapters.rented.ledger import Call, Launch
 
@@ -36,9 +36,9 @@ class Listing:
         filters = {"tag__flowlite__home": self._context.home_id}
         if task is not None:
             filters["tag__flowlite__task"] = task
-        found: dict[str, Instance] = {}
-        for region in regions:
-            found |= {each.id: each for each in self._describe(region, filters)}
+        used = {region_of(call) for launch in launches for call in launch.calls}
+        told = self._describe_all(regions, filters, needed=used)
+        found = {each.id: each for each in told}
         known = {each.token: each for each in self._context.ledger.launches(task)}
         mine = {name: _with_notes(each, known) for name, each in found.items()}
         mine = {name: self._with_price_of_now(each) for name, each in mine.items()}
@@ -52,11 +52,7 @@ class Listing:
             "tag_key": HOME,
             "instance_state_name": instances.ALIVE,
         }
-        with ThreadPoolExecutor(_THREADS) as pool:
-            listed = list(
-                pool.map(lambda region: self._describe(region, filters), self._all_regions())
-            )
-        found = [each for region in listed for each in region]
+        found = self._describe_all(self._all_regions(), filters)
         theirs = [each for each in found if each.data["home"] != self._context.home_id]
         return sorted(theirs, key=lambda each: each.id)
 
@@ -101,6 +97,36 @@ class Listing:
             if price := now.get(kind, {}).get(zone):
                 return dataclasses.replace(instance, price_per_hour=price)
         return instance
+
+    def _describe_all(
+        self,
+        regions: Sequence[str],
+        filters: Mapping[str, str | Sequence[str]],
+        needed: Collection[str] = (),
+    ) -> list[Instance]:
+        """What several regions list. A region that is denied to us is noted in the context, and left out.
+
+        Args:
+            needed: Regions without which a listing proves nothing.
+
+        Raises:
+            PermissionRefused: One of these is denied, or all are.
+        """
+
+        def ask(region: str) -> list[Instance] | PermissionRefused:
+            try:
+                return self._describe(region, filters)
+            except PermissionRefused as error:
+                return error
+
+        with ThreadPoolExecutor(_THREADS) as pool:
+            answers = dict(zip(regions, pool.map(ask, regions), strict=True))
+        refused = {r: each for r, each in answers.items() if isinstance(each, PermissionRefused)}
+        for region, error in refused.items():
+            if region in needed or len(refused) == len(answers):
+                raise error
+            self._context.denied[region] = str(error)
+        return [each for told in answers.values() if isinstance(told, list) for each in told]
 
     def _describe(self, region: str, filters: Mapping[str, str | Sequence[str]]) -> list[Instance]:
         ec2 = self._context.clients("ec2", region)
@@ -162,7 +188,8 @@ class Listing:
         found = []
         for launch in launches:
             for call in launch.calls:
-                if launch.ended or clock.now() - call.at > lag:
+                gone = launch.ended or launch.notes.get(MACHINES_GONE)
+                if gone or clock.now() - call.at > lag:
                     continue
                 found += [
                     Instance(

@@ -12,6 +12,7 @@ from typing import Any
 
 from flowlite.errors import ConfigError, PermissionRefused, ProviderError
 from provider_adapters.aws import requests
+from provider_adapters.aws.context import TASK
 from provider_adapters.aws.errors import code_of, explained
 from provider_adapters.aws.session import Clients
 from provider_adapters.aws.settings import AwsSettings
@@ -231,6 +232,25 @@ def ensure_placement_group(
             if code_of(error) != "InvalidPlacementGroup.Duplicate":
                 raise
     return name
+
+
+def made_groups(clients: Clients, region: str) -> list[tuple[str | None, dict[str, str]]]:
+    """What bears a task's tag in a region, with its tags: security groups by their id, placement groups as None.
+
+    Raises:
+        ProviderError: EC2 does not tell.
+    """
+    ec2 = clients("ec2", region)
+    tagged = requests.describe(tag_key=TASK)
+    with explained("ec2:DescribeSecurityGroups", region):
+        pages = ec2.get_paginator("describe_security_groups").paginate(**tagged)
+        groups = [each for page in pages for each in page["SecurityGroups"]]
+    with explained("ec2:DescribePlacementGroups", region):
+        placed = ec2.describe_placement_groups(**tagged)["PlacementGroups"]
+    found: list[tuple[str | None, dict[str, str]]] = [
+        (str(each["GroupId"]), requests.of_tags(each)) for each in groups
+    ]
+    return found + [(None, requests.of_tags(each)) for each in placed]
 
 
 def remove_groups(

@@ -20,6 +20,7 @@ READS = (
     "ec2:DescribeVpcs",
     "ec2:DescribeImages",
     "ec2:DescribeSecurityGroups",
+    "ec2:DescribePlacementGroups",
     "ec2:DescribeCapacityReservations",
     "ec2:DescribeVolumes",
     "pricing:GetProducts",

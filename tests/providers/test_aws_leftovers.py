@@ -1,0 +1,133 @@
+"""What a launch leaves beside its machines is removed in the end: in every region, whatever EC2 refuses at first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flowlite.adapters import adapter, settings_here
+from flowlite.errors import PermissionRefused
+from flowlite.supervise.reconcile import reconcile
+from provider_adapters.rented.ledger import Ledger
+from tests.helpers import eventually
+from tests.providers.aws_client import SECONDS, TYPE, ZONES, Client
+
+pytestmark = pytest.mark.timeout(180)
+TWO_REGIONS = 'region = ["us-east-1", "us-west-2"]'
+
+
+def end_machines(aws: Client, task: str = "t1") -> None:
+    """As the supervisor does, whatever is left beside them."""
+
+    def ended() -> bool:
+        provider = adapter("aws")
+        left = [each for each in provider.list_instances(task) if each.state != "ended"]
+        provider.terminate(left)
+        return not left
+
+    eventually(ended, timeout=SECONDS, every=0.1, what="ended")
+
+
+def groups_left(aws: Client) -> list[str]:
+    """Groups of tasks in all regions, of both kinds."""
+    import boto3
+
+    found = list(aws.box.aws.leftovers()["placement groups"])
+    for region in ("us-east-1", "us-west-2"):
+        told = boto3.client("ec2", region).describe_security_groups()["SecurityGroups"]
+        found += [each["GroupName"] for each in told if each["GroupName"].startswith("flowlite-")]
+    return found
+
+
+def gone_after_another_look(aws: Client) -> bool:
+    """Whether nothing is left after `flow gc`, or the tidying in the background, has looked again."""
+    adapter("aws").list_instances()
+    return groups_left(aws) == []
+
+
+def test_a_security_group_in_the_second_region_goes_when_ec2_lets_it_go(aws: Client) -> None:
+    aws.settings(TWO_REGIONS)
+    for zone in ZONES:
+        aws.box.aws.capacity(TYPE, zone, 0)
+    found = aws.launch(aws.intent())
+    assert {each.data["region"] for each in found} == {"us-west-2"}
+    aws.box.aws.fault("DeleteSecurityGroup", code="DependencyViolation", times=2)
+    end_machines(aws)
+    # Each region that was asked has one; EC2 refuses one of the two once more, and forgets the machines meanwhile.
+    assert "flowlite-t1" in groups_left(aws)
+    aws.box.aws.forget_ended()
+    eventually(lambda: gone_after_another_look(aws), timeout=20)
+    launches = Ledger(aws.home / "aws" / "launches").launches(everywhere=True)
+    assert all(launch.ended for launch in launches)
+
+
+def test_a_placement_group_goes_when_ec2_lets_it_go(aws: Client) -> None:
+    aws.settings("placement_group = true")
+    aws.launch(aws.intent())
+    aws.box.aws.fault("DeletePlacementGroup", code="InvalidPlacementGroup.InUse", times=2)
+    end_machines(aws)
+    assert groups_left(aws) == ["flowlite-t1"]
+    eventually(lambda: gone_after_another_look(aws), timeout=20)
+
+
+@pytest.mark.parametrize("by", ["list", "sweep"])
+def test_groups_of_which_no_ledger_knows_are_found_by_their_tags(aws: Client, by: str) -> None:
+    aws.settings("placement_group = true")
+    aws.launch(aws.intent())
+    aws.box.aws.fault("DeletePlacementGroup", code="InvalidPlacementGroup.InUse", times=1)
+    aws.box.aws.fault("DeleteSecurityGroup", code="DependencyViolation", times=1)
+    end_machines(aws)
+    assert sorted(groups_left(aws)) == ["flowlite-t1", "flowlite-t1"]
+    (aws.home / "aws" / "launches" / "t1-launch-1.json").unlink()
+    if by == "list":
+        adapter("aws").list_instances()
+    else:
+        told = adapter("aws").sweep([], dry_run=True)
+        assert sorted(told) == [
+            "aws placement group flowlite-t1 in us-east-1",
+            "aws security group flowlite-t1 in us-east-1",
+        ]
+        assert sorted(adapter("aws").sweep([])) == sorted(told)
+    assert groups_left(aws) == []
+
+
+def deny(aws: Client, region: str) -> None:
+    """Has an organisation deny a region, as a service control policy does."""
+    for action in ("DescribeInstances", "DescribeSecurityGroups", "DescribePlacementGroups"):
+        match = {"Region": region}
+        aws.box.aws.fault(action, code="UnauthorizedOperation", times=-1, match=match)
+
+
+def test_a_region_that_is_denied_does_not_stop_the_others(
+    aws: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aws.launch(aws.intent())
+    deny(aws, "eu-west-1")
+    monkeypatch.setenv("FLOW_HOME", str(tmp_path))
+    other = adapter("aws")
+    assert len(other.others()) == 2
+    (said,) = other.not_looked_at()
+    assert said.startswith("eu-west-1: ")
+    monkeypatch.setenv("FLOW_HOME", str(aws.home))
+    aws.end()
+
+
+def test_a_denied_region_is_named_once_by_gc(aws: Client, flow_home: Path) -> None:
+    from flowlite.session import open_session
+
+    aws.settings('region = ["us-east-1", "eu-west-1"]')
+    deny(aws, "eu-west-1")
+    session = open_session()
+    found = reconcile(session.store, session.home, providers=["aws"], here=settings_here)
+    assert [each for each in found.problems if "eu-west-1" in each] == found.problems
+    assert len(found.problems) == 1
+
+
+def test_the_region_of_a_launch_must_answer(aws: Client) -> None:
+    aws.launch(aws.intent())
+    deny(aws, "us-east-1")
+    with pytest.raises(PermissionRefused):
+        adapter("aws").list_instances("t1")
+    aws.box.aws.clear_faults()
+    aws.end()
