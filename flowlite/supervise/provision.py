@@ -37,6 +37,9 @@ _FIRST_LOOK, _LOOK_EVERY = 20.0, 60.0
 # How often, in seconds, the provider is asked for the price of machines whose price may change.
 _PRICES_EVERY = 300.0
 _SHORTEST_NAP = 0.2
+# A provider may count machines that have ended against a quota for so long, in seconds; and how often that is tried.
+_COUNTED_SECONDS = 600.0
+_LONGEST_QUOTA_PAUSE = 30.0
 _UNREACHABLE = "unreachable"
 _ENDING = "ending"
 _RETURNING = "returning"
@@ -309,6 +312,7 @@ class Provisioner:
         given_up: Callable[[], bool],
     ) -> list[Instance] | None:
         tries, look_at = 0, time.monotonic() + _FIRST_LOOK
+        quota_since: float | None = None
         while True:
             try:
                 # What a call does must be known before anything can be ended, so it is never left alone.
@@ -316,11 +320,21 @@ class Provisioner:
             except CapacityUnavailable as error:
                 tell_waiting(str(error))
                 pause = error.retry_after
+            except QuotaExceeded as error:
+                quota_since = quota_since or time.monotonic()
+                if (
+                    not self._still_counted(intent)
+                    or time.monotonic() - quota_since > _COUNTED_SECONDS
+                ):
+                    raise self._refused(intent, error) from error
+                tell_waiting(
+                    f"{error}. A machine that was just given back may be counted still: it is asked again for "
+                    f"{_COUNTED_SECONDS / 60:.0f} minutes"
+                )
+                tries += 1
+                pause = min(_LONGEST_QUOTA_PAUSE, 2.0**tries)
             except ProviderError as error:
-                self._store.settle_intent(self._lease, intent.token, "refused")
-                again = not isinstance(error, QuotaExceeded | PermissionRefused)
-                why = f"{self._provider.name} refused the launch: {error}"
-                raise LaunchRefused(why, again=again) from error
+                raise self._refused(intent, error) from error
             except OSError as error:
                 tries += 1
                 if tries >= _UNKNOWN_TRIES:
@@ -336,6 +350,19 @@ class Provisioner:
                 return None
             if spent := self._limits.spent(self._store.instances(self._lease.task_id)):
                 raise LaunchRefused(spent)
+
+    def _refused(self, intent: LaunchIntent, error: ProviderError) -> LaunchRefused:
+        self._store.settle_intent(self._lease, intent.token, "refused")
+        again = not isinstance(error, QuotaExceeded | PermissionRefused)
+        return LaunchRefused(f"{self._provider.name} refused the launch: {error}", again=again)
+
+    def _still_counted(self, intent: LaunchIntent) -> bool:
+        """Whether instances of the task have ended lately, which the provider may count for some minutes more."""
+        since = time.time() - _COUNTED_SECONDS
+        earlier = self._store.instances(intent.task_id)
+        return any(
+            row.state == LOST if row.ended_at is None else row.ended_at > since for row in earlier
+        )
 
     def _nap(self, pause: float) -> float:
         """The pause until the next call, shorter where the money ends before."""

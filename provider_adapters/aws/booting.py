@@ -93,6 +93,11 @@ class Booting:
         self._context.ledger.note(token, met=met, mounts=mounts)
         return [self._instance(name, met[name], mounts) for name in sorted(self._nodes)]
 
+    def give_up(self, message: str) -> None:
+        """Has the machines ended; the launch has failed for good."""
+        self._context.ledger.note(self._launch.token, failed=message)
+        self._end()
+
     # Looking
 
     def _reachable(self) -> bool:
@@ -216,8 +221,7 @@ class Booting:
         self._fail(f"{instance.id} ended while it booted: {why}{self._console(instance.id)}")
 
     def _fail(self, message: str) -> None:
-        self._context.ledger.note(self._launch.token, failed=message)
-        self._end()
+        self.give_up(message)
         raise ProviderError(message)
 
     def _end(self) -> None:

@@ -117,6 +117,22 @@ _ADVICE = {
 _ACTION = re.compile(r"perform:? ([a-zA-Z0-9-]+:[A-Za-z]+)")
 
 
+class NoAnswer(ProviderError):
+    """AWS has not said no: it cannot be reached, wants fewer calls, or has a fault of its own. It is to be asked again.
+
+    Attributes:
+        code: AWS's code, or the name of the failure on the way.
+    """
+
+    def __init__(self, text: str, code: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class NotKnownYet(ProviderError):
+    """Something that was made a moment ago is not known everywhere at AWS yet. It is to be asked again."""
+
+
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """An answer of AWS that is an error.
@@ -155,11 +171,12 @@ class Refusal:
         if self.kind == "capacity":
             return CapacityUnavailable(said, retry_after=30.0)
         if self.kind == "throttled":
-            return CapacityUnavailable(f"{said}; AWS wants fewer calls just now", retry_after=10.0)
+            return NoAnswer(f"{said}; AWS wants fewer calls just now", self.code)
         if self.kind == "unreachable":
-            return ProviderError(f"{self.action}{place}: AWS cannot be reached: {self.message}")
+            text = f"{self.action}{place}: AWS cannot be reached: {self.message}"
+            return NoAnswer(text, self.code)
         if self.kind == "uncertain":
-            return ProviderError(f"{said}. Whether it had an effect is not known yet")
+            return NoAnswer(f"{said}. Whether it had an effect is not known yet", self.code)
         told = advice or _ADVICE.get(self.code, "")
         return ProviderError(f"{said}. {_sentence(told)}" if told else said)
 

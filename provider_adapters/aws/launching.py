@@ -14,7 +14,7 @@ from provider_adapters.aws.booting import Booting
 from provider_adapters.aws.capacity import Site
 from provider_adapters.aws.context import DEADLINE, PRICE, TASK, TOKEN, Context, region_of
 from provider_adapters.aws.ending import made_by
-from provider_adapters.aws.errors import Refusal, refusal
+from provider_adapters.aws.errors import NoAnswer, NotKnownYet, Refusal, refusal
 from provider_adapters.aws.listing import Listing
 from provider_adapters.rented.ledger import REFUSED, Call, Launch
 from provider_adapters.rented.readying import agent_of
@@ -27,7 +27,7 @@ _LATELY_SECONDS = 600.0
 _MOST_PAUSE = 30.0
 # A group that was made a moment ago may not be known everywhere yet.
 _NOT_KNOWN_YET = frozenset({"InvalidGroup.NotFound", "InvalidPlacementGroup.Unknown"})
-_MOST_AGAIN = 8
+_KNOWN_SECONDS = 60.0
 # These hold in every zone that says so; asking again does not help.
 _FOR_GOOD = frozenset({"Unsupported", "UnsupportedOperation"})
 
@@ -51,6 +51,22 @@ class Launching:
             CapacityUnavailable: Not yet: they are starting, or there is no room just now; to be called again.
             ProviderError: Not at all; what was made is being ended.
         """
+        try:
+            found = self._take_further()
+        except NoAnswer as error:
+            limit = self._context.settings.boot_timeout
+            raise self._ask_again(
+                error, "unanswered", limit, "[aws] boot_timeout waits longer"
+            ) from error
+        except NotKnownYet as error:
+            raise self._ask_again(error, "unknown", _KNOWN_SECONDS, "") from error
+        except CapacityUnavailable:
+            self._answered()
+            raise
+        self._answered()
+        return found
+
+    def _take_further(self) -> list[Instance]:
         token = self._intent.token
         with self._ledger.hold(token):
             launch = self._ledger.begin(
@@ -68,9 +84,42 @@ class Launching:
         call = made_by(launch)
         if call is None:
             raise ProviderError(f"nothing is known of the machines of {token}")
-        return Booting(
-            self._context, self._listing, self._plan, launch, call, agent_of(self._intent)
-        ).run()
+        return self._booting(launch, call).run()
+
+    def _booting(self, launch: Launch, call: Call) -> Booting:
+        agent = agent_of(self._intent)
+        return Booting(self._context, self._listing, self._plan, launch, call, agent)
+
+    # While AWS does not say yes or no
+
+    def _ask_again(
+        self, error: ProviderError, what: str, limit: float, more_time: str
+    ) -> ProviderError:
+        """What is raised for an answer that is none: to be called again, ever later, until the limit is over.
+
+        Args:
+            what: Name of the note that says since when it has been so, and how often it was asked.
+            limit: Seconds from then on, or from the launch of machines that boot meanwhile and are charged.
+        """
+        launch, now = self._read(), time.time()
+        noted = launch.notes.get(what, {})
+        since, tries = float(noted.get("since", now)), int(noted.get("tries", 0)) + 1
+        call = made_by(launch)
+        seconds = now - (call.at if call is not None else since)
+        if seconds > limit:
+            message = f"{error}. It has been so for {max(now - since, 0.0):.0f} s"
+            message += f"; {more_time}" if more_time else ""
+            if call is not None:
+                self._booting(launch, call).give_up(message)
+            return ProviderError(message)
+        self._ledger.note(launch.token, **{what: {"since": since, "tries": tries}})
+        pause = min(_MOST_PAUSE, 0.25 * 2**tries)
+        return CapacityUnavailable(f"{error}; it is asked again", min(pause, limit))
+
+    def _answered(self) -> None:
+        launch = self._ledger.read(self._intent.token)
+        if launch is not None and (noted := {"unanswered", "unknown"} & set(launch.notes)):
+            self._ledger.note(launch.token, **dict.fromkeys(noted))
 
     def _settle(self, call: Call) -> None:
         """Makes the very same call again, whose answer was lost; if it had no effect, the next zone is asked."""
@@ -149,12 +198,16 @@ class Launching:
             if said.kind == "quota" and any(s.region != site.region for s in left):
                 refused_regions.add(site.region)
             elif said.code in _NOT_KNOWN_YET and not self._given_by_user(said.code):
-                raise self._again(launch, said)
+                # A group of ours: it is looked for, or made again.
+                self._ledger.note(launch.token, groups={})
+                raise NotKnownYet(f"{said.action}: {said.message} ({said.code})")
             elif said.kind != "capacity":
                 raise self._final(said, site.where)
 
     def _final(self, said: Refusal, where: str) -> ProviderError:
-        """A refusal that no other zone would change."""
+        """A refusal that no other zone would change; whoever asks again all the same begins a new round."""
+        launch = self._read()
+        self._ledger.note(launch.token, round=len(launch.calls))
         region, _, zone = where.partition("/")
         if said.kind != "quota":
             return said.error(zone)
@@ -278,14 +331,6 @@ class Launching:
         if code.startswith("InvalidGroup"):
             return bool(settings.security_group)
         return isinstance(settings.placement_group, str)
-
-    def _again(self, launch: Launch, said: Refusal) -> ProviderError:
-        """A group of ours is not known yet: it is made again, and asked again, a few times."""
-        tries = int(launch.notes.get("again", 0)) + 1
-        self._ledger.note(launch.token, again=tries, groups={})
-        if tries > _MOST_AGAIN:
-            return said.error()
-        return CapacityUnavailable("EC2 does not know the security group of the task yet", 1.0)
 
     # One call
 

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from typing import Any
 
 from flowlite import clock
 from flowlite.errors import FlowError, PermissionRefused, ProviderError
@@ -191,17 +192,7 @@ class Listing:
                 gone = launch.ended or launch.notes.get(MACHINES_GONE)
                 if gone or clock.now() - call.at > lag:
                     continue
-                found += [
-                    Instance(
-                        id=name,
-                        task_id=launch.task,
-                        state="starting",
-                        price_per_hour=float(call.parameters.get("price", 0.0)),
-                        data={"region": region_of(call), "zone": zone_of(call)},
-                    )
-                    for name in call.ids
-                    if name not in listed
-                ]
+                found += [_unlisted(name, launch, call) for name in call.ids if name not in listed]
         return found
 
 
@@ -210,7 +201,24 @@ def _with_notes(instance: Instance, known: dict[str, Launch]) -> Instance:
     launch = known.get(str(instance.data["token"]))
     if launch is None:
         return instance
-    met = launch.notes.get("met", {}).get(instance.id, {})
-    mounts = launch.notes.get("mounts", [])
-    data = {**instance.data, **met, "mounts": mounts}
-    return Instance.from_json({**instance.to_json(), "data": data})
+    return dataclasses.replace(instance, data={**instance.data, **_noted(instance.id, launch)})
+
+
+def _noted(name: str, launch: Launch) -> dict[str, Any]:
+    """What first contact has told of an instance, and what it mounts."""
+    met = launch.notes.get("met", {}).get(name, {})
+    return {**met, "mounts": launch.notes.get("mounts", [])}
+
+
+def _unlisted(name: str, launch: Launch, call: Call) -> Instance:
+    """An instance that EC2's listing does not show yet, as the ledger knows it: one that was met, runs."""
+    node = launch.notes.get("nodes", {}).get(name, {})
+    return Instance(
+        id=name,
+        task_id=launch.task,
+        state="running" if name in launch.notes.get("met", {}) else "starting",
+        address=str(node.get("private", "")),
+        price_per_hour=float(call.parameters.get("price", 0.0)),
+        launched_at=call.at,
+        data={"region": region_of(call), "zone": zone_of(call), **_noted(name, launch)},
+    )

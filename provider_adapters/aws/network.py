@@ -13,7 +13,7 @@ from typing import Any
 from flowlite.errors import ConfigError, PermissionRefused, ProviderError
 from provider_adapters.aws import requests
 from provider_adapters.aws.context import TASK
-from provider_adapters.aws.errors import code_of, explained
+from provider_adapters.aws.errors import NoAnswer, NotKnownYet, code_of, explained
 from provider_adapters.aws.session import Clients
 from provider_adapters.aws.settings import AwsSettings
 
@@ -133,9 +133,10 @@ def own_address(endpoint: str) -> str:
         with opener.open(CHECK_IP, timeout=_SECONDS) as answer:
             return str(ipaddress.IPv4Address(answer.read(64).decode().strip()))
     except (OSError, ValueError) as error:
-        raise ProviderError(
+        raise NoAnswer(
             f"the address from which this machine reaches the nodes is not known ({CHECK_IP}: {error}); set [aws] "
-            "ssh_from, as in '203.0.113.7/32'"
+            "ssh_from, as in '203.0.113.7/32'",
+            type(error).__name__,
         ) from error
 
 
@@ -169,7 +170,12 @@ def ensure_group(
     tags: Mapping[str, str],
     networks: Sequence[str],
 ) -> str:
-    """The id of the task's security group in a VPC, made if it is not there. Raises ProviderError."""
+    """The id of the task's security group in a VPC, made if it is not there.
+
+    Raises:
+        NotKnownYet: It was made a moment ago, and EC2 does not know it everywhere.
+        ProviderError: It cannot be made.
+    """
     ec2 = clients("ec2", region)
     name = group_name(task)
     made = requests.security_group(name, vpc, tags)
@@ -180,9 +186,16 @@ def ensure_group(
             if code_of(error) != "InvalidGroup.Duplicate":
                 raise
             group = _group_id(ec2, region, vpc, name)
-    admit(clients, region, group, networks)
-    with explained("ec2:AuthorizeSecurityGroupEgress", region):
-        _unless_there(ec2.authorize_security_group_egress, requests.egress(group))
+    try:
+        admit(clients, region, group, networks)
+        with explained("ec2:AuthorizeSecurityGroupEgress", region):
+            _unless_there(ec2.authorize_security_group_egress, requests.egress(group))
+    except ProviderError as error:
+        if error.__cause__ is None or code_of(error.__cause__) != "InvalidGroup.NotFound":
+            raise
+        raise NotKnownYet(
+            f"the security group {name} is not known everywhere in {region}"
+        ) from error
     return group
 
 
@@ -216,7 +229,7 @@ def _group_id(ec2: Any, region: str, vpc: str, name: str) -> str:
             Filters=[{"Name": key, "Values": [value]} for key, value in filters.items()]
         )["SecurityGroups"]
     if not told:
-        raise ProviderError(f"the security group {name} is being made in {region}; try again")
+        raise NotKnownYet(f"the security group {name} is not listed in {region}")
     return str(told[0]["GroupId"])
 
 

@@ -106,9 +106,10 @@ class Listing:
         ages = {fid: clock.now() - call.at for call in launch.calls for fid in call.ids}
         for fid, bid in found.items():
             if bid is None:
-                # A listing may not know it yet.
+                # A listing may not know it yet; what was handed out of it is known all the same.
                 if ages[fid] < self._place.account.settings.listing_lag:
-                    yield _placeholder(fid, launch.task, fid, launch.token)
+                    known = [each for each in given(launch) if each.data["bid"] == fid]
+                    yield from known or [_placeholder(fid, launch.task, fid, launch.token)]
             elif bid.over:
                 yield from (ended(each, bid, None) for each in _of(launch, bid))
             elif broken(launch, bid):

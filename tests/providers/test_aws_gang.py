@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -221,3 +223,30 @@ def test_what_a_task_left_is_ended_in_the_account_that_it_was_launched_in(
         lambda: {e["state"] for e in laptop.box.aws.instances()} <= {"terminated", "shutting-down"},
         timeout=SECONDS,
     )
+
+
+def test_a_supervisor_that_takes_over_within_the_lag_leads_the_gang_on(laptop: Laptop) -> None:
+    flow = ["-m", "flowlite.cli"]
+    laptop.run(
+        *flow, "run", "-d", "--name", "led", "--provider", "aws", "-N", "2", "--", "sleep", "600"
+    )
+
+    def state() -> dict[str, Any]:
+        return laptop.json("status", "led")  # type: ignore[no-any-return]
+
+    eventually(lambda: state()["status"] == "running", timeout=SECONDS, every=0.5)
+    machines = {each["id"] for each in laptop.box.aws.instances()}
+    laptop.box.aws.lag(600.0)
+    noted = next(laptop.home.glob("tasks/*/supervisor.json"))
+    first = json.loads(noted.read_bytes())["pid"]
+    os.kill(first, signal.SIGKILL)
+    eventually(lambda: state() and json.loads(noted.read_bytes())["pid"] != first, timeout=SECONDS)
+    log = noted.with_name("supervisor.log")
+    # It has seen all nodes again: what it says next comes from them.
+    assert laptop.run(*flow, "ssh", "led", "-c", "echo reached").stdout == "reached\n"
+    eventually(lambda: state()["status"] == "running", timeout=SECONDS, every=0.5)
+    assert "KeyError" not in log.read_text()
+    assert {each["id"] for each in laptop.box.aws.instances()} == machines
+    laptop.box.aws.lag(0.0)
+    laptop.flow("cancel", "led", "--wait")
+    laptop.assert_nothing_left()

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from flowlite.adapters import adapter
-from flowlite.errors import CapacityUnavailable, ConfigError, ProviderError
+from flowlite.errors import CapacityUnavailable, ConfigError, ProviderError, QuotaExceeded
 from flowlite.provider import Instance, LaunchIntent, Plan
 from flowlite.testing.subject import ProviderUnderTest
-from provider_adapters.aws import AwsProvider, ending, session
+from provider_adapters.aws import AwsProvider, ending, launching, session
 from tests.helpers import eventually
 from tests.providers.aws_client import SECONDS, TYPE, Client, groups
 
@@ -382,3 +382,132 @@ class Subject(ProviderUnderTest):
 
     def kill(self, instance: Instance) -> None:
         raise NotImplementedError
+
+
+# What is no "no"
+
+
+@pytest.mark.parametrize("action", ["DescribeInstances", "CreateSecurityGroup"])
+@pytest.mark.parametrize(
+    "fault",
+    [{"code": "Unavailable", "status": 503}, {"hang": 0.05}, {"code": "RequestLimitExceeded"}],
+    ids=["fault of EC2", "no network", "throttled"],
+)
+def test_what_is_no_answer_is_waited_for(
+    aws: Client, monkeypatch: pytest.MonkeyPatch, action: str, fault: dict[str, Any]
+) -> None:
+    # boto3's own tries, which take seconds, are over at once.
+    monkeypatch.setattr(session, "_TRIES", 1)
+    aws.box.aws.fault(action, times=4, **fault)
+    found = aws.launch(aws.intent())
+    assert {each["id"] for each in aws.alive()} == {each.id for each in found}
+    assert len(aws.calls("RunInstances")) == 1
+    aws.end()
+
+
+def test_the_pauses_grow_while_nothing_answers(
+    aws: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "_TRIES", 1)
+    aws.box.aws.fault("CreateSecurityGroup", code="Unavailable", status=503, times=3)
+    intent, pauses = aws.intent(), []
+    for _ in range(3):
+        with pytest.raises(CapacityUnavailable, match="asked again") as caught:
+            adapter("aws").launch(intent)
+        pauses.append(caught.value.retry_after)
+    assert pauses == sorted(pauses)
+    assert pauses[-1] >= 4 * pauses[0]
+
+
+def test_machines_that_nobody_can_see_are_ended_when_the_boot_time_is_over(
+    aws: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "_TRIES", 1)
+    aws.settings('boot_timeout = "4s"')
+    aws.box.aws.timing(boot=600.0)
+    aws.box.aws.fault("DescribeInstances", code="Unavailable", status=503, times=1000)
+    intent = aws.intent()
+
+    def refused() -> str:
+        try:
+            adapter("aws").launch(intent)
+        except CapacityUnavailable:
+            return ""
+        except ProviderError as error:
+            return str(error)
+        return ""
+
+    said = eventually(refused, timeout=SECONDS, every=0.2)
+    assert "Unavailable" in said
+    assert "[aws] boot_timeout" in said
+    eventually(lambda: aws.alive() == [], timeout=SECONDS, every=0.2)
+    aws.box.aws.clear_faults()
+    aws.end()
+
+
+# What is made, and not known everywhere yet
+
+
+@pytest.mark.parametrize("seconds", [0.5, 3.0])
+def test_a_group_that_is_not_known_everywhere_yet_is_waited_for(
+    aws: Client, seconds: float
+) -> None:
+    aws.box.aws.timing(unknown=seconds)
+    aws.launch(aws.intent())
+    assert len(aws.calls("CreateSecurityGroup")) > 1, "it was never unknown"
+    assert len(groups(aws.box)) == 1
+    aws.end()
+
+
+@pytest.mark.parametrize(
+    "action", ["AuthorizeSecurityGroupIngress", "AuthorizeSecurityGroupEgress", "RunInstances"]
+)
+def test_every_call_that_names_a_group_may_not_know_it(aws: Client, action: str) -> None:
+    aws.box.aws.fault(action, code="InvalidGroup.NotFound", status=400, times=2)
+    aws.launch(aws.intent())
+    aws.end()
+
+
+def test_a_group_that_stays_unknown_fails_the_launch(
+    aws: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launching, "_KNOWN_SECONDS", 1.0)
+    aws.box.aws.timing(unknown=1000.0)
+    intent = aws.intent()
+
+    def refused() -> bool:
+        with pytest.raises(ProviderError, match=r"not known everywhere|not listed") as caught:
+            adapter("aws").launch(intent)
+        return not isinstance(caught.value, CapacityUnavailable)
+
+    eventually(refused, timeout=SECONDS, every=0.1)
+    assert aws.alive() == []
+
+
+def test_a_supervisor_that_takes_over_while_the_listing_lags_knows_its_machines(
+    aws: Client,
+) -> None:
+    intent = aws.intent()
+    launched = aws.launch(intent)
+    aws.box.aws.lag(600.0)
+    listed = adapter("aws").list_instances("t1")
+    assert [(each.id, each.state, each.address) for each in listed] == [
+        (each.id, "running", each.address) for each in launched
+    ]
+    plan = Plan.from_json(intent.plan)
+    for before, now in zip(launched, listed, strict=True):
+        assert adapter("aws").node_settings(plan, now) == adapter("aws").node_settings(plan, before)
+        with adapter("aws").connect(now) as connection:
+            assert connection.run(["true"]).ok
+    aws.box.aws.lag(0.0)
+    aws.end()
+
+
+def test_whoever_asks_again_after_a_refusal_by_quota_is_asked_for(aws: Client) -> None:
+    aws.box.aws.fault("RunInstances", code="MaxSpotInstanceCountExceeded", status=400)
+    intent = aws.intent()
+    with pytest.raises(QuotaExceeded):
+        adapter("aws").launch(intent)
+    aws.launch(intent)
+    assert len(aws.calls("RunInstances")) == 2
+    aws.end()

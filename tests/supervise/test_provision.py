@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from flowlite.connect.base import Connection
-from flowlite.errors import CapacityUnavailable, ProviderError
+from flowlite.errors import CapacityUnavailable, ProviderError, QuotaExceeded
 from flowlite.provider import Instance, LaunchIntent, NodeSettings, Plan, Provider
 from flowlite.provider_settings import ProviderSettings
 from flowlite.spec import TaskConfig
 from flowlite.store import Lease, Store
+from flowlite.supervise import provision
 from flowlite.supervise.asked import Asked
 from flowlite.supervise.crew import Crew
 from flowlite.supervise.provision import Gathered, LaunchRefused, Provisioner
@@ -195,6 +196,39 @@ def test_a_replacement_takes_the_rank_of_the_one_that_is_gone(scene: Scene) -> N
     scene.write_down(again)
     live = {r.node_rank: r.id for r in scene.store.instances("t1") if r.ended_at is None}
     assert [live[rank] for rank in range(3)] == again.roster
+
+
+class TestQuotas:
+    """A provider may count machines that have ended for some minutes more."""
+
+    def test_a_replacement_that_a_quota_refuses_is_asked_for_again(self, scene: Scene) -> None:
+        first = scene.complete()
+        assert first is not None
+        scene.write_down(first)
+        scene.with_provisioner(_set_aside(first.roster[0]))
+        scene.cloud.trouble = [QuotaExceeded("MaxSpotInstanceCountExceeded") for _ in range(6)]
+        again = scene.complete()
+        assert again is not None
+        assert again.roster[1:] == first.roster[1:]
+        assert scene.naps == sorted(scene.naps)
+        assert len(scene.naps) == 6
+        assert "counted still" in scene.told[-1]
+
+    def test_for_ten_minutes(self, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+        first = scene.complete()
+        assert first is not None
+        scene.write_down(first)
+        scene.with_provisioner(_set_aside(first.roster[0]))
+        monkeypatch.setattr(provision, "_COUNTED_SECONDS", 0.0)
+        scene.cloud.trouble = [QuotaExceeded("too many") for _ in range(100)]
+        with pytest.raises(LaunchRefused, match="too many"):
+            scene.complete()
+
+    def test_the_first_machines_of_a_task_are_refused_at_once(self, scene: Scene) -> None:
+        scene.cloud.trouble = [QuotaExceeded("too many")]
+        with pytest.raises(LaunchRefused, match="too many"):
+            scene.complete()
+        assert scene.naps == []
 
 
 def _set_aside(name: str) -> Callable[[Provisioner], object]:

@@ -31,9 +31,23 @@ class AwsBox(Served):
             "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
         }
 
-    def timing(self, *, boot: float | None = None, stop: float | None = None) -> None:
-        """Seconds that machines take from the launch until they run, and from the termination until they are gone."""
-        self.ask("timing", boot=boot, stop=stop)
+    def timing(
+        self,
+        *,
+        boot: float | None = None,
+        stop: float | None = None,
+        unknown: float | None = None,
+        counted: float | None = None,
+    ) -> None:
+        """Seconds that things take.
+
+        Args:
+            boot: From the launch of a machine until it runs.
+            stop: From its termination until it is gone.
+            unknown: For which other calls do not know a security group that was made; 0 for EC2 as it never is.
+            counted: For which quotas count a machine that has ended.
+        """
+        self.ask("timing", boot=boot, stop=stop, unknown=unknown, counted=counted)
 
     def boots(self, *outcomes: str) -> None:
         """How the next instances boot, one after the other: "runs", "never", or "dies" (soon after it began).

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+import time
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 from moto.core.responses import ActionResult
 from moto.core.types import Base64EncodedString
@@ -12,6 +13,7 @@ from moto.ec2.exceptions import InvalidInstanceIdError
 from moto.ec2.responses._base_response import EC2BaseResponse
 from moto.ec2.responses.security_groups import SecurityGroups
 
+from flowlite.testing.cloud.ec2 import network
 from flowlite.testing.cloud.ec2.cloud import Cloud, Reserved
 from flowlite.testing.cloud.ec2.life import BY_USER, CODES, Life
 from flowlite.testing.cloud.ec2.names import ACCOUNT, Refusal, new_id
@@ -111,9 +113,35 @@ def _change(life: Life, before: str) -> dict[str, Any]:
 
 
 class Groups(SecurityGroups):
-    """Placement groups, and security groups that are in use."""
+    """Placement groups, and security groups: in use, or so new that not every call knows them."""
 
     cloud: Cloud
+
+    def create_security_group(self) -> ActionResult:
+        """CreateSecurityGroup."""
+        made = super().create_security_group()
+        group = cast("dict[str, Any]", made.result)["GroupId"]
+        self.cloud.security_groups[group] = time.monotonic()
+        return made
+
+    def describe_security_groups(self) -> ActionResult:
+        """DescribeSecurityGroups: without those that are too new."""
+        told = cast("dict[str, Any]", super().describe_security_groups().result)
+        known = [g for g in told["SecurityGroups"] if not self.cloud.is_unknown(_id_of(g))]
+        return ActionResult({**told, "SecurityGroups": known})
+
+    def authorize_security_group_ingress(self) -> ActionResult:
+        """AuthorizeSecurityGroupIngress."""
+        self._check_known()
+        return super().authorize_security_group_ingress()
+
+    def authorize_security_group_egress(self) -> ActionResult:
+        """AuthorizeSecurityGroupEgress."""
+        self._check_known()
+        return super().authorize_security_group_egress()
+
+    def _check_known(self) -> None:
+        network.check_known(self.cloud, [self._get_param("GroupId")])
 
     def delete_security_group(self) -> ActionResult:
         """DeleteSecurityGroup: only when nothing is in it any more."""
@@ -176,6 +204,10 @@ class Groups(SecurityGroups):
                 )
         del self.cloud.groups[self.region, name]
         return ActionResult({})
+
+
+def _id_of(group: Any) -> str:
+    return str(group["GroupId"] if isinstance(group, dict) else group.id)
 
 
 class Reservations(EC2BaseResponse):

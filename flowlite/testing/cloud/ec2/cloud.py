@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -36,6 +38,11 @@ class Reserved:
     tags: dict[str, str] = field(default_factory=dict)
 
 
+# As EC2 is, only quicker: others than the maker of a group see it late, and a quota counts what has just ended.
+UNKNOWN_SECONDS = 0.3
+COUNTED_SECONDS = 1.0
+
+
 class Cloud:
     """One region's worth of rules, for all regions."""
 
@@ -47,6 +54,11 @@ class Cloud:
         self.policy = Policy()
         self.launches: dict[tuple[str, str], dict[str, Launch]] = {}
         self.groups: dict[tuple[str, str], dict[str, Any]] = {}
+        # Seconds for which other calls do not know a security group that was just made, and since when each is there.
+        self.unknown_seconds = UNKNOWN_SECONDS
+        self.security_groups: dict[str, float] = {}
+        # Seconds for which machines that have ended count against quotas.
+        self.counted_seconds = COUNTED_SECONDS
         self.reserved: dict[str, Reserved] = {}
         self.boots: list[str] = []
 
@@ -58,22 +70,38 @@ class Cloud:
         self.policy.set(None)
         self.launches.clear()
         self.groups.clear()
+        self.security_groups.clear()
+        self.unknown_seconds, self.counted_seconds = UNKNOWN_SECONDS, COUNTED_SECONDS
         self.reserved.clear()
         self.boots.clear()
 
     def living(self, region: str) -> list[Life]:
-        """Instances of a region that count against quotas."""
+        """Instances of a region that take room."""
         return [
             life
             for life in self.lives.all()
             if life.region == region and life.state in ("pending", "running")
         ]
 
+    def is_unknown(self, group: str) -> bool:
+        """Whether a security group was made so lately that EC2 does not know it everywhere."""
+        return time.monotonic() - self.security_groups.get(group, -math.inf) < self.unknown_seconds
+
+    def counted(self, region: str) -> list[Life]:
+        """Instances of a region that count against quotas: those that live, and those that ended a moment ago."""
+        since = time.monotonic() - self.counted_seconds
+        return [
+            life
+            for life in self.lives.all()
+            if life.region == region
+            and (life.state in ("pending", "running") or life.history[-1][0] > since)
+        ]
+
     def vcpus_used(self, region: str, code: str, vcpus: dict[str, int]) -> int:
         """vCPUs of running instances that one quota counts."""
         return sum(
             vcpus.get(life.instance.instance_type, 0)
-            for life in self.living(region)
+            for life in self.counted(region)
             if quota_code(life.instance.instance_type, life.spot is not None) == code
         )
 

@@ -150,7 +150,7 @@ class Launching(InstanceResponse):
         if self._get_param("InstanceMarketOptions.MarketType") == "capacity-block":
             return
         code = quota_code(kind, is_spot)
-        names = {kind, *(life.instance.instance_type for life in self.cloud.living(self.region))}
+        names = {kind, *(life.instance.instance_type for life in self.cloud.counted(self.region))}
         vcpus = {name: vcpus_of(self.ec2_backend, name) for name in names}
         used = self.cloud.vcpus_used(self.region, code, vcpus)
         limit = self.cloud.market.quotas[code]

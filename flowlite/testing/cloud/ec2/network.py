@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from moto.ec2.models import ec2_backends, elastic_network_interfaces
 from moto.ec2.models.elastic_network_interfaces import NetworkInterface
@@ -13,6 +13,9 @@ from moto.ec2.models.elastic_network_interfaces import NetworkInterface
 from flowlite.testing.cloud.ec2.instance import RentedInstance
 from flowlite.testing.cloud.ec2.names import ACCOUNT, Refusal
 from flowlite.testing.cloud.machines import Machine
+
+if TYPE_CHECKING:
+    from flowlite.testing.cloud.ec2.cloud import Cloud
 
 EFA = ("efa", "efa-only")
 
@@ -56,8 +59,20 @@ def check(call: Any) -> None:
             "The associatePublicIPAddress parameter cannot be specified when launching with multiple "
             "network interfaces.",
         )
+    asked = [
+        *call._get_param("SecurityGroupIds", []),
+        *(g for nic in nics for g in nic.get("Groups", [])),
+    ]
+    check_known(call.cloud, asked)
     _check_efa(call, nics)
     _check_group(call)
+
+
+def check_known(cloud: Cloud, groups: Iterable[str | None]) -> None:
+    """Raises the refusal of EC2 for a security group that is too new."""
+    for group in groups:
+        if group and cloud.is_unknown(group):
+            raise Refusal("InvalidGroup.NotFound", f"The security group '{group}' does not exist")
 
 
 def _check_efa(call: Any, nics: list[dict[str, Any]]) -> None:

@@ -163,9 +163,17 @@ class Ec2Service:
         with self._cloud.lives.lock:
             return [_show(life) for life in self._cloud.lives.all()]
 
-    def do_timing(self, boot: float | None = None, stop: float | None = None) -> None:
-        """How long machines take to boot and to end."""
-        lives = self._cloud.lives
+    def do_timing(
+        self,
+        boot: float | None = None,
+        stop: float | None = None,
+        unknown: float | None = None,
+        counted: float | None = None,
+    ) -> None:
+        """How long machines take to boot and to end, groups to be known, and machines not to be counted any more."""
+        lives, cloud = self._cloud.lives, self._cloud
+        cloud.unknown_seconds = cloud.unknown_seconds if unknown is None else unknown
+        cloud.counted_seconds = cloud.counted_seconds if counted is None else counted
         lives.boot_seconds = lives.boot_seconds if boot is None else boot
         lives.stop_seconds = lives.stop_seconds if stop is None else stop
 
