@@ -358,7 +358,7 @@ class Provisioner:
 
     def _still_counted(self, intent: LaunchIntent) -> bool:
         """Whether instances of the task have ended lately, which the provider may count for some minutes more."""
-        since = time.time() - _COUNTED_SECONDS
+        since = clock.now() - _COUNTED_SECONDS
         earlier = self._store.instances(intent.task_id)
         return any(
             row.state == LOST if row.ended_at is None else row.ended_at > since for row in earlier

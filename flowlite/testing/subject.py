@@ -24,9 +24,13 @@ Value = TypeVar("Value")
 # Runs in another process: all it knows is the adapter's class and what is written down.
 _LAUNCH = """
 import importlib, json, sys
+from pathlib import Path
 from flowlite.provider import LaunchIntent
+from flowlite.provider_settings import ProviderSettings
 adapter = getattr(importlib.import_module(sys.argv[1]), sys.argv[2])
-adapter().launch(LaunchIntent.from_json(json.load(sys.stdin)))
+told = json.load(sys.stdin)
+made = adapter(Path(told["home"]), ProviderSettings.from_json(told["settings"]))
+made.launch(LaunchIntent.from_json(told["intent"]))
 """
 
 
@@ -82,7 +86,13 @@ class ProviderUnderTest(ABC):
 
     def start_launch(self, intent: LaunchIntent) -> subprocess.Popen[bytes]:
         """Has another process launch, so that it can be killed meanwhile."""
-        adapter = type(self.make())
+        here = self.make()
+        adapter = type(here)
+        told = {
+            "home": str(here.home),
+            "settings": here.settings.to_json(),
+            "intent": intent.to_json(),
+        }
         process = subprocess.Popen(
             [sys.executable, "-c", _LAUNCH, adapter.__module__, adapter.__qualname__],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
@@ -91,7 +101,7 @@ class ProviderUnderTest(ABC):
             stderr=subprocess.DEVNULL,
         )
         assert process.stdin is not None
-        process.stdin.write(json.dumps(intent.to_json()).encode())
+        process.stdin.write(json.dumps(told).encode())
         process.stdin.close()
         return process
 

@@ -101,7 +101,7 @@ class Launching:
             what: Name of the note that says since when it has been so, and how often it was asked.
             limit: Seconds from then on, or from the launch of machines that boot meanwhile and are charged.
         """
-        launch, now = self._read(), time.time()
+        launch, now = self._read(), clock.now()
         noted = launch.notes.get(what, {})
         since, tries = float(noted.get("since", now)), int(noted.get("tries", 0)) + 1
         call = made_by(launch)

@@ -145,3 +145,31 @@ def test_strangers_are_refused(box: CloudInABox) -> None:
             getattr(boto3.client(service, aws_secret_access_key="x", aws_access_key_id=KEY), call)()
     told = client("sts").get_caller_identity()
     assert told["Arn"] == "arn:aws:iam::123456789012:user/box"
+
+
+def test_a_new_security_group_is_known_to_no_other_call_for_a_while(
+    box: CloudInABox, ec2: Any
+) -> None:
+    vpc = ec2.describe_vpcs()["Vpcs"][0]["VpcId"]
+    asked = {"GroupName": "new", "Description": "new", "VpcId": vpc}
+    box.aws.timing(unknown=1000.0)
+    group = ec2.create_security_group(**asked)["GroupId"]
+    rule = {
+        "IpProtocol": "tcp",
+        "FromPort": 22,
+        "ToPort": 22,
+        "IpRanges": [{"CidrIp": "0.0.0.0/0"}],
+    }
+    with refused("InvalidGroup.NotFound"):
+        ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=[rule])
+    with refused("InvalidGroup.NotFound"):
+        ec2.authorize_security_group_egress(GroupId=group, IpPermissions=[rule])
+    with refused("InvalidGroup.NotFound"):
+        launch(ec2, SecurityGroupIds=[group])
+    with refused("InvalidGroup.Duplicate"):
+        ec2.create_security_group(**asked)
+    filters = [{"Name": "group-name", "Values": ["new"]}]
+    assert ec2.describe_security_groups(Filters=filters)["SecurityGroups"] == []
+    box.aws.timing(unknown=0.0)
+    ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=[rule])
+    assert len(ec2.describe_security_groups(Filters=filters)["SecurityGroups"]) == 1

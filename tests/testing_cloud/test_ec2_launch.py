@@ -65,6 +65,7 @@ def test_machines_reach_each_other_and_the_laptop_only_their_public_side(
 
 
 def test_a_security_group_lets_in_whom_it_names(box: CloudInABox, ec2: Any) -> None:
+    box.aws.timing(unknown=0.0)
     vpc = ec2.describe_vpcs()["Vpcs"][0]["VpcId"]
     made = ec2.create_security_group(GroupName="gang", Description="gang", VpcId=vpc)
     gang = made["GroupId"]
@@ -184,6 +185,18 @@ def test_a_quota_counts_vcpus(box: CloudInABox, ec2: Any) -> None:
     quotas = client("service-quotas")
     told = quotas.get_service_quota(ServiceCode="ec2", QuotaCode="L-DB2E81BA")["Quota"]
     assert (told["Value"], told["QuotaName"]) == (8, "Running On-Demand G and VT instances")
+
+
+def test_a_quota_counts_what_has_just_ended(box: CloudInABox, ec2: Any) -> None:
+    box.aws.quota("L-DB2E81BA", 4)
+    box.aws.timing(counted=1000.0)
+    (id,) = launch(ec2)
+    ec2.terminate_instances(InstanceIds=[id])
+    in_state(ec2, id, "terminated")
+    with refused("VcpuLimitExceeded"):
+        launch(ec2)
+    box.aws.timing(counted=0.0)
+    launch(ec2)
 
 
 @pytest.mark.parametrize(
