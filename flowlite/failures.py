@@ -48,7 +48,7 @@ def exception_of(events: Iterable[Event], outcomes: Outcomes) -> Exception | Non
         return TaskCancelled(f"{title} was {record.reason or 'cancelled'}")
     events = list(events)
     found = failures_of(events, outcomes)
-    if not found and uncollected.ended_well(record, events, outcomes.paths):
+    if not found and uncollected.ended_well(record, events):
         return None
     if not found:
         return TaskFailed(
