@@ -184,6 +184,8 @@ class Flow:
         session = self._session
         session.ensure()
         records = session.store.list_tasks(limit=limit, unfinished=unfinished, name=name)
+        for damage in session.store.take_damage():
+            self._note(damage)
         return [Task(session, record) for record in records]
 
     def warm_nodes(self) -> list[InstanceRecord]:

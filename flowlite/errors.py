@@ -15,6 +15,7 @@
     │   └── NodeUnreachable             5      a node does not answer
     │       └── HostKeyError            5      a host's key is unknown, or not the one it had before
     ├── StoreError                      1      the state database cannot be used
+    │   ├── StoreDamaged                1      its file, or a row of it, is damaged or gone
     │   └── LeaseLost                   1      another supervisor has taken this task over
     ├── TaskFailed                      1      the gang failed; `.failures` says which ranks, and how
     │   └── RemoteError                 1      a worker's exception whose own type cannot be rebuilt here
@@ -152,6 +153,10 @@ class HostKeyError(NodeUnreachable):
 
 class StoreError(FlowError):
     """The state database cannot be used."""
+
+
+class StoreDamaged(StoreError):
+    """The file of the state database, or a row of it, is damaged or gone: trying again does not help."""
 
 
 class LeaseLost(StoreError):

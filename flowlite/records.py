@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 FINAL_STATES = frozenset({"completed", "failed", "cancelled"})
+STATES = FINAL_STATES | {"pending", "provisioning", "starting", "running", "stopping"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from flowlite import config
 from flowlite.store import Store
+from flowlite.supervise.copying import copy_in_background
 from flowlite.supervise.paths import TaskPaths
 
 _open: dict[tuple[int, Path], Session] = {}
@@ -33,6 +34,12 @@ class Session:
         return ensure_supervisors(self.store, self.home, only=task_id)
 
 
+def take_damage() -> list[str]:
+    """What was found damaged in the stores of this process and left out since this was last asked, in words."""
+    with _lock:
+        return [text for session in _open.values() for text in session.store.take_damage()]
+
+
 def open_session() -> Session:
     """The FLOW_HOME of this process; made if it is not there.
 
@@ -49,6 +56,7 @@ def open_session() -> Session:
         if session is None or not path.exists():
             if not path.exists():
                 config.ensure_home()
-            session = Session(home, Store(path))
+            session = Session(home, Store(path, skip_damaged=True))
             _open[key] = session
+            copy_in_background(home)
         return session

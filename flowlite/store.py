@@ -11,12 +11,13 @@ import json
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from flowlite import clock
-from flowlite.database import Database
-from flowlite.errors import LeaseLost, NotFound, StoreError
+from flowlite import clock, snapshots
+from flowlite.database import RESTORE, Database, is_damage
+from flowlite.errors import LeaseLost, NotFound, StoreDamaged, StoreError
 from flowlite.records import (
     FINAL_STATES,
     Event,
@@ -26,6 +27,7 @@ from flowlite.records import (
     LeaseHolder,
     TaskRecord,
 )
+from flowlite.rows import JSON_FIELDS, KEYS, TABLES, RowDamaged, read_row
 
 __all__ = [
     "FINAL_STATES",
@@ -42,7 +44,9 @@ _Row = TypeVar("_Row")
 
 # Kinds of events: the task waits for somebody to have it go on, and somebody did.
 _PARKED, _RESUMED = "parked", "resumed"
-_JSON_FIELDS = frozenset({"config", "plan", "call", "roster", "data"})
+_UNFINISHED = "state NOT IN ('completed', 'failed', 'cancelled')"
+_LEASE_COLUMNS = "id, lease_owner, lease_expires, created_at"
+_ONE_OF = {"tasks": "task", "instances": "instance", "intents": "intent", "events": "event"}
 _TASK_FIELDS = tuple(f.name for f in dataclasses.fields(TaskRecord))
 _INSTANCE_FIELDS = tuple(f.name for f in dataclasses.fields(InstanceRecord))
 
@@ -50,14 +54,21 @@ _INSTANCE_FIELDS = tuple(f.name for f in dataclasses.fields(InstanceRecord))
 class Store:
     """What is known of all tasks. Safe to use from several threads and processes."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, skip_damaged: bool = False) -> None:
         """Opens the database, making or migrating it.
 
+        Args:
+            skip_damaged: Leave damaged rows out of lists, and name them in `take_damage`, for those who only look. Who
+                acts on what is listed must not: an instance that is left out would be forgotten.
+
         Raises:
+            StoreDamaged: It is damaged, or gone though tasks lie beside it.
             StoreError: It cannot be opened or written, or belongs to a newer flowlite.
         """
         self.path = path
         self._database = Database(path)
+        self._skip_damaged = skip_damaged
+        self._damage: dict[str, str] = {}
 
     def _now(self) -> float:
         return clock.now(self.path.parent)
@@ -70,6 +81,18 @@ class Store:
         """A number that changes when another connection has written; cheap enough to poll."""
         return self._database.version()
 
+    def make_sure_of_tables(self) -> None:
+        """Raises StoreDamaged if the file is not the database that it was."""
+        self._database.make_sure_of_tables()
+
+    def take_damage(self) -> list[str]:
+        """What was found damaged and left out since this was last asked, in words."""
+        found, self._damage = self._damage, {}
+        return [
+            f"{name} is damaged and left out ({what}); see `flow store check`"
+            for name, what in found.items()
+        ]
+
     # Tasks
 
     def create_task(self, task: TaskRecord) -> None:
@@ -77,6 +100,7 @@ class Store:
         values = {name: getattr(task, name) for name in _TASK_FIELDS}
         with self._database.write() as db:
             _insert(db, "tasks", values)
+        snapshots.write(self.path.parent, task, (), ())
 
     def get_task(self, task_id: str) -> TaskRecord:
         """The task of that id. Raises NotFound."""
@@ -84,7 +108,11 @@ class Store:
             row = db.execute("SELECT * FROM tasks WHERE id = ?", (task_id,)).fetchone()
         if row is None:
             raise NotFound(f"no task {task_id!r}; `flow status` lists the tasks")
-        return _record(TaskRecord, row)
+        return self._one(TaskRecord, row)
+
+    def task_ids(self) -> set[str]:
+        """Ids of all tasks, also of those whose rows are damaged otherwise."""
+        return {str(row["id"]) for row in self._rows(TaskRecord, columns="id")}
 
     def find_task(self, text: str) -> TaskRecord:
         """The task that is meant by an id, a name (the newest of that name) or a unique prefix of either.
@@ -93,24 +121,21 @@ class Store:
             NotFound: None, or several different ones; the message lists those that are near.
         """
         like = text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"
-        with self._database.read() as db:
-            exact = db.execute(
-                "SELECT * FROM tasks WHERE id = ? OR name = ? ORDER BY id = ? DESC, created_at DESC LIMIT 1",
-                (text, text, text),
-            ).fetchone()
-            near = db.execute(
-                r"SELECT * FROM tasks WHERE id LIKE ? ESCAPE '\' OR name LIKE ? ESCAPE '\' "
-                "ORDER BY created_at DESC LIMIT 50",
-                (like, like),
-            ).fetchall()
-        if exact is not None:
-            return _record(TaskRecord, exact)
+        order = "created_at DESC LIMIT 50"
+        exact = self._rows(TaskRecord, "id = ?", [text]) or self._rows(
+            TaskRecord, "name = ?", [text], order
+        )
+        if exact:
+            return self._one(TaskRecord, exact[0])
+        near = self._rows(
+            TaskRecord, r"id LIKE ? ESCAPE '\' OR name LIKE ? ESCAPE '\'", [like, like], order
+        )
         if not near or not text:
             raise NotFound(f"no task {text!r}; `flow status` lists the tasks")
         names = {row["name"] for row in near}
         by_id = [row for row in near if row["id"].startswith(text)]
         if len(near) == 1 or len(by_id) == 1 or (not by_id and len(names) == 1):
-            return _record(TaskRecord, by_id[0] if len(by_id) == 1 else near[0])
+            return self._one(TaskRecord, by_id[0] if len(by_id) == 1 else near[0])
         some = ", ".join(f"{row['name']} ({row['id']})" for row in near[:5])
         raise NotFound(f"{text!r} fits several tasks: {some}; give more of the name or the id")
 
@@ -118,16 +143,16 @@ class Store:
         self, *, limit: int | None = None, unfinished: bool = False, name: str | None = None
     ) -> list[TaskRecord]:
         """Tasks, newest first."""
-        where, values = [], []
+        where, values = ["1"], []
         if unfinished:
-            where.append("state NOT IN ('completed', 'failed', 'cancelled')")
+            where.append(_UNFINISHED)
         if name is not None:
             where.append("name = ?")
             values.append(name)
-        query = "SELECT * FROM tasks" + (f" WHERE {' AND '.join(where)}" if where else "")
-        query += " ORDER BY created_at DESC, id" + (f" LIMIT {int(limit)}" if limit else "")
-        with self._database.read() as db:
-            return [_record(TaskRecord, row) for row in db.execute(query, values)]
+        order = "created_at DESC, id" + (f" LIMIT {int(limit)}" if limit else "")
+        rows = self._rows(TaskRecord, " AND ".join(where), values, order)
+        found = self._readable(TaskRecord, rows)
+        return sorted(found, key=lambda record: (-record.created_at, record.id))
 
     def update_task(self, lease: Lease, **changes: Any) -> None:
         """Writes fields of the leased task. Raises LeaseLost if the lease was taken over."""
@@ -218,13 +243,16 @@ class Store:
 
     def unfinished_leases(self, task_id: str | None = None) -> list[LeaseHolder]:
         """Who looks after the unfinished tasks, or after that one if it is unfinished."""
-        query = (
-            "SELECT id, lease_owner, lease_expires, created_at FROM tasks "
-            "WHERE state NOT IN ('completed', 'failed', 'cancelled')"
+        where, values = (
+            (_UNFINISHED, []) if task_id is None else (_UNFINISHED + " AND id = ?", [task_id])
         )
-        query, values = (query, []) if task_id is None else (query + " AND id = ?", [task_id])
-        with self._database.read() as db:
-            return [LeaseHolder(*row) for row in db.execute(query, values)]
+        rows = self._rows(TaskRecord, where, values, columns=_LEASE_COLUMNS)
+        return [
+            LeaseHolder(*row)
+            for row in rows
+            if isinstance(row["lease_expires"], float | int)
+            and isinstance(row["created_at"], float | int)
+        ]
 
     def release_lease(self, lease: Lease) -> None:
         """Gives a lease back. No error if it was lost."""
@@ -241,15 +269,13 @@ class Store:
         with self._database.write() as db:
             _check_lease(db, lease)
             _put_instances(db, instances)
+        self._write_snapshot(lease)
 
     def instances(self, task_id: str | None = None) -> list[InstanceRecord]:
         """Instances of one task by node rank, or of all tasks."""
-        query, values = "SELECT * FROM instances", []
-        if task_id is not None:
-            query, values = query + " WHERE task_id = ?", [task_id]
-        with self._database.read() as db:
-            rows = db.execute(query + " ORDER BY launched_at, node_rank, id", values).fetchall()
-        return [_record(InstanceRecord, row) for row in rows]
+        where, values = ("1", []) if task_id is None else ("task_id = ?", [task_id])
+        rows = self._rows(InstanceRecord, where, values, "launched_at, node_rank, id")
+        return self._readable(InstanceRecord, rows)
 
     def has_machines(self, task_id: str) -> bool:
         """Whether the task has an instance that is not known to have ended."""
@@ -259,11 +285,8 @@ class Store:
 
     def warm_instances(self, now: float) -> list[InstanceRecord]:
         """Instances of ended tasks that are kept for the next one, by when they end."""
-        query = (
-            "SELECT * FROM instances WHERE state = 'warm' AND ended_at > ? ORDER BY ended_at, id"
-        )
-        with self._database.read() as db:
-            return [_record(InstanceRecord, row) for row in db.execute(query, (now,))]
+        rows = self._rows(InstanceRecord, "state = 'warm' AND ended_at > ?", [now], "ended_at, id")
+        return self._readable(InstanceRecord, rows)
 
     def end_warm(self, ids: Sequence[str], now: float) -> None:
         """Notes that instances that were kept warm are so no more: taken over by another task, or given back."""
@@ -295,21 +318,20 @@ class Store:
                 }
                 _insert(db, "intents", values)
                 row = db.execute("SELECT * FROM intents WHERE token = ?", (token,)).fetchone()
-        return _record(Intent, row)
+        self._write_snapshot(lease)
+        return self._one(Intent, row)
 
     def settle_intent(self, lease: Lease, token: str, state: str) -> None:
         """Notes how an intent came out: "done", "refused" or "undone"."""
         with self._database.write() as db:
             _check_lease(db, lease)
             _settle(db, token, state)
+        self._write_snapshot(lease)
 
     def intents(self, task_id: str) -> list[Intent]:
         """Intents of a task, oldest first."""
-        with self._database.read() as db:
-            rows = db.execute(
-                "SELECT * FROM intents WHERE task_id = ? ORDER BY created_at", (task_id,)
-            ).fetchall()
-        return [_record(Intent, row) for row in rows]
+        rows = self._rows(Intent, "task_id = ?", [task_id], "created_at")
+        return self._readable(Intent, rows)
 
     def has_open_launch(self, task_id: str) -> bool:
         """Whether the outcome of a launch of the task is not known."""
@@ -363,27 +385,85 @@ class Store:
             for token, state in (settled or {}).items():
                 _settle(db, token, state)
             _add_event(db, lease.task_id, kind, text, data)
+        self._write_snapshot(lease)
 
     def events(self, task_id: str, after: int = 0) -> list[Event]:
         """The task's history, oldest first."""
+        rows = self._rows(Event, "task_id = ? AND seq > ?", [task_id, after], "seq")
+        return self._readable(Event, rows)
+
+    def _write_snapshot(self, lease: Lease) -> None:
+        """Only who holds the lease writes it, so no older one comes after a newer one."""
+        task_id = lease.task_id
+        with suppress(StoreError):
+            snapshots.write(
+                self.path.parent,
+                self.get_task(task_id),
+                self.instances(task_id),
+                self.intents(task_id),
+            )
+
+    # What may be damaged
+
+    def _rows(
+        self,
+        kind: type,
+        where: str = "1",
+        values: Sequence[Any] = (),
+        order: str = "rowid",
+        columns: str = "*",
+    ) -> list[sqlite3.Row]:
+        """Rows of a table; where pages of it are damaged, those that can be read."""
+        table = TABLES[kind]
+        query = f"SELECT {columns} FROM {table} WHERE {where} ORDER BY {order}"
         with self._database.read() as db:
-            rows = db.execute(
-                "SELECT * FROM events WHERE task_id = ? AND seq > ? ORDER BY seq", (task_id, after)
-            ).fetchall()
-        return [_record(Event, row) for row in rows]
+            try:
+                return db.execute(query, values).fetchall()
+            except sqlite3.DatabaseError as error:
+                if not self._skip_damaged or not is_damage(error):
+                    raise
+                what = str(error)
+                found = _salvage(
+                    db, f"SELECT {columns} FROM {table} NOT INDEXED WHERE {where}", values
+                )
+        self._damage[f"{self.path}: a part of the table {table}"] = what
+        return found
+
+    def _readable(self, kind: type[_Row], rows: Iterable[sqlite3.Row]) -> list[_Row]:
+        found = []
+        for row in rows:
+            try:
+                found.append(self._one(kind, row))
+            except StoreDamaged:
+                if not self._skip_damaged:
+                    raise
+        return found
+
+    def _one(self, kind: type[_Row], row: sqlite3.Row) -> _Row:
+        try:
+            return read_row(kind, row)
+        except RowDamaged as error:
+            table = TABLES[kind]
+            values = dict(row)
+            name = f"{self.path}: {_ONE_OF[table]} {values.get(KEYS[table])!a}"
+            if table != "tasks":
+                name += f" of task {values.get('task_id')!a}"
+            self._damage[name] = str(error)
+            raise StoreDamaged(f"{name} is damaged ({error}); {RESTORE}") from error
 
 
-def _record(kind: type[_Row], row: sqlite3.Row) -> _Row:
-    return kind(
-        **{
-            name: json.loads(row[name]) if name in _JSON_FIELDS else row[name]
-            for name in row.keys()  # noqa: SIM118 - sqlite3.Row iterates over values
-        }
-    )
+def _salvage(db: sqlite3.Connection, query: str, values: Sequence[Any]) -> list[sqlite3.Row]:
+    """What can be read from both ends of a table up to the page that is damaged."""
+    found: dict[tuple[Any, ...], sqlite3.Row] = {}
+    for direction in ("", " DESC"):
+        with suppress(sqlite3.DatabaseError):
+            for row in db.execute(f"{query} ORDER BY rowid{direction}", values):
+                found.setdefault(tuple(row), row)
+    return list(found.values())
 
 
 def _encode(name: str, value: Any) -> Any:
-    return json.dumps(value) if name in _JSON_FIELDS else value
+    return json.dumps(value) if name in JSON_FIELDS else value
 
 
 def _insert(

@@ -42,6 +42,7 @@ PUBLIC_NAMES = [
     "Retries",
     "Secret",
     "SpecError",
+    "StoreDamaged",
     "StoreError",
     "Task",
     "TaskCancelled",

@@ -22,6 +22,14 @@ from tests.helpers import eventually
 ROOT = Path(__file__).resolve().parent.parent
 
 
+PLAN = {
+    "provider": "local",
+    "instance_type": "this machine",
+    "num_instances": 2,
+    "processes_per_node": 1,
+}
+
+
 def task(task_id: str = "t1", **changes: object) -> TaskRecord:
     values: dict[str, object] = {
         "id": task_id,
@@ -29,7 +37,7 @@ def task(task_id: str = "t1", **changes: object) -> TaskRecord:
         "function": "train",
         "provider": "local",
         "config": {"a": [1, None]},
-        "plan": {"num_instances": 2},
+        "plan": PLAN,
         "call": {"kind": "command", "argv": ["true"]},
         "created_at": 1.0,
     }
@@ -129,7 +137,9 @@ def test_an_intent_is_written_once_per_token(store: Store) -> None:
 def test_instances_are_replaced_by_id(store: Store) -> None:
     store.create_task(task())
     lease = leased(store)
-    one = InstanceRecord("i-1", "t1", "local", "running", 2.0, 10.0, {"address": "127.0.0.1"}, 0)
+    one = InstanceRecord(
+        "i-1", "t1", "local", "running", 2.0, 10.0, {"id": "i-1", "task_id": "t1"}, 0
+    )
     store.put_instances(lease, [one])
     store.put_instances(lease, [InstanceRecord(**{**_fields(one), "ended_at": 20.0})])
     (found,) = store.instances("t1")
@@ -294,6 +304,7 @@ _CONTEND = """
 import os, sys, time
 from pathlib import Path
 from flowlite.store import Store, TaskRecord
+from tests.test_store import PLAN
 path, processes, writes = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 Store(path).close()
 begin = time.monotonic() + 0.3
@@ -307,7 +318,7 @@ for number in range(processes):
         time.sleep(max(0.0, begin - time.monotonic()))
         store = Store(path)
         mine = f"t{number}"
-        store.create_task(TaskRecord(mine, mine, "f", "local", {}, {}, {}, time.time()))
+        store.create_task(TaskRecord(mine, mine, "f", "local", {}, PLAN, {}, time.time()))
         lease = store.acquire_lease(mine, mine, 60)
         for count in range(writes):
             store.transition(lease, "tick", str(count), attempt=count + 1)
@@ -339,6 +350,7 @@ _OPEN_NEW = """
 import os, sys, time
 from pathlib import Path
 from flowlite.store import Store, TaskRecord
+from tests.test_store import PLAN
 directory, rounds, processes = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 failed = 0
 for number in range(rounds):
@@ -353,7 +365,7 @@ for number in range(rounds):
         try:
             time.sleep(max(0.0, begin - time.monotonic()))
             store = Store(path)
-            store.create_task(TaskRecord(f"t{mine}", "n", "f", "local", {}, {}, {}, time.time()))
+            store.create_task(TaskRecord(f"t{mine}", "n", "f", "local", {}, PLAN, {}, time.time()))
             store.close()
             os._exit(0)
         except BaseException as error:

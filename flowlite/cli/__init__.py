@@ -26,6 +26,7 @@ COMMANDS = {
     "aws": "aws",
     "volumes": "volumes",
     "gc": "upkeep",
+    "store": "store",
     "providers": "upkeep",
     "config": "settings",
     "cloud-in-a-box": "box",
@@ -46,6 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         with interrupts.remembered():
             code = _run(arguments)
+            _tell_damage()
         _tidy_up()
         return code
     except KeyboardInterrupt:
@@ -72,6 +74,17 @@ def _debug(arguments: list[str]) -> None:
         debugging.turn_on()
     else:
         debugging.turn_on_if_asked()
+
+
+def _tell_damage() -> None:
+    """Says which rows of the store were left out because they are damaged."""
+    if "flowlite.session" not in sys.modules:
+        return
+    from flowlite.cli.output import warn
+    from flowlite.session import take_damage
+
+    for text in take_damage():
+        warn(text)
 
 
 def _tidy_up() -> None:

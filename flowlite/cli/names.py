@@ -16,7 +16,7 @@ def complete_task(incomplete: str) -> list[tuple[str, str]]:
         path = config.home() / "state.db"
         if not path.exists():
             return []
-        for task in Store(path).list_tasks(limit=200):
+        for task in Store(path, skip_damaged=True).list_tasks(limit=200):
             for word, about in ((task.name, task.state), (task.id, f"{task.name}, {task.state}")):
                 if word.startswith(incomplete):
                     found.setdefault(word, about)

@@ -65,14 +65,18 @@ def gc(
 
     before = _age(older_than)
     session = open_session()
-    if all_homes and not dry_run and not yes:
-        _ask_about_others(session, json)
+    unknown = yes
+    if not dry_run and not yes:
+        if all_homes:
+            _ask_about_others(session, json)
+        unknown = sys.stdin.isatty() and not json and _ask_about_unknown(session)
     found = reconcile(
         session.store,
         session.home,
         here=settings_here,
         dry_run=dry_run,
         warm=warm,
+        unknown=unknown,
         all_homes=all_homes,
     )
     old = _old_tasks(session, before)
@@ -108,6 +112,22 @@ def _ask_about_others(session: Session, json: bool) -> None:
     for line in found.lines(dry_run=True):
         output.say(line)
     typer.confirm("End all of these?", abort=True)
+
+
+def _ask_about_unknown(session: Session) -> bool:
+    """Shows what belongs to tasks that the store does not know, and asks whether to end it."""
+    from flowlite.adapters import settings_here
+    from flowlite.supervise.reconcile import reconcile
+
+    found = reconcile(session.store, session.home, here=settings_here, dry_run=True, unknown=True)
+    if not found.unknown:
+        return False
+    for each in found.unknown:
+        output.say(f"{each['provider']} {each['id']} of task {each['task']}")
+    return typer.confirm(
+        "The store does not know these tasks: it may have been lost, or be a copy of an earlier day, and "
+        "`flow store restore` finds tasks again. End what they have?"
+    )
 
 
 def providers(context: typer.Context, json: Json = False) -> None:

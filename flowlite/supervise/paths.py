@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from flowlite.files import write_private as write_private
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,19 +110,6 @@ class TaskPaths:
             self.results,
         ):
             directory.mkdir(mode=0o700, exist_ok=True)
-
-
-def write_private(path: Path, content: bytes) -> None:
-    """Writes a file that only its owner may read, whole or not at all."""
-    partial = path.with_name(f"{path.name}.{os.getpid()}.part")
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    try:
-        with open(descriptor, "wb") as file:
-            file.write(content)
-        os.replace(partial, path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
 
 
 def local_call(call: dict[str, Any]) -> list[tuple[Path, str, str]]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from flowlite import clock
-from flowlite.errors import FlowError
+from flowlite.errors import FlowError, StoreDamaged
 from flowlite.node import staging
 from flowlite.provider import (
     Instance,
@@ -41,7 +41,8 @@ class Reconciled:
     """What was found and, unless it was only looked for, set right.
 
     Attributes:
-        ended: Instances of tasks that are final or unknown, and warm ones if asked: {"provider", "id", "task"}.
+        ended: Instances of tasks that are final, and warm ones if asked: {"provider", "id", "task"}.
+        unknown: Instances of this FLOW_HOME whose task is not in the store, and whether they were ended, if asked.
         others: What was launched from other FLOW_HOMEs, and whether it was ended.
         supervised: Tasks with machines, or about to end, that had lost their supervisor.
         resumable: Tasks that had lost it and would launch machines; nothing was done about them.
@@ -50,6 +51,7 @@ class Reconciled:
     """
 
     ended: list[dict[str, str]] = field(default_factory=list)
+    unknown: list[dict[str, Any]] = field(default_factory=list)
     others: list[dict[str, Any]] = field(default_factory=list)
     supervised: list[str] = field(default_factory=list)
     resumable: list[str] = field(default_factory=list)
@@ -65,6 +67,7 @@ class Reconciled:
         would = "would be " if dry_run else ""
         return [
             *(f"{i['provider']} {i['id']} of task {i['task']}: {would}ended" for i in self.ended),
+            *(_unknown_line(each, dry_run) for each in self.unknown),
             *(_other_line(other, dry_run) for other in self.others),
             *(f"task {task}: {would}given a new supervisor" for task in self.supervised),
             *(
@@ -83,13 +86,15 @@ def reconcile(
     here: Callable[[str], ProviderSettings] | None = None,
     dry_run: bool = False,
     warm: bool = False,
+    unknown: bool = False,
     all_homes: bool = False,
     providers: Collection[str] | None = None,
 ) -> Reconciled:
     """Ends what bears our tag and belongs to no live task, and gives abandoned tasks with machines a supervisor.
 
     Nothing is launched: a task without machines is only named. So is what was launched from another FLOW_HOME, unless
-    its deadline is long over.
+    its deadline is long over; and what belongs to a task that the store does not know: it may run, and the store may
+    have been lost, or be a copy of an earlier day.
     Every account is looked at that something was ever launched in, with the settings that were frozen at submission.
 
     Args:
@@ -97,16 +102,16 @@ def reconcile(
             process of which nobody knows what was set around it.
         dry_run: Only look.
         warm: End nodes that are kept for the next task, too.
+        unknown: End what belongs to tasks that the store does not know, too.
         all_homes: End what was launched from other FLOW_HOMEs, too, whatever its deadline.
         providers: Only look at these; None for all that are set up.
     """
     found = Reconciled()
-    live = {record.id for record in store.list_tasks(unfinished=True)}
     listed: set[str] = set()
     for name in provider_names():
         if providers is None or name in providers:
-            place = _Place(name, store, home, live, found, dry_run)
-            place.tidy(all_homes, here)
+            place = _Place(name, store, home, found, dry_run)
+            place.tidy(here, unknown=unknown, all_homes=all_homes)
             listed |= place.listed
     if warm:
         ended, problems = end_warm_nodes(store, home, dry_run=dry_run)
@@ -117,7 +122,12 @@ def reconcile(
         if not dry_run:
             spare.dismiss(home)
     for task_id in abandoned_tasks(store, home):
-        if task_id not in listed and would_launch(store, store.get_task(task_id)):
+        try:
+            waits = task_id not in listed and would_launch(store, store.get_task(task_id))
+        except StoreDamaged as error:
+            found.problems.append(f"{error}; its machines are left alone")
+            continue
+        if waits:
             found.resumable.append(task_id)
             continue
         found.supervised.append(task_id)
@@ -138,12 +148,17 @@ class _Place:
     name: str
     store: Store
     home: Path
-    live: set[str]
     found: Reconciled
     dry_run: bool
     listed: set[str] = field(default_factory=set)
 
-    def tidy(self, all_homes: bool, here: Callable[[str], ProviderSettings] | None) -> None:
+    def tidy(
+        self,
+        here: Callable[[str], ProviderSettings] | None,
+        *,
+        unknown: bool,
+        all_homes: bool,
+    ) -> None:
         """Ends what is to be ended there; what goes wrong is a problem of one account of this provider only."""
         own: ProviderSettings | None = None
         accounts: list[ProviderSettings] = []
@@ -156,7 +171,7 @@ class _Place:
             with self._noting_problems():
                 provider = get_provider(self.home, settings)
                 if settings is not own or provider.configured():
-                    self._tidy_account(provider, all_homes)
+                    self._tidy_account(provider, unknown=unknown, all_homes=all_homes)
 
     @contextmanager
     def _noting_problems(self) -> Iterator[None]:
@@ -185,26 +200,43 @@ class _Place:
             found.setdefault(json.dumps(account, sort_keys=True), settings)
         return list(found.values())
 
-    def _tidy_account(self, provider: Provider, all_homes: bool) -> None:
-        self._end_orphans(provider)
+    def _tidy_account(self, provider: Provider, *, unknown: bool, all_homes: bool) -> None:
+        self._end_orphans(provider, unknown)
         self._end_others(provider, all_homes)
-        # As of now: a task may have been submitted meanwhile, and be about to launch.
-        live = self.live | {record.id for record in self.store.list_tasks(unfinished=True)}
+        # As of now: a task may have been submitted meanwhile, and be about to launch. What has files here may live.
+        live = {path.name for path in self.home.glob("tasks/*")} | self.store.task_ids()
+        live |= {each["task"] for each in self.found.unknown if not each["ended"]}
+        live -= {record.id for record in self.store.list_tasks() if record.final}
         self.found.removed += provider.sweep(live, dry_run=self.dry_run)
         left_out = [f"{self.name}: not looked at: {each}" for each in provider.not_looked_at()]
         self.found.problems += [each for each in left_out if each not in self.found.problems]
 
-    def _end_orphans(self, provider: Provider) -> None:
+    def _end_orphans(self, provider: Provider, unknown: bool) -> None:
         there = [each for each in provider.list_instances() if each.state not in ("ended", "warm")]
+        # Looked up after the listing: a task that was submitted meanwhile is known.
+        known = self.store.task_ids()
+        tasks = {record.id: record for record in self.store.list_tasks()}
+        strays = [each for each in there if each.task_id not in known]
         orphans = [
-            each for each in there if each.task_id not in self.live or self._is_strange(each)
+            each
+            for each in there
+            # The row of a task that is known may be damaged; then nothing is certain.
+            if (record := tasks.get(each.task_id)) and (record.final or self._is_strange(each))
         ]
         self.listed |= {each.task_id for each in there if each not in orphans}
-        if orphans and not self.dry_run:
-            provider.terminate(orphans)
-        rows = [{"provider": self.name, "id": each.id, "task": each.task_id} for each in orphans]
+        ending = orphans + (strays if unknown else [])
+        if ending and not self.dry_run:
+            provider.terminate(ending)
         # Two accounts of the settings may be one at the provider.
-        self.found.ended += [row for row in rows if row not in self.found.ended]
+        for row in (self._named(each) for each in orphans):
+            if row not in self.found.ended:
+                self.found.ended.append(row)
+        for row in ({**self._named(each), "ended": unknown} for each in strays):
+            if row not in self.found.unknown:
+                self.found.unknown.append(row)
+
+    def _named(self, instance: Instance) -> dict[str, Any]:
+        return {"provider": self.name, "id": instance.id, "task": instance.task_id}
 
     def _is_strange(self, instance: Instance) -> bool:
         """Whether a live task does not know of it, and no launch that is still open will bring it."""
@@ -246,6 +278,13 @@ def _is_overdue(instance: Instance) -> bool:
     return isinstance(deadline, int | float) and clock.now() > deadline + _OVERDUE_SECONDS
 
 
+def _unknown_line(each: Mapping[str, Any], dry_run: bool) -> str:
+    what = "left alone; `flow store restore` finds the task again, `flow gc --yes` ends this"
+    if each["ended"]:
+        what = "would be ended" if dry_run else "ended"
+    return f"{each['provider']} {each['id']} of task {each['task']}, which the store does not know: {what}"
+
+
 def _other_line(other: Mapping[str, Any], dry_run: bool) -> str:
     """One machine of another FLOW_HOME, for people."""
     now, deadline = clock.now(), other["deadline"]
@@ -269,13 +308,15 @@ def _remove_drafts(store: Store, home: Path, found: Reconciled, dry_run: bool) -
     tasks = home / "tasks"
     if not tasks.is_dir():
         return
-    known = {record.id for record in store.list_tasks()}
+    known = store.task_ids()
     for directory in sorted(tasks.iterdir()):
         try:
             age = clock.age_of(directory, home)
         except OSError:
             continue
-        if directory.name not in known and age > _DRAFT_SECONDS:
+        # What was submitted is no draft, though the store may have lost it.
+        submitted = (directory / "config.json").exists()
+        if directory.name not in known and not submitted and age > _DRAFT_SECONDS:
             found.removed.append(str(directory))
             # What is still mounted there is not ours to delete.
             if not dry_run and not staging.unmount_below(directory):

@@ -198,10 +198,11 @@ def ensure_supervisors(store: Store, home: Path, *, only: str | None = None) -> 
     from flowlite.supervise.resuming import needs_resume
 
     for task_id in abandoned:
-        if needs_resume(store, store.get_task(task_id)):
-            continue
-        # Without its directory (somebody removed it) a task cannot be supervised; `flow gc` ends what is left of it.
+        # Nor can a task be supervised whose row is damaged, or whose directory somebody has removed; `flow gc` names
+        # the one, and ends what is left of the other.
         with suppress(StoreError):
+            if needs_resume(store, store.get_task(task_id)):
+                continue
             start_supervisor(home, task_id)
             begun.append(task_id)
     return begun
@@ -215,8 +216,17 @@ def abandoned_tasks(store: Store, home: Path, *, only: str | None = None) -> lis
 
 def has_supervisor(home: Path, task_id: str) -> bool:
     """Whether the process that was started last to lead a task runs, whatever it does."""
-    last = _noted_supervisor(home, task_id)
+    last = noted_supervisor(home, task_id)
     return last is not None and last.alive
+
+
+def noted_supervisor(home: Path, task_id: str) -> identity.Process | None:
+    """The process that was started last to lead a task, whether or not it lives."""
+    try:
+        noted = json.loads(TaskPaths(home, task_id).supervisor.read_bytes())
+        return identity.Process(int(noted["pid"]), str(noted["start"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def new_task_id() -> str:
@@ -228,19 +238,11 @@ def _abandoned(home: Path, holder: LeaseHolder) -> bool:
     held = holder.owner is not None and holder.expires > clock.now(home)
     if held and holder.owner is not None and not identity.provably_dead(holder.owner):
         return False
-    last = _noted_supervisor(home, holder.task_id)
+    last = noted_supervisor(home, holder.task_id)
     if last is None:
         return clock.now(home) > holder.created_at + _START_SECONDS
     # One that was started a moment ago has no lease yet. One that has let its lease lapse hangs, and is replaced.
     return not last.alive or identity.owner(last) == holder.owner
-
-
-def _noted_supervisor(home: Path, task_id: str) -> identity.Process | None:
-    try:
-        noted = json.loads(TaskPaths(home, task_id).supervisor.read_bytes())
-        return identity.Process(int(noted["pid"]), str(noted["start"]))
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
 
 
 def _reap() -> None:

@@ -7,8 +7,6 @@ command waits for it and nobody else notices it.
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -18,11 +16,6 @@ _PAID = "paid-providers"
 _LAST = "tidied"
 # The price of this machine is a rehearsal.
 _FREE = frozenset({"local"})
-
-_PROGRAM = (
-    "import sys; sys.path.insert(0, sys.argv[1]); "
-    "from flowlite.supervise.tidying import main; main()"
-)
 
 
 def remember_paid(home: Path, provider: str) -> None:
@@ -53,21 +46,9 @@ def tidy_in_background(home: Path) -> bool:
     with suppress(OSError):
         # Whoever comes next need not start another one, even if this one fails.
         (home / _LAST).touch(mode=0o600)
-        import flowlite
+        from flowlite.supervise.background import run_detached
 
-        root = str(Path(flowlite.__file__).resolve().parent.parent)
-        child = subprocess.Popen(
-            [sys.executable, "-P", "-c", _PROGRAM, root],
-            cwd="/",
-            env={**os.environ, "FLOW_HOME": str(home)},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        # It outlives us, so nobody waits for it; Popen would warn.
-        child.returncode = 0
-        return True
+        return run_detached(home, "flowlite.supervise.tidying")
     return False
 
 
@@ -79,7 +60,7 @@ def main() -> None:
 
     home = Path(os.environ["FLOW_HOME"])
     with suppress(FlowError, OSError):
-        reconcile(Store(home / "state.db"), home, providers=paid_providers(home))
+        reconcile(Store(home / "state.db", skip_damaged=True), home, providers=paid_providers(home))
 
 
 def _due(home: Path) -> bool:

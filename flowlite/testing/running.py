@@ -121,7 +121,8 @@ class TaskTests(TaskSuite):
         ended: set[str] = set()
 
         def gone() -> bool:
-            ended.update(each["id"] for each in reconcile(store, home, here=settings_here).ended)
+            said = reconcile(store, home, here=settings_here, unknown=True)
+            ended.update(each["id"] for each in said.unknown)
             return not subject.listed(instances[0].task_id)
 
         subject.eventually(gone, "what nobody needs has ended", every=0.5)

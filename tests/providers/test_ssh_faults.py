@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
 from contextlib import suppress
@@ -94,11 +95,15 @@ def test_gc_ends_what_belongs_to_no_live_task(lab: Lab) -> None:
     task = lab.submit("-N", "1", "--", "sh", "-c", WAIT)
     lab.wait(task, "running")
     kill_supervisor(lab, task)
-    # The store is lost; the leases still say whose they are.
+    # The store is lost, and so are the files; the leases still say whose they are.
     for name in ("state.db", "state.db-wal", "state.db-shm"):
         (lab.home / name).unlink(missing_ok=True)
+    shutil.rmtree(lab.home / "tasks")
     said = lab.flow("gc").stdout
-    assert f"of task {task}: ended" in said
+    assert f"of task {task}, which the store does not know: left alone" in said
+    assert lab.held() != {}
+    said = lab.flow("gc", "--yes").stdout
+    assert f"of task {task}, which the store does not know: ended" in said
     assert lab.held() == {}
     assert left_on(lab.hosts[0]) == []
 

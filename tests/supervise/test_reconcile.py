@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -52,18 +51,23 @@ def test_processes_and_instances_of_no_live_task_are_ended(flow_home: Path) -> N
     assert reconcile(gang.store, flow_home, here=settings_here).ended == []
 
 
-def test_an_instance_of_a_task_that_is_unknown_is_ended(flow_home: Path) -> None:
+def test_an_instance_of_a_task_that_is_unknown_is_ended_only_when_asked(flow_home: Path) -> None:
     gang = submit(flow_home, waiting())
     gang.wait("running")
     gang.kill_supervisor()
     agent = gang.agent(0)
-    shutil.rmtree(gang.paths.logs)
-    for name in ("state.db", "state.db-wal", "state.db-shm"):
-        (flow_home / name).unlink(missing_ok=True)
-    other = submit(flow_home, shell("true"))
-    other.end()
-    (found,) = reconcile(other.store, flow_home, here=settings_here).ended
-    assert found["task"] == gang.id
+    with gang.store._database.write() as db:
+        for table in ("events", "intents", "instances"):
+            db.execute(f"DELETE FROM {table}")
+        db.execute("DELETE FROM tasks")
+    os.utime(gang.paths.directory, (1, 1))
+    said = reconcile(gang.store, flow_home, here=settings_here)
+    assert (said.ended, said.removed) == ([], [])
+    assert [(each["task"], each["ended"]) for each in said.unknown] == [(gang.id, False)]
+    assert "which the store does not know: left alone" in said.lines()[0]
+    assert process_alive(agent)
+    (found,) = reconcile(gang.store, flow_home, here=settings_here, unknown=True).unknown
+    assert (found["task"], found["ended"]) == (gang.id, True)
     eventually(lambda: not process_alive(agent))
 
 

@@ -1,0 +1,140 @@
+"""Copies of the store, made by SQLite's own backup: one a day, and one before each migration.
+
+A copy is checked before it counts, and only then do older ones go: a store that was damaged for a week must not have
+pushed out the last good copy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import sqlite3
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from flowlite.errors import StoreDamaged, StoreError
+
+DIRECTORY = "backups"
+DAILY = "daily"
+# How many are kept of each kind, and how many bytes all of them may take; the newest stays in any case.
+_KEPT = {DAILY: 7, "schema": 3}
+_MOST_BYTES = 512 << 20
+_NAME = re.compile(r"(\d{8}T\d{6})-(daily|schema)(\d*)\.db")
+_STAMP = "%Y%m%dT%H%M%S"
+_BUSY_TIMEOUT_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """One copy.
+
+    Attributes:
+        kind: "daily", or "schema" for one made before a migration.
+        size: In bytes.
+    """
+
+    path: Path
+    kind: str
+    made_at: float
+    size: int
+
+    @property
+    def name(self) -> str:
+        """By which `flow store restore` knows it."""
+        return self.path.stem
+
+
+def begin(home: Path) -> None:
+    """Notes that there is nothing to copy today: the store is new."""
+    with contextlib.suppress(OSError):
+        (home / DIRECTORY).mkdir(mode=0o700, exist_ok=True)
+        os.utime(home / DIRECTORY)
+
+
+def is_due(home: Path) -> bool:
+    """Whether nobody has begun a copy today. Costs one look at a directory."""
+    try:
+        last = (home / DIRECTORY).stat().st_mtime
+    except OSError:
+        return (home / "state.db").exists()
+    return time.localtime(last)[:3] != time.localtime()[:3]
+
+
+def list_backups(home: Path) -> list[Backup]:
+    """All copies, newest first."""
+    found = []
+    for path in home.glob(f"{DIRECTORY}/*.db"):
+        if match := _NAME.fullmatch(path.name):
+            made_at = time.mktime(time.strptime(match[1], _STAMP))
+            found.append(Backup(path, match[2], made_at, path.stat().st_size))
+    return sorted(found, key=lambda backup: backup.path.name, reverse=True)
+
+
+def take(store: Path, kind: str, number: int | None = None) -> Path:
+    """Copies the store, and removes copies that are too old or too many.
+
+    Args:
+        store: The database.
+        kind: "daily" or "schema".
+        number: Of the schema.
+
+    Raises:
+        StoreDamaged: What was copied is damaged; no copy was removed for it.
+        StoreError: There is no room, or the copy cannot be written.
+    """
+    home = store.parent
+    begin(home)
+    size = store.stat().st_size
+    if shutil.disk_usage(home).free < 2 * size:
+        raise StoreError(f"{home / DIRECTORY}: no room for a copy of {store} ({size >> 20} MB)")
+    name = f"{time.strftime(_STAMP)}-{kind}{'' if number is None else number}.db"
+    partial = home / DIRECTORY / f"{name}.{os.getpid()}.part"
+    try:
+        os.close(os.open(partial, os.O_CREAT | os.O_EXCL, 0o600))
+        _copy(store, partial)
+        if problems := problems_of(partial):
+            raise StoreDamaged(f"{store} is damaged, and was not copied: {problems[0]}")
+        os.replace(partial, partial.with_name(name))
+    except (sqlite3.Error, OSError) as error:
+        raise StoreError(f"{partial}: {store} cannot be copied: {error}") from error
+    finally:
+        partial.unlink(missing_ok=True)
+    for backup in _superfluous(list_backups(home)):
+        backup.path.unlink(missing_ok=True)
+    return partial.with_name(name)
+
+
+def problems_of(database: Path, most: int = 20) -> list[str]:
+    """What SQLite itself finds wrong with the structure of a database."""
+    try:
+        with contextlib.closing(sqlite3.connect(database, timeout=_BUSY_TIMEOUT_SECONDS)) as db:
+            rows = db.execute(f"PRAGMA integrity_check({most})").fetchall()
+    except (sqlite3.Error, UnicodeDecodeError) as error:
+        return [str(error)]
+    found = [line for row in rows for line in str(row[0]).splitlines()]
+    return [] if found == ["ok"] else found[:most]
+
+
+def _copy(source: Path, target: Path) -> None:
+    with (
+        contextlib.closing(sqlite3.connect(source, timeout=_BUSY_TIMEOUT_SECONDS)) as old,
+        contextlib.closing(sqlite3.connect(target)) as new,
+    ):
+        old.backup(new)
+        # One file, without a log beside it.
+        new.execute("PRAGMA journal_mode = DELETE")
+
+
+def _superfluous(backups: Sequence[Backup]) -> list[Backup]:
+    """Those of a list, newest first, that need not be kept."""
+    kept: list[Backup] = []
+    for backup in backups:
+        alike = sum(each.kind == backup.kind for each in kept)
+        total = sum(each.size for each in kept) + backup.size
+        if not kept or (alike < _KEPT[backup.kind] and total <= _MOST_BYTES):
+            kept.append(backup)
+    return [backup for backup in backups if backup not in kept]
