@@ -17,11 +17,11 @@ from typing import Any, TypeVar
 
 from flowlite import clock, masking
 from flowlite.bundle.agent_zip import build_agent_zip
-from flowlite.errors import LeaseLost, NodeUnreachable, ProviderError, StoreError
+from flowlite.errors import LeaseLost, NodeUnreachable, ProviderError, StoreDamaged, StoreError
 from flowlite.node import messages
 from flowlite.provider import Instance, Provider
 from flowlite.store import InstanceRecord, Lease, Store, TaskRecord
-from flowlite.supervise import lifecycle, quote, reasons
+from flowlite.supervise import lifecycle, quote, reasons, store_loss
 from flowlite.supervise.asked import Asked
 from flowlite.supervise.cost import cost_of
 from flowlite.supervise.crew import Crew
@@ -30,7 +30,7 @@ from flowlite.supervise.fates import as_told
 from flowlite.supervise.gang import Attempt
 from flowlite.supervise.holdings import Place
 from flowlite.supervise.journal import Journal
-from flowlite.supervise.leading import Leading, say
+from flowlite.supervise.leading import Leading, Patience, say
 from flowlite.supervise.lifecycle import Happening, State
 from flowlite.supervise.limits import Limits, pause_after_preemption
 from flowlite.supervise.nodes import Node
@@ -74,6 +74,10 @@ class Supervisor:
         self._cancelled = asyncio.Event()
         self._attempt: Attempt | None = None
         self._spent = ""
+        self._failures = 0
+        self._patience = Patience(self._paths.directory)
+        self._store_is_gone = False
+        self._instances_known: list[Instance] = []
         self._sound = False
         self._kept_seconds = 0.0
         self._leading = Leading(store, lease)
@@ -100,7 +104,12 @@ class Supervisor:
             asyncio.create_task(watch)
             for watch in (
                 self._leading.keep(),
-                self._leading.watch(self._cancel, self._is_waiting),
+                self._leading.watch(
+                    self._cancel,
+                    self._is_waiting,
+                    self._lose_store,
+                    Patience(self._paths.directory),
+                ),
                 self._guard(),
                 self._provisioner.watch_prices(lambda: self._record.state == State.RUNNING),
             )
@@ -119,35 +128,60 @@ class Supervisor:
     # The main loop
 
     async def _live(self) -> None:
-        failures = 0
         while not self._record.final:
             try:
-                await self._advance()
-                failures = 0
+                await self._go_on()
+                self._patience.well()
             except LeaseLost:
                 raise
             except StoreError as error:
+                damaged = isinstance(error, StoreDamaged)
+                if damaged and (self._store_is_gone or self._patience.is_over()):
+                    await self._leave(error)
+                    raise
                 # A full disk, most likely. The gang goes on meanwhile; nothing that is not written down is done.
                 say(f"the store cannot be used, trying again: {error}")
                 await self._pause(_STORE_PAUSE)
                 with suppress(StoreError):
                     self._journal.reload()
-            except (ProviderError, OSError) as error:
-                # Nodes that do not answer say nothing against the provider, nor for it.
-                ending = bool(self._record.outcome)
-                failures += ending or not isinstance(error, NodeUnreachable)
-                await self._after_trouble(error, failures)
-            except Exception as error:
-                say(traceback.format_exc())
-                failures += 1
-                if self._record.outcome:
-                    await self._after_trouble(error, failures)
-                else:
-                    self._conclude(
-                        "failed",
-                        f"the supervisor failed: {type(error).__name__}: {error} (a defect of flowlite; "
-                        f"details: {self._paths.supervisor_log})",
-                    )
+
+    async def _go_on(self) -> None:
+        """Takes the task one step on, and says what is in the way. Raises StoreError."""
+        try:
+            await self._advance()
+            self._failures = 0
+        except StoreError:
+            raise
+        except (ProviderError, OSError) as error:
+            # Nodes that do not answer say nothing against the provider, nor for it.
+            ending = bool(self._record.outcome)
+            self._failures += ending or not isinstance(error, NodeUnreachable)
+            await self._after_trouble(error, self._failures)
+        except Exception as error:
+            say(traceback.format_exc())
+            self._failures += 1
+            if self._record.outcome:
+                await self._after_trouble(error, self._failures)
+            else:
+                self._conclude(
+                    "failed",
+                    f"the supervisor failed: {type(error).__name__}: {error} (a defect of flowlite; "
+                    f"details: {self._paths.supervisor_log})",
+                )
+
+    def _lose_store(self) -> None:
+        """The store is gone for good: whatever goes on is stopped, so that the main loop learns of it."""
+        if not self._store_is_gone:
+            self._store_is_gone = True
+            self._cancelled.set()
+            if self._attempt is not None:
+                self._attempt.stop("cancel", "the store of the task is gone")
+
+    async def _leave(self, error: StoreError) -> None:
+        """Ends the nodes without the store: nobody else ever would."""
+        say(f"the nodes are ended, and so is this supervisor: {error}")
+        known = [*self._fresh, *self._instances_known]
+        await store_loss.end_nodes(self._provider, self._crew, self._provisioner.listed, known)
 
     async def _after_trouble(self, error: Exception, failures: int) -> None:
         """The provider cannot be asked: tries again, but not for ever, except to end what may still cost money."""
@@ -304,6 +338,7 @@ class Supervisor:
             listed = {i.id: i for i in await self._crew.run(self._provisioner.listed)}
             found = {i.id: Instance.from_json(i.data) for i in stored} | listed
         self._fresh = []
+        self._instances_known = [found[name] for name in self._record.roster]
         return [
             Node(
                 self._provider,
