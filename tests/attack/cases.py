@@ -29,8 +29,10 @@ CUTS = {
 LENGTHS = (10.0, 15.0, 20.0, 30.0, 90.0)
 SURVIVED = 20.0
 """A cut that is no longer ends nothing, in any phase."""
-KINDS = ("partition", "disk", "clock", "sshd", "squatter")
-_SHARES = {"partition": 10, "disk": 2, "clock": 2, "sshd": 2, "squatter": 1}
+KINDS = ("partition", "disk", "clock", "sshd", "squatter", "hostile")
+_SHARES = {"partition": 10, "disk": 2, "clock": 2, "sshd": 2, "squatter": 1, "hostile": 2}
+BEFORE = ("squatter", "hostile")
+"""Kinds of faults that are there before the task comes."""
 SSHD_ANSWERS = {
     "zeros": "cat /dev/zero",
     "lines": "yes",
@@ -38,6 +40,7 @@ SSHD_ANSWERS = {
     "silence": "sleep 1000000",
     "nothing": "true",
 }
+MISDEEDS = ("control", "killed", "pickle", "line", "agent.log")
 SQUATS = ("yes", "silence", "zeros", "garbage", "directory")
 
 
@@ -46,11 +49,12 @@ class Fault:
     """Something that is wrong for a while.
 
     Attributes:
-        kind: One of `CUTS`; "disk", "sshd" or "squatter" of a host; "client-disk"; "clock" of a host or of the client.
+        kind: One of `CUTS`; "disk", "sshd", "squatter" or "hostile" of a host; "client-disk"; "clock" of a host or
+            of the client.
         nodes: Whom it befalls, by node rank; empty for the client or for all.
         after: Seconds between the end of the one before, or the beginning of the phase, and its own beginning.
         seconds: How long it lasts.
-        way: More of it: what sshd answers, what the squatter holds, by how much the clock is moved.
+        way: More of it: what sshd answers, what the squatter or the hostile node does, by how much the clock is moved.
     """
 
     kind: str
@@ -113,8 +117,7 @@ def draw(seed: int, kind: str = "all") -> Case:
     phase = chance.choice(PHASES)
     count = 2 if kind == "partition" and chance.random() < 0.3 else 1
     faults = tuple(_DRAWN[kind](chance, chance.uniform(2.0, 20.0) * n) for n in range(count))
-    if kind == "squatter":
-        # It is there before we come.
+    if kind in BEFORE:
         phase = "bring-up"
     return Case(
         seed,
@@ -125,8 +128,13 @@ def draw(seed: int, kind: str = "all") -> Case:
         jitter=chance.choice((0.0, chance.uniform(0.0, 1.0))),
         finish_after=chance.uniform(0.0, 6.0),
         open_after=chance.uniform(0.0, faults[0].seconds + 5.0),
-        cancel_after=chance.uniform(0.0, faults[0].seconds) if chance.random() < 0.1 else None,
+        cancel_after=_cancel(chance, kind, faults[0]),
     )
+
+
+def _cancel(chance: random.Random, kind: str, first: Fault) -> float | None:
+    wanted = chance.random() < 0.1 and kind != "hostile"
+    return chance.uniform(0.0, first.seconds) if wanted else None
 
 
 def _length(chance: random.Random) -> float:
@@ -167,10 +175,15 @@ def _draw_squatter(chance: random.Random, after: float) -> Fault:
     return Fault("squatter", (chance.randrange(NODES),), after, 60.0, chance.choice(SQUATS))
 
 
+def _draw_hostile(chance: random.Random, after: float) -> Fault:
+    return Fault("hostile", (chance.randrange(NODES),), after, 5.0, chance.choice(MISDEEDS))
+
+
 _DRAWN = {
     "partition": _draw_cut,
     "disk": _draw_disk,
     "clock": _draw_clock,
     "sshd": _draw_sshd,
     "squatter": _draw_squatter,
+    "hostile": _draw_hostile,
 }

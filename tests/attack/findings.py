@@ -35,6 +35,7 @@ WORDS = {
     "clock": "a clock moved, of a node or of the client",
     "sshd": "sshd of a host answers nonsense, without end, or not",
     "squatter": "another user of a host holds our names",
+    "hostile": "a node sends control sequences, pickles, or without end",
 }
 
 
@@ -74,10 +75,10 @@ class Run:
         """The table, by the kind of the first fault."""
         rows = []
         for kind, words in WORDS.items():
-            for short in (True, False):
+            for short in (True, False) if kind in CUTS else (None,):
                 those = [each for each in self.findings if _is(each, kind, short)]
                 if those:
-                    name = f"{words}, {_length(short)}" if kind in CUTS else words
+                    name = words if short is None else f"{words}, {_length(short)}"
                     rows.append((name, *_counts(those), *PEERS.get(kind, ("not known",) * 3)))
         return rows
 
@@ -124,9 +125,9 @@ def line(finding: Finding) -> str:
     )
 
 
-def _is(finding: Finding, kind: str, short: bool) -> bool:
+def _is(finding: Finding, kind: str, short: bool | None) -> bool:
     first = finding.case.partition(": ")[2].split()[0]
-    return first == kind and (kind not in CUTS or _is_short(finding) == short)
+    return first == kind and short in (None, _is_short(finding))
 
 
 def _is_short(finding: Finding) -> bool:

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.attack import oracle, striking
-from tests.attack.cases import NODES, Case
+from tests.attack import commands, oracle, striking
+from tests.attack.cases import BEFORE, NODES, Case
 from tests.attack.leftovers import left_over
 from tests.attack.stage import Ground, Stage
 from tests.helpers import SUPERVISOR, processes_of
@@ -21,8 +21,6 @@ END_SECONDS = 360.0
 """So long after the last fault the task must have ended."""
 CLEAN_SECONDS = 60.0
 """So long after its end, and after the last fault, nothing may be left."""
-MOST_MB = 150.0
-"""The supervisor stays below."""
 _LINES = 3
 _SHOWN = 6
 
@@ -107,9 +105,8 @@ class _Play:
         if self.case.kind == "clock":
             for host in self.stage.cluster:
                 host.skew_clock(0)
-        early = self.case.kind == "squatter"
+        early = self.case.kind in BEFORE
         if early:
-            # The fault of such a case begins before flowlite comes.
             self._plan_faults()
         self.stage.submit()
         if not early:
@@ -123,7 +120,9 @@ class _Play:
         self.found.state, self.found.reason = record.state, record.reason
         self.found.attempt = record.attempt
         self.found.wrong += oracle.judge(self.stage, self.touched)
-        if self.found.supervisor_mb > MOST_MB:
+        if self.case.kind == "hostile":
+            self.found.wrong += commands.judge(self.stage)
+        if self.found.supervisor_mb > commands.MOST_MB:
             self.found.wrong.append(f"the supervisor had {self.found.supervisor_mb:.0f} MB")
         self._wait_until_clean()
 
@@ -231,11 +230,10 @@ class _Play:
         if self._running % 20:
             return
         for pid in processes_of(self.stage.id):
-            with suppress(OSError, StopIteration):
+            with suppress(OSError):
                 if SUPERVISOR.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
-                    status = Path(f"/proc/{pid}/status").read_text().splitlines()
-                    peak = next(int(each.split()[1]) for each in status if each.startswith("VmHWM"))
-                    self.found.supervisor_mb = max(self.found.supervisor_mb, peak / 1024)
+                    peak = commands.peak_mb(pid)
+                    self.found.supervisor_mb = max(self.found.supervisor_mb, peak)
 
     def _wait_until_clean(self) -> None:
         since = max(self._healed_at, self._ended_at)

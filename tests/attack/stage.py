@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 PROGRAM = Path(__file__).parent / "program"
 HOLD_IMPORT, HOLD_FINISH = "tmp/attack-import", "tmp/attack-finish"
+HOSTILE = "tmp/attack-hostile"
 SECRET = "hunter2-of-the-attack"
 NODE_HOME = "root/.flowlite-node"
 CLOCK = "ATTACK_CLOCK"
@@ -78,6 +79,7 @@ class Ground:
             os.environ.clear()
             os.environ.update(before)
             kill_processes_of_home(home)
+            home.with_name(f"{home.name}-poisoned").unlink(missing_ok=True)
             shutil.rmtree(home, ignore_errors=True)
             self.cluster.reset()
 
@@ -99,7 +101,10 @@ class Stage:
         for host in self.cluster:
             (host.root / HOLD_IMPORT).touch()
         function = self.program.count.options(
-            retries=self.case.retries, secrets=["ATTACK_TOKEN"], name="attacked"
+            retries=self.case.retries,
+            secrets=["ATTACK_TOKEN"],
+            name="attacked",
+            max_run_time_hours=0.5,
         )
         self.task = function.spawn()
         self.store = Store(self.home / "state.db")
@@ -119,6 +124,11 @@ class Stage:
             with suppress(Exception):
                 start.ensure_supervisors(self.store, self.home, only=self.id)
         return self.store.get_task(self.id)
+
+    @property
+    def poisoned(self) -> Path:
+        """A file that is there once something that a node sent has been executed here."""
+        return self.home.with_name(f"{self.home.name}-poisoned")
 
     @property
     def events(self) -> list[tuple[str, str]]:

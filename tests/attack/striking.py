@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from tests.attack.cases import NODES, SSHD_ANSWERS, Fault
-from tests.attack.stage import Stage
+from tests.attack.stage import HOSTILE, Stage
 
 # Keeps names that flowlite's node program would take, as a user with no rights; argument: how it answers.
 SQUATTER = r"""
@@ -161,6 +161,11 @@ def _move_clock(stage: Stage, fault: Fault) -> Callable[[], None]:
     return lambda: move(0)
 
 
+def _turn_hostile(stage: Stage, fault: Fault) -> Callable[[], None]:
+    (stage.host_of(fault.nodes[0]).root / HOSTILE).write_text(f"{fault.way} {stage.poisoned}")
+    return lambda: None
+
+
 _WAYS: dict[str, Callable[[Stage, Fault], Callable[[], None]]] = {
     "client-node": _cut_client_from_node,
     "client-all": _cut_client_off,
@@ -174,4 +179,5 @@ _WAYS: dict[str, Callable[[Stage, Fault], Callable[[], None]]] = {
     "sshd": _answer_with,
     "squatter": _squat,
     "clock": _move_clock,
+    "hostile": _turn_hostile,
 }
