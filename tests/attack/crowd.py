@@ -10,12 +10,12 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from flowlite.testing.hosts import clock
 from tests.attack.cases import Case
-from tests.attack.playing import Finding
+from tests.attack.playing import Finding, of
 from tests.attack.stage import CLOCK
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -60,7 +60,7 @@ def _ask(worker: subprocess.Popen[str], case: Case) -> Finding:
         pass
     if not answer:
         worker.wait()
-        return Finding(case.seed, case.kind, str(case), ["the process that played it ended"])
+        return replace(of(case), wrong=["the process that played it ended"])
     return Finding(**json.loads(answer))
 
 

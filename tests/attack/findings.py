@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import json
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,11 +18,9 @@ PAGE = ROOT / "docs" / "reliability.md"
 BEGIN, END = "<!-- findings -->", "<!-- end of findings -->"
 HEADINGS = (
     "what was wrong",
-    "cases",
-    "first attempt went on",
-    "failed or tried again, the node named",
-    "cancelled",
-    "wrong",
+    "up to 20 s",
+    "longer",
+    "cases in which something did not hold",
     "SkyPilot",
     "dstack",
     "torchrun",
@@ -75,11 +72,12 @@ class Run:
         """The table, by the kind of the first fault."""
         rows = []
         for kind, words in WORDS.items():
-            for short in (True, False) if kind in CUTS else (None,):
-                those = [each for each in self.findings if _is(each, kind, short)]
-                if those:
-                    name = words if short is None else f"{words}, {_length(short)}"
-                    rows.append((name, *_counts(those), *PEERS.get(kind, ("not known",) * 3)))
+            those = [each for each in self.findings if each.first == kind]
+            if those:
+                short = [each for each in those if each.longest <= SURVIVED]
+                long = [each for each in those if each.longest > SURVIVED]
+                wrong = str(sum(bool(each.wrong) for each in those))
+                rows.append((words, _counts(short), _counts(long), wrong, *PEERS[kind]))
         return rows
 
     def markdown(self) -> str:
@@ -125,25 +123,14 @@ def line(finding: Finding) -> str:
     )
 
 
-def _is(finding: Finding, kind: str, short: bool | None) -> bool:
-    first = finding.case.partition(": ")[2].split()[0]
-    return first == kind and short in (None, _is_short(finding))
-
-
-def _is_short(finding: Finding) -> bool:
-    lengths = [
-        int(seconds) for seconds in re.findall(r"\b(\d+) s\b", finding.case.split(", ret")[0])
-    ]
-    return max(lengths) <= SURVIVED
-
-
-def _length(short: bool) -> str:
-    return f"up to {SURVIVED:.0f} s" if short else f"longer than {SURVIVED:.0f} s"
-
-
-def _counts(findings: Sequence[Finding]) -> tuple[str, ...]:
-    on = [each for each in findings if each.state == "completed" and each.attempt == 1]
-    cancelled = [each for each in findings if each.state == "cancelled"]
-    wrong = [each for each in findings if each.wrong]
-    others = len(findings) - len(on) - len(cancelled)
-    return tuple(str(n) for n in (len(findings), len(on), others, len(cancelled), len(wrong)))
+def _counts(findings: Sequence[Finding]) -> str:
+    """How they ended, in words."""
+    if not findings:
+        return "none"
+    on = sum(each.state == "completed" and each.attempt == 1 for each in findings)
+    cancelled = sum(each.state == "cancelled" for each in findings)
+    others = len(findings) - on - cancelled
+    ends = [f"{on} went on"]
+    ends += [f"{others} ended or tried again, the node named"] if others else []
+    ends += [f"{cancelled} cancelled"] if cancelled else []
+    return f"{len(findings)}: {', '.join(ends)}"

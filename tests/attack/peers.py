@@ -37,6 +37,11 @@ PEERS: dict[str, tuple[str, str, str]] = {
         "host keys are not checked, so any host may answer",
         "does not use SSH",
     ),
+    "hostile": (
+        _UNKNOWN,
+        _UNKNOWN,
+        "its store is neither encrypted nor protected (PyTorch's SECURITY.md)",
+    ),
     "squatter": (
         _UNKNOWN,
         _UNKNOWN,

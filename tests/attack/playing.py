@@ -33,6 +33,8 @@ class Finding:
         seed: Its seed.
         kind: Its kind.
         case: The case in words.
+        first: The kind of its first fault.
+        longest: Seconds of its longest fault.
         wrong: What must not be, in words; empty where all held.
         state: How the task ended.
         reason: What it said.
@@ -48,6 +50,8 @@ class Finding:
     seed: int
     kind: str
     case: str
+    first: str = ""
+    longest: float = 0.0
     wrong: list[str] = field(default_factory=list)
     state: str = ""
     reason: str = ""
@@ -66,7 +70,7 @@ class Finding:
 
 def play(ground: Ground, case: Case) -> Finding:
     """Plays a case. What goes wrong in it is in what comes back."""
-    found, began = Finding(case.seed, case.kind, str(case)), time.monotonic()
+    found, began = of(case), time.monotonic()
     with ground.stage(case) as stage:
         play = _Play(stage, found)
         try:
@@ -79,6 +83,11 @@ def play(ground: Ground, case: Case) -> Finding:
     found.seconds = time.monotonic() - began
     found.load = os.getloadavg()[0]
     return found
+
+
+def of(case: Case) -> Finding:
+    """A finding that has yet to be made."""
+    return Finding(case.seed, case.kind, str(case), case.faults[0].kind, case.longest)
 
 
 class _Play:

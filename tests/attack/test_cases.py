@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import struct
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 
 import pytest
 
 from tests.attack.cases import CUTS, KINDS, NODES, PHASES, Case, cut, draw
 from tests.attack.oracle import _ranks_twice, culprits
-from tests.attack.playing import Finding
+from tests.attack.playing import Finding, of
 from tests.attack.stage import Life
 from tests.attack.worker import case_of
 
@@ -65,5 +65,5 @@ def test_who_may_be_given_up() -> None:
 
 
 def test_a_finding_survives_the_way_between_processes() -> None:
-    found = Finding(1, "disk", "running: disk node 1 5 s", ["something"], state="failed")
+    found = replace(of(draw(1, "disk")), wrong=["something"], state="failed")
     assert Finding(**json.loads(json.dumps(found.to_json()))) == found

@@ -66,7 +66,16 @@ class World:
         self.cut: set[str] = set()
         self.starts: dict[int, dict[int, Agent]] = {}
         self.rosters: dict[int, tuple[str, ...]] = {}
-        self.supervisor = Supervisor(self)
+        self.times = TIMES
+        self.longest_run = 30.0
+        self.supervisor = self._make_supervisor()
+
+    def _make_supervisor(self) -> Supervisor:
+        return Supervisor(self)
+
+    def apart(self, one: str, other: str) -> bool:
+        """Whether nothing gets from one place to another just now."""
+        return one in self.cut or other in self.cut
 
     def at(self, delay: float, what: Callable[[], None]) -> None:
         self._count += 1
@@ -131,7 +140,9 @@ class World:
         epoch = max(1, agent.settings.epoch - self.random.randrange(2))
         roster = self.rosters.get(epoch, ())
         if agent.instance in roster:
-            settings = GangSettings("t", epoch, roster, agent.settings.processes_per_node, **TIMES)
+            settings = GangSettings(
+                "t", epoch, roster, agent.settings.processes_per_node, **self.times
+            )
             Agent(self, settings, agent.instance, stray=True)
 
     # What must never happen.
@@ -192,7 +203,7 @@ class Wire:
         if not self._open[not up]:
             return
         end = self._leader if up else self._client
-        if self._client.place in self._world.cut or self._leader.place in self._world.cut:
+        if self._world.apart(self._client.place, self._leader.place):
             self._world.at(0.7, lambda: self._arrive(text, up))
         elif (wait := end.paused_for()) > 0:
             self._world.at(wait, lambda: self._arrive(text, up))
@@ -286,10 +297,9 @@ class Agent:
             return
         if self._wire is None:
             leader = self.world.supervisor.leader(self.settings.epoch, wrong=self._dialed_wrong)
-            cut = {self.place, leader.place if leader else ""} & self.world.cut
             if (
                 leader is not None
-                and not cut
+                and not self.world.apart(self.place, leader.place)
                 and self.paused_for() <= 0
                 and leader.paused_for() <= 0
             ):
@@ -372,7 +382,7 @@ class Agent:
                 "code": 1 if fails else 0,
                 "failure": None,
             }
-            self._soon(0.5, 30.0, partial(self._exit, body))
+            self._soon(0.5, self.world.longest_run, partial(self._exit, body))
 
     def _exit(self, body: dict[str, Any]) -> list[MemberAction]:
         if self._stopping:
@@ -503,7 +513,9 @@ class Supervisor:
         self._heard = self._world.now
         self._agents = {}
         self._world.rosters[self._epoch] = tuple(self._roster)
-        settings = GangSettings("t", self._epoch, tuple(self._roster), self._processes, **TIMES)
+        settings = GangSettings(
+            "t", self._epoch, tuple(self._roster), self._processes, **self._world.times
+        )
         for instance in self._roster:
             if not self._world.chance(self._world.trouble / 10):
                 self._world.at(self._world.some(0.0, 5.0), partial(self._boot, instance, settings))
@@ -520,7 +532,7 @@ class Supervisor:
             self._wire is None
             and leader is not None
             and leader.alive
-            and leader.place not in self._world.cut
+            and not self._world.apart(self.place, leader.place)
         ):
             self._wire = Wire(self._world, self, leader, Peer("supervisor", "s", "10.0.1.1"))
             self._send({"type": "attach", "after": self._after})
@@ -559,7 +571,7 @@ class Supervisor:
     def _probe(self, instance: str) -> None:
         """Look at a suspect through another way than the leader's; where that is shut, say nothing."""
         agent = self._agents.get(instance)
-        if instance not in self._world.cut and (agent is None or agent.over):
+        if not self._world.apart(self.place, instance) and (agent is None or agent.over):
             self._send({"type": "lost", "instance": instance, "why": "its agent is not running"})
 
     def _watch(self) -> None:
@@ -606,7 +618,9 @@ class Supervisor:
             then()
 
     def _wait_for_fences(self) -> None:
-        wait = (TIMES["fence_after"] + TIMES["grace"] + 2.0) / SLOWEST_CLOCK + 30.0
+        wait = (
+            self._world.times["fence_after"] + self._world.times["grace"] + 2.0
+        ) / SLOWEST_CLOCK + 30.0
         self._world.at(wait, self._renew)
 
     def _renew(self) -> None:
