@@ -328,8 +328,10 @@ class Rendezvous:
         for seat, why in self._seats.doubtful(now.steady):
             self._suspect(seat, why, now)
         if self.phase in (m.PREPARING, m.RUNNING):
-            for seat, why in self._seats.given_up(now.steady, self._longest_silence()):
-                self._lose(seat, why, now)
+            given_up = list(self._seats.given_up(now.steady, self._longest_silence()))
+            alone = self._seats.hears_nobody(now.steady)
+            for seat, why in given_up:
+                self._lose(seat, why, now, leader_cut_off=alone)
         if self.phase == m.RUNNING:
             self._withdrawal.tick(now)
 
@@ -377,12 +379,26 @@ class Rendezvous:
             seat.suspect = True
             self._desk.record("suspect", now, **seat.who, why=why)
 
-    def _lose(self, seat: Seat, why: str, now: Moment) -> None:
+    def _lose(self, seat: Seat, why: str, now: Moment, *, leader_cut_off: bool = False) -> None:
+        """The attempt ends for want of a node.
+
+        Args:
+            leader_cut_off: It is not the node that is at fault, but the leader's own network.
+        """
         if seat.lost or self.phase == m.ENDED:
             return
         seat.lost = True
-        self._desk.record("lost", now, **seat.who, why=why)
-        self._stop(m.LOST, f"{self._seats.name(seat)} is lost: {why}", now)
+        reason = f"{self._seats.name(seat)} is lost: {why}"
+        if leader_cut_off:
+            silence = now.steady - max(each.heard for each in self._seats if each.rank)
+            reason = (
+                f"{self._seats.name(self._seats[0])}, the leader, was cut off from the others: it has heard "
+                f"none of the {len(self._seats) - 1} for {silence:.0f} s, and nodes that do not hear their leader "
+                f"for {self._settings.fence_after:.0f} s stop their workers themselves"
+            )
+        if not leader_cut_off:
+            self._desk.record("lost", now, **seat.who, why=why)
+        self._stop(m.LOST, reason, now)
         self._end_if_settled(now)
 
     def _hear(self, seat: Seat, now: Moment) -> None:
@@ -413,7 +429,9 @@ class Rendezvous:
         elif kind == "lost":
             accused = self._seats.of_instance(message["instance"])
             if accused is not None and accused.suspect:
-                self._lose(accused, message["why"], now)
+                # A node that answers its supervisor and has no agent left has stopped for want of its leader.
+                alone = message.get("answers") is True and self._seats.hears_nobody(now.steady)
+                self._lose(accused, message["why"], now, leader_cut_off=alone)
         elif kind == "release":
             self._farewell.asked = True
             if self.phase == m.ENDED:

@@ -164,6 +164,12 @@ class Seats:
                 stopped = ", so that it has stopped its workers itself" if seat.started else ""
                 yield seat, f"silent for {silence:.0f} s{stopped}"
 
+    def hears_nobody(self, now: float) -> bool:
+        """Whether the leader has heard none of several others for long: then it is more likely the one cut off."""
+        others = [seat for seat in self._by_rank[1:] if seat.joined]
+        after = self._settings.lost_after
+        return len(others) > 1 and all(now - seat.heard >= after for seat in others)
+
     def name(self, seat: Seat) -> str:
         """How the node is called in messages to people."""
         return self._settings.name(seat.rank)

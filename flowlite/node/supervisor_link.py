@@ -180,9 +180,14 @@ class SupervisorLink:
         """Ask for the gang to be stopped; kind as in `messages.STOP_OUTCOMES`. Survives reconnects."""
         self._order("stop", {"type": "stop", "kind": kind, "reason": reason})
 
-    async def lost(self, instance: str, why: str) -> None:
-        """Confirm a suspicion: a second source also says that the node is gone. Ignored if the node answers again."""
-        self._order(f"lost {instance}", {"type": "lost", "instance": instance, "why": why})
+    async def lost(self, instance: str, why: str, *, answers: bool = False) -> None:
+        """Confirm a suspicion: a second source also says that the node is gone. Ignored if the node answers again.
+
+        Args:
+            answers: Its machine answers, and it is its agent that is gone.
+        """
+        order = {"type": "lost", "instance": instance, "why": why, "answers": answers}
+        self._order(f"lost {instance}", order)
 
     async def release(self) -> None:
         """Everything is collected: let all agents go. Returns when the leader has hung up (or after 5 s)."""

@@ -116,7 +116,8 @@ class Watch:
             verdict, finding = await self._reach.judge_member(node, leader_answers=_is_heard(link))
             if verdict is Verdict.LOST:
                 self.note(node, finding)
-                await link.lost(instance, f"{why}; {finding.why}")
+                answers = finding.life not in OUT_OF_REACH
+                await link.lost(instance, f"{why}; {finding.why}", answers=answers)
                 return
             doubtful = finding.life is Life.UNREACHABLE
             await asyncio.sleep(PROBE_EVERY if doubtful else LOOK_EVERY)

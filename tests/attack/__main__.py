@@ -10,7 +10,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from flowlite.testing.hosts import why_not
-from tests.attack import findings
+from tests.attack import deciding, findings
 from tests.attack.cases import KINDS, draw
 from tests.attack.crowd import play_all
 from tests.attack.findings import Run
@@ -65,6 +65,7 @@ def _live_through(seeds: range) -> list[str]:
     for seed in seeds:
         try:
             World(seed).run()
+            deciding.live_through(seed)
         except Exception as error:
             broken.append(f"WRONG simulated seed {seed}: {type(error).__name__}: {error}")
     return broken

@@ -8,7 +8,9 @@ befalls this world are the cuts of `cases.py`, in pairs and at any moment, and n
 from __future__ import annotations
 
 import asyncio
+import heapq
 import random
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -47,14 +49,24 @@ class JumpingLoop(asyncio.SelectorEventLoop):
 
     def __init__(self) -> None:
         self.now = 0.0
+        self.broken: BaseException | None = None
         super().__init__()
+        self.set_exception_handler(self._keep)
+
+    def _keep(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        self.broken = self.broken or context.get("exception") or RuntimeError(context["message"])
 
     def time(self) -> float:
         return self.now
 
     def _run_once(self) -> None:
-        if not self._ready and self._scheduled:  # type: ignore[attr-defined]
-            self.now = max(self.now, self._scheduled[0]._when)  # type: ignore[attr-defined]
+        scheduled = self._scheduled  # type: ignore[attr-defined]
+        # The loop would take these away itself, and then wait for the next one.
+        while scheduled and scheduled[0]._cancelled:
+            heapq.heappop(scheduled)._scheduled = False
+            self._timer_cancelled_count -= 1  # type: ignore[attr-defined]
+        if not self._ready and scheduled:  # type: ignore[attr-defined]
+            self.now = max(self.now, scheduled[0]._when)
         super()._run_once()  # type: ignore[misc]
 
 
@@ -154,6 +166,8 @@ class CutWorld(World):
         self.supervisor.begin()
         while self.now < HORIZON and not self._quiet():
             await asyncio.sleep(0.5)
+            if self._loop.broken is not None:
+                raise self._loop.broken
 
     def _check_cuts(self) -> None:
         story = f"{self.cuts}\n" + "\n".join(self.supervisor.story)
@@ -174,7 +188,12 @@ class DecidingSupervisor(Supervisor):
         self._roster = [f"i-{number}" for number in range(NODES)]
         super().begin()
 
+    def _hang_up(self) -> None:
+        if self._wire is not None:
+            self._wire.close(up=True)
+
     def _next_epoch(self) -> None:
+        self._hang_up()
         super()._next_epoch()
         nodes = [SimulatedNode(self, rank, name) for rank, name in enumerate(self._roster)]
         crew: Any = SimulatedCrew()
@@ -215,6 +234,9 @@ class DecidingSupervisor(Supervisor):
         event = message.get("event", {})
         fresh = wire is self._wire and event.get("seq", 0) == self._after + 1
         super().receives(wire, message)
+        if fresh and event.get("kind") == "stopping" and event.get("outcome") == m.LOST:
+            named = re.search(r"node (\d+)", event["reason"])
+            self._world.given_up.append((int(named[1]) if named else -2, event["reason"]))
         if fresh:
             self._watching.handle(self.link, event)  # type: ignore[arg-type]
 
@@ -223,6 +245,8 @@ class DecidingSupervisor(Supervisor):
 
     def _watch(self) -> None:
         if self.outcome is None:
+            if self.heard_for() > REAL["lost_after"]:
+                self._hang_up()
             self._send({"type": "beat"})
             self._world.at(1.0, self._watch)
 
@@ -259,10 +283,9 @@ class DecidingSupervisor(Supervisor):
 
     # What the real one does through a link
 
-    def say_lost(self, instance: str, why: str) -> None:
+    def say_lost(self, instance: str, why: str, answers: bool) -> None:
         """The second source has spoken."""
-        self._world.given_up.append((self._roster.index(instance), why))
-        self._send({"type": "lost", "instance": instance, "why": why})
+        self._send({"type": "lost", "instance": instance, "why": why, "answers": answers})
 
     def heard_for(self) -> float:
         """Seconds since the leader was heard."""
@@ -297,8 +320,8 @@ class SimulatedLink:
     def phase(self) -> str:
         return m.ENDED if self._supervisor._ended is not None else ""
 
-    async def lost(self, instance: str, why: str) -> None:
-        self._supervisor.say_lost(instance, why)
+    async def lost(self, instance: str, why: str, *, answers: bool) -> None:
+        self._supervisor.say_lost(instance, why, answers)
 
     async def stop(self, kind: str, reason: str) -> None:
         self._supervisor._send({"type": "stop", "kind": kind, "reason": reason})

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.attack.cases import CUTS, KINDS, NODES, PHASES, Case, cut, draw
+from tests.attack.deciding import live_through
 from tests.attack.oracle import _ranks_twice, culprits
 from tests.attack.playing import Finding, of
 from tests.attack.stage import Life
@@ -41,6 +42,12 @@ def test_every_cut_comes_in_every_phase() -> None:
     assert min(lengths) >= 5.0
     assert max(lengths) <= 120.0
     assert {10.0, 15.0, 20.0, 30.0, 90.0} <= set(lengths)
+
+
+@pytest.mark.parametrize("first", range(0, 200, 50))
+def test_cuts_on_a_simulated_clock_lose_nothing_and_blame_nobody_else(first: int) -> None:
+    for seed in range(first, first + 50):
+        live_through(seed)
 
 
 def test_a_rank_that_starts_twice_is_seen() -> None:

@@ -563,6 +563,33 @@ def test_a_supervisor_that_looks_at_the_node_itself_decides_first() -> None:
     assert leader.machine.outcome == m.LOST
 
 
+def test_a_leader_that_hears_nobody_names_itself() -> None:
+    leader = Leader(nodes=3, lost_after=20.0, fence_after=60.0)
+    leader.go()
+    leader.wait(61, 0)
+    assert leader.machine.outcome == m.LOST
+    assert leader.machine.reason.startswith("node 0 (i-a), the leader, was cut off from the others")
+
+
+def test_a_node_that_stopped_for_want_of_its_leader_is_not_to_blame() -> None:
+    leader = Leader(nodes=3, lost_after=20.0, fence_after=60.0)
+    leader.attach()
+    leader.go()
+    leader.wait(62, 0, SUPERVISOR)
+    told = {"instance": "i-b", "why": "its agent has left"}
+    leader.say(SUPERVISOR, "lost", **told, answers=True)
+    assert "node 0 (i-a), the leader, was cut off" in leader.machine.reason
+
+
+def test_a_node_that_nobody_reaches_is_to_blame_also_beside_others() -> None:
+    leader = Leader(nodes=3, lost_after=20.0, fence_after=60.0)
+    leader.attach()
+    leader.go()
+    leader.wait(22, 0, SUPERVISOR)
+    leader.say(SUPERVISOR, "lost", instance="i-b", why="it does not answer", answers=False)
+    assert leader.machine.reason == "node 1 (i-b) is lost: it does not answer"
+
+
 def test_before_go_silence_is_borne_for_as_long_as_nodes_have_to_meet() -> None:
     leader = Leader(lost_after=20.0, fence_after=60.0, join_timeout=300.0)
     leader.join(0)
