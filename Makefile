@@ -11,9 +11,15 @@ N ?= 4
 # More options for pip, such as: make env PIP_FLAGS="--find-links https://download.pytorch.org/whl/cpu/torch/"
 # which takes torch without CUDA, a tenth of the size, on a Linux machine without a GPU.
 PIP_FLAGS ?=
+# The exact versions that everything here is tested with. `make lock UPGRADE=--upgrade` takes newer ones.
+LOCK := requirements.lock
+BENCH_LOCK := benchmarks/requirements.lock
+UPGRADE ?=
+LOCKING = $(VENV)/bin/uv pip compile --quiet pyproject.toml --universal --python-version 3.11 $(UPGRADE) \
+	--no-emit-index-url --no-emit-package pip --no-emit-package setuptools --no-annotate --custom-compile-command 'make lock'
 
 .DEFAULT_GOAL := help
-.PHONY: help env train test test-quick test-hours crash attack attack-docs check format hosts hosts-shell hosts-down slurm slurm-shell slurm-down bench bench-docs clean
+.PHONY: help env train test test-quick test-hours crash attack attack-docs check format lock audit hosts hosts-shell hosts-down slurm slurm-shell slurm-down bench bench-docs clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -56,6 +62,13 @@ format: $(ENV_READY) ## rewrite the code as `make check` wants it
 	$(PY) -m ruff format .
 	$(PY) -m ruff check --fix .
 
+lock: $(ENV_READY) ## write requirements.lock anew, after a change of dependencies (UPGRADE=--upgrade: newest versions)
+	$(LOCKING) --extra dev -o $(LOCK)
+	$(LOCKING) --extra dev --extra bench -o $(BENCH_LOCK)
+
+audit: $(ENV_READY) ## look for known vulnerabilities of what requirements.lock names (asks an advisory service)
+	$(VENV)/bin/pip-audit --strict --requirement $(LOCK) --no-deps --disable-pip --progress-spinner off
+
 hosts: $(ENV_READY) ## N test hosts with sshd on this machine, and a laptop beside them (as root): make hosts N=4
 	@$(PY) -m flowlite.testing.hosts up $(N)
 
@@ -84,7 +97,7 @@ clean: ## remove the environment and all caches
 	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(ENV_READY): pyproject.toml
+$(ENV_READY): pyproject.toml $(LOCK)
 	@set -e; found=; \
 	for candidate in python3 python3.13 python3.12 python3.11 python3.14; do \
 		if $$candidate -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
@@ -99,9 +112,9 @@ $(ENV_READY): pyproject.toml
 	echo "Making $(VENV) with $$($$found --version) (once; this takes a minute or two)"; \
 	[ -x $(VENV)/bin/pip ] || $$found -m venv $(VENV) || { \
 		echo "$$found has no venv module; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }; \
-	$(PY) -m pip install --quiet $(PIP_FLAGS) -e '.[dev]'; \
+	$(PY) -m pip install --quiet $(PIP_FLAGS) --constraint $(LOCK) --editable '.[dev]'; \
 	touch $@
 
-$(BENCH_READY): $(ENV_READY)
-	@$(PY) -m pip install --quiet $(PIP_FLAGS) -e '.[dev,bench]'
+$(BENCH_READY): $(ENV_READY) $(BENCH_LOCK)
+	@$(PY) -m pip install --quiet $(PIP_FLAGS) --constraint $(BENCH_LOCK) --editable '.[dev,bench]'
 	@touch $@

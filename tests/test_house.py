@@ -7,10 +7,13 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import flowlite
 
@@ -184,3 +187,40 @@ def test_the_version_is_written_once() -> None:
     )
     assert declared is not None
     assert flowlite.__version__ == declared[1]
+
+
+def _requirements() -> dict[str, list[str]]:
+    """What pyproject.toml asks for, by extra; "" for what everybody gets."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    return {
+        "": project["project"]["dependencies"],
+        "build": project["build-system"]["requires"],
+        **project["project"]["optional-dependencies"],
+    }
+
+
+def test_every_dependency_has_an_upper_bound() -> None:
+    for extra, listed in _requirements().items():
+        for each in map(Requirement, listed):
+            bounds = [spec for spec in each.specifier if spec.operator in ("<", "==", "~=")]
+            assert bounds, f"[{extra}] {each}: give it an upper bound by its major version"
+
+
+@pytest.mark.parametrize(
+    ("file", "extras"),
+    [("requirements.lock", ["", "dev"]), ("benchmarks/requirements.lock", ["", "dev", "bench"])],
+)
+def test_the_lock_has_an_exact_version_of_all_that_is_asked_for(
+    file: str, extras: list[str]
+) -> None:
+    lines = [each for each in (ROOT / file).read_text().splitlines() if each[:1] not in ("", "#")]
+    # It says which versions, and not where they are from.
+    assert not [each for each in lines if re.search(r"://|^-|@", each)]
+    locked = {canonicalize_name(each.name): each for each in map(Requirement, lines)}
+    assert all(re.fullmatch(r"==[^,*]+", str(each.specifier)) for each in locked.values())
+    for extra in extras:
+        for asked in map(Requirement, _requirements()[extra]):
+            found = locked.get(canonicalize_name(asked.name))
+            assert found is not None, f"{asked.name} is not in {file}; run `make lock`"
+            version = str(found.specifier).removeprefix("==")
+            assert asked.specifier.contains(version, prereleases=True), f"{asked}: {found}"
