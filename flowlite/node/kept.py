@@ -23,6 +23,9 @@ PREFIX = "kept-"
 MOST = 3
 """Templates on one machine, unless the settings say otherwise. Each holds what it has imported: torch, 300 MB."""
 _END_SECONDS = 5.0
+NAME_LENGTH = 24
+"""Of the name of a template's socket."""
+_LISTEN_SECONDS = 0.05
 
 
 class Kept:
@@ -110,25 +113,60 @@ def make_room(directory: str, most: int) -> None:
 
     To be called `alone`.
     """
-    _tidy(directory)
+    tidy(directory)
     present = all_of(directory)
     idle = [each for each in present if not each.agents]
     for each in idle[: max(0, len(present) + 1 - most)]:
         tell(each.socket, "retire")
 
 
-def _tidy(directory: str) -> None:
-    """Remove what templates that were killed have left."""
-    for name in os.listdir(directory):
-        path = os.path.join(directory, name)
-        if name.startswith(PREFIX) and "." not in name:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-                try:
-                    probe.connect(path)
-                except ConnectionRefusedError:
-                    forget(path)
-                except OSError:
-                    continue
+def tidy_alone(directory: str) -> None:
+    """As `tidy`, while nobody else starts or takes away a template."""
+    with alone(os.path.join(directory, "any")):
+        tidy(directory)
+
+
+def tidy(directory: str) -> None:
+    """Remove what templates that were killed have left, kept or not. To be called `alone`."""
+    # One that starts inside a container binds its socket a moment before it listens there.
+    dead = _dead(directory)
+    if dead:
+        time.sleep(_LISTEN_SECONDS)
+    for name in dead & _dead(directory):
+        forget(os.path.join(directory, name))
+        _forget_keepers(directory, name)
+
+
+def _dead(directory: str) -> set[str]:
+    """Names of sockets at which nobody listens, also of those that are gone and have left something beside them."""
+    try:
+        names = {name.partition(".")[0] for name in os.listdir(directory)}
+    except OSError:
+        return set()
+    sockets = {name for name in names if len(name) == NAME_LENGTH}
+    return {name for name in sockets if not _listens(os.path.join(directory, name))}
+
+
+def _forget_keepers(directory: str, name: str) -> None:
+    """Remove the hosts files of its keepers, but for those that outlive a template that took no more agents."""
+    for each in os.listdir(directory):
+        socket_name, _, rest = each.partition(".")
+        pid = rest.removesuffix(".hosts")
+        if socket_name == name and pid.isdigit() and not processes.is_alive(int(pid)):
+            with contextlib.suppress(OSError):
+                os.unlink(os.path.join(directory, each))
+
+
+def _listens(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(path)
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+        except OSError:
+            # It is too busy to answer, or not for us to judge.
+            return True
+    return True
 
 
 def end(templates: list[Kept]) -> None:

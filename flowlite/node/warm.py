@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 IDLE_AFTER_LAST = 10.0
-_NAME_LENGTH = 24
 
 _started: list[subprocess.Popen[bytes]] = []
 
@@ -54,7 +53,7 @@ def socket_path(key: str) -> str:
     """Where the warm process of `key` (a task, or a task and a node) listens."""
     import hashlib
 
-    name = hashlib.sha256(key.encode()).hexdigest()[:_NAME_LENGTH]
+    name = hashlib.sha256(key.encode()).hexdigest()[: kept.NAME_LENGTH]
     return os.path.join(socket_directory(), name)
 
 
@@ -125,7 +124,7 @@ def make_kept_spec(
     """
     whole = {**likeness.inherited(os.environ, secrets), **(environment or {})}
     key = likeness.key(whole, python, checks.agent_digest())
-    name = f"{kept.PREFIX}{key[: _NAME_LENGTH - len(kept.PREFIX)]}"
+    name = f"{kept.PREFIX}{key[: kept.NAME_LENGTH - len(kept.PREFIX)]}"
     socket = os.path.join(socket_directory(), name)
     owners = {name: os.environ[name] for name in likeness.OWNERS if name in os.environ}
     return {

@@ -32,7 +32,9 @@ def _on_host(stage: Stage, host: Host) -> list[str]:
     names = {line.split()[-1] for line in sockets if "@flowlite" in line}
     found += [f"socket {name}" for name in sorted(names)]
     root = host.root
-    found += [f"file {_shown(path, root)}" for path in root.glob("tmp/flowlite-*/*")]
+    # The lock is one file for all tasks of a user.
+    files = [path for path in root.glob("tmp/flowlite-*/*") if path.name != "lock"]
+    found += [f"file {_shown(path, root)}" for path in files]
     home = root / NODE_HOME
     found += [f"secret {_shown(path, root)}" for path in home.rglob("*") if path.name in _SECRETS]
     # Results that could not be brought here are kept there, and said so.
@@ -58,5 +60,6 @@ def _words(pid: int) -> str:
     with suppress(OSError):
         if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
             return ""
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip()[:200]
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+        return " ".join(command.split())[:200]
     return ""

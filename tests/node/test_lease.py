@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from flowlite.node import processes
+from flowlite.node import processes, runtime_dir
 from flowlite.node.leasing import asking, lease, tidy
 from tests.helpers import eventually
 
@@ -426,6 +426,30 @@ class TestLapsing:
         assert child.poll() is None
         assert host.take("t2")["ok"]
         assert child.wait(timeout=10) == -signal.SIGKILL
+
+
+class TestSockets:
+    def test_what_killed_warm_processes_left_goes_with_the_lease(
+        self, host: Host, flow_home: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("TMPDIR", str(flow_home))
+        directory = Path(runtime_dir.find())
+        dead, alive = "0123456789abcdef01234567", "fedcba9876543210fedcba98"
+        for name in (dead, alive):
+            listener = socket.socket(socket.AF_UNIX)
+            listener.bind(str(directory / name))
+            listener.listen()
+            # The last of them is that of a keeper that is gone.
+            for beside in (".json", f".{os.getpid()}.hosts", f".{2**22 + 1}.hosts"):
+                (directory / f"{name}{beside}").touch()
+            if name == dead:
+                listener.close()
+        host.take()
+        host.release()
+        left = {path.name for path in directory.iterdir()} - {"lock"}
+        assert {name for name in left if name.startswith(dead)} == {f"{dead}.{os.getpid()}.hosts"}
+        assert len([name for name in left if name.startswith(alive)]) == 4
+        listener.close()
 
 
 class TestKeeping:

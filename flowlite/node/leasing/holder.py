@@ -18,7 +18,7 @@ import socket
 import sys
 import time
 
-from .. import peers, processes
+from .. import kept, peers, processes, runtime_dir
 from ..accepting import accept
 from . import asking, tidy
 
@@ -289,7 +289,11 @@ class Holder:
             for each in spare
             if processes.is_alive(int(each["pid"]), str(each["start"]))
         }
-        return processes.kill_all(lambda: tidy.members(self._marker) - spared)
+        left = processes.kill_all(lambda: tidy.members(self._marker) - spared)
+        # Warm processes that were killed cannot take their sockets away.
+        with contextlib.suppress(OSError):
+            kept.tidy_alone(runtime_dir.find())
+        return left
 
     @property
     def _home(self) -> str:
