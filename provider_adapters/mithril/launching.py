@@ -100,7 +100,11 @@ class Launching:
                 continue
             found = bids.fetch(self._place.account.api, self._place.account.project, other.ids)
             for bid in found.values():
-                if bid is None or bid.over or not broken(other, bid):
+                if (
+                    bid is None
+                    or bid.over
+                    or not broken(other, bid, self._place.account.settings.listing_lag)
+                ):
                     continue
                 if bid.status == requests.PAUSED:
                     raise CapacityUnavailable(
@@ -327,10 +331,20 @@ def given(launch: Launch) -> list[Instance]:
     return [Instance.from_json(each) for each in launch.notes.get("given", ())]
 
 
-def broken(launch: Launch, bid: Bid) -> bool:
-    """Whether a bid has lost one of its machines after they were handed out."""
-    live = bid.live
-    return any(each.id not in live for each in given(launch) if each.data["bid"] == bid.fid)
+def broken(launch: Launch, bid: Bid, lag: float) -> bool:
+    """Whether a bid has lost one of its machines after they were handed out.
+
+    Args:
+        lag: Seconds after the allocation for which a listing may not name a machine at all.
+    """
+    placed = [call.at for call in launch.calls if bid.fid in call.ids]
+    since = max([*placed, float(launch.notes.get("allocated_at") or 0.0)])
+    old, gone = clock.now() - since > lag, bid.gone
+    return any(
+        each.id in gone or (old and each.id not in bid.machines)
+        for each in given(launch)
+        if each.data["bid"] == bid.fid
+    )
 
 
 def instance_of(launch: Launch, bid: Bid, met: Met, bill: costs.Charged | None) -> Instance:

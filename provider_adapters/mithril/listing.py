@@ -112,7 +112,7 @@ class Listing:
                     yield from known or [_placeholder(fid, launch.task, fid, launch.token)]
             elif bid.over:
                 yield from (ended(each, bid, None) for each in _of(launch, bid))
-            elif broken(launch, bid):
+            elif broken(launch, bid, self._place.account.settings.listing_lag):
                 # What is left of it goes with the rest: the whole gang is bid anew.
                 yield from (self._taken(each, bid) for each in _of(launch, bid))
                 yield _placeholder(bid.fid, launch.task, bid.fid, launch.token, bid.name)
@@ -157,8 +157,10 @@ def _of(launch: Launch, bid: Bid) -> list[Instance]:
 
 
 def _running(instance: Instance, bid: Bid, bill: costs.Charged | None) -> Instance:
-    status = str(bid.machines[instance.id]["status"])
-    found = replace(instance, data={**instance.data, "status": status})
+    found = instance
+    # A listing may not name it yet.
+    if machine := bid.machines.get(instance.id):
+        found = replace(instance, data={**instance.data, "status": str(machine["status"])})
     return found if bill is None else bill.on(found)
 
 

@@ -190,6 +190,17 @@ def test_another_home_sees_whose_it_is_and_can_end_it(paper: Paper) -> None:
     assert paper.provider.others() == []
 
 
+def test_machines_of_a_bid_that_is_not_listed_yet_are_those_that_were_handed_out(
+    paper: Paper,
+) -> None:
+    found = paper.launch(paper.intend())
+    paper.cloud.lag(600.0)
+    listed = paper.make().list_instances(TASK)
+    assert [(each.id, each.state, each.address) for each in listed] == sorted(
+        (each.id, "running", each.address) for each in found
+    )
+
+
 def test_a_listing_that_lags_behind_forgets_nothing(paper: Paper) -> None:
     paper.cloud.lag(0.5)
     intent = paper.intend()
