@@ -360,7 +360,7 @@ class Provider(ABC):
     def list_instances(self, task_id: str | None = None) -> list[Instance]:
         """What exists and bears the tag of this FLOW_HOME: of one task, or of all.
 
-        An ended instance may be listed as "ended" or not at all. `flow gc` ends what is listed and has no live task.
+        An ended instance may be listed as "ended" or not. `flow gc` ends what is listed of tasks that have ended.
         """
 
     @abstractmethod

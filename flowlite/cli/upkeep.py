@@ -58,7 +58,7 @@ def gc(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     json: Json = False,
 ) -> None:
-    """End whatever bears our tag and belongs to no live task; give tasks without supervisor a new one."""
+    """End what is left of tasks that have ended; give tasks with machines that lost their supervisor a new one."""
     from flowlite.adapters import settings_here
     from flowlite.session import open_session
     from flowlite.supervise.reconcile import reconcile

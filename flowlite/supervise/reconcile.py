@@ -94,7 +94,7 @@ def reconcile(
 
     Nothing is launched: a task without machines is only named. So is what was launched from another FLOW_HOME, unless
     its deadline is long over; and what belongs to a task that the store does not know: it may run, and the store may
-    have been lost, or be a copy of an earlier day.
+    have been lost, or be a copy of an earlier day. A machine whose own deadline is long over is ended in any case.
     Every account is looked at that something was ever launched in, with the settings that were frozen at submission.
 
     Args:
@@ -224,14 +224,15 @@ class _Place:
             if (record := tasks.get(each.task_id)) and (record.final or self._is_strange(each))
         ]
         self.listed |= {each.task_id for each in there if each not in orphans}
-        ending = orphans + (strays if unknown else [])
+        given_up = [each for each in strays if unknown or _is_overdue(each)]
+        ending = orphans + given_up
         if ending and not self.dry_run:
             provider.terminate(ending)
         # Two accounts of the settings may be one at the provider.
         for row in (self._named(each) for each in orphans):
             if row not in self.found.ended:
                 self.found.ended.append(row)
-        for row in ({**self._named(each), "ended": unknown} for each in strays):
+        for row in ({**self._named(each), "ended": each in given_up} for each in strays):
             if row not in self.found.unknown:
                 self.found.unknown.append(row)
 

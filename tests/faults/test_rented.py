@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import pty
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -251,17 +253,45 @@ def gc(*words: str) -> int:
     return main(["gc", *words])
 
 
-def test_what_belongs_to_no_live_task_is_ended_on_a_machine_that_knows_nothing(
+def test_what_belongs_to_a_task_that_nobody_knows_is_ended_only_when_asked(
     cloud: RentedProvider, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cloud.add("left", task="t-unknown")
-    assert gc("--dry-run") == 0
-    assert "rented left of task t-unknown: would be ended" in capsys.readouterr().out
-    assert not cloud.machines()["left"]["ended_at"]
-    assert gc() == 0
+    cloud.add("overdue", task="t-unknown", deadline=time.time() - 3000)
+    for words in (["--dry-run"], []):
+        assert gc(*words) == 0
+        said = capsys.readouterr().out
+        assert "rented left of task t-unknown, which the store does not know: left alone" in said
+        assert not cloud.machines()["left"]["ended_at"]
+    assert cloud.machines()["overdue"]["ended_at"]
+    assert gc("--yes") == 0
     assert cloud.machines()["left"]["ended_at"]
+    assert "rented left of task t-unknown, which the store does not know: ended" in (
+        capsys.readouterr().out
+    )
     assert gc() == 0
     assert "nothing to do" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("answer", ["n", "y"])
+def test_on_a_terminal_gc_asks_before_it_ends_what_it_does_not_know(
+    cloud: RentedProvider, answer: str
+) -> None:
+    cloud.add("left", task="t-unknown")
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(sys.executable, [sys.executable, "-m", "flowlite.cli", "gc"])
+    said = b""
+    while b"End what they have?" not in said:
+        said += os.read(terminal, 4096)
+    assert b"rented left of task t-unknown" in said
+    os.write(terminal, f"{answer}\n".encode())
+    with suppress(OSError):
+        while block := os.read(terminal, 4096):
+            said += block
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, said
+    assert bool(cloud.machines()["left"]["ended_at"]) is (answer == "y"), said
 
 
 def test_machines_of_other_homes_are_shown_and_ended_only_when_overdue_or_asked_for(
@@ -318,9 +348,10 @@ def test_every_command_has_it_tidied_up_but_not_all_the_time(
 ) -> None:
     assert main(["status"]) == 0
     assert not cloud.calls("others")
-    rent("true").end()
+    gang = rent("true")
+    gang.end()
     assert tidying.paid_providers(flow_home) == {"rented"}
-    cloud.add("left", task="t-unknown")
+    cloud.add("left", task=gang.id)
     for _ in range(3):
         assert main(["status"]) == 0
     eventually(lambda: cloud.machines()["left"]["ended_at"], timeout=20)
