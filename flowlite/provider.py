@@ -371,6 +371,16 @@ class Provider(ABC):
         at once, and is not to list it for its task again; whoever can end it without asking it does so.
         """
 
+    def has_left(self) -> bool:
+        """Whether instances were given up because they did not answer, on which something may run still.
+
+        A look at files; asks nobody.
+        """
+        return False
+
+    def revisit(self) -> None:  # noqa: B027 - nothing was given up
+        """Ends those of them that answer now."""
+
     def retain(self, instances: Sequence[Instance]) -> list[Instance]:
         """Notes that not all of what ranks wrote on these instances was fetched.
 

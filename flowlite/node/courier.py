@@ -9,6 +9,10 @@ many bytes as its "size" says; so is the answer. Everything here can be done wit
     {"do": "read", "path", "offset"}                -> {}, content follows; or {"errno", "text"}
     {"do": "start", "argv", "log", "environment"}   -> {"pid"}; only an agent, which is forked from here
     {"do": "hello"}                                 -> {}; it gets ready for an agent to come
+    {"do": "beat", "within": seconds}               no answer; the next word comes within so many seconds
+
+sshd learns of a network that is gone only when it has something to send, which may be never. So a client that sends
+beats and falls silent is taken for gone: the courier ends, and with it the session of sshd that it belongs to.
 
 An agent that is forked costs a tenth of one that is started: all that it imports is there already.
 """
@@ -19,6 +23,7 @@ import errno
 import gc
 import json
 import os
+import select
 import signal
 import stat
 import sys
@@ -32,6 +37,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 LARGEST_READ = 1 << 20
+_BLOCK = 1 << 20
 ROOM = "." * 300
 """A last argument that means nothing: the command line of what is forked from here is written over it."""
 
@@ -40,15 +46,18 @@ def main(arguments: list[str]) -> int:
     """`courier [ROOM]`: answers until nobody asks any more."""
     # It makes hardly any garbage, and importing without a collector is faster.
     gc.disable()
-    requests, answers = os.fdopen(0, "rb"), os.dup(1)
+    requests, answers = Requests(0), os.dup(1)
     # Whatever prints must not get between the answers.
     os.dup2(2, 1)
     os.chdir("/")
     signal.signal(signal.SIGCHLD, _reap)
-    courier = Courier((requests.fileno(), answers))
-    while line := requests.readline():
+    courier = Courier((0, answers))
+    while line := requests.line():
         request = json.loads(line)
-        content = requests.read(int(request.get("size", 0)))
+        if request["do"] == "beat":
+            requests.expect(float(request["within"]))
+            continue
+        content = requests.exactly(int(request.get("size", 0)))
         try:
             answer, back = courier.do(request, content)
         except OSError as error:
@@ -62,7 +71,70 @@ def main(arguments: list[str]) -> int:
         if request["do"] == "hello" or answer.get("lease", {}).get("lease"):
             # While the client sees to what the agent needs.
             get_ready()
+    if requests.silent:
+        end_session()
     return 0
+
+
+class Requests:
+    """What a client sends, until it hangs up or is silent for longer than it said.
+
+    Attributes:
+        silent: Whether it was.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._received = b""
+        self._within: float | None = None
+        self.silent = False
+
+    def expect(self, seconds: float) -> None:
+        """From now on, a word comes every so many seconds."""
+        self._within = seconds
+
+    def line(self) -> bytes:
+        """The next line; b"" when there are no more."""
+        while b"\n" not in self._received:
+            if not self._read():
+                return b""
+        line, _, self._received = self._received.partition(b"\n")
+        return line + b"\n"
+
+    def exactly(self, size: int) -> bytes:
+        """So many bytes; fewer when there are no more."""
+        parts = [self._received]
+        missing = size - len(self._received)
+        while missing > 0:
+            self._received = b""
+            if not self._read():
+                break
+            parts.append(self._received)
+            missing -= len(self._received)
+        whole = b"".join(parts)
+        self._received = whole[size:]
+        return whole[:size]
+
+    def _read(self) -> bool:
+        if not select.select([self._descriptor], [], [], self._within)[0]:
+            self.silent = True
+            return False
+        block = os.read(self._descriptor, _BLOCK)
+        self._received += block
+        return block != b""
+
+
+def end_session() -> None:
+    """Ends the session of sshd that this process belongs to, if it is one: its client is gone."""
+    parent = os.getppid()
+    try:
+        with open(f"/proc/{parent}/comm", encoding="ascii", errors="replace") as file:
+            name = file.read().strip()
+        # Newer versions have a program of its own for it.
+        if name in ("sshd", "sshd-session"):
+            os.kill(parent, signal.SIGTERM)
+    except OSError:
+        return
 
 
 def get_ready() -> None:

@@ -21,7 +21,7 @@ from flowlite.errors import LeaseLost, NodeUnreachable, ProviderError, StoreDama
 from flowlite.node import messages
 from flowlite.provider import Instance, Provider
 from flowlite.store import InstanceRecord, Lease, Store, TaskRecord
-from flowlite.supervise import lifecycle, quote, reasons, store_loss
+from flowlite.supervise import lifecycle, quote, reasons, revisiting, store_loss
 from flowlite.supervise.asked import Asked
 from flowlite.supervise.cost import cost_of
 from flowlite.supervise.crew import Crew
@@ -248,6 +248,7 @@ class Supervisor:
         if gathered is None:
             self._conclude("cancelled", "")
             return
+        revisiting.begin_if_left(self._home, self._provider)
         self._fresh = gathered.instances
         self._journal.step(
             Happening.LAUNCHED,
@@ -292,6 +293,7 @@ class Supervisor:
             cost=cost_of(by_id.values(), now),
             instances=ended,
         )
+        revisiting.begin_if_left(self._home, self._provider)
         # What opens buckets serves nobody any more.
         self._paths.storage.unlink(missing_ok=True)
 

@@ -41,6 +41,11 @@ def tidy_in_background(home: Path) -> bool:
     Returns:
         Whether one was started.
     """
+    if any(home.glob("revisiting-*")):
+        # Only here: hardly ever is there something to come back to.
+        from flowlite.supervise import revisiting
+
+        revisiting.begin_again(home)
     if not (home / _PAID).exists() or not _due(home):
         return False
     with suppress(OSError):

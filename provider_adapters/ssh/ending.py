@@ -3,8 +3,8 @@
 A host that cannot be reached costs nothing, and what runs there ends by itself: its workers when their leader has been
 silent for half a minute, its lease when no agent is left. So a dead host holds no task up. It is given up once it has
 not answered again and again while another host of the pool did, which proves that it is not our own network that is
-gone; where none does, we cannot know, and wait a while for the network to come back. A host that was given up and comes
-back with our lease is freed by the next launch, or by `flow gc`.
+gone; where none does, we cannot know, and wait a while for the network to come back. A host that was given up is asked
+again and again (`revisit`), and freed as soon as it answers; so it is by the next launch, and by `flow gc`.
 """
 
 from __future__ import annotations
@@ -69,6 +69,31 @@ class Ending:
             told = {name: why for name, why in told.items() if name not in {i.id for i in silent}}
         if told:
             raise ProviderError("; ".join(f"{name}: {why}" for name, why in told.items()))
+
+    def revisit(self) -> None:
+        """Frees hosts that were given up, of every task, where they answer now."""
+
+        def free(entry: records.Entry) -> None:
+            instance = Instance.from_json(entry["instance"])
+            with hosts.connect_to(instance.data["target"]) as connection:
+                answer = leases.release(
+                    connection,
+                    instance.data,
+                    instance.task_id,
+                    self._records.client,
+                    retain=bool(entry.get("retained")),
+                    # The same task may have taken the host anew.
+                    token=str(entry["token"]),
+                )
+            if answer["ok"]:
+                self._records.forget_left(entry)
+
+        left = self._records.left()
+        results = hosts.everywhere(left, free, *_TROUBLE, leases.NotThere)
+        for entry, result in zip(left, results, strict=True):
+            if isinstance(result, leases.NotThere):
+                # It has lost its disk, and with it all that was ours.
+                self._records.forget_left(entry)
 
     def forget(self, instances: Sequence[Instance]) -> None:
         """Removes what was retained on hosts that were given back. Raises ProviderError."""

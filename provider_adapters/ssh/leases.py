@@ -87,11 +87,13 @@ def release(
     client: str,
     *,
     retain: bool = False,
+    token: str | None = None,
 ) -> dict[str, Any]:
     """Gives a host back, with nothing of the task left on it. Raises NodeUnreachable, NotThere.
 
     Args:
         retain: Leave what its ranks wrote: not all of it was fetched.
+        token: Only the lease of this launch is meant, not a later one of the same task.
     """
     request: dict[str, Any] = {
         "task": task,
@@ -101,6 +103,8 @@ def release(
     }
     if retain:
         request["retain"] = True
+    if token is not None:
+        request["token"] = token
     return _ask(connection, str(data["python"]), str(data["agent"]), "release", request)
 
 

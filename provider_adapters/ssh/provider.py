@@ -112,6 +112,12 @@ class SshProvider(Provider):
     def terminate(self, instances: Sequence[Instance]) -> None:
         self._ending.end(instances)
 
+    def has_left(self) -> bool:
+        return bool(self._records.left())
+
+    def revisit(self) -> None:
+        self._ending.revisit()
+
     def answers_beside(self, instances: Sequence[Instance]) -> str:
         return self._ending.answers_beside(instances)
 

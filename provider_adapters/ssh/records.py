@@ -30,7 +30,8 @@ from provider_adapters.identity import home_id
 ASKED, TAKEN, LEFT, WARM = "asked", "taken", "left", "warm"
 _REMEMBER_SECONDS = 86400.0
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-Entries = dict[str, dict[str, Any]]
+Entry = dict[str, Any]
+Entries = dict[str, Entry]
 
 
 class Records:
@@ -105,6 +106,24 @@ class Records:
             with self.change(task) as entries:
                 for key in keys:
                     entries.pop(key, None)
+
+    def left(self) -> list[Entry]:
+        """Of all tasks, the hosts that were given up and may still run something."""
+        long_ago = clock.now() - _REMEMBER_SECONDS
+        return [
+            entry
+            for task in self.tasks()
+            for entry in self.read(task).values()
+            if entry["state"] == LEFT and not _is_old(entry, long_ago)
+        ]
+
+    def forget_left(self, entry: Entry) -> None:
+        """Forgets one of them, unless it was taken anew meanwhile."""
+        instance = Instance.from_json(entry["instance"])
+        with self.change(instance.task_id) as entries:
+            known = entries.get(str(instance.data["key"]))
+            if known and (known["state"], known["token"]) == (LEFT, entry["token"]):
+                del entries[str(instance.data["key"])]
 
     def prune(self) -> None:
         """Forgets hosts that were given up long ago: whatever was left there has ended by itself."""

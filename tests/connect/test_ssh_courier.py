@@ -7,6 +7,7 @@ import signal
 import stat
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -206,3 +207,30 @@ def test_who_finds_it_busy_does_not_wait(
         assert connection.ask(_HELLO, timeout=10) is None
         connection.put(b"x", str(tmp_path / "file"))
     assert connection.ask(_HELLO, timeout=10) == {"size": 0}
+
+
+def test_it_hears_of_its_client_and_ends_its_session_when_that_falls_silent(
+    connection: SshConnection, program: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(courier, "_BEAT_SECONDS", 0.1)
+    monkeypatch.setattr(courier, "_SILENT_SECONDS", 3.0)
+    monkeypatch.setattr(courier, "_beating", None)
+    link = connection._link
+    assert courier.ask(link, _HELLO, timeout=30, start=program) is not None
+    (pid,) = _couriers(program)
+    session = _parent(pid)
+    # Beats alone keep it.
+    time.sleep(5.0)
+    assert _couriers(program) == {pid}
+    monkeypatch.setattr(courier.Courier, "beat", lambda self: True)
+    eventually(lambda: not _couriers(program), timeout=30)
+    eventually(lambda: not processes.is_alive(session, ""), timeout=30)
+    # Whoever has something to do there connects again, and has another one.
+    assert connection.run(["true"], timeout=30).code == 0
+    assert courier.ask(link, _HELLO, timeout=30) is not None
+    assert len(_couriers(program)) == 1
+
+
+def _parent(pid: int) -> int:
+    stat = Path(f"/proc/{pid}/stat").read_text()
+    return int(stat.rpartition(")")[2].split()[1])

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from flowlite.adapters import settings_here
-from flowlite.supervise.reconcile import reconcile
+from flowlite.connect.ssh import link
 from flowlite.testing.hosts import Cluster, Host
 from tests.faults.on_hosts import COUNT, HostGang, Site, pause, shell
 from tests.helpers import assert_no_process_left, eventually, processes_of
@@ -133,10 +133,47 @@ def test_a_partitioned_host_stops_its_workers_before_others_take_their_place(
     # Nothing of the first attempt was written after anything of the second.
     assert attempts == sorted(attempts)
     assert set(attempts) == {"1", "2"}
-    # The agent of a leader that was given up waits to be asked for its logs; who cleans up need not wait.
-    with site.cluster.enter_laptop():
-        reconcile(gang.store, site.home, here=settings_here)
-    assert_no_process_left(gang.id, timeout=30)
+    # The agent of a leader that was given up would wait ten minutes to be asked for its logs.
+    assert_no_process_left(gang.id, timeout=60)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("node", [0, 1], ids=["leader", "member"])
+def test_a_lost_host_is_cleaned_as_soon_as_it_can_be_reached(site: Site, node: int) -> None:
+    """Also when its task has been over for long, and nobody calls `flow`."""
+    gang = site.submit(shell(COUNT))
+    gang.wait("running")
+    # Whoever submits keeps connections for half a minute; those are not the supervisor's.
+    link.close_idle()
+    host = site.hosts[node]
+    host.partition()
+    assert gang.wait(timeout=90).state == "failed", gang.story()
+    assert host_is_leased(host)
+    pause(10.0)
+    host.heal()
+    eventually(lambda: not host_is_leased(host), timeout=60, every=0.2)
+    assert_no_process_left(gang.id, timeout=10)
+    # Neither are the sessions of sshd that the outage has cut off, which would learn of it much later.
+    eventually(lambda: not sessions_on(host), timeout=60, every=0.5)
+    # Whoever came back has gone, too.
+    eventually(lambda: not list(site.home.glob("revisiting-*")), timeout=30)
+
+
+def sessions_on(host: Host) -> list[str]:
+    """Command lines of couriers, and of sessions of sshd."""
+    found = []
+    for pid in host.pids():
+        with suppress(OSError):
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+            if "@notty" in words or " courier " in words:
+                found.append(words)
+    return found
+
+
+def host_is_leased(host: Host) -> bool:
+    """Whether somebody holds the host."""
+    return "@flowlite-host" in host.exec(["ss", "-xlH"]).stdout
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ import pytest
 
 from flowlite.bundle.agent_zip import build_agent_zip
 from flowlite.node import processes
-from flowlite.node.courier import ROOM
+from flowlite.node.courier import ROOM, Requests
 from flowlite.node.leasing import lease
 from tests.helpers import eventually
 
@@ -325,3 +325,34 @@ def _json(path: Path) -> Any:
         return json.loads(path.read_bytes())
     except (OSError, ValueError):
         return None
+
+
+def test_one_whose_client_falls_silent_ends(program: Path) -> None:
+    """No end of file comes when the network is gone."""
+    courier = Courier(program)
+    assert courier.process.stdin is not None
+    courier.process.stdin.write(b'{"do": "beat", "within": 30.0}\n')
+    assert courier.ask("hello") == ({"size": 0}, b"")
+    courier.process.stdin.write(b'{"do": "beat", "within": 0.2}\n')
+    assert courier.process.wait(30) == 0
+
+
+@pytest.mark.parametrize("size", [0, 1, 70_000, 3_000_000])
+def test_requests_are_read_as_they_were_sent(size: int) -> None:
+    reading, writing = os.pipe()
+    sent = os.urandom(size)
+    process = os.fork()
+    if process == 0:
+        with open(writing, "wb") as pipe:
+            pipe.write(b"first\n" + sent + b"second\n")
+        os._exit(0)
+    os.close(writing)
+    requests = Requests(reading)
+    requests.expect(30.0)
+    assert requests.line() == b"first\n"
+    assert requests.exactly(size) == sent
+    assert requests.line() == b"second\n"
+    assert requests.line() == b""
+    assert not requests.silent
+    os.waitpid(process, 0)
+    os.close(reading)

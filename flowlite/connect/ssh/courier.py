@@ -7,6 +7,7 @@ at a time; whoever finds it busy, gone or unfit does the same by a command of it
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -22,6 +23,9 @@ from flowlite.node.courier import ROOM
 Answer = tuple[dict[str, Any], bytes]
 
 _BUSY_SECONDS = 5.0
+# A courier that hears nothing for so long takes us for gone, and ends the session that it has with sshd.
+_SILENT_SECONDS = 45.0
+_BEAT_SECONDS = 10.0
 
 
 class NotStarted(Exception):
@@ -53,6 +57,22 @@ class Courier:
         self._link.resident, self.gone = self, False
         self._run = Run(self._link, channel)
         self._run.begin(b"exec " + command((*self.argv, ROOM)), False)
+        self._beat(self._run)
+        _keep_alive(self)
+
+    def beat(self) -> bool:
+        """Shows that we are there. False if it is gone."""
+        # Whoever is talking to it just now shows that, too.
+        if not self.gone and self._turn.acquire(blocking=False):
+            try:
+                if self._run is not None and self._run.ready():
+                    self._beat(self._run)
+            finally:
+                self._turn.release()
+        return not self.gone
+
+    def _beat(self, run: Run) -> None:
+        run.send((json.dumps({"do": "beat", "within": _SILENT_SECONDS}).encode() + b"\n",))
 
     def ask(
         self, request: Mapping[str, Any], content: bytes, timeout: float, *, wait: bool
@@ -126,12 +146,16 @@ def ask(
         courier.end()
         courier = None
     if courier is None:
-        if start is None or not link.may_reside:
+        # One that went with its transport is wanted still, not least since it ends what the next outage leaves.
+        argv = start or link.resident_argv
+        if argv is None or not link.may_reside:
             return None
-        courier = link.resident = Courier(link, start)
+        courier, link.resident_argv = Courier(link, argv), tuple(argv)
+        link.resident = courier
     try:
         answer = courier.ask(request, content, timeout, wait=start is not None)
     except NotStarted:
+        link.resident_argv = None
         if start is not None:
             raise
         return None
@@ -143,3 +167,40 @@ def ask(
         # It may be that only its channel broke; another way will tell.
         return None
     return None if answer is None or answer[0].get("unfit") else answer
+
+
+# Beats for all couriers of this process
+
+_alive: set[Courier] = set()
+_lock = threading.Lock()
+_beating: threading.Thread | None = None
+
+
+def _keep_alive(courier: Courier) -> None:
+    """From now on it hears of us, until it is gone."""
+    global _beating
+    with _lock:
+        _alive.add(courier)
+        if _beating is None or not _beating.is_alive():
+            _beating = threading.Thread(target=_beat_all, name="flowlite-ssh-beat", daemon=True)
+            _beating.start()
+
+
+def _beat_all() -> None:
+    while True:
+        time.sleep(_BEAT_SECONDS)
+        with _lock:
+            alive = list(_alive)
+        gone = [courier for courier in alive if not courier.beat()]
+        with _lock:
+            _alive.difference_update(gone)
+
+
+def _after_fork() -> None:
+    """In a forked process: the couriers are the parent's, and the thread is not here."""
+    global _lock, _beating
+    _lock, _beating = threading.Lock(), None
+    _alive.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)

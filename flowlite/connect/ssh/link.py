@@ -44,6 +44,7 @@ class Link:
 
     Attributes:
         resident: What keeps a session as long as there are enough of them (courier.py).
+        resident_argv: The command by which it was started, to start it again after a transport broke.
         may_reside: Whether there are.
     """
 
@@ -60,6 +61,7 @@ class Link:
         self._limit = SESSIONS
         self._open = 0
         self.resident: Resident | None = None
+        self.resident_argv: tuple[str, ...] | None = None
         self.may_reside = True
 
     def transport(self) -> Transport:
