@@ -54,6 +54,9 @@ def main() -> None:
     threads = [threading.Thread(target=_revisit, args=(home, name)) for name in names]
     for thread in threads:
         thread.start()
+    # No thread can be started any more once this one has ended.
+    for thread in threads:
+        thread.join()
 
 
 def _revisit(home: Path, name: str) -> None:

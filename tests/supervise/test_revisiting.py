@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any, cast
 
@@ -102,3 +104,38 @@ def test_a_provider_that_cannot_be_asked_ends_no_supervisor(tmp_path: Path) -> N
             raise ProviderError("its notes cannot be read")
 
     revisiting.begin_if_left(tmp_path, provider(Broken(1)))
+
+
+def test_the_process_looks_at_all_providers_and_stays_until_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a process of its own: what it does takes threads, which cannot begin when its main thread has ended."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        """
+import threading
+from flowlite.supervise import revisiting
+
+class Left:
+    name, hosts = "", 2
+    def __init__(self, name): self.name = name
+    def has_left(self): return self.hosts > 0
+    def revisit(self):
+        thread = threading.Thread(target=lambda: None)
+        thread.start()
+        thread.join()
+        self.hosts -= 1
+
+revisiting._EVERY = 0.05
+revisiting.get_provider = lambda home, settings: Left(settings.provider)
+revisiting.main()
+"""
+    )
+    home = tmp_path / "home"
+    home.mkdir()
+    for name in ("one", "two"):
+        (home / f"revisiting-{name}").touch()
+    root = str(Path(revisiting.__file__).parents[2])
+    environment = {**os.environ, "FLOW_HOME": str(home), "PYTHONPATH": root}
+    subprocess.run([sys.executable, str(program)], env=environment, check=True, timeout=60)
+    assert not list(home.iterdir())
