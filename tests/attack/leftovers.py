@@ -15,9 +15,8 @@ _SECRETS = {"secrets.json", "env.json", "storage.json", "packages.json", "secret
 
 def left_over(stage: Stage) -> list[str]:
     """Everything, by host, in words; processes first."""
-    found = [f"client: {what}" for what in _processes_here(stage)]
-    for host in stage.cluster:
-        found += [f"{host.name}: {what}" for what in _on_host(stage, host)]
+    found = [f"{host.name}: {what}" for host in stage.cluster for what in _on_host(stage, host)]
+    found += [f"client: {what}" for what in _processes_here(stage)]
     return sorted(found, key=lambda what: _KINDS.index(what.split()[1]))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from tests.attack import commands, oracle, striking
 from tests.attack.cases import BEFORE, NODES, Case
 from tests.attack.leftovers import left_over
 from tests.attack.stage import Ground, Stage
-from tests.helpers import SUPERVISOR, processes_of
+from tests.helpers import SUPERVISOR
 
 PHASE_SECONDS = 120.0
 END_SECONDS = 360.0
@@ -232,17 +233,17 @@ class _Play:
             if deadline is not None and self._counts():
                 self.stage.finish()
             self._watch_memory()
-            time.sleep(0.05 if self._due else 0.1)
+            time.sleep(0.1)
 
     def _watch_memory(self) -> None:
         self._running += 1
-        if self._running % 20:
+        if self._running % 10:
             return
-        for pid in processes_of(self.stage.id):
-            with suppress(OSError):
-                if SUPERVISOR.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
-                    peak = commands.peak_mb(pid)
-                    self.found.supervisor_mb = max(self.found.supervisor_mb, peak)
+        with suppress(OSError, ValueError):
+            pid = int(json.loads(self.stage.paths.supervisor.read_bytes())["pid"])
+            if SUPERVISOR.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+                peak = commands.peak_mb(pid)
+                self.found.supervisor_mb = max(self.found.supervisor_mb, peak)
 
     def _wait_until_clean(self) -> None:
         since = max(self._healed_at, self._ended_at)
@@ -253,5 +254,5 @@ class _Play:
                     f"left {CLEAN_SECONDS:.0f} s after the end: {'; '.join(left[:_SHOWN])}{more}"
                 )
                 break
-            time.sleep(0.5)
+            time.sleep(1.0)
         self.found.clean_after = time.monotonic() - since
