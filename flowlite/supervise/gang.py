@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -129,6 +130,8 @@ class Attempt:
         self._arrived = asyncio.Event()
         self._watch = Watch(nodes, self._reach)
         self._telling: asyncio.Task[None] | None = None
+        # When the first node of a gang that was given up is known to have been stopped; None if none is.
+        self._severed_at: float | None = None
         self._stop: tuple[str, str] | None = None
         self._stop_wanted = asyncio.Event()
         self._cancelled = asyncio.Event()
@@ -184,7 +187,9 @@ class Attempt:
         unclear = await self._stop_all()
         if not self._certain:
             lost = [node for node in self._nodes if node.instance.id in unclear]
-            await asyncio.gather(*(self._outlast(node, given_up) for node in lost))
+            # Nodes of which none was reached may hear each other, and run on.
+            self._severed_at = None if len(lost) == len(self._nodes) else given_up
+            await asyncio.gather(*(self._outlast(node) for node in lost))
         return unclear
 
     async def close(self) -> None:
@@ -214,28 +219,37 @@ class Attempt:
         self._telling = asyncio.create_task(self._bringup.tell_leader(leader))
         return await self._follow(leader)
 
-    async def _outlast(self, node: Node, given_up: float) -> None:
+    async def _outlast(self, node: Node) -> None:
         """Waits until nothing of this attempt can run any more on a node that is out of reach.
 
-        It has stopped its workers by itself by a certain time, unless it is alone and so its own leader: then only its
-        answer helps. Ends early if the task is cancelled.
+        It has stopped its workers by itself a certain time after it, or its leader, began to miss a node that was
+        stopped. Where none was, since none can be reached, or there is but one, only an answer helps. Ends early if the
+        task is cancelled.
         """
-        alone = len(self._nodes) == 1
-        until = fencing.replaced_from(given_up, fencing.FENCE_AFTER, self._asked.grace)
-        seconds = until - time.monotonic()
-        when = "as soon as that is known" if alone else f"in {seconds:.0f} s at the latest"
-        what = "it must be certain that nothing runs there any more"
-        text = f"{node.name} is out of reach; a new attempt begins {when}, since {what}"
         told = False
-        while not self._cancelled.is_set() and (alone or time.monotonic() < until):
+        while not self._cancelled.is_set():
+            until = math.inf
+            if self._severed_at is not None:
+                grace = self._asked.grace
+                until = fencing.replaced_from(self._severed_at, fencing.FENCE_AFTER, grace)
+            if time.monotonic() >= until:
+                return
             finding = await self._reach.look(node)
             if finding.life is Life.GONE:
                 return
             if finding.life is not Life.UNREACHABLE:
                 await self._crew.run(node.stop, self._asked.time_to_stop)
+                if self._severed_at is None:
+                    self._severed_at = time.monotonic()
                 return
             if not told:
                 told = True
+                seconds = until - time.monotonic()
+                when = "as soon as a node answers"
+                if math.isfinite(seconds):
+                    when = f"in {seconds:.0f} s at the latest"
+                what = "it must be certain that nothing runs there any more"
+                text = f"{node.name} is out of reach; a new attempt begins {when}, since {what}"
                 self._on_event({"kind": "fencing", "text": text})
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_EVERY):

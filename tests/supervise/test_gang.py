@@ -10,7 +10,7 @@ import pytest
 
 from flowlite.node import messages
 from flowlite.provider import Instance, NodeSettings, Plan
-from flowlite.supervise import reach, verdict, watch
+from flowlite.supervise import gang, reach, verdict, watch
 from flowlite.supervise.asked import Asked
 from flowlite.supervise.bringup import node_call
 from flowlite.supervise.crew import Crew
@@ -50,7 +50,7 @@ class FakeLink:
     def __init__(self) -> None:
         self.said: list[tuple[str, str]] = []
 
-    async def lost(self, instance: str, why: str) -> None:
+    async def lost(self, instance: str, why: str, *, answers: bool = False) -> None:
         self.said.append((instance, why))
 
 
@@ -217,3 +217,42 @@ def test_paths_of_a_call_on_its_node() -> None:
         "source": [{"zip": "source-cd.zip", "sha256": "cd"}],
     }
     assert node_call({"kind": "command", "argv": ["x"]}) == {"kind": "command", "argv": ["x"]}
+
+
+@pytest.mark.parametrize(
+    ("lives", "waits"),
+    [([[U], [U]], True), ([[U], [D]], False), ([[U]], True)],
+    ids=["nobody was reached", "one was stopped", "it is alone"],
+)
+def test_a_gang_of_which_nobody_was_reached_is_replaced_only_when_one_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lives: list[list[Life]], waits: bool
+) -> None:
+    """Its nodes may hear each other, and run on however long: no clock says that they have ended."""
+    monkeypatch.setattr(gang, "_LOOK_EVERY", 0.01)
+    monkeypatch.setattr(gang, "_LOOK_AFTER", 0.01)
+    monkeypatch.setattr(gang.fencing, "replaced_from", lambda since, *_: since)
+    nodes = [FakeNode(f"n{rank}", rank, each) for rank, each in enumerate(lives)]
+    stopped: list[str] = []
+
+    def stop(node: FakeNode, grace: float) -> bool:
+        if node.probe().life is U:
+            return False
+        stopped.append(node.instance.id)
+        return True
+
+    monkeypatch.setattr(FakeNode, "stop", stop)
+
+    async def run() -> None:
+        made = attempt(tmp_path, nodes)
+        made._certain = False
+        clearing = asyncio.create_task(made.clear())
+        await asyncio.wait({clearing}, timeout=0.5)
+        assert clearing.done() is not waits
+        # One is reached at last, and stopped: now the others will miss it.
+        nodes[-1].lives = [D]
+        async with asyncio.timeout(20):
+            await clearing
+        await made.close()
+
+    asyncio.run(run())
+    assert stopped == [nodes[-1].instance.id]
