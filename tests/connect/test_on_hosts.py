@@ -6,6 +6,7 @@ import errno
 import hashlib
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -55,6 +56,33 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 Reach = Callable[["Host"], SshConnection]
+
+
+def sessions(host: Host) -> int:
+    """How many of sshd's processes on a host serve somebody."""
+    names = [(Path(f"/proc/{pid}/cmdline"), Path(f"/proc/{pid}/stat")) for pid in host.pids()]
+    commands = [command.read_bytes() for command, stat in names if stat.exists()]
+    return sum(command.startswith(b"sshd: root") for command in commands)
+
+
+@pytest.mark.slow
+def test_a_host_that_was_cut_off_keeps_no_session(
+    on_laptop: Cluster, reach: Reach, impatient: None
+) -> None:
+    """Its client went while it could not say so."""
+    host = on_laptop[0]
+    connection = reach(host)
+    connection.run(["true"])
+    assert sessions(host)
+    host.partition()
+    with pytest.raises(NodeUnreachable):
+        connection.run(["true"], timeout=20)
+    connection.close()
+    link.close_idle()
+    # Longer than the kernel would go on by itself.
+    time.sleep(6)
+    host.heal()
+    eventually(lambda: not sessions(host), timeout=60)
 
 
 def test_all_at_once(on_laptop: Cluster) -> None:

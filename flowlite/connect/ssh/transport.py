@@ -28,6 +28,8 @@ PULSE_SECONDS = 5.0
 UNANSWERED = 3
 # A transport that nobody holds is kept for a while, for whoever comes next.
 IDLE_SECONDS = 30.0
+# So long after its end a host that does not answer is told of it again and again.
+GOODBYE_SECONDS = 600.0
 # Bytes that may be under way towards us: enough for 100 MB/s at 80 ms.
 WINDOW = 8 * 1024 * 1024
 
@@ -57,6 +59,10 @@ class _Packets(paramiko.packet.Packetizer):
         self.unanswered = 0
         self.asked = time.monotonic()
         return message
+
+    def close(self) -> None:
+        _keep_saying_goodbye(getattr(self, "_Packetizer__socket", None))
+        super().close()
 
     def _check_keepalive(self) -> None:
         transport, now = self.transport, time.monotonic()
@@ -154,6 +160,7 @@ class Transport(paramiko.Transport):
         super()._parse_channel_open_failure(message)  # type: ignore[misc]
 
     def close(self) -> None:
+        _keep_saying_goodbye(self.sock)
         # Wakes a reader at once; closing alone does not.
         with suppress(Exception):
             self.sock.shutdown(socket.SHUT_RDWR)
@@ -211,6 +218,15 @@ def open_socket(target: SshTarget) -> socket.socket:
         limit = int(1000 * PULSE_SECONDS * (UNANSWERED + 1))
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limit)
     return sock
+
+
+def _keep_saying_goodbye(sock: Any) -> None:
+    """Has the kernel tell the host for some minutes that the connection has ended, though it does not answer now.
+
+    sshd of a host that was cut off learns it when it can be reached again; otherwise it keeps the session for hours.
+    """
+    with suppress(AttributeError, OSError, ValueError):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * GOODBYE_SECONDS))
 
 
 def start_proxy(target: SshTarget, command: str) -> tuple[socket.socket, subprocess.Popen[bytes]]:
