@@ -113,7 +113,6 @@ class Harvest:
         patience, told = _Patience(), ""
         try:
             while True:
-                await _any_of(tasks, given_up)
                 for task in [task for task in tasks if task.done()]:
                     del tasks[task]
                     task.result()
@@ -130,6 +129,7 @@ class Harvest:
                 if text and text != told and patience.waited > _TELL_AFTER:
                     told = text
                     tell(text)
+                await _any_of(tasks, given_up)
         finally:
             over.set()
             for task in tasks:

@@ -180,7 +180,7 @@ def test_no_cut_in_the_last_seconds_loses_anything(
     site: Site, leaving: Callable[..., Leaving], which: str, seconds: float, killed: bool
 ) -> None:
     gang = leaving()
-    before = random.Random(f"{which} {seconds} {killed}").uniform(-1.0, 2.0)
+    before = random.Random(f"{which} {seconds} {killed}").uniform(-0.3, 2.0)
     if before <= 0:
         site.go()
         pause(-before)

@@ -88,7 +88,12 @@ class Scene:
             self.workers[rank] = {"rank": rank, "sizes": {n: len(c) for n, c in files.items()}}
 
     def play(
-        self, act: Callable[[], None] | None = None, *, after: float = 0.1, **options: Any
+        self,
+        act: Callable[[], None] | None = None,
+        *,
+        after: float = 0.1,
+        began: bool = True,
+        **options: Any,
     ) -> Outlook:
         """Collects; `act` is done after a while."""
 
@@ -96,7 +101,7 @@ class Scene:
             self.given_up = asyncio.Event()
             asked = Reach(self.nodes, Crew(), lambda: "another host", lambda since: None)
             collector = Collector(self.paths, 1, 1)
-            made = Harvest(self.paths, 1, 1, collector, self.workers, Crew(), asked, began=True)
+            made = Harvest(self.paths, 1, 1, collector, self.workers, Crew(), asked, began=began)
 
             async def relay(nodes: frozenset[int]) -> None:
                 self.relayed.append(nodes)
@@ -127,6 +132,15 @@ def test_results_and_logs_come_from_the_disks(scene: Scene) -> None:
     assert scene.play().lacking == ()
     assert scene.here() == ["a1.r0.result", "a1.r1.result"]
     assert scene.paths.stream(1, 1, 1, "out").read_bytes() == b"said\n"
+
+
+def test_where_nothing_is_missing_nobody_waits(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(harvest_module, "KEEP_EVERY", 3600.0)
+    scene.workers.clear()
+    assert scene.play(began=False).lacking == ()
+    assert scene.nodes[0].gets == 0
 
 
 def test_a_node_that_is_lost_is_waited_for_and_comes_back(scene: Scene) -> None:
