@@ -198,9 +198,8 @@ def test_settings_of_the_project_hold_for_the_launch_and_all_that_follows(
     assert {each["state"] for each in laptop.box.aws.instances()} == {"terminated"}
 
 
-@pytest.mark.parametrize("store", ["kept", "lost"])
 def test_what_a_task_left_is_ended_in_the_account_that_it_was_launched_in(
-    laptop: Laptop, project: Path, tmp_path: Path, store: str
+    laptop: Laptop, project: Path, tmp_path: Path
 ) -> None:
     flow = ["-m", "flowlite.cli"]
     laptop.run(
@@ -211,12 +210,8 @@ def test_what_a_task_left_is_ended_in_the_account_that_it_was_launched_in(
         timeout=SECONDS,
     )
     kill_processes_of_home(laptop.home)
-    if store == "lost":
-        for path in laptop.home.glob("state.db*"):
-            path.unlink()
-    else:
-        with sqlite3.connect(laptop.home / "state.db") as database:
-            database.execute("UPDATE tasks SET state = 'failed'")
+    with sqlite3.connect(laptop.home / "state.db") as database:
+        database.execute("UPDATE tasks SET state = 'failed'")
     # The process in the background: in the root directory, with no setting of anybody.
     code = "from flowlite.supervise.tidying import main; main()"
     laptop.run("-c", code, cwd=Path("/"))
