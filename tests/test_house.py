@@ -74,6 +74,8 @@ PRINTING = {
     "flowlite/cli/top.py",
     # Cleans every record.
     "flowlite/debugging.py",
+    # The text of a program that runs on nodes.
+    "flowlite/connect/programs.py",
     # Write the supervisor's log, which is a file.
     "flowlite/supervise/leading.py",
 }

@@ -42,7 +42,7 @@ def test_a_node_that_is_lost_is_replaced_and_the_new_one_takes_its_rank(
     lost = cut(gang, node, how)
     eventually(
         lambda: gang.record.attempt == 2 and gang.record.state == "running",
-        timeout=20,
+        timeout=120,
         what="the second attempt",
     )
     after = gang.record.roster
