@@ -223,7 +223,8 @@ class BringUp:
         if failed:
             told = "; ".join(f"{node.name}: {problem}" for node, problem in failed.items())
             ids = tuple(node.instance.id for node in failed)
-            raise NotUp(f"the agent could not be started: {told}", ids)
+            what = "its leader is lost" if self.began else "the agent could not be started"
+            raise NotUp(f"{what}: {told}", ids)
 
     def _look_after_leader(self, leader: Node, waited: float) -> None:
         finding = leader.probe()
