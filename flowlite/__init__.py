@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from flowlite.app import FlowApp, Function
     from flowlite.client import Flow
     from flowlite.errors import (
+        AnswerTooLong,
         ArgumentError,
         BundleError,
         BundleWarning,
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AnswerTooLong",
     "ArgumentError",
     "BundleError",
     "BundleWarning",

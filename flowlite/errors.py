@@ -13,7 +13,8 @@
     │   ├── QuotaExceeded               5      the account may not have so much; the message names the quota
     │   ├── PermissionRefused           5      credentials are missing, wrong, or not allowed to do that
     │   └── NodeUnreachable             5      a node does not answer
-    │       └── HostKeyError            5      a host's key is unknown, or not the one it had before
+    │       ├── HostKeyError            5      a host's key is unknown, or not the one it had before
+    │       └── AnswerTooLong           5      a node says more than can be kept here
     ├── StoreError                      1      the state database cannot be used
     │   ├── StoreDamaged                1      its file, or a row of it, is damaged or gone
     │   └── LeaseLost                   1      another supervisor has taken this task over
@@ -149,6 +150,10 @@ class HostKeyError(NodeUnreachable):
         if self.revoked:
             return "do not use this host; give it another key if it is yours"
         return f"flow hosts trust {self.host}"
+
+
+class AnswerTooLong(NodeUnreachable):
+    """A node, or a host, says more than any honest answer has; it was given up, since it might never end."""
 
 
 class StoreError(FlowError):

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from flowlite import terminal
 from flowlite.errors import ConfigError
-from flowlite.logstream import Piece, Stream, StreamReader, list_streams
+from flowlite.logstream import LONG_PENDING, Piece, Stream, StreamReader, list_streams
 from flowlite.masking import Mask
 
 # Between two looks at the files of a running task: the shortest and the longest pause, in seconds.
@@ -33,6 +33,9 @@ LONGEST_PAUSE = 0.1
 # All memory that the blocks of one reader may take while many streams are merged, in bytes.
 MERGE_MEMORY = 64 << 20
 LARGEST_BLOCK = 1 << 20
+
+GOES_ON = " … (the line goes on)"
+"""At the end of a line that is too long to be given out at once; what follows comes as a line of its own."""
 SMALLEST_BLOCK = 16 << 10
 
 
@@ -45,7 +48,8 @@ class LogLine(NamedTuple):
         stream: "out" or "err".
         time: Unix time at which its first byte was seen.
         text: The line without its end, with colours kept and every other terminal control sequence removed; of a
-            progress bar, which overwrites itself, the last state.
+            progress bar, which overwrites itself, the last state. A line of more than a megabyte comes in pieces,
+            each of which but the last ends with `GOES_ON`.
     """
 
     node: int
@@ -225,6 +229,9 @@ class _Reading:
         streams = list_streams(settings.directory, settings.node, settings.rank)
         newest = max((stream.attempt for stream, _ in streams), default=0)
         block = max(SMALLEST_BLOCK, min(LARGEST_BLOCK, MERGE_MEMORY // max(1, len(streams))))
+        if tail is not None:
+            # So many lines are held, however long they are.
+            block = min(block, LONG_PENDING)
         by_attempt: dict[int, list[Iterator[Piece]]] = {}
         for stream, size in streams:
             # An attempt ends before the next one begins.
@@ -319,11 +326,16 @@ def _lines(piece: Piece, mask: Mask) -> list[LogLine]:
 
 def _labelled(piece: Piece, mask: Mask) -> str:
     prefix = f"{label(piece.stream.node, piece.time)} "
-    text = f"\n{prefix}".join(_texts(piece, mask)) if mask else piece.joined(prefix)
+    if not mask and not piece.goes_on:
+        return f"{prefix}{piece.joined(prefix)}\n"
+    text = f"\n{prefix}".join(_texts(piece, mask))
     return f"{prefix}{text}\n"
 
 
 def _texts(piece: Piece, mask: Mask) -> list[str]:
-    if not mask:
-        return piece.texts()
-    return mask.lines(piece.texts(), whole=piece.raw.endswith(b"\n"))
+    texts = piece.texts()
+    if mask:
+        texts = mask.lines(texts, whole=piece.raw.endswith(b"\n"), inside=piece.inside)
+    if piece.goes_on and texts:
+        texts[-1] += GOES_ON
+    return texts

@@ -21,6 +21,16 @@ _NAME = re.compile(r"a(\d+)\.n(\d+)\.r(\d+)\.(out|err)")
 # Unfinished lines are shortened to their last state when they reach this size; only progress bars do.
 LONG_PENDING = 64 << 10
 
+# A line of which more than this is held is given out in pieces; so is a block with more lines than that.
+LONGEST_LINE = 1 << 20
+MOST_LINES = 1 << 15
+
+# Records of an index that are held; of a longer one every second is left out, and so on.
+_MOST_RECORDS = 1 << 21
+_INDEX_BLOCK = 1 << 20
+# Clocks of nodes say what they like; a time outside of these cannot be written as one.
+_EARLIEST, _LATEST = 0.0, 1e11
+
 # What `terminal.clean_line` takes out, as bytes: C0 but tab and newline, DEL; the lead byte of C1; what turns the
 # direction of writing.
 _CONTROLS = tuple(bytes([code]) for code in (*range(9), *range(11, 32), 127))
@@ -84,6 +94,8 @@ class Piece:
         skipped: Bytes left out at the front of the first line (older states of a progress bar).
         raw: The lines; ends with a newline unless the last line is unfinished.
         provisional: The unfinished line of a worker that is still writing; a reader stays in front of it.
+        inside: It begins in the middle of a line that is too long to be given out at once.
+        goes_on: It ends in the middle of such a line.
     """
 
     stream: Stream
@@ -92,6 +104,8 @@ class Piece:
     skipped: int
     raw: bytes
     provisional: bool = False
+    inside: bool = False
+    goes_on: bool = False
 
     @property
     def end(self) -> int:
@@ -112,7 +126,9 @@ class Piece:
         """The rest after the first `lines`."""
         cut = self._index_after(lines)
         start = self.start + self.skipped + cut
-        return replace(self, start=start, skipped=0, raw=self.raw[cut:])
+        return replace(
+            self, start=start, skipped=0, raw=self.raw[cut:], inside=self.inside and not lines
+        )
 
     def texts(self) -> list[str]:
         """The lines as they may be shown."""
@@ -129,10 +145,7 @@ class Piece:
         return self.raw.decode("utf-8", "replace").removesuffix("\n").replace("\n", f"\n{prefix}")
 
     def _index_after(self, lines: int) -> int:
-        at = 0
-        for _ in range(lines):
-            at = self.raw.index(b"\n", at) + 1
-        return at
+        return _after_lines(self.raw, 0, lines)
 
 
 class StreamReader:
@@ -153,6 +166,9 @@ class StreamReader:
         self._skipped = 0
         self._shorten_at = LONG_PENDING
         self._offsets, self._times = array("Q"), array("d")
+        self._records = 0
+        self._kept_of = 1
+        self._inside = offset > 0 and not self._begins_line(offset)
         if since is not None:
             self._load_index()
             self._move_to(max(offset, self._first_since(since)))
@@ -179,15 +195,14 @@ class StreamReader:
         self._load_index()
         for data in _read_blocks(self._path, self.offset + len(self.pending), size, block):
             cut = data.rfind(b"\n") + 1
-            if not cut:
-                self._hold(data)
-                continue
-            start, skipped = self._line_start, self._skipped
-            raw = bytes(self.pending) + data[:cut] if self.pending else data[:cut]
-            self._move_to(start + skipped + len(raw))
+            if cut:
+                start, skipped, inside = self._line_start, self._skipped, self._inside
+                raw = bytes(self.pending) + data[:cut] if self.pending else data[:cut]
+                self._move_to(start + skipped + len(raw))
+                yield from self._pieces(start, skipped, raw, inside)
             if cut < len(data):
                 self._hold(data[cut:])
-            yield from self._pieces(start, skipped, raw)
+                yield from self._too_long(max(LONG_PENDING, min(LONGEST_LINE, block)))
         if self.pending and (final or provisional):
             piece = self.unfinished(provisional=not final)
             if final:
@@ -201,13 +216,20 @@ class StreamReader:
         if not self.pending or (self._since is not None and at < self._since):
             return None
         return Piece(
-            self.stream, at, self._line_start, self._skipped, bytes(self.pending), provisional
+            self.stream,
+            at,
+            self._line_start,
+            self._skipped,
+            bytes(self.pending),
+            provisional,
+            self._inside,
         )
 
     # Inside
 
-    def _move_to(self, offset: int) -> None:
+    def _move_to(self, offset: int, *, inside: bool = False) -> None:
         self._line_start, self._skipped = offset, 0
+        self._inside = inside
         self._shorten_at = LONG_PENDING
         self.pending = bytearray()
 
@@ -224,8 +246,29 @@ class StreamReader:
         self._skipped += dropped
         self._shorten_at = max(LONG_PENDING, 2 * len(self.pending))
 
-    def _pieces(self, start: int, skipped: int, raw: bytes) -> Iterator[Piece]:
-        """Cuts lines where the time at which their first byte was seen changes."""
+    def _too_long(self, longest: int) -> Iterator[Piece]:
+        """What of an unfinished line is too long to be held."""
+        if len(self.pending) < longest:
+            return
+        piece = self.unfinished(provisional=False)
+        # Not inside of a character, if it is text.
+        cut = len(self.pending)
+        while cut > len(self.pending) - 4 and self.pending[cut - 1] & 0xC0 == 0x80:
+            cut -= 1
+        if self.pending[cut - 1] & 0xC0 == 0xC0:
+            cut -= 1
+        rest = bytes(self.pending[cut:])
+        self._move_to(self.offset + cut, inside=True)
+        self.pending += rest
+        if piece is not None:
+            yield replace(piece, raw=piece.raw[:cut], goes_on=True)
+
+    def _begins_line(self, offset: int) -> bool:
+        before = b"".join(_read_blocks(self._path, offset - 1, offset, 1))
+        return before in (b"", b"\n")
+
+    def _pieces(self, start: int, skipped: int, raw: bytes, inside: bool) -> Iterator[Piece]:
+        """Cuts lines where the time at which their first byte was seen changes, and where there are very many."""
         origin = start + skipped
         taken = 0
         while taken < len(raw):
@@ -236,27 +279,44 @@ class StreamReader:
                 # A line that began before the boundary is of the earlier time, wherever it ends.
                 boundary = self._offsets[following] - 1 - origin
                 cut = raw.find(b"\n", max(boundary, taken)) + 1 or len(raw)
+            if raw.count(b"\n", taken, cut) > MOST_LINES:
+                cut = _after_lines(raw, taken, MOST_LINES)
             at = self._time_at(begin)
             if self._since is None or at >= self._since:
                 part = raw if cut - taken == len(raw) else raw[taken:cut]
-                yield Piece(self.stream, at, begin, 0 if taken else skipped, part)
+                yield Piece(
+                    self.stream,
+                    at,
+                    begin,
+                    0 if taken else skipped,
+                    part,
+                    inside=inside and not taken,
+                )
             taken = cut
 
     def _load_index(self) -> None:
-        known = len(self._offsets) * INDEX_RECORD.size
+        path = Path(f"{self._path}.idx")
         try:
-            with open(f"{self._path}.idx", "rb", buffering=0) as file:
-                file.seek(known)
-                data = file.read()
+            size = path.stat().st_size
         except FileNotFoundError:
             return
-        whole = len(data) - len(data) % INDEX_RECORD.size
+        begin, end = self._records * INDEX_RECORD.size, size - size % INDEX_RECORD.size
+        for data in _read_blocks(path, begin, end, _INDEX_BLOCK):
+            self._note_times(data)
+
+    def _note_times(self, data: bytes) -> None:
         latest = self._times[-1] if self._times else 0.0
-        for offset, at in INDEX_RECORD.iter_unpack(data[:whole]):
+        for offset, at in INDEX_RECORD.iter_unpack(data):
             # Never backwards, so that a clock that was set back does not break the order within the stream.
-            latest = max(latest, at)
-            self._offsets.append(offset)
-            self._times.append(latest)
+            if _EARLIEST <= at <= _LATEST:
+                latest = max(latest, at)
+            if self._records % self._kept_of == 0:
+                self._offsets.append(offset)
+                self._times.append(latest)
+            self._records += 1
+        if len(self._offsets) > _MOST_RECORDS:
+            self._offsets, self._times = self._offsets[::2], self._times[::2]
+            self._kept_of *= 2
 
     def _record_at(self, offset: int) -> int:
         return max(0, bisect_right(self._offsets, offset) - 1)
@@ -291,6 +351,13 @@ class StreamReader:
                 at = data.rindex(b"\n", 0, at)
             return start + at + 1
         return 0
+
+
+def _after_lines(raw: bytes, start: int, lines: int) -> int:
+    """Where the given number of lines from `start` on ends."""
+    for _ in range(lines):
+        start = raw.index(b"\n", start) + 1
+    return start
 
 
 def _read_blocks(path: Path, start: int, end: int, size: int) -> Iterator[bytes]:

@@ -39,6 +39,8 @@ class Mask:
 
     def __call__(self, text: str) -> str:
         """The text without the values."""
+        if not self._forms:
+            return text
         for form in self._forms:
             if form in text:
                 text = text.replace(form, SHOWN)
@@ -50,8 +52,9 @@ class Mask:
 
     def finds(self, text: str) -> bool:
         """Whether a value is in there."""
-        return self._is_in(text) or any(
-            self._is_in(_Reading(text, hidden).text) for hidden in _hidden_in(text)
+        return bool(self._forms) and (
+            self._is_in(text)
+            or any(self._is_in(_Reading(text, hidden).text) for hidden in _hidden_in(text))
         )
 
     def _is_in(self, text: str) -> bool:
@@ -62,17 +65,20 @@ class Mask:
         pattern = re.compile("|".join(map(re.escape, self._forms)))
         return [match.span() for match in pattern.finditer(text)]
 
-    def lines(self, lines: Sequence[str], *, whole: bool = True) -> list[str]:
+    def lines(self, lines: Sequence[str], *, whole: bool = True, inside: bool = False) -> list[str]:
         """Lines without the values.
 
         Args:
             whole: False for lines of which the last may go on: it may end in the middle of a value.
+            inside: Whether the first may begin in the middle of a value.
         """
         masked = list(lines)
         if self.finds("\n".join(lines)):
             masked = [self(line) for line in lines]
         if not whole and masked:
             masked[-1] = self._without_beginning(masked[-1])
+        if inside and masked:
+            masked[0] = self._without_end(masked[0])
         return masked
 
     def inside(self, value: Any) -> Any:
@@ -85,17 +91,6 @@ class Mask:
             return [self.inside(each) for each in value]
         return value
 
-    def file(self, path: Path) -> None:
-        """Masks a text file in place, if it is there and there is something to mask."""
-        if not self:
-            return
-        try:
-            text = path.read_text("utf-8", "surrogateescape")
-        except FileNotFoundError:
-            return
-        if self.finds(text):
-            path.write_text(self(text), "utf-8", "surrogateescape")
-
     def _without_beginning(self, line: str) -> str:
         for hidden in (None, *_hidden_in(line)):
             seen = _Reading(line, hidden)
@@ -104,13 +99,29 @@ class Mask:
                 return seen.without([(len(seen.text) - begun, len(seen.text))])
         return line
 
+    def _without_end(self, line: str) -> str:
+        for hidden in (None, *_hidden_in(line)):
+            seen = _Reading(line, hidden)
+            ended = self._ended(seen.text)
+            if ended:
+                return seen.without([(0, ended)])
+        return line
+
+    def _ended(self, text: str) -> int:
+        """How many characters at the start of a text may be the end of a value."""
+        return max((_common(form, text) for form in self._forms), default=0)
+
     def _begun(self, text: str) -> int:
         """How many characters at the end of a text may be the beginning of a value."""
-        for form in self._forms:
-            for length in range(min(len(form) - 1, len(text)), SHORTEST - 1, -1):
-                if text.endswith(form[:length]):
-                    return length
-        return 0
+        return max((_common(text, form) for form in self._forms), default=0)
+
+
+def _common(left: str, right: str) -> int:
+    """How many characters, but not all of a value, end one text and begin the other; few say nothing."""
+    for length in range(min(len(left), len(right)), SHORTEST - 1, -1):
+        if left.endswith(right[:length]):
+            return length
+    return 0
 
 
 class _Reading:

@@ -19,8 +19,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowlite.errors import ConfigError
-from flowlite.logs import LogLine, Logs, label, parse_since
-from flowlite.logstream import LONG_PENDING, is_clean
+from flowlite.logs import GOES_ON, LogLine, Logs, label, parse_since
+from flowlite.logstream import LONG_PENDING, LONGEST_LINE, MOST_LINES, is_clean
+from flowlite.masking import SHORTEST, SHOWN, Mask
 from flowlite.terminal import clean_line
 from tests.helpers import eventually
 
@@ -229,10 +230,65 @@ def test_invalid_utf8_is_replaced_for_display_only(tmp_path: Path) -> None:
     assert (tmp_path / "a1.n0.r0.out").read_bytes() == raw
 
 
-def test_lines_of_megabytes_come_whole(tmp_path: Path) -> None:
-    long = "x" * (5 << 20)
+def test_a_line_of_less_than_a_megabyte_comes_whole(tmp_path: Path) -> None:
+    long = "x" * (LONGEST_LINE - 1000)
     write(tmp_path, f"before\n{long}\nafter\n".encode())
     assert texts(Logs(tmp_path)) == ["before", long, "after"]
+
+
+def test_a_longer_line_comes_in_pieces_that_say_so(tmp_path: Path) -> None:
+    # Characters of three bytes, which no cut divides.
+    long = "x" + "€" * (2 * LONGEST_LINE)
+    write(tmp_path, f"before\n{long}\nafter\n".encode())
+    first, *pieces, last = texts(Logs(tmp_path))
+    assert (first, last) == ("before", "after")
+    assert len(pieces) > 3
+    assert all(piece.endswith(GOES_ON) for piece in pieces[:-1])
+    assert "".join(piece.removesuffix(GOES_ON) for piece in pieces) == long
+    assert all(len(piece.encode()) < 2 * LONGEST_LINE + 100 for piece in pieces)
+    # The same from blocks, and from wherever somebody stopped reading.
+    assert len("".join(Logs(tmp_path).blocks()).splitlines()) == 2 + len(pieces)
+    logs = Logs(tmp_path)
+    iterator = iter(logs)
+    taken = [next(iterator).text for _ in range(3)]
+    rest = texts(Logs(tmp_path, after=logs.position))
+    shown = "".join(piece.removesuffix(GOES_ON) for piece in [*taken[1:], *rest[:-1]])
+    assert shown == long
+
+
+@pytest.mark.parametrize("at", range(1, 12))
+def test_a_secret_that_a_cut_divides_is_not_shown(tmp_path: Path, at: int) -> None:
+    secret = "hunter2-token"
+    text = "x" * (LONGEST_LINE - at) + secret + "y" * 100
+    write(tmp_path, f"{text}\n".encode())
+    pieces = texts(Logs(tmp_path, mask=Mask([secret])))
+    assert len(pieces) == 2
+    joined = pieces[0].removesuffix(GOES_ON) + pieces[1]
+    # Fewer characters than four say nothing of it.
+    parts = (secret[:at], secret[at:])
+    assert joined.strip("xy") == "".join(SHOWN if len(p) >= SHORTEST else p for p in parts)
+
+
+def test_many_short_lines_come_in_small_lots(tmp_path: Path) -> None:
+    write(tmp_path, b"\n" * (3 * MOST_LINES + 5))
+    logs = Logs(tmp_path)
+    assert texts(logs) == [""] * (3 * MOST_LINES + 5)
+    assert max(block.count("\n") for block in logs.blocks()) <= MOST_LINES
+
+
+def test_a_long_index_is_thinned_and_a_mad_clock_does_no_harm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flowlite.logstream._MOST_RECORDS", 100)
+    for number in range(1000):
+        write(tmp_path, b"line %d\n" % number, START + number)
+    lines = list(Logs(tmp_path))
+    assert [line.text for line in lines] == [f"line {number}" for number in range(1000)]
+    assert all(0 <= START + number - line.time <= 16 for number, line in enumerate(lines))
+    for number, mad in enumerate([float("nan"), float("inf"), 1e300, -1e300]):
+        write(tmp_path, b"mad %d\n" % number, mad)
+    assert [line.text for line in Logs(tmp_path)][-4:] == [f"mad {n}" for n in range(4)]
+    assert "[Node 0]" in str(Logs(tmp_path, tail=1))
 
 
 def test_the_unfinished_line_of_a_killed_worker_is_shown(tmp_path: Path) -> None:

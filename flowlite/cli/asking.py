@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from flowlite.answers import last_line, parse_object
 from flowlite.errors import FlowError
 
 if TYPE_CHECKING:
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 _MOST_AT_ONCE = 32
 _ASK_SECONDS = 60.0
+_MOST_SAID = 2000
 
 _Value = TypeVar("_Value")
 
@@ -25,17 +26,32 @@ def on_all_nodes(task: Task[Any], ask: Callable[[int], _Value]) -> list[_Value]:
 
 
 def ask_program(
-    task: Task[Any], node: int, what: str, *, timeout: float = _ASK_SECONDS
+    task: Task[Any],
+    node: int,
+    what: str,
+    *,
+    check: Callable[[dict[str, Any]], object],
+    timeout: float = _ASK_SECONDS,
 ) -> dict[str, Any]:
-    """What the node's own program answers; {"error"} where it does not."""
+    """What the node's own program answers; {"error"} where it does not, or says what it never would.
+
+    Args:
+        check: Does with the answer what will be done with it; may raise whatever comes of a wrong one.
+    """
     try:
         with task.reach(node) as there:
             done = there.connection.run([*there.program, what, there.home], timeout=timeout)
     except (FlowError, OSError) as error:
         return {"error": str(error) or type(error).__name__}
     try:
-        answer = json.loads(done.stdout)
+        answer = parse_object(done.stdout)
     except ValueError:
-        said = done.stderr.decode(errors="replace").strip().splitlines()
-        return {"error": said[-1] if said else f"no answer, exit status {done.code}"}
-    return dict(answer)
+        said = last_line(done.stderr)[:_MOST_SAID].decode(errors="replace").strip()
+        return {"error": said or f"no answer, exit status {done.code}"}
+    try:
+        if "error" in answer:
+            return {"error": str(answer["error"])[:_MOST_SAID]}
+        check(answer)
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
+        return {"error": f"its program answers nonsense ({type(error).__name__}: {error})"}
+    return answer

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_module
 import os
 import secrets
 import time
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flowlite import terminal
+from flowlite.answers import parse_object
 from flowlite.cli import output
 from flowlite.cli.asking import ask_program, on_all_nodes
 from flowlite.cli.names import complete_task
@@ -27,6 +27,7 @@ _LINK_SECONDS = 30.0
 _ALL_PAIRS = 4
 _SHOWN_FRAMES = 8
 _LOOKED_THROUGH = 200
+_LONGEST_LINE = 4096
 # Shown in any case; others only where nodes differ in them.
 _TRANSPORT = ("NCCL_", "GLOO_", "TORCH_NCCL_", "TORCH_DIST", "FI_", "UCX_")
 _CLOCK_OFF = 5.0
@@ -109,7 +110,7 @@ def _findings(
         for event in task.events()
         if event.kind == "warning" and event.data.get("attempt", attempt) == attempt
     ]
-    lines = [line.text for line in task.logs(tail=_LOOKED_THROUGH)]
+    lines = [line.text[:_LONGEST_LINE] for line in task.logs(tail=_LOOKED_THROUGH)]
     all_wait = bool(diagnosis.groups) and all(group.waits_in for group in diagnosis.groups)
     alike = len({group.waits_in for group in diagnosis.groups}) == 1 and not diagnosis.missing
     return [*findings(nodes, measured, lines, all_wait=all_wait and alike), *warned]
@@ -117,13 +118,26 @@ def _findings(
 
 def _look(task: Task[Any], node: int) -> dict[str, Any]:
     before = time.time()
-    seen = ask_program(task, node, "look")
+    seen = ask_program(task, node, "look", check=_check)
     if "time" in seen:
         # The answer was made at its end; half of what a short question takes is all that is unknown.
         after = time.time()
         late = max(0.0, before - seen["time"], seen["time"] - after)
         seen["clock_off"] = late if seen["time"] > after else -late
     return seen
+
+
+def _check(seen: dict[str, Any]) -> None:
+    """Makes of one node's answer what is made of all. Raises whatever comes of it."""
+    from flowlite.diagnosis import Rank, diagnose
+    from flowlite.findings import findings
+
+    diagnose([Rank.of(0, worker) for worker in seen.get("workers", ())], 0)
+    findings([seen], [])
+    _trouble(seen)
+    _variables([seen])
+    if "time" in seen:
+        float(seen["time"])
 
 
 def _world_size(task: Task[Any]) -> int:
@@ -159,7 +173,7 @@ def _serve(task: Task[Any], node: int, token: bytes) -> dict[str, Any]:
         with task.reach(node) as there:
             argv = [*there.program, "links", "serve", address, str(_LINK_SECONDS)]
             done = there.connection.run(argv, input=token, timeout=_TOOL_SECONDS)
-        return {"address": address, **json_module.loads(done.stdout)}
+        return {"address": address, **parse_object(done.stdout)}
     except (FlowError, OSError, ValueError) as error:
         return {"error": str(error) or type(error).__name__}
 
@@ -174,7 +188,7 @@ def _measure(
         with task.reach(a) as there:
             argv = [*there.program, "links", "measure", server["address"], str(server["port"])]
             done = there.connection.run(argv, input=token, timeout=_TOOL_SECONDS)
-        return {**link, **json_module.loads(done.stdout)}
+        return {**link, **parse_object(done.stdout)}
     except (FlowError, OSError, ValueError) as error:
         return {**link, "error": str(error) or type(error).__name__}
 

@@ -94,7 +94,10 @@ def _pictures(task: Task[Any], interval: float) -> Iterator[list[dict[str, Any]]
 
 
 def _samples(task: Task[Any]) -> list[dict[str, Any]]:
-    return on_all_nodes(task, lambda node: ask_program(task, node, "stats"))
+    def check(sample: dict[str, Any]) -> object:
+        return _row({"node": 0, **between(sample, sample)})
+
+    return on_all_nodes(task, lambda node: ask_program(task, node, "stats", check=check))
 
 
 def between(before: Sample, after: Sample) -> dict[str, Any]:

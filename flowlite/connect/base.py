@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from flowlite.answers import MOST_OUTPUT, Output
 from flowlite.connect import fetching
 
 if TYPE_CHECKING:
@@ -69,7 +70,12 @@ class Connection(ABC):
         input: bytes | None = None,
         timeout: float | None = None,
     ) -> Completed:
-        """Runs a command to its end. Raises TimeoutError after `timeout` seconds; the command is then killed."""
+        """Runs a command to its end, and keeps what it says.
+
+        Raises:
+            TimeoutError: It did not end within `timeout` seconds; it was killed.
+            AnswerTooLong: It says more than can be kept; it was killed. `follow` takes any amount.
+        """
 
     def run_afresh(self, argv: Sequence[str], *, timeout: float) -> Completed:
         """As `run`, over a connection made for it alone: one that others use may be stuck after an outage.
@@ -148,6 +154,13 @@ class Connection(ABC):
     @abstractmethod
     def read(self, path: str, offset: int = 0) -> Iterator[bytes]:
         """The bytes of a file from `offset` to its present end, in blocks. Raises FileNotFoundError."""
+
+    def read_all(self, path: str, most: int = MOST_OUTPUT) -> bytes:
+        """A file that is small, or a mistake. Raises FileNotFoundError, AnswerTooLong."""
+        output = Output(f"{path} there", most)
+        for block in self.read(path):
+            output.add("out", block)
+        return output.take("out")
 
     @abstractmethod
     def stream(self, argv: Sequence[str], *, terminal: bool) -> int:

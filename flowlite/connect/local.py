@@ -10,11 +10,14 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from flowlite import printing
+from flowlite.answers import Output
 from flowlite.connect.base import Completed, Connection
 from flowlite.connect.fetching import make_private
 
@@ -36,16 +39,26 @@ class LocalConnection(Connection):
         input: bytes | None = None,
         timeout: float | None = None,
     ) -> Completed:
-        # Without input the command reads nothing of ours: an empty input closes its stdin at once.
+        deadline = None if timeout is None else time.monotonic() + timeout
         try:
-            done = subprocess.run(
-                list(argv), input=input or b"", capture_output=True, timeout=timeout, check=False
-            )
-        except subprocess.TimeoutExpired as error:
-            raise TimeoutError(f"{argv[0]} did not end within {timeout} s") from error
+            # Without input the command reads nothing of ours.
+            child = _with_pipes(argv, subprocess.PIPE if input else subprocess.DEVNULL)
         except OSError as error:
             return _refused(argv, error)
-        return Completed(done.returncode, done.stdout, done.stderr)
+        output = Output(f"the output of {argv[0]}")
+        with child:
+            try:
+                _feed(child, input)
+                _hear(child, output.add, deadline)
+                left = None if deadline is None else max(0.0, deadline - time.monotonic())
+                code = child.wait(left)
+            except (TimeoutError, subprocess.TimeoutExpired):
+                child.kill()
+                raise TimeoutError(f"{argv[0]} did not end within {timeout} s") from None
+            except BaseException:
+                child.kill()
+                raise
+        return Completed(code, output.take("out"), output.take("err"))
 
     def start(self, argv: Sequence[str], *, log: str, environment: Mapping[str, str]) -> int:
         _reap()
@@ -111,27 +124,13 @@ class LocalConnection(Connection):
 
     def follow(self, argv: Sequence[str], take: Callable[[str, bytes], None]) -> int:
         try:
-            child = subprocess.Popen(
-                list(argv),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                bufsize=0,
-            )
+            child = _with_pipes(argv, subprocess.DEVNULL)
         except OSError as error:
             refused = _refused(argv, error)
             take("err", refused.stderr)
             return refused.code
-        with child, selectors.DefaultSelector() as selector:
-            for pipe, stream in ((child.stdout, "out"), (child.stderr, "err")):
-                assert pipe is not None
-                selector.register(pipe, selectors.EVENT_READ, stream)
-            while selector.get_map():
-                for key, _ in selector.select():
-                    if block := os.read(key.fd, _BLOCK):
-                        take(key.data, block)
-                    else:
-                        selector.unregister(key.fileobj)
+        with child:
+            _hear(child, take)
             return child.wait()
 
     def stream(self, argv: Sequence[str], *, terminal: bool) -> int:
@@ -206,6 +205,51 @@ def stream_here(argv: Sequence[str]) -> int:
         return 127
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def _with_pipes(argv: Sequence[str], stdin: int) -> subprocess.Popen[bytes]:
+    pipe = subprocess.PIPE
+    return subprocess.Popen(list(argv), stdin=stdin, stdout=pipe, stderr=pipe, bufsize=0)
+
+
+def _feed(child: subprocess.Popen[bytes], content: bytes | None) -> None:
+    """Sends all input and its end, in a thread: the command may write before it has read."""
+    if not content:
+        return
+    stdin = child.stdin
+    assert stdin is not None
+
+    def all_of_it() -> None:
+        # It may not want all of it, or have been killed.
+        with suppress(OSError, ValueError):
+            view = memoryview(content)
+            while view:
+                view = view[stdin.write(view) :]
+        with suppress(OSError):
+            stdin.close()
+
+    threading.Thread(target=all_of_it, name="flowlite-feed", daemon=True).start()
+
+
+def _hear(
+    child: subprocess.Popen[bytes],
+    take: Callable[[str, bytes], None],
+    deadline: float | None = None,
+) -> None:
+    """Hands over both outputs as they come, to their end. Raises TimeoutError."""
+    with selectors.DefaultSelector() as selector:
+        for pipe, stream in ((child.stdout, "out"), (child.stderr, "err")):
+            assert pipe is not None
+            selector.register(pipe, selectors.EVENT_READ, stream)
+        while selector.get_map():
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                raise TimeoutError
+            for key, _ in selector.select(left):
+                if block := os.read(key.fd, _BLOCK):
+                    take(key.data, block)
+                else:
+                    selector.unregister(key.fileobj)
 
 
 def _refused(argv: Sequence[str], error: OSError) -> Completed:

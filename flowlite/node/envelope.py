@@ -33,6 +33,8 @@ _SEAL = 32
 _BLOCK = 16 * 1024 * 1024
 _MOST_THREADS = 8
 _MAX_HEADER = 64 * 1024 * 1024
+# Of a result, whose reader does not trust its writer: a document takes up to 30 times its size in memory.
+_MAX_SEALED_HEADER = 4 * 1024 * 1024
 # Below this, starting a thread costs more than hashing.
 _THREAD_FROM = 1024 * 1024
 # One writev takes at most IOV_MAX (1024) pieces; one write at most 2 GiB - 4 KiB on Linux.
@@ -159,7 +161,7 @@ def _parse(data: memoryview, path: str | os.PathLike[str], expected: bytes) -> E
     """Header and parts of data that has been verified; `expected` is how it begins."""
     try:
         magic, length = _PRELUDE.unpack_from(data)
-        if magic != expected or length > _MAX_HEADER:
+        if magic != expected or length > _most_header(magic):
             raise ValueError("it does not begin as such a file does")
         start = _PRELUDE.size + length
         header = json.loads(bytes(data[_PRELUDE.size : start]))
@@ -169,7 +171,7 @@ def _parse(data: memoryview, path: str | os.PathLike[str], expected: bytes) -> E
             if offset < 0 or size < 0 or base + offset + size > len(data):
                 raise ValueError("a part lies outside of the file")
             parts.append(data[base + offset : base + offset + size])
-    except (ValueError, KeyError, TypeError, struct.error) as error:
+    except (ValueError, KeyError, TypeError, RecursionError, struct.error) as error:
         name = os.fspath(path)
         raise EnvelopeError(f"{name} is not a call or result of flowlite: {error}") from None
     return Envelope(header, parts)
@@ -186,13 +188,17 @@ def _pieces(
         table.append([offset, size])
         offset = _aligned(offset + size)
     text = json.dumps({**header, "parts": table}, separators=(",", ":")).encode()
-    if len(text) > _MAX_HEADER:
-        raise EnvelopeError(f"the header is too large: {len(text)} bytes")
+    if len(text) > _most_header(magic):
+        raise EnvelopeError(f"the header is too large: {len(text)} bytes, for {len(parts)} parts")
     yield _PRELUDE.pack(magic, len(text)) + text + _padding(_PRELUDE.size + len(text))
     for part, (_, size) in zip(parts, table, strict=True):
         yield from part
         if padding := _padding(size):
             yield padding
+
+
+def _most_header(magic: bytes) -> int:
+    return _MAX_SEALED_HEADER if magic == SEALED else _MAX_HEADER
 
 
 def _aligned(position: int) -> int:

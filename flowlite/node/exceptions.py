@@ -23,7 +23,7 @@ from . import pickling
 from .plain_base import type_name
 
 _LONGEST_MESSAGE = 64 * 1024
-_LONGEST_TRACEBACK = 512 * 1024
+_LONGEST_TRACEBACK = 256 * 1024
 # An exception that carries more than this (a tensor in its arguments, say) travels as text.
 _LARGEST_PICKLE = 16 * 1024 * 1024
 

@@ -46,10 +46,11 @@ def count_of(payload: bytes) -> int:
 
 
 class Parser:
-    """Frames from bytes as they come."""
+    """Frames from bytes as they come, each of at most `largest` bytes."""
 
-    def __init__(self) -> None:
+    def __init__(self, largest: int = LARGEST) -> None:
         self._rest = bytearray()
+        self._largest = largest
 
     def take(self, data: bytes) -> Iterator[tuple[int, int, bytes]]:
         """(kind, stream, payload) of each frame that is complete now. Raises NotAFrame."""
@@ -58,7 +59,7 @@ class Parser:
         try:
             while len(self._rest) - begin > _HEAD.size:
                 kind, stream, size = _HEAD.unpack_from(self._rest, begin)
-                if not OPEN <= kind <= PONG or size > LARGEST:
+                if not OPEN <= kind <= PONG or size > self._largest:
                     raise NotAFrame(f"{bytes(self._rest[begin : begin + 40])!r} begins no frame")
                 end = begin + _HEAD.size + size
                 if len(self._rest) <= end:

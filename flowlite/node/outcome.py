@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from . import exceptions, pickling, plain
-from .envelope import EnvelopeError, open_envelope, write_envelope
+from .envelope import EnvelopeError, Piece, open_envelope, write_envelope
 
 PYTHON = list(sys.version_info[:2])
 
@@ -65,8 +66,8 @@ def write_value(
     header: dict[str, Any] = {"format": 1, "python": PYTHON}
     try:
         structure, buffers = plain.encode(value)
-        write_envelope(
-            path, {**header, "kind": "plain"}, [[structure], *([b] for b in buffers)], sealed=True
+        _write(
+            path, {**header, "kind": "plain"}, [[structure], *([b] for b in buffers)], node, rank
         )
         return
     except plain.NotPlain as error:
@@ -77,7 +78,23 @@ def write_value(
     except Exception as error:
         raise ResultError(_not_picklable(value, error, node, rank)) from error
     header |= {"kind": "pickle", "type": plain.type_name(value)}
-    write_envelope(path, header, [pickled.stream, *([b] for b in pickled.buffers)], sealed=True)
+    _write(path, header, [pickled.stream, *([b] for b in pickled.buffers)], node, rank)
+
+
+def _write(
+    path: str | os.PathLike[str],
+    header: dict[str, Any],
+    parts: Sequence[Sequence[Piece]],
+    node: int,
+    rank: int,
+) -> None:
+    try:
+        write_envelope(path, header, parts, sealed=True)
+    except EnvelopeError as error:
+        raise ResultError(
+            f"rank {rank} on node {node} returned a value with {len(parts) - 1:,} separate arrays ({error}): put them "
+            "together into fewer, or write them to a file"
+        ) from None
 
 
 def write_exception(

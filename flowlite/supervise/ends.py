@@ -9,6 +9,7 @@ from typing import Any
 
 from flowlite.node import messages
 from flowlite.supervise import reasons
+from flowlite.supervise.heard import trimmed
 from flowlite.supervise.holdings import Holding
 from flowlite.supervise.nodes import Node
 
@@ -83,7 +84,9 @@ def end_by_reports(
     """
     for node in nodes:
         for body in (node.report_seen or {}).get("workers", ()):
-            workers.setdefault(int(body["rank"]), {"node": node.rank, **body})
+            rank = int(body["rank"])
+            if 0 <= rank < world_size:
+                workers.setdefault(rank, {"node": node.rank, **trimmed(body)})
     leader = nodes[0].report_seen or {}
     outcome, reason = leader.get("outcome"), str(leader.get("reason") or "")
     if lived and outcome == messages.PREEMPTED:

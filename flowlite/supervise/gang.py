@@ -31,6 +31,7 @@ from flowlite.supervise.collect import LOGS, Collector
 from flowlite.supervise.crew import Crew
 from flowlite.supervise.ends import End, end_by_leader, end_by_reports, ended_whole
 from flowlite.supervise.harvest import KEEP_EVERY, RESULT, Harvest
+from flowlite.supervise.heard import Heard
 from flowlite.supervise.nodes import Finding, Node
 from flowlite.supervise.paths import TaskPaths, write_private
 from flowlite.supervise.reach import OUT_OF_REACH, Reach
@@ -115,6 +116,9 @@ class Attempt:
             began,
         )
         self._workers: dict[int, dict[str, Any]] = {}
+        self._heard = Heard(
+            [node.instance.id for node in nodes], len(nodes) * asked.workers_per_node
+        )
         self._collector = Collector(paths, attempt, asked.workers_per_node)
         self._harvest = Harvest(
             paths,
@@ -348,7 +352,10 @@ class Attempt:
         """The end as the leader tells it; None if it gave up waiting for us, and hung up before the gang has ended."""
         while True:
             try:
-                async for event in link.events():
+                async for said in link.events():
+                    event = self._heard.event(said)
+                    if event is None:
+                        continue
                     self._handle(link, event)
                     if event["kind"] == "ended":
                         self._ended = True

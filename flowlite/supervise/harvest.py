@@ -245,8 +245,7 @@ class Harvest:
                     node.get(f"r{rank}.{RESULT}", self.paths.result(self.attempt, rank), size)
             if not clean:
                 kept = self.paths.agent_log(self.attempt, node.rank)
-                node.get("agent.log", kept)
-                masking.of_file(self.paths.secrets).file(kept)
+                node.get_log("agent.log", kept, masking.of_file(self.paths.secrets))
         except (NodeUnreachable, ConnectionError, TimeoutError):
             raise
         except (ProviderError, OSError) as error:

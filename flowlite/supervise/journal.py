@@ -30,6 +30,9 @@ _TOO_LATE = "the cancellation came after its end"
 _LONGEST_REASON = 300
 # Failure reports kept in the history of one attempt; thousands of ranks may fail together.
 _MOST_FAILURES = 256
+# What nodes say in one task is kept up to so many bytes; whoever looks at the task reads all of it.
+_MOST_KEPT = 16 << 20
+_NO_MORE = "its nodes have said so much that nothing more of it is kept here; its logs are whole"
 
 
 class Journal:
@@ -55,6 +58,7 @@ class Journal:
         self._cancelling = False
         past = store.events(record.id) if record.attempt else ()
         self._seen = {_mark(event.kind, event.data.get("attempt"), event.data) for event in past}
+        self._room = _MOST_KEPT - sum(_size(event.text, event.data) for event in past)
 
     def _mask(self, text: str) -> str:
         # The keys of a provider become known while it is used.
@@ -89,7 +93,7 @@ class Journal:
         if outcome is not None:
             changes["outcome"] = outcome
         following = lifecycle.step(self.record.state, happening, **words)
-        reason = self._mask(following.reason)
+        reason = messages.shorten(self._mask(following.reason))
         changes |= {"state": following.state.value, "reason": reason}
         self._store.transition(
             self._lease,
@@ -181,7 +185,8 @@ class Journal:
             self._first = reasons.first_failure(event)
             self._note_events([(event, self._first)])
         elif kind == "worker" and reasons.failed_by_itself(event):
-            self._failures.append(event)
+            if len(self._failures) < _MOST_FAILURES:
+                self._failures.append(event)
         elif kind == "stopping":
             self._stopping(event)
         elif kind == "cut_off":
@@ -215,7 +220,7 @@ class Journal:
                 event,
                 f"node {event.get('node')}, rank {event.get('rank')}: {reasons.how_it_ended(event)}",
             )
-            for event in self._failures[:_MOST_FAILURES]
+            for event in self._failures
         ]
         self._note_events(told)
         self._failures = []
@@ -282,17 +287,23 @@ class Journal:
         for event, text in told:
             kind = str(event["kind"])
             mark = _mark(kind, attempt, event)
-            if mark not in self._seen:
-                self._seen.add(mark)
-                body = {
-                    name: value
-                    for name, value in event.items()
-                    if name not in ("kind", "time", "age")
-                }
-                kept = {**self._inside(body), "attempt": attempt}
-                fresh.append((kind, self._mask(text), kept))
+            if mark in self._seen or self._room <= 0:
+                continue
+            self._seen.add(mark)
+            left_out = ("kind", "time", "age")
+            body = {name: value for name, value in event.items() if name not in left_out}
+            kept = {**self._inside(body), "attempt": attempt}
+            said = messages.shorten(self._mask(text))
+            fresh.append((kind, said, kept))
+            self._room -= _size(said, kept)
+            if self._room <= 0:
+                fresh.append(("warning", _NO_MORE, {"attempt": attempt}))
         if fresh:
             self._store.add_events(self.record.id, fresh)
+
+
+def _size(text: str, body: Mapping[str, Any]) -> int:
+    return len(text) + len(str(body))
 
 
 def _mark(kind: str, attempt: object, body: Mapping[str, Any]) -> tuple[object, ...]:

@@ -13,10 +13,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from flowlite.answers import MOST_JSON, parse_object
 from flowlite.connect.base import Completed, Connection, File
-from flowlite.errors import NodeUnreachable, ProviderError
+from flowlite.errors import AnswerTooLong, NodeUnreachable, ProviderError
+from flowlite.masking import Mask
 from flowlite.node.config import AgentConfig
 from flowlite.provider import Instance, NodeSettings, Provider
+from flowlite.supervise.paths import write_private
 from flowlite.supervise.verdict import PATIENCE, Life
 
 # Prints the state and start of a process as /proc has them, or fails if it is gone. $1 is its id.
@@ -31,6 +34,9 @@ pid=$(sed -n 's/.*"pid": *\\([0-9][0-9]*\\).*/\\1/p' agent.pid) && [ "$pid" ] ||
 """ + _LOOK.replace("$1", "$pid")
 _NOT_STARTED = 4
 _COMMAND_SECONDS = 30.0
+_LAST_BYTES = 4096
+# Of an agent's own log: what is kept here of it.
+_MOST_LOG = 1 << 20
 _PROBE_SECONDS = 10.0
 
 
@@ -123,13 +129,11 @@ class Node:
     # Looking
 
     def read_json(self, name: str) -> dict[str, Any] | None:
-        """A JSON file of the attempt; None if it is not there."""
+        """A JSON file of the attempt; None if it is not there, or is none that an agent writes."""
         try:
-            content = b"".join(self.connection.read(f"{self.directory}/{name}"))
-            found = json.loads(content)
-        except (FileNotFoundError, ValueError):
+            return parse_object(self.connection.read_all(f"{self.directory}/{name}", MOST_JSON))
+        except (FileNotFoundError, ValueError, AnswerTooLong):
             return None
-        return found if isinstance(found, dict) else None
 
     def report(self) -> dict[str, Any] | None:
         """The agent's final report, once there is one."""
@@ -181,6 +185,14 @@ class Node:
     def read(self, name: str, offset: int) -> Iterator[bytes]:
         """The bytes of a file of the attempt from `offset` on. Raises FileNotFoundError, NodeUnreachable."""
         return self.connection.read(f"{self.directory}/{name}", offset)
+
+    def get_log(self, name: str, target: Path, mask: Mask) -> None:
+        """Fetches the end of a log that is for people, without the values of secrets; nothing if it is not there."""
+        end = self._end_of(name, _MOST_LOG)
+        if end:
+            said = mask(end.decode("utf-8", "surrogateescape"))
+            cut = f"… the end of it: {_MOST_LOG:,} bytes\n" if len(end) == _MOST_LOG else ""
+            write_private(target, (cut + said).encode("utf-8", "surrogateescape"))
 
     def get(self, name: str, target: Path, size: int | None = None) -> bool:
         """Fetches a file of the attempt; `size` as for `Connection.get`. False if it is not there."""
@@ -245,14 +257,17 @@ class Node:
 
     def _last_words(self) -> str:
         """The end of the agent's log, as a clause."""
-        with suppress(FileNotFoundError, NodeUnreachable, OSError):
-            lines = (
-                b"".join(self.read("agent.log", 0))[-4096:].decode(errors="replace").splitlines()
-            )
+        with suppress(NodeUnreachable, OSError):
+            lines = self._end_of("agent.log", _LAST_BYTES).decode(errors="replace").splitlines()
             said = [line.strip() for line in lines if line.strip()]
             if said:
                 return f"; the last line of its log: {said[-1][:300]}"
         return ""
+
+    def _end_of(self, name: str, most: int) -> bytes:
+        """The last bytes of a file of the attempt; nothing if it is not there."""
+        argv = ["tail", "-c", str(most), f"{self.directory}/{name}"]
+        return self.connection.run(argv, timeout=_COMMAND_SECONDS).stdout[-most:]
 
 
 def start_agents(nodes: Sequence[Node]) -> None:
@@ -273,7 +288,7 @@ def _found(looked: Completed) -> Finding:
         return Finding(Life.ABSENT, "its agent has not started")
     lines = looked.stdout.split(b"\n", 2)
     try:
-        start = str(json.loads(lines[0]).get("start") or "")
+        start = str(parse_object(lines[0]).get("start") or "")
         hears, stat = lines[1] == b"heard", lines[2]
     except (ValueError, IndexError, AttributeError):
         raise _unable(looked) from None

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from flowlite.answers import parse_object
 from flowlite.connect import uv
 from flowlite.errors import NodeUnreachable, ProviderError
 from flowlite.supervise.nodes import Node
@@ -38,7 +39,7 @@ def bring(
     argv = [settings.python, "-I", "-S", node.agent, "pythons"]
     done = to.run(argv, input=asked, timeout=_LOOK_SECONDS)
     try:
-        found = json.loads(done.stdout)
+        found = parse_object(done.stdout)
     except ValueError as error:
         said = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
         raise ProviderError(

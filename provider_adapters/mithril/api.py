@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
+from flowlite.answers import parse_json
 from flowlite.credentials import Key
 from flowlite.errors import (
     CapacityUnavailable,
@@ -23,6 +24,7 @@ from flowlite.errors import (
     ProviderError,
     QuotaExceeded,
 )
+from provider_adapters.mithril import bounds
 from provider_adapters.mithril.credentials import masked
 
 if TYPE_CHECKING:
@@ -91,10 +93,13 @@ class MithrilApi:
             transport=transport,
             follow_redirects=False,
             timeout=module.Timeout(_ANSWER_SECONDS, connect=_CONNECT_SECONDS),
+            event_hooks={"response": [bounds.bounded]},
             headers={
                 "Authorization": f"Bearer {key.value}",
                 "User-Agent": f"flowlite/{__version__}",
                 "Accept": "application/json",
+                # What is compressed may be of any size.
+                "Accept-Encoding": "identity",
             },
         )
 
@@ -225,7 +230,7 @@ class MithrilApi:
         if answer.status_code == 204 or not answer.content:
             return None
         try:
-            return answer.json()
+            return parse_json(answer.content)
         except ValueError:
             if method not in _REPEATABLE:
                 raise OutcomeUnknown(
@@ -310,7 +315,7 @@ def _request_id(answer: httpx.Response) -> str:
 def _detail(answer: httpx.Response) -> str:
     """What the server says is wrong: a text, or a list of fields with what is wrong with each."""
     try:
-        found = answer.json()
+        found = parse_json(answer.content)
     except ValueError:
         return answer.text.strip()[:200] or answer.reason_phrase
     detail = found.get("detail", found) if isinstance(found, dict) else found

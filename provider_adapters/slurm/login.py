@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from flowlite.answers import MOST_SAID
 from flowlite.errors import CapacityUnavailable, NodeUnreachable, ProviderError
 from provider_adapters.ssh.patience import Patience
 
@@ -231,7 +232,7 @@ class SlurmLogin:
         script = _PROBE.replace("@PYTHON@", shlex.quote(self._python or "python3"), 1)
         done = self.run(["sh", "-c", script])
         told: dict[str, str] = {}
-        for line in done.stdout.decode("utf-8", "replace").splitlines():
+        for line in done.stdout[-MOST_SAID:].decode("utf-8", "replace").splitlines():
             if line.startswith("flowlite:"):
                 name, _, value = line.removeprefix("flowlite:").partition(":")
                 told[name] = value.strip()

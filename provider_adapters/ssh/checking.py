@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flowlite.answers import last_line, parse_object
 from flowlite.connect import programs
 from flowlite.errors import ConfigError, HostKeyError, NodeUnreachable, ProviderError
 from flowlite.node.leasing.lease import NAME as LEASE
@@ -22,6 +23,7 @@ from provider_adapters.ssh.pools import Host, Pool
 _SKEW_SECONDS = 5.0
 _LEAST_FREE_GB = 2.0
 _SERVE_SECONDS = 40.0
+_MOST_SAID = 2000
 _ANSWER_SECONDS = 10.0
 _RUN_SECONDS = 60.0
 _TROUBLE = (ProviderError, ConfigError, OSError)
@@ -182,7 +184,7 @@ def _between(able: Sequence[Host], found: Mapping[str, Facts]) -> list[Problem]:
 
     def reach(host: Host) -> dict[str, str]:
         others = [each for each in listening if each[0] != host.name]
-        return dict(json.loads(_run(host, found, "reach", json.dumps(others))))
+        return parse_object(_run(host, found, "reach", json.dumps(others)))
 
     served = {str(name): int(str(port)) for name, _, port in listening}
     problems = _forwarding([host for host in able if host.name in served], served)
@@ -260,8 +262,8 @@ def _run(host: Host, found: Mapping[str, Facts], *arguments: str) -> str:
         except TimeoutError as error:
             raise NodeUnreachable(f"it runs nothing within {_RUN_SECONDS:.0f} s") from error
     if done.code != 0:
-        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        raise ProviderError(said[-1] if said else f"exit code {done.code}")
+        said = last_line(done.stderr)[:_MOST_SAID].decode("utf-8", "replace").strip()
+        raise ProviderError(said or f"exit code {done.code}")
     return done.stdout.decode("utf-8", "replace").strip()
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from flowlite import clock
+from flowlite.answers import last_line, parse_object
 from flowlite.connect import programs
 from flowlite.errors import NodeUnreachable, ProviderError
 from flowlite.node.leasing.lease import NAME as LEASE
@@ -181,9 +182,7 @@ def _ask(
         ) from error
     with suppress(ValueError):
         # A login script may greet.
-        found = json.loads(done.stdout.strip().splitlines()[-1]) if done.stdout.strip() else None
-        if isinstance(found, dict):
-            return found
+        return parse_object(last_line(done.stdout))
     said = (done.stderr or done.stdout).decode("utf-8", "replace").strip()[-300:]
     raise ProviderError(f"{host.name} does not say what it is (exit code {done.code}): {said}")
 

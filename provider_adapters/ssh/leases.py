@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flowlite.answers import last_line, parse_object
 from flowlite.connect import programs
 from flowlite.connect.base import Completed, Connection
 from flowlite.connect.ssh.connection import SshConnection
@@ -120,20 +121,6 @@ def keep(connection: Connection, instance: Instance, client: str, seconds: float
     return _ask(connection, str(data["python"]), str(data["agent"]), "keep", request)
 
 
-def tidy(
-    connection: Connection, python: str, agent: Agent, root: str, *, dry_run: bool
-) -> list[str]:
-    """Removes secrets of tasks that have ended on a host without being given back; gives the names of their instances.
-
-    Raises:
-        NodeUnreachable: It does not answer.
-        NotThere: The interpreter or the agent is not on the host any more.
-    """
-    request = {"root": root, "dry_run": dry_run}
-    answer = _ask(connection, python, agent.on_host(root), "tidy", request)
-    return [str(home).rpartition("/")[2] for home in answer.get("homes") or ()]
-
-
 def show(connection: Connection) -> dict[str, Any] | None:
     """Who holds the host: {"held": ...}; None if nothing of ours is there to say so at once. Raises NodeUnreachable."""
     answer = _of_courier(connection, "show", {})
@@ -194,10 +181,9 @@ def _check_safe(code: int, said: str) -> None:
 
 def _answer(done: Completed) -> dict[str, Any] | None:
     try:
-        found = json.loads(done.stdout.strip().splitlines()[-1])
-    except (ValueError, IndexError):
+        return parse_object(last_line(done.stdout))
+    except ValueError:
         return None
-    return found if isinstance(found, dict) else None
 
 
 def in_words(host: str, held: Mapping[str, Any] | None) -> str:

@@ -325,6 +325,23 @@ LOOK = {
 ANSWERS: dict[str, dict[str, Any]] = {
     "sound": {"look": LOOK},
     "an error": {"look": {"error": POISON}, "stats": {"error": POISON}, "links": {"error": POISON}},
+    "another shape": {
+        "look": {"workers": 7, "variables": [POISON], "load": POISON, "time": POISON},
+        "stats": {"monotonic": POISON, "workers": {}},
+        "links": [POISON],
+    },
+    "workers of another shape": {"look": {"workers": [{"rank": POISON, "frames": [7]}]}},
+    "numbers beyond all measure": {
+        "look": {**LOOK, "time": 1e400, "load": [1e308]},
+        "stats": {
+            "monotonic": 1e400,
+            "workers": [],
+            "cpu": None,
+            "network": None,
+            "gpus": [],
+            "cores": 10**400,
+        },
+    },
     "no JSON": {"look": POISON.encode(), "stats": POISON.encode(), "links": POISON.encode()},
 }
 

@@ -15,11 +15,12 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
+from flowlite.answers import MOST_SAID, Output, too_long
 from flowlite.connect.base import Completed
 from flowlite.connect.ssh.library import paramiko
 from flowlite.connect.ssh.link import Link
 from flowlite.connect.ssh.quoting import encode, readable
-from flowlite.errors import NodeUnreachable
+from flowlite.errors import AnswerTooLong, NodeUnreachable
 
 _MARK = "flowlite-begins"
 _SAY = f"echo {_MARK} $$;echo {_MARK} >&2;"
@@ -46,8 +47,9 @@ class Run:
         self._channel: Any = channel
         self._heard = _Heard()
         self._moved = time.monotonic()
-        self._out = _AfterMark(rb" (\d+)\n")
-        self._err = _AfterMark(rb"()\n")
+        noise = f"host {link.target.label}: what its login shell says before a command"
+        self._out = _AfterMark(rb" (\d+)\n", noise)
+        self._err = _AfterMark(rb"()\n", noise)
         channel.in_buffer.set_event(self._heard)
         channel.in_stderr_buffer.set_event(self._heard)
 
@@ -124,6 +126,7 @@ class Run:
         Raises:
             TimeoutError: It did not end before the deadline, or nothing came or went for `stall` seconds.
             NodeUnreachable: The connection broke, or the login shell did not run the script.
+            AnswerTooLong: The login shell says too much before it runs the script.
         """
         channel = self._channel
         while True:
@@ -143,19 +146,20 @@ class Run:
                 return
             if not idle:
                 self._moved = time.monotonic()
-                continue
             until = deadline if stall is None else self._moved + stall
             left = None if until is None else until - time.monotonic()
             if left is not None and left <= 0:
+                # Also of one that says something all the time.
                 raise TimeoutError
-            self._heard.wait(left)
+            if idle:
+                self._heard.wait(left)
 
     def _confirm(self) -> None:
         """Makes sure that it came to an end of its own. Raises NodeUnreachable."""
         self.code()
         if self._out.begun:
             return
-        said = readable(self._out.before + self._err.before)
+        said = readable((self._out.before + self._err.before)[-MOST_SAID:])
         target, code = self._link.target, self.code()
         raise NodeUnreachable(
             f"host {target.label}: its login shell did not run a command (exit status {code})"
@@ -189,8 +193,9 @@ class Run:
 class _AfterMark:
     """Lets through what comes after the line that begins with the marker."""
 
-    def __init__(self, rest_of_line: bytes) -> None:
+    def __init__(self, rest_of_line: bytes, whose: str) -> None:
         self._line = re.compile(_MARK.encode() + rest_of_line)
+        self._whose = whose
         self.said: bytes | None = None
         self.before = b""
 
@@ -200,13 +205,14 @@ class _AfterMark:
         return self.said is not None
 
     def take(self, block: bytes) -> bytes:
-        """What of the next block is output."""
+        """What of the next block is output. Raises AnswerTooLong."""
         if self.begun:
             return block
+        if len(self.before) > _MOST_NOISE:
+            raise too_long(self._whose, _MOST_NOISE)
         self.before += block
         found = self._line.search(self.before)
         if found is None:
-            self.before = self.before[-_MOST_NOISE:]
             return b""
         self.said = found[1]
         rest, self.before = self.before[found.end() :], b""
@@ -237,10 +243,11 @@ def execute(
 
     Raises:
         TimeoutError: It took longer; it was killed.
+        AnswerTooLong: It says too much; it was killed.
         NodeUnreachable: The host does not answer.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
-    parts: dict[str, list[bytes]] = {"out": [], "err": []}
+    output = Output(f"host {link.target.label}: the output of a command")
     run = None
     try:
         with link.session(deadline) as channel:
@@ -248,9 +255,9 @@ def execute(
             run.begin(text, private)
             run.feed(None if feed is None else (feed,), len(feed or b"") <= _SMALL)
             for stream, block in run.pieces(deadline):
-                parts[stream].append(block)
-            return Completed(run.code(), b"".join(parts["out"]), b"".join(parts["err"]))
-    except TimeoutError:
+                output.add(stream, block)
+            return Completed(run.code(), output.take("out"), output.take("err"))
+    except (TimeoutError, AnswerTooLong):
         # Its channel is given back by now, since killing takes one, too.
         if run is not None and kill:
             run.kill()

@@ -14,11 +14,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
+from flowlite.answers import MOST_JSON, Tail, parse_object
 from flowlite.connect.ssh.commands import Run
 from flowlite.connect.ssh.link import Link
 from flowlite.connect.ssh.quoting import command, readable
 from flowlite.errors import NodeUnreachable
-from flowlite.node.courier import ROOM
+from flowlite.node.courier import LARGEST_READ, ROOM
 
 Answer = tuple[dict[str, Any], bytes]
 
@@ -104,23 +105,56 @@ class Courier:
         assert self._run is not None
         head = json.dumps({**request, "size": len(content)}).encode() + b"\n"
         self._run.send((head + content,))
-        text, said = b"", b""
+        label = self._link.target.label
+        answer, said = _Answer(label), Tail(f"host {label}: what our program there complains of")
         for stream, block in self._run.pieces(deadline):
             if stream == "err":
-                said = (said + block)[-2000:]
-                continue
-            text += block
-            line, complete, back = text.partition(b"\n")
-            if complete:
-                answer = json.loads(line)
-                if len(back) == answer["size"]:
-                    return answer, back
-        raise NotStarted(self._run.code(), readable(said))
+                said.add(block)
+            elif (found := answer.take(block)) is not None:
+                return found
+        raise NotStarted(self._run.code(), readable(bytes(said)[-2000:]))
 
     def end(self) -> None:
         """Closes its channel; the program on the host ends with it."""
         self.gone = True
         self._held.close()
+
+
+class _Answer:
+    """An answer as it comes: a line of JSON, and as many bytes behind it as that says."""
+
+    def __init__(self, label: str) -> None:
+        self._label = label
+        self._came = bytearray()
+        self._head: dict[str, Any] | None = None
+        self._size = 0
+
+    def take(self, block: bytes) -> Answer | None:
+        """The answer, once it is whole. Raises NodeUnreachable where it is none."""
+        self._came += block
+        if self._head is None:
+            self._read_head()
+        if len(self._came) > self._size + (MOST_JSON if self._head is None else 0):
+            raise self._no_answer(f"{len(self._came):,} bytes where {self._size:,} were to come")
+        if self._head is None or len(self._came) < self._size:
+            return None
+        return self._head, bytes(self._came)
+
+    def _read_head(self) -> None:
+        end = self._came.find(b"\n")
+        if end < 0:
+            return
+        try:
+            self._head = parse_object(bytes(self._came[:end]))
+            self._size = int(self._head["size"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise self._no_answer(f"{type(error).__name__}: {error}") from None
+        if not 0 <= self._size <= LARGEST_READ:
+            raise self._no_answer(f"{self._size:,} bytes, where {LARGEST_READ:,} are the most")
+        del self._came[: end + 1]
+
+    def _no_answer(self, why: str) -> NodeUnreachable:
+        return NodeUnreachable(f"host {self._label}: our program there answers nonsense ({why})")
 
 
 def ask(

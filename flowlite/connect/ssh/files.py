@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from flowlite.answers import MOST_JSON, Tail, too_long
 from flowlite.connect.base import File
 from flowlite.connect.ssh import courier
 from flowlite.connect.ssh.commands import Run
@@ -75,16 +76,17 @@ def put_files(link: Link, files: Sequence[File]) -> None:
         run.begin(_script(uploads), len(uploads) > 8)
         hashed = [u.size for u in uploads if u.file.sha256]
         pieces = _moving(link, run, _STALL_SECONDS + sum(hashed) / _HASHED_PER_SECOND)
-        errors: list[bytes] = []
+        errors = _tail(link)
         chosen = uploads
         if hashed:
-            wanted = _first_line(pieces, errors)
+            wanted = _first_line(link, pieces, errors)
             if wanted is None:
                 raise _error(link, run.code(), errors, uploads)
             chosen = [u for u in uploads if str(u.number) in wanted.split()]
         content = _Content(chosen, archive=len(uploads) > 1)
         run.feed(content, sum(u.size for u in chosen) <= 8192)
-        errors += [block for stream, block in pieces if stream == "err"]
+        for _, block in pieces:
+            errors.add(block)
         if content.error is not None:
             raise content.error
         if run.code() == _NO_TAR:
@@ -256,6 +258,10 @@ def _moving(link: Link, run: Run, stall: float) -> Iterator[tuple[str, bytes]]:
         raise _stands_still(link, stall) from None
 
 
+def _tail(link: Link) -> Tail:
+    return Tail(f"host {link.target.label}: what a command on its files says")
+
+
 def _stands_still(link: Link, stall: float) -> NodeUnreachable:
     return NodeUnreachable(
         f"host {link.target.label}: it answers, but a command on its files stood still for {stall:.0f} s; a disk "
@@ -263,20 +269,22 @@ def _stands_still(link: Link, stall: float) -> NodeUnreachable:
     )
 
 
-def _first_line(pieces: Iterator[tuple[str, bytes]], errors: list[bytes]) -> str | None:
+def _first_line(link: Link, pieces: Iterator[tuple[str, bytes]], errors: Tail) -> str | None:
     text = b""
     for stream, block in pieces:
         if stream == "err":
-            errors.append(block)
+            errors.add(block)
             continue
         text += block
+        if len(text) > MOST_JSON:
+            raise too_long(f"host {link.target.label}: which files it needs", MOST_JSON)
         if text.endswith(b"\n"):
             return text.decode().removeprefix("need")
     return None
 
 
-def _error(link: Link, code: int, errors: list[bytes], uploads: Sequence[_Upload]) -> OSError:
-    said = readable(b"".join(errors))
+def _error(link: Link, code: int, errors: Tail, uploads: Sequence[_Upload]) -> OSError:
+    said = readable(bytes(errors))
     what = ", ".join(u.file.target for u in uploads[:3]) + (", …" if len(uploads) > 3 else "")
     if code == _PARTIAL:
         said = "only a part of it arrived"
@@ -333,14 +341,14 @@ def read_file(link: Link, path: str, offset: int) -> Iterator[bytes]:
         run = Run(link, channel)
         run.begin(text, False)
         run.end_input()
-        errors: list[bytes] = []
+        errors = _tail(link)
         for stream, block in _moving(link, run, _STALL_SECONDS):
             if stream == "out":
                 yield block
             else:
-                errors.append(block)
+                errors.add(block)
         code = run.code()
     if code:
-        said = readable(b"".join(errors))
+        said = readable(bytes(errors))
         why = _REASONS.get(code, said or f"exit status {code}")
         raise os_error(link, f"cannot read {path}", why, code)

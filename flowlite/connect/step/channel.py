@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from flowlite.answers import MOST_JSON, parse_object, too_long
 from flowlite.connect.base import Connection
 from flowlite.connect.ssh.quoting import readable
 from flowlite.connect.step.pipes import Pipe, open_pipe
@@ -202,7 +203,8 @@ class Channel:
         pipe = self._pipe = open_pipe(base, self._argv, OPEN_SECONDS)
         if not (rest := self._await_greeting(pipe)):
             return
-        parser = frames.Parser()
+        # What a porter sends in one frame is a block, or a short document.
+        parser = frames.Parser(MOST_JSON)
         heard = pinged = time.monotonic()
         # The greeting may have come alone, which is no end.
         data: bytes | None = rest[1:] or None
@@ -224,7 +226,8 @@ class Channel:
         """A newline and what came after the porter's first line; b"" at its end."""
         text, until = b"", time.monotonic() + OPEN_SECONDS
         while frames.GREETING not in text:
-            text = text[-_MOST_NOISE:]
+            if len(text) > _MOST_NOISE:
+                raise too_long(f"{self.label}: what is said before its program begins", _MOST_NOISE)
             data = pipe.receive(0.5)
             if data == b"" or self._over():
                 return b""
@@ -251,15 +254,18 @@ class Channel:
         if number == 0:
             if kind == frames.DONE:
                 with self._changed:
-                    self._facts, self._failed, self._failures = json.loads(payload), None, 0
+                    self._facts, self._failed, self._failures = parse_object(payload), None, 0
                     self._changed.notify_all()
             return
         with self._lock:
             stream = self._streams.get(number)
-            if stream is not None and kind == frames.DONE:
-                del self._streams[number]
-        if stream is not None:
-            stream.take(kind, payload)
+        if stream is None:
+            return
+        # What cannot be taken fails all streams, this one too.
+        stream.take(kind, payload)
+        if kind == frames.DONE:
+            with self._lock:
+                self._streams.pop(number, None)
 
     def _over(self) -> bool:
         with self._lock:

@@ -28,6 +28,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
+from flowlite.answers import Output
 from flowlite.connect import programs
 from flowlite.connect.base import Completed, Connection, File
 from flowlite.connect.step import pool
@@ -128,13 +129,14 @@ class StepConnection(Connection):
         timeout: float | None = None,
     ) -> Completed:
         deadline = None if timeout is None else time.monotonic() + timeout
-        parts: dict[str, list[bytes]] = {"out": [], "err": []}
+        output = Output(f"{self._label}: the output of {argv[0]}")
         try:
+            # Leaving the context kills it, where it has not ended.
             with self._ask({"do": "run", "argv": _words(argv)}, timeout) as stream:
                 _feed(stream, input)
                 for name, block in stream.pieces(deadline):
-                    parts[name].append(block)
-                return Completed(_code(stream), b"".join(parts["out"]), b"".join(parts["err"]))
+                    output.add(name, block)
+                return Completed(_code(stream), output.take("out"), output.take("err"))
         except TimeoutError:
             raise TimeoutError(f"{self._label}: {argv[0]} did not end within {timeout} s") from None
 

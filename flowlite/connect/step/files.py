@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import errno
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from flowlite.answers import MOST_JSON, Tail, parse_object, too_long
 from flowlite.connect.base import File
 from flowlite.connect.ssh.quoting import readable
 from flowlite.connect.step.stream import Stream
@@ -19,7 +19,6 @@ _BLOCK = 256 * 1024
 # What is done with files and moves nothing for so long hangs; hashing what is there gets more.
 _STALL_SECONDS = 60.0
 _HASHED_PER_SECOND = 20e6
-_MOST_SAID = 64 * 1024
 
 
 def put_files(ask: Ask, label: str, files: Sequence[File]) -> None:
@@ -34,7 +33,7 @@ def put_files(ask: Ask, label: str, files: Sequence[File]) -> None:
     stall = _STALL_SECONDS + hashed / _HASHED_PER_SECOND
     named = ", ".join(file.target for file in files[:3]) + (", …" if len(files) > 3 else "")
     with ask({"do": "put", "files": listed}) as stream:
-        said = _Said()
+        said = _Said(f"{label}: what our program there says")
         wanted = _wanted(stream, said, stall)
         for number in wanted:
             if not _send(stream, files[number].content, listed[number]["size"]):
@@ -54,9 +53,11 @@ def _wanted(stream: Stream, said: _Said, stall: float) -> list[int]:
     line = b""
     for name, block in stream.pieces(stall=stall):
         if name == "err":
-            said.err += block
+            said.err.add(block)
             continue
         line += block
+        if len(line) > MOST_JSON:
+            raise too_long("which files the node needs", MOST_JSON)
         if line.endswith(b"\n"):
             return [int(number) for number in line.split()[1:]]
     return []
@@ -87,13 +88,13 @@ def read_file(ask: Ask, label: str, path: str, offset: int) -> Iterator[bytes]:
     """
     with ask({"do": "read", "path": path, "offset": offset}) as stream:
         stream.end_input()
-        said = _Said()
+        said = _Said(f"{label}: what our program there says")
         try:
             for name, block in stream.pieces(stall=_STALL_SECONDS):
                 if name == "out":
                     yield block
                 else:
-                    said.err += block
+                    said.err.add(block)
         except TimeoutError:
             raise _stands_still(label, _STALL_SECONDS) from None
         _check(stream, said, f"{label}: cannot read {path}")
@@ -106,29 +107,27 @@ def answer(stream: Stream, what: str) -> dict[str, Any]:
         OSError: It could not be done; `what` begins the text.
         NodeUnreachable: The way there broke, or nobody answers there.
     """
-    said = _Said()
+    said = _Said(f"{what}: what our program there says")
     said.hear_all(stream, what, _STALL_SECONDS)
     _check(stream, said, what)
-    found = json.loads(said.out)
-    assert isinstance(found, dict)
-    return found
+    try:
+        return parse_object(bytes(said.out))
+    except ValueError as error:
+        raise NodeUnreachable(f"{what}: our program there answers nonsense ({error})") from None
 
 
 class _Said:
     """What came on both outputs, where it is short."""
 
-    def __init__(self) -> None:
-        self.out = b""
-        self.err = b""
+    def __init__(self, whose: str) -> None:
+        self.out = Tail(whose)
+        self.err = Tail(whose)
 
     def hear_all(self, stream: Stream, label: str, stall: float) -> None:
         """To its end."""
         try:
             for name, block in stream.pieces(stall=stall):
-                if name == "out":
-                    self.out = (self.out + block)[-_MOST_SAID:]
-                else:
-                    self.err = (self.err + block)[-_MOST_SAID:]
+                (self.out if name == "out" else self.err).add(block)
         except TimeoutError:
             raise _stands_still(label, stall) from None
 
@@ -139,11 +138,11 @@ def _check(stream: Stream, said: _Said, what: str) -> None:
     if end.get("code") == 0:
         return
     try:
-        told = json.loads(said.err.splitlines()[-1])
+        told = parse_object(bytes(said.err).splitlines()[-1])
         number, text = int(told["errno"]), str(told["text"])
     except (ValueError, IndexError, KeyError, TypeError):
         number = int(end.get("errno", errno.EIO))
-        text = str(end.get("text") or readable(said.err) or f"exit status {end.get('code')}")
+        text = str(end.get("text") or readable(bytes(said.err)) or f"exit status {end.get('code')}")
     if number == errno.ECONNREFUSED:
         raise NodeUnreachable(f"{what}: {text}")
     raise OSError(number, f"{what}: {text}")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from flowlite.answers import parse_object
 from flowlite.errors import NodeUnreachable
 from flowlite.node import frames
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 # What was taken is acknowledged in lumps.
 _LUMP = 64 * 1024
+# Frames of which nothing was taken yet; those without content cost memory, too.
+_MOST_PIECES = 1 << 16
 _NAMES = {frames.OUT: "out", frames.ERR: "err", frames.END: "end", frames.READY: "ready"}
 
 
@@ -34,6 +36,7 @@ class Stream:
         self._changed = threading.Condition()
         self._pieces: deque[tuple[str, bytes]] = deque()
         self._credit = frames.WINDOW
+        self._waiting = 0
         self._taken = 0
         self._end: dict[str, Any] = {}
         self._failed: NodeUnreachable | None = None
@@ -84,6 +87,9 @@ class Stream:
             NodeUnreachable: The way there broke.
         """
         with self._changed:
+            if deadline is not None and time.monotonic() > deadline:
+                # Also of one that says something all the time.
+                raise TimeoutError
             while not self._pieces:
                 if self._failed is not None:
                     raise self._failed
@@ -95,6 +101,7 @@ class Stream:
                     raise TimeoutError
                 self._changed.wait(left)
             found = self._pieces.popleft()
+            self._waiting -= len(found[1])
             self._taken += len(found[1])
             taken = self._taken if self._taken >= _LUMP else 0
             self._taken -= taken
@@ -126,14 +133,17 @@ class Stream:
     # From the channel
 
     def take(self, kind: int, payload: bytes) -> None:
-        """A frame came."""
+        """A frame came. Raises ValueError if no porter sends such a frame."""
         with self._changed:
             self._moved = time.monotonic()
             if kind == frames.ACK:
                 self._credit += frames.count_of(payload)
             elif kind == frames.DONE:
-                self._end, self.over = json.loads(payload), True
+                self._end, self.over = parse_object(payload), True
             elif kind in _NAMES:
+                self._waiting += len(payload)
+                if self._waiting > frames.WINDOW or len(self._pieces) > _MOST_PIECES:
+                    raise frames.NotAFrame("it sends more than it may, and does not wait")
                 self._pieces.append((_NAMES[kind], payload))
             self._changed.notify_all()
 

@@ -1,6 +1,6 @@
 """Has supervisors stand still where a test wants it: a call waits as long as there is `hold-WHAT` in FLOW_HOME.
 
-`held-WHAT` says that it does. `full` makes results have no room here. Found through PYTHONPATH.
+`held-WHAT` says that it does. `full` makes results and logs have no room here. Found through PYTHONPATH.
 """
 
 import errno
@@ -38,21 +38,28 @@ def _arm(home: Path) -> None:
     holding(LocalConnection, "put_many", "put")
     holding(LocalConnection, "start", "start")
     holding(LocalConnection, "get", "get")
+    holding(Node, "get_log", "get")
     holding(Node, "put_leader", "join")
-    get, terminate = LocalConnection.get, LocalProvider.terminate
+    terminate = LocalProvider.terminate
 
-    def full(self: LocalConnection, source: str, target: Path, **options: Any) -> None:
-        if (home / "full").exists():
-            (home / "held-full").touch()
-            raise OSError(errno.ENOSPC, "No space left on device: 40 MB are to come")
-        get(self, source, target, **options)
+    def filling(owner: type, method: str) -> None:
+        do: Callable[..., Any] = getattr(owner, method)
+
+        def full(*arguments: Any, **options: Any) -> Any:
+            if (home / "full").exists():
+                (home / "held-full").touch()
+                raise OSError(errno.ENOSPC, "No space left on device: 40 MB are to come")
+            return do(*arguments, **options)
+
+        setattr(owner, method, full)
 
     def failing(self: LocalProvider, instances: Any) -> None:
         if (home / "terminate-fails").exists():
             raise ProviderError("the cloud is down")
         terminate(self, instances)
 
-    LocalConnection.get = full
+    filling(LocalConnection, "get")
+    filling(Node, "get_log")
     LocalProvider.terminate = failing
 
 

@@ -1,0 +1,264 @@
+"""What a client or a supervisor does with a hostile answer, one function each; run as a process of its own.
+
+    python -m tests.security.hostile_client CASE ARGUMENT...
+
+It prints one line of JSON: what came of it, and the most memory that the process ever had, in MiB.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from flowlite.errors import FlowError
+
+CASES: dict[str, Callable[..., str]] = {}
+
+
+def case(function: Callable[..., str]) -> Callable[..., str]:
+    CASES[function.__name__] = function
+    return function
+
+
+def _ssh(config: str) -> Any:
+    from flowlite.connect.ssh.connection import SshConnection, resolve_target
+
+    return SshConnection(resolve_target("box", Path(config)))
+
+
+def _refused(do: Callable[[], Any]) -> str:
+    """The error that it ends with."""
+    try:
+        do()
+    except (FlowError, OSError, TimeoutError) as error:
+        return f"{type(error).__name__}: {error}"
+    raise AssertionError("it was believed")
+
+
+# Over SSH
+
+
+@case
+def ssh_run(config: str) -> str:
+    with _ssh(config) as connection:
+        return _refused(lambda: connection.run(["true"], timeout=60))
+
+
+@case
+def ssh_slow_run(config: str) -> str:
+    """It always says something, so it never falls silent; the time-out counts all the same."""
+    with _ssh(config) as connection:
+        return _refused(lambda: connection.run(["true"], timeout=2))
+
+
+@case
+def ssh_read(config: str) -> str:
+    with _ssh(config) as connection:
+        return _refused(lambda: connection.read_all("/a/file"))
+
+
+@case
+def ssh_put(config: str) -> str:
+    with _ssh(config) as connection:
+        return _refused(lambda: connection.put(os.urandom(400_000), "/a/file"))
+
+
+@case
+def ssh_courier(config: str) -> str:
+    with _ssh(config) as connection:
+        return _refused(lambda: connection.ask({"do": "hello"}, timeout=60, start=["courier"]))
+
+
+@case
+def hosts_check(config: str) -> str:
+    home = Path(os.environ["FLOW_HOME"])
+    home.mkdir(parents=True, exist_ok=True)
+    (home / "config.toml").write_text(
+        f'[ssh]\nconfig_file = "{config}"\n[ssh.pools.lab]\nhosts = ["box"]\n'
+    )
+    return _flow("hosts", "check")
+
+
+# A node's files and processes
+
+
+def _node(directory: str) -> Any:
+    from flowlite.connect.local import LocalConnection
+    from flowlite.provider import Instance, NodeSettings
+    from flowlite.supervise.nodes import Node
+
+    class Here:
+        """A provider whose node is this directory."""
+
+        def list_instances(self, task_id: str | None = None) -> list[Instance]:
+            return [instance]
+
+        def connect(self, instance: Instance) -> LocalConnection:
+            return LocalConnection()
+
+    instance = Instance("i", "t", state="running")
+    provider: Any = Here()
+    return Node(provider, instance, NodeSettings(home=directory, python=sys.executable), 0, 1)
+
+
+@case
+def probe(directory: str) -> str:
+    return str(_node(directory).probe().why)
+
+
+@case
+def report(directory: str) -> str:
+    return repr(_node(directory).report())
+
+
+@case
+def agent_log(directory: str) -> str:
+    from flowlite.masking import Mask
+
+    kept = Path(directory, "kept.log")
+    _node(directory).get_log("agent.log", kept, Mask(["a-secret-of-many-characters"]))
+    return f"{kept.stat().st_size} bytes: {kept.read_bytes()[:40]!r}"
+
+
+# Through a step
+
+
+def _step(script: str) -> Any:
+    from flowlite.connect.local import LocalConnection
+    from flowlite.connect.step.connection import StepConnection
+
+    prefix = [sys.executable, script]
+    return StepConnection(LocalConnection(), prefix, label="node n1", python="-", program="-")
+
+
+@case
+def step_run(script: str) -> str:
+    with _step(script) as connection:
+        return _refused(lambda: connection.run(["true"], timeout=60))
+
+
+@case
+def step_idle(script: str) -> str:
+    """Somebody asks for one thing and does not take what comes, for a while."""
+    with _step(script) as connection:
+        reading = connection.read("/a/file")
+
+        def all_of_it() -> None:
+            for _ in reading:
+                time.sleep(3.0 if not waited else 0.0)
+                waited.append(True)
+
+        waited: list[bool] = []
+        return _refused(all_of_it)
+
+
+# Logs and results
+
+
+def _flow(*words: str) -> str:
+    from flowlite.cli import main
+
+    counted = _Counted()
+    with contextlib.redirect_stdout(counted), contextlib.redirect_stderr(counted):
+        code = main(words)
+    return f"{code}: {counted.size} characters, {counted.end}"
+
+
+class _Counted(io.StringIO):
+    """Counts what is written, and keeps the end of it."""
+
+    size = 0
+    end = ""
+
+    def write(self, text: str) -> int:
+        self.size += len(text)
+        self.end = (self.end + text[-2000:])[-2000:]
+        return len(text)
+
+
+@case
+def flow(*words: str) -> str:
+    return _flow(*words)
+
+
+@case
+def ssh_lines(size: str) -> str:
+    """`flow ssh --node all` with one line that has no end."""
+    from flowlite.cli.ssh import _Lines
+    from flowlite.connect.local import LocalConnection
+
+    counted = _Counted()
+    lines = _Lines(0, counted)
+    script = "head -c $1 /dev/zero | tr '\\0' x"
+    LocalConnection().follow(
+        ["sh", "-c", script, "sh", size], lambda stream, block: lines.take(block)
+    )
+    lines.end()
+    return f"{counted.size} characters"
+
+
+# A leader
+
+
+@case
+def leader_events(count: str) -> str:
+    """A leader that reports without end, each time as much as fits into a frame."""
+    from flowlite.supervise.heard import Heard
+    from flowlite.supervise.journal import Journal
+    from tests.tasks_made_by_hand import HandMade
+
+    made = HandMade(nodes=2, per_node=2)
+    record = made.store.get_task(made.id)
+    journal, heard = Journal(made.store, made.lease, record), Heard(["i-0", "i-1"], 4)
+    for number in range(int(count)):
+        text = "x" * 900_000
+        for event in (
+            {"kind": "warning", "seq": number, "text": text, "more": [text]},
+            {"kind": "worker", "rank": number, "code": 1, "failure": {"message": text}},
+            {"kind": "worker", "rank": number % 4, "code": 1, "tail": [[]] * 300_000},
+        ):
+            taken = heard.event(event)
+            if taken is not None:
+                journal.gang_event(taken)
+    journal.flush()
+    events = made.store.events(made.id)
+    size = sum(len(event.text) + len(str(event.data)) for event in events)
+    assert size < 24 << 20, size
+    return f"{len(events)} events, the last: {events[-1].text[:80]}"
+
+
+# A cloud
+
+
+@case
+def mithril(url: str) -> str:
+    from flowlite.credentials import Key
+    from provider_adapters.mithril.api import MithrilApi
+
+    api = MithrilApi(url, Key("fkey_x", "X"), sleep=lambda seconds: None)
+    return _refused(lambda: api.get("/v2/things"))
+
+
+def main() -> None:
+    name, *arguments = sys.argv[1:]
+    began = time.monotonic()
+    told = CASES[name](*arguments)
+    status = Path("/proc/self/status").read_text()
+    (peak,) = re.findall(r"VmHWM:\s+(\d+) kB", status)
+    seconds = round(time.monotonic() - began, 1)
+    print(json.dumps({"told": told, "mib": int(peak) / 1024, "seconds": seconds}))
+
+
+if __name__ == "__main__":
+    main()
+    # Threads of a connection to somebody who never stops must not hold it back.
+    sys.stdout.flush()
+    os._exit(0)

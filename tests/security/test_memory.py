@@ -1,0 +1,396 @@
+"""Hostile answers: without end, of any size and depth. Client and supervisor stay small, and do not wait for ever."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowlite.node import envelope, frames, outcome
+from tests.connect.sshd import Sshd, program, scratch
+from tests.tasks_made_by_hand import HandMade
+
+MOST_MIB = 150
+# Generous for a busy machine; what has no bound never ends.
+SECONDS = 120
+
+BEGIN = "echo flowlite-begins $$; echo flowlite-begins >&2\n"
+DEEP = "[" * 300_000
+MANY = "[" + "{}," * 500_000 + "{}]"
+
+
+def run(case: str, *arguments: object, home: Path | None = None) -> dict[str, Any]:
+    """Has a process of its own take the answer; gives what came of it."""
+    environment = dict(os.environ)
+    environment.pop("SSH_AUTH_SOCK", None)
+    if home is not None:
+        environment["FLOW_HOME"] = str(home)
+    ended = subprocess.run(
+        [sys.executable, "-m", "tests.security.hostile_client", case, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        env=environment,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    told: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
+    assert told["mib"] < MOST_MIB, told
+    return told
+
+
+# A host
+
+
+@pytest.fixture
+def hostile_host(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """A host whose sshd runs this script whatever is asked; gives the configuration that leads there."""
+    if program() is None or shutil.which("ssh-keygen") is None:
+        pytest.skip("no sshd on this machine; install openssh-server")
+    made: list[Sshd] = []
+
+    def make(script: str) -> Path:
+        directory = scratch()
+        path = directory / "answer.sh"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"#!/bin/sh\n{script}")
+        made.append(Sshd(directory, options={"ForceCommand": f"/bin/sh {path}"}).start())
+        config = tmp_path / "ssh_config"
+        config.write_text(made[-1].config_for("box"))
+        return config
+
+    yield make
+    for server in made:
+        server.stop()
+        shutil.rmtree(server.directory)
+
+
+ZEROS = "exec cat /dev/zero"
+HOSTS: dict[str, tuple[str, str, str]] = {
+    "noise before the command": ("ssh_run", ZEROS, "is longer than 1 MiB"),
+    "noise on the other output": ("ssh_run", f"{ZEROS} >&2", "is longer than 1 MiB"),
+    "output without end": ("ssh_run", BEGIN + ZEROS, "is longer than 16 MiB"),
+    "complaints without end": ("ssh_run", BEGIN + f"{ZEROS} >&2", "is longer than 16 MiB"),
+    "lines without end": ("ssh_run", BEGIN + "exec yes", "is longer than 16 MiB"),
+    "a byte now and then": (
+        "ssh_slow_run",
+        BEGIN + "while :; do echo x; sleep 0.01; done",
+        "did not end within 2",
+    ),
+    "a file without end": ("ssh_read", BEGIN + ZEROS, "is longer than 16 MiB"),
+    "complaints about a file": ("ssh_read", BEGIN + f"{ZEROS} >&2", "is longer than 16 MiB"),
+    "an answer to a file": ("ssh_put", BEGIN + f"cat >/dev/null & {ZEROS}", "is longer than"),
+    "a courier's head without end": ("ssh_courier", BEGIN + ZEROS, "answers nonsense"),
+    "a courier's content without end": (
+        "ssh_courier",
+        BEGIN + """echo '{"size": 1000}'; """ + ZEROS,
+        "answers nonsense",
+    ),
+    "a courier's content of 10 GB": (
+        "ssh_courier",
+        BEGIN + """echo '{"size": 10000000000}'; """ + ZEROS,
+        "answers nonsense",
+    ),
+    "a courier's size below nothing": (
+        "ssh_courier",
+        BEGIN + """echo '{"size": -1}'; sleep 5""",
+        "answers nonsense",
+    ),
+    "a courier's deep document": (
+        "ssh_courier",
+        BEGIN + "head -c 300000 /dev/zero | tr '\\0' '['; echo",
+        "answers nonsense",
+    ),
+    "a courier's complaints": ("ssh_courier", BEGIN + f"{ZEROS} >&2", "is longer than 16 MiB"),
+    "hosts check, without end": ("hosts_check", BEGIN + ZEROS, "is longer than"),
+    "hosts check, noise": ("hosts_check", ZEROS, "is longer than"),
+    "hosts check, a document of 15 MB": (
+        "hosts_check",
+        BEGIN + "head -c 15000000 /dev/zero | tr '\\0' '['; echo",
+        "does not say what it is",
+    ),
+}
+
+
+@pytest.mark.parametrize(("case", "script", "said"), HOSTS.values(), ids=HOSTS)
+def test_what_a_host_says(
+    case: str, script: str, said: str, hostile_host: Callable[[str], Path], tmp_path: Path
+) -> None:
+    told = run(case, hostile_host(script), home=tmp_path / "flow")
+    assert said in told["told"]
+
+
+# A node
+
+
+def _sparse(path: Path, size: int, end: bytes = b"") -> None:
+    """A file that is as large as it says and takes no room."""
+    with open(path, "wb") as file:
+        file.truncate(size - len(end))
+        file.seek(0, os.SEEK_END)
+        file.write(end)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Path:
+    directory = tmp_path / "node"
+    (directory / "a1").mkdir(parents=True)
+    return directory
+
+
+def test_an_agents_log_of_gigabytes(node: Path, tmp_path: Path) -> None:
+    (node / "a1" / "agent.pid").write_text('{"pid": 999999999, "start": "1"}')
+    _sparse(node / "a1" / "agent.log", 1_500_000_000, b"\nlast words\n")
+    assert "last words" in run("probe", node, home=tmp_path / "flow")["told"]
+    assert "the end of it" in run("agent_log", node, home=tmp_path / "flow")["told"]
+
+
+def test_an_agents_log_of_control_characters(node: Path, tmp_path: Path) -> None:
+    (node / "a1" / "agent.log").write_bytes(b"\x1b\x08" * 10_000_000)
+    assert "the end of it" in run("agent_log", node, home=tmp_path / "flow")["told"]
+
+
+def test_a_report_of_gigabytes(node: Path, tmp_path: Path) -> None:
+    _sparse(node / "a1" / "report.json", 1_500_000_000)
+    assert run("report", node, home=tmp_path / "flow")["told"] == "None"
+
+
+@pytest.mark.parametrize(
+    "text", [DEEP, MANY, '{"workers": ' + MANY + "}"], ids=["deep", "many", "in it"]
+)
+def test_a_report_that_is_a_bomb(text: str, node: Path, tmp_path: Path) -> None:
+    (node / "a1" / "report.json").write_text(text)
+    run("report", node, home=tmp_path / "flow")
+
+
+def test_a_process_file_without_end(node: Path, tmp_path: Path) -> None:
+    (node / "a1" / "agent.pid").symlink_to("/dev/zero")
+    assert "is longer than 16 MiB" in run("probe", node, home=tmp_path / "flow")["told"]
+
+
+# A porter
+
+_PORTER = """\
+import os, struct, sys, time
+def frame(kind, stream, payload=b""):
+    return struct.pack(">BII", kind, stream, len(payload)) + payload + b"\\n"
+def say(data):
+    while data:
+        data = data[os.write(1, data):]
+OUT, ERR, DONE = {OUT}, {ERR}, {DONE}
+GREETING = {GREETING!r}
+FACTS = frame(DONE, 0, b'{{"host": "n1", "pid": 1, "python": "3", "anchor": null}}')
+"""
+_FLOOD = "say(GREETING + FACTS)\nwhile True:\n    say(frame({kind}, 1, bytes(65536)))\n"
+PORTERS: dict[str, tuple[str, str, str]] = {
+    "noise before it begins": (
+        "step_run",
+        "while True:\n    say(bytes(65536))",
+        "is longer than 1 MiB",
+    ),
+    "output without end": ("step_run", _FLOOD.format(kind="OUT"), "node n1"),
+    "complaints without end": ("step_run", _FLOOD.format(kind="ERR"), "node n1"),
+    "what nobody takes": ("step_idle", _FLOOD.format(kind="OUT"), "sends more than it may"),
+    "frames without content": (
+        "step_idle",
+        "say(GREETING + FACTS)\nwhile True:\n    say(frame(OUT, 1) * 5000)",
+        "sends more than it may",
+    ),
+    "a frame of 64 MB": (
+        "step_run",
+        "say(GREETING + FACTS + frame(OUT, 1, bytes(64 << 20)))\ntime.sleep(60)",
+        "begins no frame",
+    ),
+    "a deep document": (
+        "step_run",
+        "say(GREETING + frame(DONE, 0, b'[' * 300000))\ntime.sleep(60)",
+        "nested too deeply",
+    ),
+    "an end that is a deep document": (
+        "step_run",
+        "say(GREETING + FACTS)\nwhile True:\n    say(frame(DONE, 1, b'[' * 300000))\n    time.sleep(0.1)",
+        "nested too deeply",
+    ),
+}
+
+
+@pytest.mark.parametrize(("case", "script", "said"), PORTERS.values(), ids=PORTERS)
+def test_what_a_porter_says(case: str, script: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "porter.py"
+    head = _PORTER.format(
+        OUT=frames.OUT, ERR=frames.ERR, DONE=frames.DONE, GREETING=frames.GREETING
+    )
+    path.write_text(head + script)
+    assert said in run(case, path, home=tmp_path / "flow")["told"]
+
+
+# Logs
+
+
+def _log(made: HandMade, blocks: Iterator[bytes]) -> None:
+    made.write(0, b"")
+    with open(made.paths.stream(1, 0, 0, "out"), "ab") as file:
+        for block in blocks:
+            file.write(block)
+
+
+LOGS: dict[str, Callable[[], Iterator[bytes]]] = {
+    "a line of 80 MB": lambda: (b"x" * (1 << 20) for _ in range(80)),
+    "a line of 50 MB that is no text": lambda: (
+        os.urandom(1 << 20).replace(b"\n", b"") for _ in range(50)
+    ),
+    "a progress bar of 50 MB": lambda: (b"%d%%\r" % n * 50_000 for n in range(250)),
+    "a line of 4 MB of control characters": lambda: (b"\x1b\x08" * (1 << 19) for _ in range(4)),
+    "a line of 30 MB with an emoji": lambda: ("😀".encode() + b"x" * (1 << 20) for _ in range(30)),
+    "many lines of nothing": lambda: (b"\n" * (1 << 18) for _ in range(2)),
+}
+
+
+@pytest.mark.parametrize(
+    "words", [(), ("--json",), ("--tail", "200")], ids=["text", "json", "tail"]
+)
+@pytest.mark.parametrize("log", LOGS.values(), ids=LOGS)
+def test_logs_of_any_form(
+    log: Callable[[], Iterator[bytes]], words: tuple[str, ...], flow_home: Path
+) -> None:
+    made = HandMade("big", nodes=1, per_node=1)
+    (made.paths.directory / "secrets.json").write_text(json.dumps({"TOKEN": "hunter2-token"}))
+    _log(made, log())
+    made.end()
+    assert run("flow", "logs", "big", *words, home=flow_home)["told"].startswith("0: ")
+
+
+@pytest.mark.slow
+def test_a_line_of_300_megabytes(flow_home: Path) -> None:
+    made = HandMade("big", nodes=1, per_node=1)
+    _log(made, (b"x" * (1 << 20) for _ in range(300)))
+    made.end()
+    assert run("flow", "logs", "big", home=flow_home)["told"].startswith("0: ")
+
+
+def test_an_index_of_many_records(flow_home: Path) -> None:
+    made = HandMade("big", nodes=1, per_node=1)
+    _log(made, iter([b"line\n" * 1000]))
+    record = struct.pack("<Qd", 7, 1e9) * (1 << 16)
+    with open(f"{made.paths.stream(1, 0, 0, 'out')}.idx", "ab") as file:
+        for _ in range(40):
+            file.write(record)
+    made.end()
+    assert run("flow", "logs", "big", "--tail", "3", home=flow_home)["told"].startswith("0: ")
+
+
+def test_a_line_without_end_from_a_command_on_all_nodes(tmp_path: Path) -> None:
+    told = run("ssh_lines", 200_000_000, home=tmp_path / "flow")["told"]
+    assert told.endswith("characters")
+
+
+# Results
+
+
+def _exception(path: Path, **header: Any) -> None:
+    """The result file of a worker that raised, as a hostile node makes it: with a header of any size."""
+    text = json.dumps(
+        {"format": 1, "python": outcome.PYTHON, "kind": "exception", "parts": [], **header}
+    ).encode()
+    head = struct.pack("<8sI", envelope.SEALED, len(text)) + text
+    data = head + bytes(-len(head) % 64)
+    path.write_bytes(data + envelope._seal_of(memoryview(data)))
+
+
+HEADERS: dict[str, dict[str, Any]] = {
+    "a text of 60 MB": {"message": "x" * 60_000_000},
+    "a document of 45 MB": {"more": [[]] * 15_000_000},
+    "as large as it may be": {"traceback": "\x1b" * 600_000, "message": "\x9b" * 50_000},
+}
+
+
+@pytest.mark.parametrize("header", HEADERS.values(), ids=HEADERS)
+def test_the_head_of_a_result(header: dict[str, Any], flow_home: Path) -> None:
+    made = HandMade("odd", nodes=1, per_node=1)
+    _exception(made.paths.result(1, 0), type="evil.Error", **header)
+    made.fails(0, {"kind": "exception", "type": "evil.Error", "message": "no"}, first=True, code=1)
+    made.end("failed", "first failure")
+    assert run("flow", "result", "odd", home=flow_home)["told"].startswith("1: ")
+
+
+def test_a_value_of_a_few_bytes(flow_home: Path) -> None:
+    value: Any = "x"
+    for _ in range(34):
+        value = [value, value]
+    made = HandMade("odd", nodes=1, per_node=1)
+    made.returns(0, value)
+    made.end()
+    for words in ((), ("--json",)):
+        assert run("flow", "result", "odd", *words, home=flow_home)["told"].startswith("0: ")
+
+
+# A leader
+
+
+def test_a_leader_that_reports_without_end(flow_home: Path) -> None:
+    assert "nothing more of it is kept" in run("leader_events", 400, home=flow_home)["told"]
+
+
+# A cloud
+
+
+@contextmanager
+def _cloud(headers: dict[str, str], blocks: Callable[[], Iterator[bytes]]) -> Iterator[str]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.end_headers()
+            try:
+                for block in blocks():
+                    self.wfile.write(block)
+            except OSError:
+                return
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def _without_end() -> Iterator[bytes]:
+    while True:
+        yield bytes(65536)
+
+
+CLOUDS: dict[str, tuple[dict[str, str], Callable[[], Iterator[bytes]], str]] = {
+    "an answer without end": ({}, _without_end, "longer than"),
+    "an answer that is compressed": (
+        {"Content-Encoding": "gzip"},
+        lambda: iter([gzip.compress(bytes(100_000_000))]),
+        "compressed",
+    ),
+    "a deep document": ({}, lambda: iter([DEEP.encode()]), "something else than JSON"),
+    "a document of 15 MB": ({}, lambda: iter([b"[" * 15_000_000]), "longer than"),
+}
+
+
+@pytest.mark.parametrize(("headers", "blocks", "said"), CLOUDS.values(), ids=CLOUDS)
+def test_what_a_cloud_says(
+    headers: dict[str, str], blocks: Callable[[], Iterator[bytes]], said: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("httpx")
+    with _cloud(headers, blocks) as url:
+        assert said in run("mithril", url, home=tmp_path / "flow")["told"]
