@@ -75,6 +75,7 @@ PRINTING = {
     # Cleans every record.
     "flowlite/debugging.py",
     # The text of a program that runs on nodes.
+    # Is a program for hosts.
     "flowlite/connect/programs.py",
     # Write the supervisor's log, which is a file.
     "flowlite/supervise/leading.py",

@@ -21,6 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flowlite import masking
 from flowlite.errors import NodeUnreachable, ProviderError
 from flowlite.node import fencing, messages
 from flowlite.node.roster import node_of
@@ -31,7 +32,7 @@ from flowlite.supervise.collect import LOGS, Collector
 from flowlite.supervise.crew import Crew
 from flowlite.supervise.ends import End, end_by_leader, end_by_reports, ended_whole
 from flowlite.supervise.harvest import KEEP_EVERY, RESULT, Harvest
-from flowlite.supervise.heard import Heard
+from flowlite.supervise.heard import Heard, trimmed
 from flowlite.supervise.nodes import Finding, Node
 from flowlite.supervise.paths import TaskPaths, write_private
 from flowlite.supervise.reach import OUT_OF_REACH, Reach
@@ -442,7 +443,9 @@ class Attempt:
                 reports = await self._crew.each(asked, _report_or_none)
             for node, report in zip(asked, reports, strict=True):
                 for body in (report or {}).get("workers", ()):
-                    self._workers.setdefault(int(body["rank"]), {"node": node.rank, **body})
+                    if self._heard.is_rank(body["rank"]):
+                        known = {"node": node.rank, **trimmed(body)}
+                        self._workers.setdefault(body["rank"], known)
         return End(messages.DONE, "") if ended_whole(self._workers, len(world)) else end
 
     def _note_end(self, end: End) -> None:
@@ -450,8 +453,9 @@ class Attempt:
             self._before_writing()
             # On a full disk, another supervisor would ask the nodes again.
             with suppress(OSError):
-                content = json.dumps(end.to_json()).encode()
-                write_private(self._paths.ended(self._attempt), content)
+                # What workers said may hold their secrets, which people must not find in it.
+                told = masking.of_file(self._paths.secrets).inside(end.to_json())
+                write_private(self._paths.ended(self._attempt), json.dumps(told).encode())
 
     def _on_chunk(
         self, rank: int, node: int, stream: str, offset: int, at: float, data: bytes

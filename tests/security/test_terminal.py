@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlite import cli, printing, provider, terminal
+from flowlite import adapters, cli, printing, provider, terminal
 from flowlite.connect.base import Completed
 from flowlite.errors import (
     ArgumentError,
@@ -277,9 +277,23 @@ class HostileDesk(Hostile):
         return self.check_hosts(pool)
 
 
+class _Making:
+    """Stands for the class of an adapter: settings are frozen as ever, and the adapter is the hostile one."""
+
+    __doc__ = POISON
+
+    def __init__(self, adapter: Any, hostile: Hostile) -> None:
+        self.freeze = adapter.freeze
+        self._hostile = hostile
+
+    def __call__(self, *_: Any) -> Hostile:
+        return self._hostile
+
+
 def _use(monkeypatch: pytest.MonkeyPatch, hostile: Hostile) -> None:
-    monkeypatch.setattr(provider, "get_provider", lambda name: hostile)
-    monkeypatch.setattr("flowlite.supervise.reconcile.get_provider", lambda name: hostile)
+    real = provider.adapter_class
+    for place in (provider, adapters):
+        monkeypatch.setattr(place, "adapter_class", lambda name: _Making(real(name), hostile))
 
 
 PROVIDER_COMMANDS = [
