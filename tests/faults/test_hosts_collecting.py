@@ -206,7 +206,6 @@ def test_no_cut_in_the_last_seconds_loses_anything(
     # It failed since the node was away for so long; what it wrote is not lost.
     assert record.state == "failed"
     assert " is lost: " in record.reason, gang.story()
-    assert "node 0" in record.reason or "node 1" in record.reason
 
     def brought() -> bool:
         with pytest.raises(TaskFailed) as seen:
