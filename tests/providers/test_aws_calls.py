@@ -78,8 +78,26 @@ def calls(clock: Clock, flow_home: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     monkeypatch.setattr(
         Catalog, "_ask_prices", lambda self, types: counted.update(["GetProducts"]) or {}
     )
+    monkeypatch.setattr(
+        Catalog, "_ask_disk_price", lambda self: counted.update(["GetProducts"]) or 0.08
+    )
     with moto.mock_aws():
+        open_default_vpc()
+        counted.clear()
         yield counted
+
+
+def open_default_vpc() -> None:
+    """Gives moto's default VPC the way to the Internet that EC2's has."""
+    import boto3
+
+    ec2 = boto3.client("ec2")
+    (table,) = ec2.describe_route_tables()["RouteTables"]
+    gateway = ec2.create_internet_gateway()["InternetGateway"]["InternetGatewayId"]
+    ec2.attach_internet_gateway(InternetGatewayId=gateway, VpcId=table["VpcId"])
+    ec2.create_route(
+        RouteTableId=table["RouteTableId"], DestinationCidrBlock="0.0.0.0/0", GatewayId=gateway
+    )
 
 
 def test_64_nodes_take_fewer_than_40_calls(calls: Counter[str], clock: Clock) -> None:
