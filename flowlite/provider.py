@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from flowlite.records import TaskRecord
     from flowlite.spec import TaskConfig
 
+PRICES = "prices"
+"""In an instance's `data`: [[from when, US dollars per hour], ...] where its price has changed."""
 ENTRY_POINT_GROUP = "flowlite.providers"
 
 # A source checkout that is not installed has no entry points; the adapters shipped beside this package are found here.
@@ -67,12 +69,16 @@ class Plan(_Json):
         gpu: Canonical GPU kind ("h100"), or "" for CPU.
         gpus_per_node: GPUs that each node really has; 0 when the gang is rehearsed on CPU.
         price_per_hour: US dollars per instance and hour as it is now, 0 where nothing is charged.
+        extras_per_hour: US dollars per instance and hour for what comes with it: its disk, its public address.
+        least_seconds: Each instance is charged for at least so long.
+        start_seconds: How long instances are charged before GO at most: their boot, and the bring-up of the gang.
         spot: Whether the machines may be taken away, at a price that may change.
         price_cap: US dollars per instance and hour that must never be exceeded; sent along where the provider takes it.
         max_run_seconds: Longest run after GO, from the time and cost caps; None for no limit.
         max_cost: US dollars in all, or None.
         reserved_seconds: Time before `max_cost` is used up that is kept free for stopping and giving nodes back.
         warm_seconds: How long the nodes are kept after the run for the next task, and charged.
+        may_exceed: When the cost may exceed the caps all the same, in words; "" if they are bounds.
         notes: Sentences the user should read before launch (an option without effect here, a rehearsal on CPU).
         options: The adapter's own values, JSON only.
         settings: The provider's settings that it was made with (`ProviderSettings` as JSON): all that anybody who
@@ -87,12 +93,16 @@ class Plan(_Json):
     gpu: str = ""
     gpus_per_node: int = 0
     price_per_hour: float = 0.0
+    extras_per_hour: float = 0.0
+    least_seconds: float = 0.0
+    start_seconds: float = 0.0
     spot: bool = False
     price_cap: float | None = None
     max_run_seconds: float | None = None
     max_cost: float | None = None
     reserved_seconds: float = 0.0
     warm_seconds: float = 0.0
+    may_exceed: str = ""
     notes: tuple[str, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
@@ -103,10 +113,23 @@ class Plan(_Json):
         return max(self.price_per_hour, self.price_cap or 0.0) if self.spot else self.price_per_hour
 
     @property
+    def highest_rate(self) -> float:
+        """US dollars per instance and hour with what comes with it, that it can come to."""
+        return self.highest_price + self.extras_per_hour
+
+    @property
     def paid_seconds(self) -> float | None:
         """Seconds for which `max_cost` pays the whole gang; None where it sets no end."""
-        rate = self.highest_price * self.num_instances
+        rate = self.highest_rate * self.num_instances
         return self.max_cost / rate * 3600 if self.max_cost is not None and rate > 0 else None
+
+    @property
+    def longest_charge_seconds(self) -> float | None:
+        """How long each instance is charged at most, from its launch to its end; None without a cap on time."""
+        if self.max_run_seconds is None:
+            return None
+        run = self.max_run_seconds + self.warm_seconds
+        return max(self.least_seconds, self.start_seconds + run + self.reserved_seconds)
 
     @property
     def worst_case_cost(self) -> float | None:
@@ -114,9 +137,8 @@ class Plan(_Json):
         if self.price_per_hour == 0:
             return 0.0
         bounds = [self.max_cost] if self.max_cost is not None else []
-        if self.max_run_seconds is not None:
-            seconds = self.max_run_seconds + self.reserved_seconds + self.warm_seconds
-            bounds.append(self.highest_price * self.num_instances * seconds / 3600)
+        if (seconds := self.longest_charge_seconds) is not None:
+            bounds.append(self.highest_rate * self.num_instances * seconds / 3600)
         return min(bounds) if bounds else None
 
 
@@ -153,6 +175,9 @@ class Instance(_Json):
             the task's next launch, or "unreachable" where the provider cannot say whether it still runs.
         address: Where the other nodes of the gang reach it; "" until known.
         price_per_hour: US dollars.
+        extras_per_hour: As in `Plan`.
+        least_seconds: As in `Plan`.
+        ends_by: Unix time by which it has ended by itself, whatever happens; 0 if it has no such end.
         launched_at: Unix time from which it is charged, 0 if unknown.
         data: The adapter's own values, JSON only.
         continues: Id of the warm instance that this one goes on from; "" if it is new.
@@ -167,6 +192,9 @@ class Instance(_Json):
     state: str = "running"
     address: str = ""
     price_per_hour: float = 0.0
+    extras_per_hour: float = 0.0
+    least_seconds: float = 0.0
+    ends_by: float = 0.0
     launched_at: float = 0.0
     data: dict[str, Any] = field(default_factory=dict)
     continues: str = ""

@@ -119,7 +119,7 @@ def check_caps(config: TaskConfig, plan: Plan) -> None:
             f"max_price_per_hour is ${cap:.2f}; nothing was launched"
         )
     if config.max_cost is not None and plan.reserved_seconds and not plan.max_run_seconds:
-        rate = plan.highest_price * plan.num_instances
+        rate = plan.highest_rate * plan.num_instances
         seconds = plan.paid_seconds or 0.0
         raise CapExceeded(
             f"max_cost of ${config.max_cost:.2f} pays for {seconds:.0f} s of {plan.num_instances} × "

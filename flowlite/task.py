@@ -141,6 +141,13 @@ class Task(Generic[R_co]):
         return cost_so_far(self._session.store, self.id)
 
     @property
+    def cost_is_upper_bound(self) -> bool:
+        """Whether `estimated_cost` is only the most it can have cost: nobody saw the end of one of its nodes."""
+        from flowlite.supervise.cost import is_upper_bound
+
+        return is_upper_bound(self._session.store.instances(self.id))
+
+    @property
     def cost_by_day(self) -> dict[str, float]:
         """What it has cost so far, in US dollars, by local day ("2025-01-31")."""
         from flowlite.supervise.cost import cost_by_day

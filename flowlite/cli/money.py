@@ -65,10 +65,9 @@ def cost(
         paid = [row for row in rows if row["estimated_cost"] or row["cost_per_hour_now"]]
         _show_tasks(rows if task is not None else paid)
     if task is None:
+        in_all = _at_most(total, any(row["upper_bound"] for row in rows))
         tasks_counted = "1 task" if len(rows) == 1 else f"{len(rows)} tasks"
-        output.say(
-            f"in all: {output.money(total)} for {tasks_counted}, {output.money(rate)} per hour now"
-        )
+        output.say(f"in all: {in_all} for {tasks_counted}, {output.money(rate)} per hour now")
 
 
 def offers(
@@ -227,13 +226,18 @@ def _show_tasks(rows: Sequence[dict[str, Any]]) -> None:
                 row["name"],
                 row["id"],
                 row["status"],
-                output.money(row["estimated_cost"]),
+                _at_most(row["estimated_cost"], row["upper_bound"]),
                 output.money(row["cost_per_hour_now"]),
                 output.money(row["worst_case_cost"]),
             )
             for row in rows
         ],
     )
+
+
+def _at_most(amount: float, is_bound: bool) -> str:
+    """An amount, marked where it is only the most that it can have been."""
+    return f"≤ {output.money(amount)}" if is_bound else output.money(amount)
 
 
 def _show_groups(by: str, groups: Sequence[dict[str, Any]]) -> None:
@@ -280,6 +284,7 @@ def _cost_of(task: Any) -> dict[str, Any]:
         "name": record.name,
         "status": record.state,
         "estimated_cost": round(task.estimated_cost, 6),
+        "upper_bound": task.cost_is_upper_bound,
         "cost_per_hour_now": round(task.cost_per_hour, 6),
         "worst_case_cost": Plan.from_json(record.plan).worst_case_cost,
     }

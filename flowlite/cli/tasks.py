@@ -293,6 +293,8 @@ def _show_facts(task: Task[Any]) -> None:
     cost, rate = output.money(task.estimated_cost), task.cost_per_hour
     if rate:
         cost += f" so far, {output.money(rate)} per hour now"
+    if task.cost_is_upper_bound:
+        cost = f"at most {cost}: nobody saw the end of all its nodes"
     caps = [
         f"{output.money(config['max_price_per_hour'])} per instance and hour"
         if config.get("max_price_per_hour")

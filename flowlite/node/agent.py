@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from . import checks, net, probes, processes
+from . import checks, net, probes, processes, secret_files
 from .config import AgentConfig, AttemptPaths, write_atomically
 from .link import Fenced, MemberLink, PrepareError, Refused
 from .messages import GangSettings, failed
@@ -448,6 +448,9 @@ class Agent:
             self._router.close()
         if self._master is not None:
             self._master.release()
+        if not self._paths.of_next_attempt.exists():
+            # It may be that nobody ever comes to clean up. A further attempt is given its own.
+            secret_files.forget(str(self._paths.home))
         report = {"outcome": outcome, "reason": reason, "workers": self._bodies}
         write_atomically(self._paths.report, json.dumps(report))
         log.info("ended: %s %s", outcome, reason)

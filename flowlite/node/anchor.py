@@ -29,7 +29,7 @@ import socket
 import sys
 import time
 
-from . import anchoring, courier, peers, placing, processes, spawning
+from . import anchoring, courier, peers, placing, processes, secret_files, spawning
 from .accepting import accept
 from .anchor_notice import Clock, Notices
 from .anchoring import home_of, instance_id
@@ -71,6 +71,7 @@ def main(arguments: list[str]) -> int:
         "executable": sys.executable,
         "shared": _is_shared(options.get("--shared"), options.get("--nonce")),
     }
+    _forget_others(os.path.dirname(home))
     clock = Clock(float(options["--lease"]), float(options["--deadline"]))
     notices = Notices(home, job, float(options.get("--signal-seconds") or 0))
     anchor = Anchor(home, facts, clock, notices, float(options.get("--grace") or GRACE))
@@ -107,6 +108,22 @@ def _announce(home: str, facts: dict[str, Any], shared: str | None) -> None:
 def _log(text: str) -> None:
     sys.stderr.write(f"flowlite anchor: {text}\n")
     sys.stderr.flush()
+
+
+def _forget_others(directory: str) -> None:
+    """Removes the secrets of nodes that this machine was for jobs whose anchors were killed."""
+    for name in os.listdir(directory):
+        home = os.path.join(directory, name)
+        try:
+            with open(f"{home}/anchor.json", encoding="utf-8") as file:
+                noted = json.load(file)
+            ended = not processes.is_alive(int(noted["pid"]), str(noted["start"]))
+            here = noted["host"] == os.uname().nodename
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        # A job may see no processes but its own.
+        if here and ended and anchoring.Line(home).hello() is None:
+            secret_files.forget(home)
 
 
 def _bind(listener: socket.socket, address: str) -> None:
@@ -307,7 +324,10 @@ class Anchor:
         left = processes.kill_all(lambda: processes.descendants([me]))
         if left:
             _log(f"{len(left)} processes do not end, not even by SIGKILL")
-        elif self._ending == TOLD:
+        elif self._ending != TOLD:
+            # Somebody may come for the rest.
+            secret_files.forget(self._home)
+        else:
             # Whoever says so has brought home what was wanted; nobody gets here without the job.
             import shutil
 

@@ -43,7 +43,8 @@ def run_agent(directory: Path) -> int:
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(name)s: %(message)s", stream=sys.stderr
     )
-    write_atomically(paths.pid, json.dumps(processes.identity(os.getpid())))
+    noted = {**processes.identity(os.getpid()), "host": os.uname().nodename}
+    write_atomically(paths.pid, json.dumps(noted))
     try:
         config = AgentConfig.from_json(paths.config.read_bytes())
         agent = Agent(config, paths, paths.secret.read_bytes())

@@ -226,6 +226,11 @@ class AttemptPaths:
         """Where packages come from: variables for uv, which may hold credentials."""
         return self.home / "packages.json"
 
+    @property
+    def of_next_attempt(self) -> Path:
+        """The directory of the attempt after this one, once that is about to begin here."""
+        return self.home / f"a{int(self.directory.name[1:]) + 1}"
+
     def stream(self, rank: int, stream: str) -> Path:
         """The file of one stream of one rank: "out", "err" or "result"."""
         return self.directory / f"r{rank}.{stream}"

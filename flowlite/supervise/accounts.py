@@ -6,9 +6,13 @@ import dataclasses
 from collections.abc import Iterable
 
 from flowlite import clock
-from flowlite.provider import Instance
+from flowlite.provider import PRICES, Instance
 from flowlite.store import InstanceRecord
-from flowlite.supervise.cost import PRICES
+from flowlite.supervise.cost import END_IS_A_BOUND
+
+# Seconds between two looks at a task's instances in the ordinary course of things. An end that the provider does not
+# tell is known well enough if the instance was there so lately.
+_BETWEEN_LOOKS = 90.0
 
 LOST = "lost"
 ENDED = "ended"
@@ -26,10 +30,14 @@ class Accounts:
         self._provider = provider
         self._price = price
         self._seen: dict[str, Instance] = {}
+        self._alive_at: dict[str, float] = {}
 
     def note(self, listed: Iterable[Instance]) -> None:
         """Takes in a listing, with those that have ended."""
+        now = clock.now()
         for instance in listed:
+            if instance.state != ENDED:
+                self._alive_at[instance.id] = now
             before = self._seen.get(instance.id)
             if before is not None and not instance.ended_at and before.ended_at:
                 # Late listings may come after better ones.
@@ -64,18 +72,33 @@ class Accounts:
         return self._repriced(dataclasses.replace(record, launched_at=launched), clock.now())
 
     def ended(self, record: InstanceRecord, now: float) -> InstanceRecord:
-        """The row of an instance that is gone, with its end as it was listed; else as noted before, or now."""
+        """The row of an instance that is gone, with its end as it was listed; else as noted before, or now.
+
+        An instance that ended while nobody looked, and that the provider does not list any more, is charged until now,
+        or until it must have ended by itself. That is marked as a bound (`END_IS_A_BOUND`).
+        """
         seen = self._seen.get(record.id)
-        until = record.ended_at if record.ended_at is not None else now
+        until, told = now, False
+        if record.ended_at is not None:
+            until, told = record.ended_at, True
         launched = record.launched_at
         if seen is not None:
             launched = seen.launched_at or launched
-            until = seen.ended_at if seen.state == ENDED and seen.ended_at else until
+            if seen.state == ENDED and seen.ended_at:
+                until, told = seen.ended_at, True
             if PRICES in seen.data:
                 record = self._repriced(record, until)
+        data = {key: value for key, value in record.data.items() if key != END_IS_A_BOUND}
+        if not told:
+            if ends_by := float(record.data.get("ends_by") or 0.0):
+                until = min(until, ends_by)
+            if until - self._alive_at.get(record.id, launched) > _BETWEEN_LOOKS:
+                data[END_IS_A_BOUND] = True
+        elif record.data.get(END_IS_A_BOUND) and until == record.ended_at:
+            data[END_IS_A_BOUND] = True
         state = LOST if record.state == LOST else ENDED
         return dataclasses.replace(
-            record, state=state, launched_at=launched, ended_at=max(launched, until)
+            record, state=state, launched_at=launched, ended_at=max(launched, until), data=data
         )
 
     def unknown(self, known: Iterable[str]) -> list[InstanceRecord]:

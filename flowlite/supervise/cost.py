@@ -6,10 +6,11 @@ import datetime
 from collections.abc import Iterable, Iterator
 
 from flowlite import clock
+from flowlite.provider import PRICES
 from flowlite.store import InstanceRecord, Store
 
-PRICES = "prices"
-"""In an instance's `data`: [[from when, US dollars per hour], ...] where its price has changed."""
+END_IS_A_BOUND = "end_is_a_bound"
+"""In an instance's `data`: nobody saw its end, so `ended_at` is the latest time at which it can have been."""
 
 
 def cost_of(instances: Iterable[InstanceRecord], now: float) -> float:
@@ -42,19 +43,32 @@ def cost_by_day(instances: Iterable[InstanceRecord], now: float) -> dict[str, fl
 def rate_of(instances: Iterable[InstanceRecord], now: float | None = None) -> float:
     """US dollars per hour of those that are still charged."""
     at = clock.now() if now is None else now
-    return sum(i.price_per_hour for i in instances if i.ended_at is None or i.ended_at > at)
+    return sum(
+        i.price_per_hour + _extras(i) for i in instances if i.ended_at is None or i.ended_at > at
+    )
+
+
+def is_upper_bound(instances: Iterable[InstanceRecord]) -> bool:
+    """Whether the cost may be less than `cost_of` says, since nobody saw the end of an instance."""
+    return any(instance.data.get(END_IS_A_BOUND) for instance in instances)
 
 
 def _charges(instance: InstanceRecord, now: float) -> Iterator[tuple[float, float, float]]:
     """The times (from, until) in which one price held, with that price."""
     # What is kept warm has an end that is yet to come.
     end = now if instance.ended_at is None else min(now, instance.ended_at)
+    end = max(end, instance.launched_at + float(instance.data.get("least_seconds") or 0.0))
+    extras = _extras(instance)
     prices = instance.data.get(PRICES) or [(instance.launched_at, instance.price_per_hour)]
     begins = [instance.launched_at, *(float(since) for since, _ in prices[1:])]
     for begin, until, (_, price) in zip(begins, [*begins[1:], end], prices, strict=True):
         since, until = max(begin, instance.launched_at), min(until, end)
-        if until > since and price:
-            yield since, until, float(price)
+        if until > since and (price or extras):
+            yield since, until, float(price) + extras
+
+
+def _extras(instance: InstanceRecord) -> float:
+    return float(instance.data.get("extras_per_hour") or 0.0)
 
 
 def _days(since: float, until: float) -> Iterator[tuple[str, float, float]]:

@@ -110,11 +110,20 @@ class Limits:
         return most - (clock.now() - record.started_at)
 
     def _by_money(self, instances: Iterable[InstanceRecord]) -> float | None:
-        cap, rate = self.plan.max_cost, self.plan.highest_price * self.plan.num_instances
+        cap, found, now = self.plan.max_cost, list(instances), clock.now()
+        rate = self._highest_rate(found, now)
         if cap is None or rate <= 0:
             return None
-        left = cap - cost_of(list(instances), clock.now())
+        left = cap - cost_of(found, now)
         return left / rate * 3600 - self.plan.reserved_seconds
+
+    def _highest_rate(self, instances: Iterable[InstanceRecord], now: float) -> float:
+        """US dollars per hour that the instances still charged can come to; the gang's, before there are any."""
+        charged = [i for i in instances if i.ended_at is None or i.ended_at > now]
+        if not charged:
+            return self.plan.highest_rate * self.plan.num_instances
+        dearer = [max(0.0, i.price_per_hour - self.plan.highest_price) for i in charged]
+        return self.plan.highest_rate * len(charged) + sum(dearer)
 
 
 def pause_after_preemption(before: int, ran: float) -> float:

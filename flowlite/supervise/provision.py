@@ -35,7 +35,7 @@ _UNKNOWN_TRIES = 5
 # While machines of a launch boot, they are charged: how often, in seconds, they are looked at, after the first time.
 _FIRST_LOOK, _LOOK_EVERY = 20.0, 60.0
 # How often, in seconds, the provider is asked for the price of machines whose price may change.
-_PRICES_EVERY = 300.0
+_PRICES_EVERY = 60.0
 _SHORTEST_NAP = 0.2
 # A provider may count machines that have ended against a quota for so long, in seconds; and how often that is tried.
 _COUNTED_SECONDS = 600.0

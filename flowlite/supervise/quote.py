@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from flowlite.supervise import reasons
+
 if TYPE_CHECKING:
     from flowlite.provider import Plan
 
@@ -27,6 +29,8 @@ def price(plan: Plan) -> str:
         f"{dollars(plan.price_per_hour)} per instance and hour, "
         f"{dollars(plan.price_per_hour * plan.num_instances)} in all"
     )
+    if plan.extras_per_hour:
+        text += f"; disk and address {dollars(plan.extras_per_hour)} more for each"
     if not plan.spot:
         return text
     if plan.price_cap is None:
@@ -35,18 +39,26 @@ def price(plan: Plan) -> str:
 
 
 def worst_case(plan: Plan) -> str:
-    """What it can come to at most, and from what that follows."""
+    """What it can come to at most, and from what that follows; where it is no bound, when."""
+    text = _bound(plan)
+    if text == NO_LIMIT or not plan.may_exceed:
+        return text
+    return f"{text}; more {plan.may_exceed}"
+
+
+def _bound(plan: Plan) -> str:
     worst = plan.worst_case_cost
     if worst is None:
         return NO_LIMIT
     if plan.max_cost is not None and worst >= plan.max_cost * (1 - 1e-9):
         return f"{dollars(worst)} (max_cost)"
-    if not worst or plan.max_run_seconds is None or plan.warm_seconds or plan.reserved_seconds:
+    seconds = plan.longest_charge_seconds
+    if not worst or seconds is None:
         return dollars(worst)
-    hours = plan.max_run_seconds / 3600
-    return (
-        f"{dollars(worst)} ({dollars(plan.highest_price)} × {plan.num_instances} × {hours:.4g} h)"
-    )
+    # What is charged besides the run itself: boots, the end, nodes that are kept.
+    beside = seconds - (plan.max_run_seconds or 0.0)
+    with_what = f", with {reasons.duration(beside)} to start and end" if beside >= 1 else ""
+    return f"{dollars(worst)} ({dollars(plan.highest_rate)} × {plan.num_instances} × {seconds / 3600:.4g} h{with_what})"
 
 
 def sentence(plan: Plan) -> str:

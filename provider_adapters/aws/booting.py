@@ -15,6 +15,7 @@ from flowlite.provider import Instance, Plan
 from provider_adapters.aws.context import Context, region_of, zone_of
 from provider_adapters.aws.ending import Ending
 from provider_adapters.aws.errors import explained
+from provider_adapters.aws.instances import charged
 from provider_adapters.aws.listing import Listing
 from provider_adapters.rented.ledger import Call, Launch
 from provider_adapters.rented.waiting import PORTS
@@ -178,7 +179,7 @@ class Booting:
     ) -> Instance:
         listed = self._listed.get(name)
         data = dict(listed.data) if listed is not None else {"region": self._region}
-        return Instance(
+        instance = Instance(
             id=name,
             task_id=self._launch.task,
             state="running",
@@ -189,6 +190,7 @@ class Booting:
             launched_at=listed.launched_at if listed is not None else self._call.at,
             data={**data, **met, "mounts": [dict(each) for each in mounts]},
         )
+        return charged(instance, self._launch, self._call)
 
     # When it does not come to that
 

@@ -6,8 +6,9 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,14 @@ from provider_adapters.aws.session import Clients
 from provider_adapters.aws.settings import AwsSettings, currency
 
 DAY = 86400.0
-_TYPES_SECONDS, _OFFERED_SECONDS, _PRICE_SECONDS, _SPOT_SECONDS = 7 * DAY, DAY, DAY, 300.0
+_TYPES_SECONDS, _OFFERED_SECONDS, _PRICE_SECONDS, _SPOT_SECONDS = 7 * DAY, DAY, DAY, 60.0
+_HISTORY_SECONDS = 60.0
+HOURS_PER_MONTH = 720.0
+"""Hours of the month that EBS charges by: 30 days (EBS pricing page)."""
+ADDRESS_PRICE = 0.005
+"""US dollars per hour for a public IPv4 address, in all regions (VPC pricing page)."""
+_DISK_PRICE = 0.08
+"""US dollars per GB and month for gp3 in us-east-1 (EBS pricing page), where the price list does not tell."""
 _GPU_FAMILIES = ("p*", "g*")
 _CPU_FAMILIES = ("c*", "m*", "r*")
 # The price list of a partition is served in few of its regions and covers all of them. GovCloud has none.
@@ -35,6 +43,8 @@ class Catalog:
         self._settings = settings
         self._path = home / "aws" / "catalog" / f"{region}-{_whose(settings)}.json"
         self._parts: dict[str, Any] | None = None
+        # By type and zone: when it was asked (monotonic), since when, and the answer.
+        self._histories: dict[tuple[str, str], tuple[float, float, list[tuple[float, float]]]] = {}
 
     def machines(self, wanted: Wanted) -> list[Machine]:
         """All types that might be what is asked for: those with GPUs, or those without."""
@@ -61,6 +71,25 @@ class Catalog:
     def spot_prices(self, types: Sequence[str]) -> dict[str, dict[str, float]]:
         """US dollars per hour on spot just now, by type and zone."""
         return dict(self._each("spot", _SPOT_SECONDS, types, self._ask_spot))
+
+    def disk_price(self) -> float:
+        """US dollars per GB and month for a gp3 disk."""
+        told = self.remembered("disk price", _PRICE_SECONDS, self._ask_disk_price)
+        return float(told or _DISK_PRICE)
+
+    def spot_history(self, kind: str, zone: str, since: float) -> list[tuple[float, float]]:
+        """From when on a type cost how many US dollars per hour on spot in a zone, in time, from `since` on.
+
+        The first entry is the price at `since`. Asked again after a minute: the price moves while nobody looks.
+        """
+        known = self._histories.get((kind, zone))
+        now = time.monotonic()
+        if known is None or known[1] > since or now - known[0] > _HISTORY_SECONDS:
+            known = (now, since, self._ask_spot_history(kind, zone, since))
+            self._histories[kind, zone] = known
+        before = [price for moment, price in known[2] if moment <= since]
+        after = [(moment, price) for moment, price in known[2] if moment > since]
+        return [*((since, price) for price in before[-1:]), *after]
 
     # Remembering
 
@@ -155,6 +184,43 @@ class Catalog:
         listed = _prices_of(told, currency(self.region))
         return {name: price / rate for name, price in listed.items()}
 
+    def _ask_disk_price(self) -> float:
+        pricing = _PRICING.get(self._clients.partition(self.region))
+        if pricing is None:
+            return 0.0
+        fields = {
+            "regionCode": self.region,
+            "productFamily": "Storage",
+            "volumeApiName": "gp3",
+        }
+        told = self._pages(
+            "pricing",
+            "get_products",
+            "PriceList",
+            region=pricing,
+            ServiceCode="AmazonEC2",
+            Filters=[{"Type": "TERM_MATCH", "Field": k, "Value": v} for k, v in fields.items()],
+        )
+        rate, name = self._settings.per_dollar(self.region), currency(self.region)
+        return max(
+            (price / rate for each in told for price in _listed(each, name, "GB-Mo")), default=0.0
+        )
+
+    def _ask_spot_history(self, kind: str, zone: str, since: float) -> list[tuple[float, float]]:
+        rate = self._settings.per_dollar(self.region)
+        told = self._pages(
+            "ec2",
+            "describe_spot_price_history",
+            "SpotPriceHistory",
+            InstanceTypes=[kind],
+            AvailabilityZone=zone,
+            ProductDescriptions=["Linux/UNIX"],
+            StartTime=datetime.fromtimestamp(since, UTC),
+        )
+        return sorted(
+            (each["Timestamp"].timestamp(), float(each["SpotPrice"]) / rate) for each in told
+        )
+
     def _ask_spot(self, types: Sequence[str]) -> dict[str, dict[str, float]]:
         told = self._pages(
             "ec2",
@@ -197,12 +263,19 @@ def _prices_of(
     for product in products:
         told = json.loads(product) if isinstance(product, str) else product
         name = str(told["product"]["attributes"]["instanceType"])
-        for term in told.get("terms", {}).get("OnDemand", {}).values():
-            for dimension in term["priceDimensions"].values():
-                price = float(dimension["pricePerUnit"].get(currency) or 0.0)
-                if price > 0 and str(dimension.get("unit", "Hrs")).startswith("Hr"):
-                    found[name] = max(price, found.get(name, 0.0))
+        for price in _listed(told, currency, "Hr"):
+            found[name] = max(price, found.get(name, 0.0))
     return found
+
+
+def _listed(product: str | Mapping[str, Any], currency: str, unit: str = "") -> Iterator[float]:
+    """The prices on demand of a product of the price list, of those in units that begin so."""
+    told = json.loads(product) if isinstance(product, str) else product
+    for term in told.get("terms", {}).get("OnDemand", {}).values():
+        for dimension in term["priceDimensions"].values():
+            price = float(dimension["pricePerUnit"].get(currency) or 0.0)
+            if price > 0 and str(dimension.get("unit", unit)).startswith(unit):
+                yield price
 
 
 def _whose(settings: AwsSettings) -> str:

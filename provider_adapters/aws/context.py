@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 TASK, HOME, OWNER = "flowlite:task", "flowlite:home", "flowlite:owner"
 TOKEN, DEADLINE, PRICE = "flowlite:token", "flowlite:deadline", "flowlite:price"
+EXTRAS = "flowlite:extras"
+"""US dollars per hour for the disk and the public address of an instance."""
 MACHINES_GONE = "machines_gone"
 """Note in the ledger: of this launch only groups are left."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import calendar
+import dataclasses
 import re
 import time
 from collections.abc import Iterable, Mapping
@@ -11,7 +12,8 @@ from typing import Any
 
 from flowlite.provider import Instance
 from provider_adapters.aws import requests
-from provider_adapters.aws.context import DEADLINE, HOME, OWNER, PRICE, TASK, TOKEN
+from provider_adapters.aws.context import DEADLINE, EXTRAS, HOME, OWNER, PRICE, TASK, TOKEN
+from provider_adapters.rented.ledger import Call, Launch
 
 ALIVE = ("pending", "running", "stopping", "stopped", "shutting-down")
 _STATES = {
@@ -19,6 +21,8 @@ _STATES = {
     "running": "running",
     "terminated": "ended",
 }
+LEAST_SECONDS = 60.0
+"""EC2 charges each instance, its disk and its address by the second, and for a minute at least (EC2 pricing pages)."""
 _TAKEN_AWAY = frozenset({"Server.SpotInstanceTermination", "Server.SpotInstanceShutdown"})
 _WHEN = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
 
@@ -40,6 +44,9 @@ def read(told: Mapping[str, Any], region: str) -> Instance:
         state=_STATES.get(ec2_state, "ending"),
         address=str(told.get("PrivateIpAddress") or ""),
         price_per_hour=price,
+        extras_per_hour=_number(tags.get(EXTRAS, "")) or 0.0,
+        least_seconds=LEAST_SECONDS,
+        ends_by=_number(tags.get(DEADLINE, "")) or 0.0,
         launched_at=launched.timestamp() if launched is not None else 0.0,
         data={
             "region": region,
@@ -50,7 +57,7 @@ def read(told: Mapping[str, Any], region: str) -> Instance:
             "token": tags.get(TOKEN, ""),
             "home": tags.get(HOME, ""),
             "owner": tags.get(OWNER, ""),
-            "deadline": _deadline(tags.get(DEADLINE, "")),
+            "deadline": _number(tags.get(DEADLINE, "")),
             "ec2_state": ec2_state,
             "code": str(reason.get("Code", "")) if going else "",
         },
@@ -70,6 +77,16 @@ def of_reservations(pages: Iterable[Mapping[str, Any]], region: str) -> list[Ins
     ]
 
 
+def charged(instance: Instance, launch: Launch, call: Call) -> Instance:
+    """An instance of a call, with how it is charged and when it has ended by itself."""
+    return dataclasses.replace(
+        instance,
+        extras_per_hour=float(call.parameters.get("extras", 0.0)),
+        least_seconds=LEAST_SECONDS,
+        ends_by=_number(str(launch.frozen.get("tags", {}).get(DEADLINE, ""))) or 0.0,
+    )
+
+
 def _time_in(text: str) -> float:
     """The Unix time in `User initiated (2026-11-21 18:52:08 GMT)`; 0 if there is none."""
     found = _WHEN.search(text)
@@ -78,7 +95,7 @@ def _time_in(text: str) -> float:
     return float(calendar.timegm(time.strptime(found[1], "%Y-%m-%d %H:%M:%S")))
 
 
-def _deadline(text: str) -> float | None:
+def _number(text: str) -> float | None:
     with suppress(ValueError):
         return float(text)
     return None

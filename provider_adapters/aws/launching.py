@@ -12,15 +12,21 @@ from flowlite.provider import Instance, LaunchIntent, Plan
 from provider_adapters.aws import capacity, instances, network, quotas, requests, reservations
 from provider_adapters.aws.booting import Booting
 from provider_adapters.aws.capacity import Site
-from provider_adapters.aws.context import DEADLINE, PRICE, TASK, TOKEN, Context, region_of
+from provider_adapters.aws.context import (
+    DEADLINE,
+    EXTRAS,
+    PRICE,
+    TASK,
+    TOKEN,
+    Context,
+    region_of,
+)
 from provider_adapters.aws.ending import made_by
 from provider_adapters.aws.errors import NoAnswer, NotKnownYet, Refusal, refusal
 from provider_adapters.aws.listing import Listing
 from provider_adapters.rented.ledger import REFUSED, Call, Launch
 from provider_adapters.rented.readying import agent_of
 
-# From the first boot until the workers start, besides booting itself: environments are made, volumes mounted.
-_PREPARE_SECONDS = 3600.0
 # From the moment when all answer until the last of them has its agent.
 _TO_AGENT_SECONDS = 600.0
 _LATELY_SECONDS = 600.0
@@ -167,8 +173,7 @@ class Launching:
         plan = self._plan
         bounds = []
         if plan.max_run_seconds is not None:
-            booting = self._context.settings.boot_timeout + _PREPARE_SECONDS
-            bounds.append(plan.max_run_seconds + plan.warm_seconds + booting)
+            bounds.append(plan.max_run_seconds + plan.warm_seconds + plan.start_seconds)
         if plan.paid_seconds is not None:
             bounds.append(plan.paid_seconds)
         return min(bounds, default=None)
@@ -190,7 +195,11 @@ class Launching:
                 raise self._no_room(launch)
             site = left[0]
             order = self._order(launch, site)
-            parameters = {"price": site.price, "request": requests.run_instances(order)}
+            parameters = {
+                "price": site.price,
+                "extras": self._plan.extras_per_hour,
+                "request": requests.run_instances(order),
+            }
             call = self._ledger.intend(launch.token, site.where, parameters)
             said = self._send(call, before=False)
             if said is None:
@@ -268,7 +277,12 @@ class Launching:
             subnet=site.subnet,
             groups=groups,
             user_data=str(launch.frozen["user_data"]),
-            tags={**launch.frozen["tags"], PRICE: f"{site.price:.6g}", **tags},
+            tags={
+                **launch.frozen["tags"],
+                PRICE: f"{site.price:.6g}",
+                EXTRAS: f"{self._plan.extras_per_hour:.6g}",
+                **tags,
+            },
             cards=tuple(tuple(card) for card in options.get("cards", ())),
             public_ip=settings.public_ip,
             market="capacity-block" if settings.capacity_block else market,

@@ -10,7 +10,7 @@ from typing import Any
 
 from flowlite import clock
 from flowlite.errors import FlowError, PermissionRefused, ProviderError
-from flowlite.provider import Instance
+from flowlite.provider import PRICES, Instance
 from provider_adapters.aws import instances, requests
 from provider_adapters.aws.context import HOME, MACHINES_GONE, Context, region_of, zone_of
 from provider_adapters.aws.errors import explained
@@ -42,7 +42,7 @@ class Listing:
         found = {each.id: each for each in told}
         known = {each.token: each for each in self._context.ledger.launches(task)}
         mine = {name: _with_notes(each, known) for name, each in found.items()}
-        mine = {name: self._with_price_of_now(each) for name, each in mine.items()}
+        mine = {name: self._with_spot_prices(each) for name, each in mine.items()}
         for each in [*self._not_listed_yet(known.values(), mine), *waiting]:
             mine.setdefault(each.id, each)
         return sorted(mine.values(), key=lambda each: each.id)
@@ -88,15 +88,16 @@ class Listing:
 
     # Inside
 
-    def _with_price_of_now(self, instance: Instance) -> Instance:
-        """On spot the price moves; what was tagged is that of the launch."""
-        if not instance.data.get("spot_request") or instance.state not in ("starting", "running"):
+    def _with_spot_prices(self, instance: Instance) -> Instance:
+        """On spot the price moves, whether anybody looks or not; what was tagged is that of the launch."""
+        if not instance.data.get("spot_request") or not instance.launched_at:
             return instance
         kind, zone = str(instance.data["type"]), str(instance.data["zone"])
         with suppress(FlowError):
-            now = self._context.catalog(str(instance.data["region"])).spot_prices([kind])
-            if price := now.get(kind, {}).get(zone):
-                return dataclasses.replace(instance, price_per_hour=price)
+            catalog = self._context.catalog(str(instance.data["region"]))
+            if told := catalog.spot_history(kind, zone, instance.launched_at):
+                data = {**instance.data, PRICES: [list(each) for each in told]}
+                return dataclasses.replace(instance, price_per_hour=told[-1][1], data=data)
         return instance
 
     def _describe_all(
@@ -213,7 +214,7 @@ def _noted(name: str, launch: Launch) -> dict[str, Any]:
 def _unlisted(name: str, launch: Launch, call: Call) -> Instance:
     """An instance that EC2's listing does not show yet, as the ledger knows it: one that was met, runs."""
     node = launch.notes.get("nodes", {}).get(name, {})
-    return Instance(
+    instance = Instance(
         id=name,
         task_id=launch.task,
         state="running" if name in launch.notes.get("met", {}) else "starting",
@@ -222,3 +223,4 @@ def _unlisted(name: str, launch: Launch, call: Call) -> Instance:
         launched_at=call.at,
         data={"region": region_of(call), "zone": zone_of(call), **_noted(name, launch)},
     )
+    return instances.charged(instance, launch, call)

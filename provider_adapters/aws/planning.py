@@ -11,8 +11,9 @@ from flowlite import pythons
 from flowlite.errors import CapExceeded, ConfigError
 from flowlite.provider import Plan
 from provider_adapters.aws import market, network, requests, reservations
-from provider_adapters.aws.catalog import Catalog, price_problem
+from provider_adapters.aws.catalog import ADDRESS_PRICE, HOURS_PER_MONTH, Catalog, price_problem
 from provider_adapters.aws.images import find_image
+from provider_adapters.aws.instances import LEAST_SECONDS
 from provider_adapters.aws.kinds import Machine, Wanted, nearest
 from provider_adapters.aws.market import Choice
 from provider_adapters.aws.session import Clients
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from provider_adapters.aws.volumes import Planned
 
 _SUBNET_SECONDS = 600.0
+# From the first boot until the workers start, besides booting itself: environments are made, volumes mounted.
+_PREPARE_SECONDS = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,9 @@ class Planner:
             gpu=first.machine.gpu,
             gpus_per_node=first.machine.gpus,
             price_per_hour=price,
+            extras_per_hour=max(self._extras(place) for place in places),
+            least_seconds=LEAST_SECONDS,
+            start_seconds=self.settings.boot_timeout + _PREPARE_SECONDS,
             spot=spot,
             price_cap=cap,
             max_run_seconds=config.max_run_seconds,
@@ -169,6 +175,11 @@ class Planner:
                 "subnet to a public subnet, or set public_ip = false and jump = a host in that network"
             )
         return found
+
+    def _extras(self, place: dict[str, Any]) -> float:
+        """US dollars per hour for the disk and the public address of a machine."""
+        disk = self.catalog(place["region"]).disk_price() * float(place["image"]["root_gb"])
+        return disk / HOURS_PER_MONTH + (ADDRESS_PRICE if self.settings.public_ip else 0.0)
 
     def _notes_on_ways_out(self, places: Sequence[dict[str, Any]]) -> list[str]:
         used = {zone["subnet"] for place in places for zone in place["zones"]}

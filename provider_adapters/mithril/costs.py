@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from flowlite.provider import Instance
+from flowlite.provider import PRICES, Instance
 from provider_adapters.mithril import requests
 from provider_adapters.mithril.api import MithrilApi
 
@@ -32,7 +32,7 @@ class Charged:
         """An instance with what is known of its cost."""
         data = dict(instance.data)
         if len(self.prices) > 1:
-            data["prices"] = [list(each) for each in self.prices]
+            data[PRICES] = [list(each) for each in self.prices]
         return replace(
             instance,
             launched_at=self.since,

@@ -12,6 +12,7 @@ from provider_adapters.mithril import markets as known
 from provider_adapters.mithril import requests
 from provider_adapters.mithril.markets import Market, Price, Wish
 from provider_adapters.mithril.requests import dollars
+from provider_adapters.mithril.settings import AROUND_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,6 +26,8 @@ POSITIONS = {"low": 0.0, "med": 0.5, "high": 1.0}
 CEILING = 2.0
 VOLUME_PRICE = 0.08
 """US dollars per GB and month."""
+
+_MAY_EXCEED = "if nobody can end the bid, as when this machine is lost before the nodes are up, or the leader dies"
 
 
 def limit_price(price: Price, priority: str, cap: float | None) -> float:
@@ -90,6 +93,8 @@ def make_plan(
         price_per_hour=min(price.now, limit),
         spot=True,
         price_cap=limit,
+        start_seconds=settings.boot_timeout + AROUND_SECONDS,
+        may_exceed=_MAY_EXCEED,
         max_run_seconds=config.max_run_seconds,
         max_cost=config.max_cost,
         notes=tuple(_notes(config, market, price, limit, mounts)),

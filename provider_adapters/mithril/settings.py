@@ -25,6 +25,9 @@ _SHORTEST_LEASE = 60.0
 _BOOT = 1800.0
 _LAG = 90.0
 _USER = re.compile(r"[a-z_][a-z0-9_-]{0,31}", re.ASCII)
+# What comes before GO and after the end, and what lies between attempts, all of it counted generously: this is the last
+# resort, and the agents keep the caps themselves.
+AROUND_SECONDS = 3600.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from provider_adapters import identity
 from provider_adapters.mithril import requests
 from provider_adapters.mithril.account import Account
 from provider_adapters.mithril.bids import Bid
+from provider_adapters.mithril.settings import AROUND_SECONDS
 from provider_adapters.mithril.volumes import Volumes
 from provider_adapters.rented.contact import Contact, Place
 from provider_adapters.rented.keys import client_public, new_key
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
 
 # Whose bids are meant: the API, the key, and the project.
 ACCOUNT_SETTINGS = frozenset({"api_url", "api_key_file", "project"})
-# What comes before GO and after the end, and what lies between attempts, all of it counted generously: this is the last
-# resort, and the agents keep the caps themselves.
-_AROUND_SECONDS = 3600.0
 # Seconds between looks at a bid: what is free is given at once, the rest waits for auctions and for machines to start.
 _PAUSES = (0.7, 0.7, 1.0, 1.0, 2.0, 2.0, 4.0, 4.0, 8.0, 8.0, 12.0)
 # And between looks at machines that start: each has an address at a moment of its own, and costs money from then on.
@@ -127,4 +125,4 @@ class Workplace:
 def deadline_seconds(plan: Plan, boot_timeout: float) -> float | None:
     """Seconds after which the machines end themselves, whatever happens; None where no cap was set."""
     bounds = [each for each in (plan.max_run_seconds, plan.paid_seconds) if each is not None]
-    return min(bounds) + boot_timeout + _AROUND_SECONDS if bounds else None
+    return min(bounds) + boot_timeout + AROUND_SECONDS if bounds else None

@@ -121,6 +121,20 @@ def keep(connection: Connection, instance: Instance, client: str, seconds: float
     return _ask(connection, str(data["python"]), str(data["agent"]), "keep", request)
 
 
+def tidy(
+    connection: Connection, python: str, agent: Agent, root: str, *, dry_run: bool
+) -> list[str]:
+    """Removes secrets of tasks that have ended on a host without being given back; gives the names of their instances.
+
+    Raises:
+        NodeUnreachable: It does not answer.
+        NotThere: The interpreter or the agent is not on the host any more.
+    """
+    request = {"root": root, "dry_run": dry_run}
+    answer = _ask(connection, python, agent.on_host(root), "tidy", request)
+    return [str(home).rpartition("/")[2] for home in answer.get("homes") or ()]
+
+
 def show(connection: Connection) -> dict[str, Any] | None:
     """Who holds the host: {"held": ...}; None if nothing of ours is there to say so at once. Raises NodeUnreachable."""
     answer = _of_courier(connection, "show", {})

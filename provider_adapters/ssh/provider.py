@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,8 @@ from flowlite.provider import (
 )
 from provider_adapters.ssh import hosts, leases, records
 from provider_adapters.ssh.ending import Ending
-from provider_adapters.ssh.hosts import Memory
+from provider_adapters.ssh.fitting import choose_python
+from provider_adapters.ssh.hosts import Facts, Memory
 from provider_adapters.ssh.keeping import Keeping
 from provider_adapters.ssh.launching import Launch
 from provider_adapters.ssh.patience import Patience
@@ -127,6 +128,30 @@ class SshProvider(Provider):
 
     def forget(self, instances: Sequence[Instance]) -> None:
         self._ending.forget(instances)
+
+    def sweep(self, live: Collection[str], *, dry_run: bool = False) -> list[str]:
+        """Secrets that tasks have left on hosts which nobody could give back."""
+        pools = read_pools(self.settings).values()
+        known = [(host, self._memory.facts(host)) for pool in pools for host in pool.hosts]
+        listed = [(host, facts) for host, facts in known if facts is not None]
+
+        def tidy(each: tuple[Host, Facts]) -> list[str]:
+            host, facts = each
+            python = choose_python(host, facts, None)
+            if python is None:
+                return []
+            agent = leases.find_agent(self._home, None)
+            with hosts.connect(host) as connection, suppress(leases.NotThere):
+                return leases.tidy(connection, python[0], agent, facts.root, dry_run=dry_run)
+            return []
+
+        answers = hosts.everywhere(listed, tidy, *_TROUBLE, patience=hosts.PATIENCE)
+        return [
+            f"secrets of {name} on {host.name}"
+            for (host, _), names in zip(listed, answers, strict=True)
+            if not isinstance(names, Exception)
+            for name in names
+        ]
 
     def keep(self, instances: Sequence[Instance], seconds: float) -> list[Instance]:
         return self._keeping.keep(instances, seconds)

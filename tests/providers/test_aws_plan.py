@@ -57,6 +57,8 @@ PRICES = {
     "r7i.large": 0.132,
     "m7i.8xlarge": 1.613,
 }
+# 125 GB of gp3 and a public address.
+EXTRAS = 125 * 0.08 / 720 + 0.005
 ZONES = ["us-east-1a", "us-east-1b", "us-east-1c"]
 SPOT = {"p5.48xlarge": {"us-east-1a": 30.0, "us-east-1b": 22.5}, "g6.xlarge": {"us-east-1c": 0.3}}
 
@@ -82,6 +84,9 @@ class Catalog:
 
     def prices(self, types: Sequence[str]) -> dict[str, float]:
         return {name: self._prices[name] for name in types if name in self._prices}
+
+    def disk_price(self) -> float:
+        return 0.08
 
     def spot_prices(self, types: Sequence[str]) -> dict[str, dict[str, float]]:
         return {name: SPOT[name] for name in types if name in SPOT}
@@ -179,7 +184,9 @@ def test_the_plan_is_what_is_launched() -> None:
     assert found.region == "us-east-1"
     assert not found.spot
     assert found.price_cap is None
-    assert found.worst_case_cost == pytest.approx(55.04 * 4 * 2)
+    # The boot, and the bring-up before the ranks start, are charged like the run.
+    seconds = 7200 + found.start_seconds
+    assert found.worst_case_cost == pytest.approx((55.04 + EXTRAS) * 4 * seconds / 3600)
 
 
 def test_low_priority_is_spot_with_the_cap_as_its_highest_price() -> None:
@@ -189,7 +196,9 @@ def test_low_priority_is_spot_with_the_cap_as_its_highest_price() -> None:
     assert found.price_cap == 40.0
     # The cheapest zone is tried first, and what it may come to is what it may cost.
     assert [z["zone"] for z in found.options["places"][0]["zones"]] == ["us-east-1b", "us-east-1a"]
-    assert found.worst_case_cost == 40.0
+    assert found.worst_case_cost == pytest.approx(
+        (40.0 + EXTRAS) * (1 + found.start_seconds / 3600)
+    )
     assert "priority low means spot" in " ".join(found.notes)
 
 
@@ -218,7 +227,8 @@ def test_the_cap_on_the_cost_keeps_something_for_ending() -> None:
         command=["true"], gpu="h100:8", num_instances=2, max_cost=110.08, grace_seconds=30
     )
     found = with_caps(config, planner().plan(config), AwsProvider.teardown_seconds)
-    assert found.max_run_seconds == 3600 - 30 - 120
+    paid = 3600 * 55.04 / (55.04 + EXTRAS)
+    assert found.max_run_seconds == pytest.approx(paid - 30 - 120)
     assert found.worst_case_cost is not None
     assert found.worst_case_cost <= 110.08
 

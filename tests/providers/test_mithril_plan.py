@@ -14,6 +14,7 @@ from flowlite.errors import (
 )
 from flowlite.provider import Plan
 from flowlite.spec import TaskConfig
+from flowlite.supervise import quote
 from provider_adapters.mithril import costs, disks, planning
 from provider_adapters.mithril.markets import Market, Price, kind_of, markets_of
 from provider_adapters.mithril.offers import offers_of
@@ -113,7 +114,10 @@ def test_the_plan_says_what_is_bid_and_what_it_can_come_to() -> None:
     )
     assert made.spot
     assert made.price_cap == made.options["limit_price"] == 20.0
-    assert made.worst_case_cost == pytest.approx(4 * 20.0 * 2)
+    # The time until the ranks start is charged, too.
+    hours = 2 + made.start_seconds / 3600
+    assert made.worst_case_cost == pytest.approx(4 * 20.0 * hours)
+    assert "more if nobody can end the bid" in quote.worst_case(made)
     assert "the bid is $20.00" in made.notes[0]
     assert Plan.from_json(json.loads(json.dumps(made.to_json()))) == made
 

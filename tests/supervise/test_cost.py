@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from flowlite.provider import Instance, Plan
 from flowlite.records import InstanceRecord, TaskRecord
 from flowlite.supervise.accounts import Accounts
-from flowlite.supervise.cost import PRICES, cost_by_day, cost_of, rate_of
+from flowlite.supervise.cost import PRICES, cost_by_day, cost_of, is_upper_bound, rate_of
 from flowlite.supervise.limits import Limits
 
 START = 1_700_000_000.0
@@ -98,6 +98,34 @@ def test_each_price_is_charged_while_it_held() -> None:
     assert cost_of([changed], START + 200) == pytest.approx(1.0 + 2.0)
     assert cost_of([changed], START + 50) == pytest.approx(0.5)
     assert rate_of([changed], START + 200) == 72.0
+
+
+def test_a_minute_is_the_least_and_extras_are_charged_beside_the_price() -> None:
+    short = row(START, START + 6, price=36.0, least_seconds=60.0, extras_per_hour=3.6)
+    assert cost_of([short], START + 1) == pytest.approx(39.6 / 60)
+    assert cost_of([short], START + 9999) == pytest.approx(39.6 / 60)
+    free = row(START, START + 3600, price=0.0, extras_per_hour=0.5)
+    assert cost_of([free], START + 3600) == pytest.approx(0.5)
+    assert rate_of([row(price=36.0, extras_per_hour=3.6)], START + 1) == pytest.approx(39.6)
+
+
+def test_an_end_that_nobody_saw_is_never_after_the_machines_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known = row(START, None, price=36.0, ends_by=START + 100)
+    unseen = Accounts("cloud", 36.0).ended(known, START + 8 * 3600)
+    assert unseen.ended_at == START + 100
+    assert is_upper_bound([unseen])
+    # Without such an end only the look itself bounds it.
+    endless = Accounts("cloud", 36.0).ended(row(START, None, price=36.0), START + 8 * 3600)
+    assert endless.ended_at == START + 8 * 3600
+    assert is_upper_bound([endless])
+    # The provider knows better, late.
+    better = Accounts("cloud", 36.0)
+    better.note([Instance("i", "t1", "ended", launched_at=START, ended_at=START + 13)])
+    exact = better.ended(unseen, START + 9 * 3600)
+    assert exact.ended_at == START + 13
+    assert not is_upper_bound([exact])
 
 
 class TestWhatTheProviderSays:

@@ -18,7 +18,7 @@ import socket
 import sys
 import time
 
-from .. import kept, peers, processes, runtime_dir
+from .. import kept, peers, processes, runtime_dir, secret_files
 from ..accepting import accept
 from . import asking, tidy
 
@@ -109,7 +109,7 @@ def _start_guard(holder: Holder, listener: socket.socket, answer: int) -> int:
             with contextlib.suppress(InterruptedError):
                 if os.read(reading, 1) == b"":
                     _say("the holder was killed; ending what it held")
-                    holder.end(forget=False)
+                    holder.end_alone()
                 break
         listener.close()
         code = 0
@@ -258,8 +258,7 @@ class Holder:
             return
         else:
             _say(f"no agent of {self._request.get('task')} lives; its lease lapses")
-        # What its ranks wrote stays: the supervisor may come for it yet.
-        self._over = not self.end(forget=False)
+        self._over = not self.end_alone()
 
     def _shows_life(self) -> bool:
         """Whether an agent of the task runs, or something is being written for it."""
@@ -279,9 +278,16 @@ class Holder:
             tidy.remove_home(self.root, self._home)
         return left
 
+    def end_alone(self) -> set[int]:
+        """As `end`, with no word from the owner, who may come for what the ranks wrote: that stays, and no secret."""
+        left = self.end(forget=False)
+        secret_files.forget(self._home)
+        return left
+
     def sweep(self) -> None:
-        """Ends what a lease of this name left running when its holder and guard were killed."""
+        """Ends what leases of this name left running when holder and guard were killed, and removes their secrets."""
         processes.kill_all(lambda: tidy.strays(self._name, self._marker))
+        tidy.forget_secrets(self.root, self._home)
 
     def _kill(self, spare: Iterable[Mapping[str, Any]]) -> set[int]:
         spared = {

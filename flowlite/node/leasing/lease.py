@@ -4,7 +4,7 @@ The lock is a name that the kernel gives to one process at a time, for all users
 abstract namespace. A small process, the holder (holder.py), has it from the launch on, answers who holds the host, and
 loses it when it dies, however that happens; no file can be left over, and no clock is involved.
 
-`agent.pyz lease take|release|keep|show` reads a request as JSON from its standard input and writes the answer as JSON:
+`agent.pyz lease WHAT` reads a request as JSON from its standard input and writes the answer as JSON:
 
     take     {"lease", "token", "task", "name", "client", "label", "instance", "root", "home", "ttl", "data",
               "towards": [addresses], "make": [directories]}
@@ -14,6 +14,7 @@ loses it when it dies, however that happens; no file can be left over, and no cl
     keep     {"task", "client", "seconds", "data"}: ends the task, but keeps the host for its owner, and with it what
              was imported there (kept.py)
     show     {} -> {"ok": true, "held": {...} or null}
+    tidy     {"root", "dry_run"}: removes secrets of tasks that have ended there without a word -> {"homes": [...]}
 
 An owner is a user of the host together with a FLOW_HOME (`client`).
 """
@@ -147,7 +148,7 @@ def _templates() -> list[dict[str, Any]]:
 
 
 def obey(what: str, request: Mapping[str, Any], name: str = NAME) -> dict[str, Any]:
-    """Does one of the four."""
+    """Does one of them."""
     if what == "take":
         return take(request, name)
     if what == "release":
@@ -155,14 +156,26 @@ def obey(what: str, request: Mapping[str, Any], name: str = NAME) -> dict[str, A
     if what == "keep":
         spared = {**request, "do": "keep", "spare": _templates()}
         return ask(spared, name) or {"ok": False, "held": None}
+    if what == "tidy":
+        return _tidy(request, name)
     return show(name)
+
+
+def _tidy(request: Mapping[str, Any], name: str) -> dict[str, Any]:
+    from . import tidy
+
+    held = show(name)["held"] or {}
+    root, but = str(request["root"]), str(held.get("home", ""))
+    homes = tidy.forget_secrets(root, but, dry_run=bool(request.get("dry_run")))
+    return {"ok": True, "homes": homes}
 
 
 def main(arguments: list[str]) -> int:
     """`lease WHAT [NAME]`. 0 also where the answer is no."""
     what, name = arguments[0], arguments[1] if len(arguments) > 1 else NAME
-    if what not in ("take", "release", "keep", "show"):
-        sys.stderr.write(f"lease: {what!r} is none of take, release, keep, show\n")
+    known = ("take", "release", "keep", "show", "tidy")
+    if what not in known:
+        sys.stderr.write(f"lease: {what!r} is none of {', '.join(known)}\n")
         return 2
     answer = obey(what, json.load(sys.stdin), name)
     sys.stdout.write(json.dumps(answer) + "\n")

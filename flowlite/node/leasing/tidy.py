@@ -14,12 +14,14 @@ import os
 import stat
 import time
 
-from .. import processes
+from .. import processes, secret_files
+from ..secret_files import attempts
 from . import lease
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
+    from typing import Any
 
 UNUSED_SECONDS = 14 * 86400.0
 
@@ -59,36 +61,40 @@ def _network(pid: int) -> str:
 
 def agent_lives(home: str) -> bool:
     """Whether the agent of any attempt runs."""
-    for attempt in _attempts(home):
+    return any(processes.is_alive(each.pid, each.start) for each in _agents(home))
+
+
+class _Agent:
+    """An agent as it noted itself. `host` is the machine that it runs, or ran, on."""
+
+    def __init__(self, noted: Mapping[str, Any]) -> None:
+        self.pid = int(noted["pid"])
+        self.start = str(noted["start"])
+        self.host = str(noted.get("host") or "")
+
+
+def _agents(home: str) -> list[_Agent]:
+    found = []
+    for attempt in attempts(home):
         try:
             with open(os.path.join(attempt, "agent.pid"), "rb") as file:
-                noted = json.load(file)
-            if processes.is_alive(int(noted["pid"]), str(noted["start"])):
-                return True
+                found.append(_Agent(json.load(file)))
         except (OSError, ValueError, KeyError, TypeError):
             continue
-    return False
+    return found
 
 
 def facts(*directories: str) -> dict[str, tuple[int, int]]:
     """Size and time of what lies in some directories and their attempts: another answer means that somebody writes."""
     found = {}
     for directory in directories:
-        for each in (directory, *_attempts(directory)):
+        for each in (directory, *attempts(directory)):
             with contextlib.suppress(OSError), os.scandir(each) as entries:
                 for entry in entries:
                     with contextlib.suppress(OSError):
                         status = entry.stat(follow_symlinks=False)
                         found[entry.path] = (status.st_size, status.st_mtime_ns)
     return found
-
-
-def _attempts(home: str) -> list[str]:
-    try:
-        names = os.listdir(home)
-    except OSError:
-        return []
-    return [os.path.join(home, name) for name in names if name[:1] == "a" and name[1:].isdigit()]
 
 
 # Directories
@@ -123,12 +129,12 @@ def shed(home: str) -> None:
     place = os.path.realpath(home)
     staging.unmount_below(place)
     mounted = set(staging.mounted_below(place))
-    attempts = _attempts(home)
+    of_attempts = attempts(home)
     for entry in _entries(home):
-        if entry.path not in attempts:
+        if entry.path not in of_attempts:
             with contextlib.suppress(OSError):
                 _remove(entry.path, mounted)
-    for attempt in attempts:
+    for attempt in of_attempts:
         for entry in _entries(attempt):
             if not (_is_output(entry.name) and entry.is_file(follow_symlinks=False)):
                 with contextlib.suppress(OSError):
@@ -163,6 +169,25 @@ def _remove(path: str, mounted: set[str]) -> None:
         with contextlib.suppress(OSError):
             _remove(each, mounted)
     os.rmdir(path)
+
+
+def forget_secrets(root: str, but: str, *, dry_run: bool = False) -> list[str]:
+    """Removes the secrets of tasks that have ended on this host without having been given back; gives their homes.
+
+    Hosts may share their home directories, so only those count whose agents ran on this very host.
+
+    Args:
+        but: The home of the task that has the host now.
+    """
+    found = []
+    for entry in _entries(os.path.join(root, "tasks")):
+        agents = [] if entry.path == but else _agents(entry.path)
+        here = {each.host for each in agents} == {os.uname().nodename}
+        if here and not agent_lives(entry.path) and secret_files.are_in(entry.path):
+            found.append(entry.path)
+            if not dry_run:
+                secret_files.forget(entry.path)
+    return found
 
 
 def by_age(root: str, unused: float = UNUSED_SECONDS) -> list[str]:

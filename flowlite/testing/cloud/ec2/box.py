@@ -116,6 +116,10 @@ class AwsBox(Served):
         """Refuses so many calls with RequestLimitExceeded."""
         self.fault(action, code="RequestLimitExceeded", times=times)
 
+    def bill(self) -> list[dict[str, Any]]:
+        """What each instance there ever was costs: {"id", "seconds", "instance", "extras"}, in US dollars."""
+        return list(self.ask("bill"))
+
     def console(self, id: str) -> str:
         """What an instance has printed."""
         return str(self.ask("console", id=id))

@@ -212,7 +212,15 @@ class Launching(InstanceResponse):
             on_up=lambda: lives.started(id),
         )
         network.give_addresses(instance, machine)
-        life = Life(instance, self.region, machine)
+        disks = self._get_param("BlockDeviceMappings", [])
+        life = Life(
+            instance,
+            self.region,
+            machine,
+            gigabytes=sum(int(each.get("Ebs", {}).get("VolumeSize", 0)) for each in disks),
+            public=instance.nics[0].public_ip is not None,
+            block=self._get_param("InstanceMarketOptions.MarketType") == "capacity-block",
+        )
         lives.begin(life, outcome)
         return life
 

@@ -42,6 +42,9 @@ class Life:
         spot: Its spot request, if it is one.
         notice: When it is to be taken back.
         rebalance: When its owner was advised to go.
+        gigabytes: Of its disks.
+        public: Whether it has a public address.
+        block: Whether it is in a capacity block, whose hours are paid in advance.
     """
 
     instance: RentedInstance
@@ -53,6 +56,9 @@ class Life:
     rebalance: datetime | None = None
     timers: list[threading.Timer] = field(default_factory=list)
     console: str = ""
+    gigabytes: int = 0
+    public: bool = False
+    block: bool = False
 
     @property
     def state(self) -> str:
@@ -80,12 +86,18 @@ class Lives:
         self.stop_seconds = 0.1
         self.lag = 0.0
         self._lives: dict[str, Life] = {}
+        self._ever: list[Life] = []
         self.metadata = Metadata(self)
 
     def all(self) -> list[Life]:
         """Every instance there ever was."""
         with self.lock:
             return list(self._lives.values())
+
+    def ever(self) -> list[Life]:
+        """Those too that are not listed any more."""
+        with self.lock:
+            return list(self._ever)
 
     def find(self, id: str) -> Life | None:
         """The instance of that id."""
@@ -94,6 +106,7 @@ class Lives:
     def begin(self, life: Life, outcome: str) -> None:
         """Has an instance boot on its machine, whose slot it has already: "runs", or what else was ordered."""
         self._lives[life.instance.id] = life
+        self._ever.append(life)
         life.enter("pending")
         self.metadata.serve(life)
         if outcome == "dies":
@@ -187,6 +200,7 @@ class Lives:
             for life in self._lives.values():
                 self._cancel(life)
             self._lives.clear()
+            self._ever.clear()
             self.lag = 0.0
         self.machines.end_all()
 

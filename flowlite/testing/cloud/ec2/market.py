@@ -7,6 +7,7 @@ no price list.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import datetime
 
 _GPUS = {
     "g4dn": "xlarge 0.526, 2xlarge 0.752, 4xlarge 1.204, 8xlarge 2.176, 12xlarge 3.912, 16xlarge 4.352",
@@ -51,6 +52,10 @@ def _on_demand() -> dict[str, float]:
 
 ON_DEMAND = _on_demand()
 SPOT_SHARE = 0.4
+DISK_PRICE = 0.08
+"""US dollars for a GB of gp3 in a month of 30 days."""
+ADDRESS_PRICE = 0.005
+"""US dollars for a public address in an hour."""
 # Regions differ a little, as in life.
 DEARER = {"us-east-1": 1.0, "us-east-2": 1.0, "us-west-2": 1.0, "us-west-1": 1.2, "eu-west-1": 1.11}
 QUOTAS = {
@@ -72,12 +77,12 @@ class Market:
     Attributes:
         capacity: How many more instances of a type a zone has; what is not named here is there without end.
         quotas: vCPUs by quota code.
-        spot: Spot price by type and zone, where it is not the usual one.
+        spot: Spot prices by type and zone where they are not the usual ones: from when on, the newest last.
     """
 
     capacity: dict[tuple[str, str], int] = field(default_factory=dict)
     quotas: dict[str, float] = field(default_factory=lambda: dict.fromkeys(QUOTAS, GENEROUS))
-    spot: dict[tuple[str, str], float] = field(default_factory=dict)
+    spot: dict[tuple[str, str], list[tuple[datetime, float]]] = field(default_factory=dict)
 
     def reset(self) -> None:
         """As on the first day."""
@@ -92,8 +97,12 @@ class Market:
 
     def spot_price(self, kind: str, zone: str) -> float | None:
         """Dollars per hour now; later letters are a little dearer."""
-        if (kind, zone) in self.spot:
-            return self.spot[kind, zone]
+        if changes := self.spot.get((kind, zone)):
+            return changes[-1][1]
+        return self.usual_spot_price(kind, zone)
+
+    def usual_spot_price(self, kind: str, zone: str) -> float | None:
+        """Dollars per hour as long as nobody has set another price."""
         base = self.price(kind, zone[:-1])
         if base is None:
             return None

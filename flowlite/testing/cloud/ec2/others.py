@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from flowlite.testing.cloud.ec2 import images
-from flowlite.testing.cloud.ec2.market import ON_DEMAND, QUOTAS, Market
+from flowlite.testing.cloud.ec2.market import DISK_PRICE, ON_DEMAND, QUOTAS, Market
 from flowlite.testing.cloud.ec2.names import ACCOUNT, USER_ARN
 from flowlite.testing.cloud.serving import Reply
 
@@ -60,9 +60,10 @@ class Others:
             return {"FormatVersion": "aws_v1", "PriceList": []}
         found = []
         for region, name in _REGION_NAMES.items():
-            for kind in ON_DEMAND:
-                product = self._product(kind, region, name)
-                attributes = product["product"]["attributes"]
+            products = [self._product(kind, region, name) for kind in ON_DEMAND]
+            for product in [*products, _disk_product(region, name)]:
+                about = product["product"]
+                attributes = {"productFamily": about["productFamily"], **about["attributes"]}
                 if all(_matches(attributes, each) for each in wanted):
                     found.append(json.dumps(product))
         start = int(asked.get("NextToken") or 0)
@@ -141,13 +142,36 @@ class Others:
 
 
 def _matches(attributes: dict[str, str], wanted: dict[str, str]) -> bool:
-    """Whether a product passes a filter; an attribute that the box has not, passes."""
+    """Whether a product passes a filter."""
     value = attributes.get(wanted["Field"])
-    if value is None:
-        return True
     if wanted.get("Type") == "ANY_OF":
         return value in wanted["Value"].split(",")
     return value == wanted["Value"]
+
+
+def _disk_product(region: str, location: str) -> dict[str, Any]:
+    """Disks of the kind gp3, by the GB and month."""
+    sku = f"GP3{region.upper().replace('-', '')}"
+    dimension = {
+        "unit": "GB-Mo",
+        "description": f"${DISK_PRICE:.3f} per GB-month of General Purpose (gp3) provisioned storage",
+        "pricePerUnit": {"USD": f"{DISK_PRICE:.10f}"},
+    }
+    attributes = {
+        "location": location,
+        "regionCode": region,
+        "servicecode": "AmazonEC2",
+        "volumeApiName": "gp3",
+        "volumeType": "General Purpose",
+    }
+    return {
+        "product": {"productFamily": "Storage", "sku": sku, "attributes": attributes},
+        "serviceCode": "AmazonEC2",
+        "terms": {
+            "OnDemand": {f"{sku}.X": {"sku": sku, "priceDimensions": {f"{sku}.X.Y": dimension}}}
+        },
+        "version": "20251101000000",
+    }
 
 
 def _parameter(name: str, value: str, region: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from moto.ec2.responses._base_response import EC2BaseResponse
 from moto.ec2.utils import filter_dict_attribute_mapping
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 
-from flowlite.testing.cloud.ec2 import catalogue, images, instance, network, signature
+from flowlite.testing.cloud.ec2 import books, catalogue, images, instance, network, signature
 from flowlite.testing.cloud.ec2.calls import Ending, Groups, Reservations
 from flowlite.testing.cloud.ec2.cloud import Cloud, Reserved
 from flowlite.testing.cloud.ec2.firewall import CHANGING
@@ -218,7 +218,8 @@ class Ec2Service:
 
     def do_spot_price(self, kind: str, zone: str, price: float) -> None:
         """What spot costs there now."""
-        self._cloud.market.spot[kind, zone] = price
+        changes = self._cloud.market.spot.setdefault((kind, zone), [])
+        changes.append((datetime.now(UTC), price))
 
     def do_policy(self, document: dict[str, Any] | None) -> None:
         """What the user may do."""
@@ -241,6 +242,10 @@ class Ec2Service:
             reserved.begins = reserved.ends - timedelta(days=1)
         self._cloud.reserved[reserved.id] = reserved
         return reserved.id
+
+    def do_bill(self) -> list[dict[str, Any]]:
+        """What the account owes."""
+        return books.bill(self._cloud.lives.ever(), self._cloud.market)
 
     def do_forget_ended(self) -> None:
         """Terminated instances are not listed any more, as after an hour."""

@@ -142,13 +142,20 @@ class SpotMarket(EC2BaseResponse):
             "availability-zone", {"instance-type": list(kinds)}
         ):
             kind, place = offer["InstanceType"], offer["Location"]
-            price = self.cloud.market.spot_price(kind, place)
-            if price is None or (zones and place not in zones):
+            usual = self.cloud.market.usual_spot_price(kind, place)
+            if usual is None or (zones and place not in zones):
                 continue
-            for age, factor in ((timedelta(minutes=7), 1.0), (timedelta(hours=9), 0.97)):
+            set_by_test = self.cloud.market.spot.get((kind, place), [])
+            first = min([now, *(moment for moment, _ in set_by_test)])
+            changes = [
+                *reversed(set_by_test),
+                (first - timedelta(minutes=7), usual),
+                (first - timedelta(hours=9), usual * 0.97),
+            ]
+            for moment, price in changes:
                 # The last change before the start belongs to the answer, too: it tells the price at the start.
-                history.append(_entry(kind, place, price * factor, now - age))
-                if start is not None and _moment(start) >= now - age:
+                history.append(_entry(kind, place, price, moment))
+                if start is not None and _moment(start) >= moment:
                     break
         return ActionResult({"SpotPriceHistory": history, "NextToken": ""})
 

@@ -1,0 +1,62 @@
+"""The bill that EC2 would write for the instances of the account, worked out apart from the client's own figures."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from flowlite.testing.cloud.ec2.life import Life
+from flowlite.testing.cloud.ec2.market import ADDRESS_PRICE, DISK_PRICE, Market
+
+LEAST_SECONDS = 60.0
+MONTH_HOURS = 30 * 24
+
+
+def bill(lives: Iterable[Life], market: Market) -> list[dict[str, Any]]:
+    """One entry for each instance there ever was: {"id", "seconds", "instance", "extras"}, in US dollars.
+
+    Charged is the time from the launch to the moment at which it shuts down, and a minute at least: the instance at the
+    price on demand, or at the spot prices of that time; its disks by the GB; its public address.
+    """
+    return [_entry(life, market) for life in lives]
+
+
+def _entry(life: Life, market: Market) -> dict[str, Any]:
+    to_wall = time.time() - time.monotonic()
+    begin = life.history[0][0] + to_wall
+    ends = [at for at, state in life.history if state in ("shutting-down", "terminated")]
+    end = (min(ends) if ends else time.monotonic()) + to_wall
+    end = max(end, begin + LEAST_SECONDS)
+    kind, zone = str(life.instance.instance_type), str(life.instance.placement.zone)
+    hours = (end - begin) / 3600
+    owed = sum(
+        price * (until - since) / 3600
+        for since, until, price in _prices(life, market, kind, zone, begin, end)
+    )
+    extras = life.gigabytes * DISK_PRICE / MONTH_HOURS + (ADDRESS_PRICE if life.public else 0.0)
+    return {
+        "id": life.instance.id,
+        "seconds": end - begin,
+        "instance": owed,
+        "extras": extras * hours,
+    }
+
+
+def _prices(
+    life: Life, market: Market, kind: str, zone: str, begin: float, end: float
+) -> Iterator[tuple[float, float, float]]:
+    """From when until when which price held."""
+    if life.block:
+        return
+    if life.spot is None:
+        yield begin, end, market.price(kind, zone[:-1]) or 0.0
+        return
+    changes = [(moment.timestamp(), price) for moment, price in market.spot.get((kind, zone), [])]
+    usual = market.usual_spot_price(kind, zone) or 0.0
+    steps = [(0.0, usual), *changes, (end, 0.0)]
+    for (since, price), (until, _) in itertools.pairwise(steps):
+        first, last = max(since, begin), min(until, end)
+        if last > first:
+            yield first, last, price
