@@ -31,6 +31,7 @@ from flowlite.errors import (
     TaskTimeout,
 )
 from flowlite.provider import Finding, Instance, NodeSettings, Offer, Plan, VolumeInfo
+from flowlite.provider_settings import ProviderSettings
 from tests.cli.conftest import Flow
 from tests.helpers import kill_processes_of_home
 from tests.tasks_made_by_hand import HandMade
@@ -215,6 +216,7 @@ class Hostile:
 
     name = "local"
     teardown_seconds = 0.0
+    settings = ProviderSettings("local")
     __doc__ = POISON
 
     def __init__(self, answers: dict[str, Any] | None = None, error: Exception | None = None):
@@ -256,7 +258,7 @@ class Hostile:
     def connect(self, instance: Instance) -> Any:
         return self._say(Connection(self._answers))
 
-    def desk(self) -> Hostile:
+    def desk(self, *_: Any) -> Hostile:
         return self
 
     def rows(self, pool: str | None) -> list[dict[str, Any]]:
@@ -283,8 +285,10 @@ class _Making:
     __doc__ = POISON
 
     def __init__(self, adapter: Any, hostile: Hostile) -> None:
-        self.freeze = adapter.freeze
-        self._hostile = hostile
+        self._adapter, self._hostile = adapter, hostile
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._adapter, name)
 
     def __call__(self, *_: Any) -> Hostile:
         return self._hostile
