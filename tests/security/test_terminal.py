@@ -246,6 +246,9 @@ class Hostile:
     def list_instances(self, task_id: str | None = None) -> list[Instance]:
         return self._say([Instance(POISON, POISON, state="running")])
 
+    def not_looked_at(self) -> list[str]:
+        return [POISON]
+
     def others(self) -> list[Instance]:
         return []
 
