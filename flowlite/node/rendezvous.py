@@ -325,13 +325,13 @@ class Rendezvous:
     # Time.
 
     def _watch(self, now: Moment) -> None:
+        self._seats.note_silence(now.steady)
         for seat, why in self._seats.doubtful(now.steady):
             self._suspect(seat, why, now)
         if self.phase in (m.PREPARING, m.RUNNING):
-            given_up = list(self._seats.given_up(now.steady, self._longest_silence()))
-            alone = self._seats.hears_nobody(now.steady)
-            for seat, why in given_up:
-                self._lose(seat, why, now, leader_cut_off=alone)
+            for seat, why in self._seats.given_up(now.steady, self._longest_silence()):
+                cut_off = self._seats.leader_was_cut_off(seat)
+                self._lose(seat, why, now, leader_cut_off=cut_off)
         if self.phase == m.RUNNING:
             self._withdrawal.tick(now)
 
@@ -390,11 +390,10 @@ class Rendezvous:
         seat.lost = True
         reason = f"{self._seats.name(seat)} is lost: {why}"
         if leader_cut_off:
-            silence = now.steady - max(each.heard for each in self._seats if each.rank)
+            others, fence = len(self._seats) - 1, self._settings.fence_after
             reason = (
-                f"{self._seats.name(self._seats[0])}, the leader, was cut off from the others: it has heard "
-                f"none of the {len(self._seats) - 1} for {silence:.0f} s, and nodes that do not hear their leader "
-                f"for {self._settings.fence_after:.0f} s stop their workers themselves"
+                f"{self._seats.name(self._seats[0])}, the leader, was cut off from the others: it heard none of the "
+                f"{others}, and nodes that do not hear their leader for {fence:.0f} s stop their workers themselves"
             )
         if not leader_cut_off:
             self._desk.record("lost", now, **seat.who, why=why)
@@ -430,8 +429,9 @@ class Rendezvous:
             accused = self._seats.of_instance(message["instance"])
             if accused is not None and accused.suspect:
                 # A node that answers its supervisor and has no agent left has stopped for want of its leader.
-                alone = message.get("answers") is True and self._seats.hears_nobody(now.steady)
-                self._lose(accused, message["why"], now, leader_cut_off=alone)
+                answers = message.get("answers") is True
+                cut_off = answers and self._seats.leader_was_cut_off(accused)
+                self._lose(accused, message["why"], now, leader_cut_off=cut_off)
         elif kind == "release":
             self._farewell.asked = True
             if self.phase == m.ENDED:

@@ -77,6 +77,7 @@ class Seats:
         self._by_rank = [Seat(rank, name) for rank, name in enumerate(settings.roster)]
         self._by_instance = {seat.instance: seat for seat in self._by_rank}
         self._by_connection: dict[int, Seat] = {}
+        self._heard_nobody = float("-inf")
         self._settings = settings
         self.joined = 0
         self.ready = 0
@@ -164,11 +165,19 @@ class Seats:
                 stopped = ", so that it has stopped its workers itself" if seat.started else ""
                 yield seat, f"silent for {silence:.0f} s{stopped}"
 
-    def hears_nobody(self, now: float) -> bool:
-        """Whether the leader has heard none of several others for long: then it is more likely the one cut off."""
+    def note_silence(self, now: float) -> None:
+        """Notes whether the leader hears none of several others just now, and has not for long."""
         others = [seat for seat in self._by_rank[1:] if seat.joined]
         after = self._settings.lost_after
-        return len(others) > 1 and all(now - seat.heard >= after for seat in others)
+        if len(others) > 1 and all(now - seat.heard >= after for seat in others):
+            self._heard_nobody = now
+
+    def leader_was_cut_off(self, seat: Seat) -> bool:
+        """Whether a node is silent since a time when the leader heard nobody: then it is the leader that was cut off.
+
+        Others may have come back meanwhile, a moment before this one.
+        """
+        return self._heard_nobody > seat.heard
 
     def name(self, seat: Seat) -> str:
         """How the node is called in messages to people."""

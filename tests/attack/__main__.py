@@ -6,12 +6,13 @@ import argparse
 import random
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from flowlite.testing.hosts import why_not
 from tests.attack import deciding, findings
-from tests.attack.cases import KINDS, draw
+from tests.attack.cases import KINDS, Case, draw
 from tests.attack.crowd import play_all
 from tests.attack.findings import Run
 from tests.attack.playing import Finding
@@ -28,6 +29,7 @@ def main() -> int:
     parser.add_argument("--kind", default="all", choices=("all", *KINDS))
     parser.add_argument("--jobs", type=int, default=8, help="cases at a time")
     parser.add_argument("--simulated", type=int, default=10_000, help="gangs on a simulated clock")
+    parser.add_argument("--minutes", type=float, help="begin no case after so long")
     parser.add_argument("--json", type=Path, help="a file for all that was found")
     parser.add_argument("--write", action="store_true", help="write docs/reliability.md")
     asked = parser.parse_args()
@@ -37,8 +39,9 @@ def main() -> int:
     print(f"seed {seed}", flush=True)
     began = time.monotonic()
     broken = simulate(seed, asked.simulated, asked.jobs)
-    cases = [draw(seed + number, asked.kind) for number in range(asked.cases)]
-    found = play_all(cases, min(asked.jobs, max(1, len(cases))), _tell)
+    until = began + 60 * asked.minutes if asked.minutes else float("inf")
+    cases = _drawn(range(seed, seed + asked.cases), asked.kind, until)
+    found = play_all(cases, min(asked.jobs, asked.cases), _tell)
     run = Run(seed, asked.kind, asked.jobs, time.monotonic() - began, found, asked.simulated)
     print(run.markdown())
     for text in broken:
@@ -48,6 +51,13 @@ def main() -> int:
     if asked.write:
         run.write()
     return int(bool(run.wrong or broken))
+
+
+def _drawn(seeds: range, kind: str, until: float) -> Iterator[Case]:
+    for seed in seeds:
+        if time.monotonic() > until:
+            return
+        yield draw(seed, kind)
 
 
 def simulate(seed: int, count: int, jobs: int) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from flowlite.testing.hosts import Host
 from tests.attack.stage import NODE_HOME, Stage
 from tests.helpers import processes_of
 
+_OUTPUT = re.compile(r"r\d+\.(out|err|result)|agent\.log|report\.json")
 _KINDS = ("process", "socket", "secret", "directory", "file")
 _SECRETS = {"secrets.json", "env.json", "storage.json", "packages.json", "secret"}
 
@@ -36,12 +38,20 @@ def _on_host(stage: Stage, host: Host) -> list[str]:
     found += [f"file {_shown(path, root)}" for path in files]
     home = root / NODE_HOME
     found += [f"secret {_shown(path, root)}" for path in home.rglob("*") if path.name in _SECRETS]
-    # Results that could not be brought here are kept there, and said so.
-    kept = {path.parent.parent for path in home.glob("tasks/*/a*/r*.result")}
     found += [
-        f"directory {_shown(path, root)}" for path in home.glob("tasks/*") if path not in kept
+        f"directory {_shown(path, root)}"
+        for path in home.glob("tasks/*")
+        if not _is_kept(stage, path)
     ]
     return found
+
+
+def _is_kept(stage: Stage, home: Path) -> bool:
+    """Whether a directory holds what ranks wrote and could not be brought here, as the task says, and no more."""
+    lacking = [text for kind, text in stage.events if kind == "lacking"]
+    files = [path.name for path in home.rglob("*") if not path.is_dir()]
+    only_output = all(_OUTPUT.fullmatch(name) for name in files)
+    return only_output and any(home.name in text for text in lacking)
 
 
 def _own(words: str) -> bool:

@@ -581,6 +581,15 @@ def test_a_node_that_stopped_for_want_of_its_leader_is_not_to_blame() -> None:
     assert "node 0 (i-a), the leader, was cut off" in leader.machine.reason
 
 
+def test_a_leader_that_hears_others_again_names_itself_all_the_same() -> None:
+    leader = Leader(nodes=3, lost_after=20.0, fence_after=60.0)
+    leader.go()
+    leader.wait(59, 0)
+    leader.say(2, "beat")
+    leader.wait(2, 0, 2)
+    assert "node 0 (i-a), the leader, was cut off" in leader.machine.reason
+
+
 def test_a_node_that_nobody_reaches_is_to_blame_also_beside_others() -> None:
     leader = Leader(nodes=3, lost_after=20.0, fence_after=60.0)
     leader.attach()
