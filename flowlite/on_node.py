@@ -22,6 +22,7 @@ CARRIED = (
     "stopping",
     "suggest",
     "sweep",
+    "terminal",
 )
 
 

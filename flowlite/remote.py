@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from flowlite import printing
 from flowlite.errors import ConfigError, FlowError
 from flowlite.on_node import on_a_node
 from flowlite.sweep import in_order, together
@@ -76,6 +75,7 @@ def _flow(config: TaskConfig, notify: Callable[[str], None] | None = None) -> Fl
 
 
 def _show_logs(task: Task[Any]) -> None:
+    from flowlite import printing
     from flowlite.config import load_settings
 
     wish = load_settings().show_logs
@@ -108,5 +108,7 @@ def _cancel_interrupted(tasks: Sequence[Task[Any]]) -> None:
 
 
 def _say(text: str) -> None:
+    from flowlite import printing
+
     printing.write(sys.stderr, text)
     sys.stderr.flush()

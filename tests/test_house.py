@@ -19,6 +19,7 @@ import flowlite
 
 ROOT = Path(__file__).resolve().parent.parent
 PUBLIC_NAMES = [
+    "AnswerTooLong",
     "ArgumentError",
     "BundleError",
     "BundleWarning",

@@ -64,6 +64,9 @@ class SshProvider(Provider):
         found = from_environment(settings.of_provider(cls.name), environment)
         return found.with_absolute_paths(cls.local_files)
 
+    def configured(self) -> bool:
+        return bool(read_pools(self.settings))
+
     def plan(self, config: TaskConfig) -> Plan:
         from provider_adapters.ssh.planning import make_plan
 

@@ -83,11 +83,11 @@ def test_end_all_ends_those_that_ignore_sigterm_and_those_that_leave_their_group
 def test_end_all_asks_before_it_kills(
     tmp_path: Path, started: list[subprocess.Popen[bytes]]
 ) -> None:
-    child = sh(f"trap 'echo asked > {tmp_path}/said; exit 0' TERM; echo up; sleep 60 & wait")
+    child = sh(f"trap 'echo asked > {tmp_path}/said; exit 0' TERM; echo up; sleep 600 & wait")
     started.append(child)
     assert child.stdout is not None
     child.stdout.readline()
-    processes.end_all(lambda: processes.marked(MARK), grace=5)
+    processes.end_all(lambda: processes.marked(MARK), grace=60)
     assert (tmp_path / "said").read_text() == "asked\n"
 
 

@@ -225,11 +225,12 @@ def dropped(host: Any, rule: str) -> Iterator[None]:
         host.exec(["nft", "delete table inet troubles"])
 
 
+@pytest.mark.timeout(300)
 def test_a_firewall_between_two_nodes_is_found_before_the_start(site: Site) -> None:
     last, other = site.hosts[2], site.hosts[1]
     with dropped(last, f"ip saddr {other.address} tcp flags & (syn | ack) == syn"):
         gang = site.submit(shell("echo started"), nodes=3)
-        record = gang.end("failed")
+        record = gang.end("failed", timeout=200)
     assert f"({last.address}, port " in record.reason
     assert "does not answer: a firewall drops what is sent there" in record.reason
     assert "allow TCP between the nodes, ports " in record.reason
