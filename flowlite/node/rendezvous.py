@@ -217,7 +217,13 @@ class Rendezvous:
             self._worker(seat, message, now)
         elif kind == "halt":
             outcome = m.STOP_OUTCOMES.get(message["kind"], m.ERROR)
-            self._stop(outcome, f"{self._seats.name(seat)}: {message['reason']}", now)
+            reason = f"{self._seats.name(seat)}: {message['reason']}"
+            if message["kind"] == "fenced":
+                # A member that is back tells of a silence that lasted until now, as long as its fence.
+                since = now.steady - self._settings.fence_after - self._settings.lost_after
+                if self._seats.leader_heard_nobody(since):
+                    reason = self._why_the_leader_was_cut_off()
+            self._stop(outcome, reason, now)
         elif kind == "notice" and message["number"] > seat.notices and self.phase != m.ENDED:
             seat.notices = message["number"]
             text = f"{self._seats.name(seat)}: {message['text']}"
@@ -390,15 +396,18 @@ class Rendezvous:
         seat.lost = True
         reason = f"{self._seats.name(seat)} is lost: {why}"
         if leader_cut_off:
-            others, fence = len(self._seats) - 1, self._settings.fence_after
-            reason = (
-                f"{self._seats.name(self._seats[0])}, the leader, was cut off from the others: it heard none of the "
-                f"{others}, and nodes that do not hear their leader for {fence:.0f} s stop their workers themselves"
-            )
+            reason = self._why_the_leader_was_cut_off()
         if not leader_cut_off:
             self._desk.record("lost", now, **seat.who, why=why)
         self._stop(m.LOST, reason, now)
         self._end_if_settled(now)
+
+    def _why_the_leader_was_cut_off(self) -> str:
+        others, fence = len(self._seats) - 1, self._settings.fence_after
+        return (
+            f"{self._seats.name(self._seats[0])}, the leader, was cut off from the others: it heard none of the "
+            f"{others}, and nodes that do not hear their leader for {fence:.0f} s stop their workers themselves"
+        )
 
     def _hear(self, seat: Seat, now: Moment) -> None:
         seat.heard = now.steady

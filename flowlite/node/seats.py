@@ -177,7 +177,11 @@ class Seats:
 
         Others may have come back meanwhile, a moment before this one.
         """
-        return self._heard_nobody > seat.heard
+        return self.leader_heard_nobody(seat.heard)
+
+    def leader_heard_nobody(self, since: float) -> bool:
+        """Whether there was a time after `since` at which the leader heard none of several others."""
+        return self._heard_nobody > since
 
     def name(self, seat: Seat) -> str:
         """How the node is called in messages to people."""

@@ -590,6 +590,22 @@ def test_a_leader_that_hears_others_again_names_itself_all_the_same() -> None:
     assert "node 0 (i-a), the leader, was cut off" in leader.machine.reason
 
 
+def test_a_member_that_fenced_itself_and_is_back_is_not_to_blame_for_its_leaders_cut() -> None:
+    leader = Leader(nodes=3, lost_after=20.0, fence_after=60.0)
+    leader.go()
+    leader.wait(59, 0)
+    leader.say(1, "halt", kind="fenced", reason="the leader has been silent for 60 s")
+    assert leader.machine.reason.startswith("node 0 (i-a), the leader, was cut off from the others")
+
+
+def test_a_member_that_fenced_itself_while_the_leader_heard_another_is_named() -> None:
+    leader = Leader(nodes=3, lost_after=20.0, fence_after=60.0)
+    leader.go()
+    leader.wait(59, 0, 2)
+    leader.say(1, "halt", kind="fenced", reason="the leader has been silent for 60 s")
+    assert leader.machine.reason == "node 1 (i-b): the leader has been silent for 60 s"
+
+
 def test_a_node_that_nobody_reaches_is_to_blame_also_beside_others() -> None:
     leader = Leader(nodes=3, lost_after=20.0, fence_after=60.0)
     leader.attach()
