@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -215,6 +216,32 @@ def test_what_a_task_left_is_ended_in_the_account_that_it_was_launched_in(
     # The process in the background: in the root directory, with no setting of anybody.
     code = "from flowlite.supervise.tidying import main; main()"
     laptop.run("-c", code, cwd=Path("/"))
+    eventually(
+        lambda: {e["state"] for e in laptop.box.aws.instances()} <= {"terminated", "shutting-down"},
+        timeout=SECONDS,
+    )
+
+
+def test_what_a_lost_store_left_is_ended_in_the_account_that_only_the_ledger_knows(
+    laptop: Laptop, project: Path
+) -> None:
+    flow = ["-m", "flowlite.cli"]
+    laptop.run(
+        *flow, "run", "-d", "--name", "lost", "--provider", "aws", "--", "sleep", "600", cwd=project
+    )
+    eventually(
+        lambda: any(each["state"] == "running" for each in laptop.box.aws.instances()),
+        timeout=SECONDS,
+    )
+    kill_processes_of_home(laptop.home)
+    for path in laptop.home.glob("state.db*"):
+        path.unlink()
+    shutil.rmtree(laptop.home / "tasks")
+    laptop.run(*flow, "store", "restore", "--empty", cwd=Path("/"))
+    # Nothing is ended unasked for: the store may be what is wrong.
+    shown = laptop.run(*flow, "gc", cwd=Path("/")).stdout
+    assert {each["state"] for each in laptop.box.aws.instances()} == {"running"}, shown
+    laptop.run(*flow, "gc", "--yes", cwd=Path("/"))
     eventually(
         lambda: {e["state"] for e in laptop.box.aws.instances()} <= {"terminated", "shutting-down"},
         timeout=SECONDS,
