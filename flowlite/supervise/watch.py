@@ -52,8 +52,11 @@ class Watch:
         elif kind == "suspect" and event["instance"] not in self._confirming:
             confirming = self._confirm(link, event["instance"], str(event["why"]))
             self._confirming[event["instance"]] = asyncio.create_task(confirming)
-        elif kind == "back" and (task := self._confirming.pop(event["instance"], None)) is not None:
-            task.cancel()
+        elif kind == "back":
+            # A later silence is another one: what was counted of this one must not shorten its patience.
+            self._reach.heard(self._node(event["instance"]))
+            if (task := self._confirming.pop(event["instance"], None)) is not None:
+                task.cancel()
 
     def close(self) -> None:
         """Looks no more."""
@@ -111,7 +114,7 @@ class Watch:
 
     async def _confirm(self, link: SupervisorLink, instance: str, why: str) -> None:
         """The second source: a node that the leader misses is looked at through its own connection."""
-        node = next(each for each in self._nodes if each.instance.id == instance)
+        node = self._node(instance)
         while True:
             verdict, finding = await self._reach.judge_member(node, leader_answers=_is_heard(link))
             if verdict is Verdict.LOST:
@@ -121,6 +124,9 @@ class Watch:
                 return
             doubtful = finding.life is Life.UNREACHABLE
             await asyncio.sleep(PROBE_EVERY if doubtful else LOOK_EVERY)
+
+    def _node(self, instance: str) -> Node:
+        return next(each for each in self._nodes if each.instance.id == instance)
 
 
 def _is_heard(link: SupervisorLink) -> bool:

@@ -50,6 +50,11 @@ def test_cuts_on_a_simulated_clock_lose_nothing_and_blame_nobody_else(first: int
         live_through(seed)
 
 
+@pytest.mark.parametrize("seed", [200240, 200497, 300721, 303062])
+def test_seeds_that_have_found_defects(seed: int) -> None:
+    live_through(seed)
+
+
 def test_a_rank_that_starts_twice_is_seen() -> None:
     assert _ranks_twice([life(1, 0, 1.0, 2.0), life(1, 0, 3.0, 4.0, pid=2)])
 

@@ -132,6 +132,26 @@ def test_a_node_that_is_back_is_not_probed_any_more(
     assert node.probes <= 1
 
 
+def test_silence_before_a_node_was_back_does_not_count_against_it_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "PROBE_EVERY", 0.001)
+    nodes = [FakeNode("a", 0, [A]), FakeNode("b", 1, [U])]
+    link = FakeLink()
+
+    async def run() -> set[str]:
+        made = attempt(tmp_path, nodes)
+        made._handle(link, {"kind": "suspect", "instance": "b", "why": "silent"})  # type: ignore[arg-type]
+        while "b" not in made._reach.out_of_reach:
+            await asyncio.sleep(0.001)
+        made._handle(link, {"kind": "back", "instance": "b", "why": ""})  # type: ignore[arg-type]
+        doubted = made._reach.out_of_reach
+        await made.close()
+        return doubted
+
+    assert asyncio.run(asyncio.wait_for(run(), 20)) == set()
+
+
 # How it ended
 
 
