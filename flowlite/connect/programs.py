@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import threading
 from pathlib import Path
 
 import flowlite.node
@@ -16,6 +17,7 @@ import flowlite.node
 UNSAFE = 106
 """Exit status: others can change what lies in the directory. The last line of standard error says which and why."""
 CURE = "make it yours alone (`chown`, `chmod go-w`), or choose another directory"
+_PARSING = threading.Lock()
 NODE = Path(flowlite.node.__file__).parent
 """Where the node's modules lie here."""
 # A module is what Python makes of its file; its packages are there for `from .. import`.
@@ -106,7 +108,10 @@ def _start() -> str:
 def _text(module: str) -> str:
     """A module of the node without what is for people: it travels with every command."""
     path = NODE.joinpath(*module.split(".")).with_suffix(".py")
-    tree = ast.parse(path.read_text())
+    # Hosts are reached by many threads, and CPython 3.11 counts the depth of all that is parsed in one place: two
+    # parsers at a time end in "SystemError: AST constructor recursion depth mismatch".
+    with _PARSING:
+        tree = ast.parse(path.read_text())
     for each in ast.walk(tree):
         if isinstance(each, ast.Module | ast.FunctionDef) and ast.get_docstring(each) is not None:
             each.body = each.body[1:] or [ast.Pass()]

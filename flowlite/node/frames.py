@@ -21,6 +21,8 @@ GREETING = b"flowlite-porter-1\n"
 OPEN, IN, OUT, ERR, END, ACK, CLOSE, READY, DONE, PING, PONG = range(1, 12)
 WINDOW = 1 << 20
 BLOCK = 64 * 1024
+MOST_UNDER_WAY = WINDOW + 2 * BLOCK
+"""A stream's bytes that may be under way at a time: of both outputs of a program one more block may have been read."""
 LARGEST = 64 << 20
 _HEAD = struct.Struct(">BII")
 _COUNT = struct.Struct(">I")

@@ -110,5 +110,7 @@ def _kill_until_final(
 
 
 def _assert_named(task: Task[Any], rank: int, instance: Instance) -> None:
-    named = (f"node {rank}", instance.id, f"rank {rank}")
+    named = [f"node {rank}", instance.id, f"rank {rank}"]
+    # Where the provider itself tells of the failure, it names the machine.
+    named += [str(instance.data["host"])] if "host" in instance.data else []
     assert any(name in task.reason for name in named), task.reason

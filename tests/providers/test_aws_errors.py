@@ -12,7 +12,7 @@ from flowlite.errors import (
     ProviderError,
     QuotaExceeded,
 )
-from provider_adapters.aws.errors import code_of, explained, missing_action, refusal
+from provider_adapters.aws.errors import NoAnswer, code_of, explained, missing_action, refusal
 
 # Code, status, kind, exception, words of the advice.
 TABLE = [
@@ -31,12 +31,12 @@ TABLE = [
     ("AuthFailure", 401, "credentials", PermissionRefused, "flow providers check"),
     ("ExpiredToken", 400, "credentials", PermissionRefused, "log in again"),
     ("RequestExpired", 400, "credentials", PermissionRefused, "clock"),
-    ("RequestLimitExceeded", 503, "throttled", CapacityUnavailable, "fewer calls"),
-    ("Throttling", 400, "throttled", CapacityUnavailable, "fewer calls"),
-    ("SomethingNew", 429, "throttled", CapacityUnavailable, "fewer calls"),
-    ("InternalError", 500, "uncertain", ProviderError, "not known"),
-    ("Unavailable", 503, "uncertain", ProviderError, "not known"),
-    ("SomethingNew", 502, "uncertain", ProviderError, "not known"),
+    ("RequestLimitExceeded", 503, "throttled", NoAnswer, "fewer calls"),
+    ("Throttling", 400, "throttled", NoAnswer, "fewer calls"),
+    ("SomethingNew", 429, "throttled", NoAnswer, "fewer calls"),
+    ("InternalError", 500, "uncertain", NoAnswer, "not known"),
+    ("Unavailable", 503, "uncertain", NoAnswer, "not known"),
+    ("SomethingNew", 502, "uncertain", NoAnswer, "not known"),
     ("OptInRequired", 403, "refused", ProviderError, "opted in"),
     ("PendingVerification", 400, "refused", ProviderError, "verifying"),
     ("InvalidAMIID.NotFound", 400, "refused", ProviderError, "[aws] ami"),

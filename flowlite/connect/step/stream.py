@@ -142,7 +142,7 @@ class Stream:
                 self._end, self.over = parse_object(payload), True
             elif kind in _NAMES:
                 self._waiting += len(payload)
-                if self._waiting > frames.WINDOW or len(self._pieces) > _MOST_PIECES:
+                if self._waiting > frames.MOST_UNDER_WAY or len(self._pieces) > _MOST_PIECES:
                     raise frames.NotAFrame("it sends more than it may, and does not wait")
                 self._pieces.append((_NAMES[kind], payload))
             self._changed.notify_all()
