@@ -6,8 +6,6 @@ import signal
 from collections.abc import Mapping
 from typing import Any
 
-from flowlite.node import messages
-
 _HINTS = {"SIGKILL": " (out of memory?)"}
 
 
@@ -18,6 +16,9 @@ def first_failure(body: Mapping[str, Any]) -> str:
 
 def failed_by_itself(body: Mapping[str, Any]) -> bool:
     """Whether a worker failed, and not because it was told to stop."""
+    # Not at the top: `flow status` imports this module, and messages costs it 4 ms.
+    from flowlite.node import messages
+
     return messages.failed(body) and not body.get("stopped")
 
 

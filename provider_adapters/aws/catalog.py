@@ -167,43 +167,36 @@ class Catalog:
             "preInstalledSw": "NA",
             "capacitystatus": "Used",
         }
-        filters = [{"Type": "TERM_MATCH", "Field": k, "Value": v} for k, v in fields.items()]
-        filters.append({"Type": "ANY_OF", "Field": "instanceType", "Value": ",".join(types)})
-        pricing = _PRICING.get(self._clients.partition(self.region))
-        if pricing is None:
-            return {}
-        told = self._pages(
-            "pricing",
-            "get_products",
-            "PriceList",
-            region=pricing,
-            ServiceCode="AmazonEC2",
-            Filters=filters,
-        )
+        any_of = {"Type": "ANY_OF", "Field": "instanceType", "Value": ",".join(types)}
         rate = self._settings.per_dollar(self.region)
-        listed = _prices_of(told, currency(self.region))
+        listed = _prices_of(self._products(fields, any_of), currency(self.region))
         return {name: price / rate for name, price in listed.items()}
 
     def _ask_disk_price(self) -> float:
-        pricing = _PRICING.get(self._clients.partition(self.region))
-        if pricing is None:
-            return 0.0
         fields = {
             "regionCode": self.region,
             "productFamily": "Storage",
             "volumeApiName": "gp3",
         }
-        told = self._pages(
+        rate, name = self._settings.per_dollar(self.region), currency(self.region)
+        told = self._products(fields)
+        return max(
+            (price / rate for each in told for price in _listed(each, name, "GB-Mo")), default=0.0
+        )
+
+    def _products(self, fields: Mapping[str, str], *filters: Mapping[str, str]) -> list[Any]:
+        """Entries of the price list; none in a partition that has no price list."""
+        pricing = _PRICING.get(self._clients.partition(self.region))
+        if pricing is None:
+            return []
+        exact = [{"Type": "TERM_MATCH", "Field": k, "Value": v} for k, v in fields.items()]
+        return self._pages(
             "pricing",
             "get_products",
             "PriceList",
             region=pricing,
             ServiceCode="AmazonEC2",
-            Filters=[{"Type": "TERM_MATCH", "Field": k, "Value": v} for k, v in fields.items()],
-        )
-        rate, name = self._settings.per_dollar(self.region), currency(self.region)
-        return max(
-            (price / rate for each in told for price in _listed(each, name, "GB-Mo")), default=0.0
+            Filters=[*exact, *filters],
         )
 
     def _ask_spot_history(self, kind: str, zone: str, since: float) -> list[tuple[float, float]]:

@@ -11,22 +11,10 @@ from flowlite.errors import PermissionRefused
 from flowlite.supervise.reconcile import reconcile
 from provider_adapters.rented.ledger import Ledger
 from tests.helpers import eventually
-from tests.providers.aws_client import SECONDS, TYPE, ZONES, Client
+from tests.providers.aws_client import TYPE, ZONES, Client
 
 pytestmark = pytest.mark.timeout(180)
 TWO_REGIONS = 'region = ["us-east-1", "us-west-2"]'
-
-
-def end_machines(aws: Client, task: str = "t1") -> None:
-    """As the supervisor does, whatever is left beside them."""
-
-    def ended() -> bool:
-        provider = adapter("aws")
-        left = [each for each in provider.list_instances(task) if each.state != "ended"]
-        provider.terminate(left)
-        return not left
-
-    eventually(ended, timeout=SECONDS, every=0.1, what="ended")
 
 
 def groups_left(aws: Client) -> list[str]:
@@ -53,7 +41,7 @@ def test_a_security_group_in_the_second_region_goes_when_ec2_lets_it_go(aws: Cli
     found = aws.launch(aws.intent())
     assert {each.data["region"] for each in found} == {"us-west-2"}
     aws.box.aws.fault("DeleteSecurityGroup", code="DependencyViolation", times=2)
-    end_machines(aws)
+    aws.end_machines()
     # Each region that was asked has one; EC2 refuses one of the two once more, and forgets the machines meanwhile.
     assert "flowlite-t1" in groups_left(aws)
     aws.box.aws.forget_ended()
@@ -66,7 +54,7 @@ def test_a_placement_group_goes_when_ec2_lets_it_go(aws: Client) -> None:
     aws.settings("placement_group = true")
     aws.launch(aws.intent())
     aws.box.aws.fault("DeletePlacementGroup", code="InvalidPlacementGroup.InUse", times=2)
-    end_machines(aws)
+    aws.end_machines()
     assert groups_left(aws) == ["flowlite-t1"]
     eventually(lambda: gone_after_another_look(aws), timeout=20)
 
@@ -77,7 +65,7 @@ def test_groups_of_which_no_ledger_knows_are_found_by_their_tags(aws: Client, by
     aws.launch(aws.intent())
     aws.box.aws.fault("DeletePlacementGroup", code="InvalidPlacementGroup.InUse", times=1)
     aws.box.aws.fault("DeleteSecurityGroup", code="DependencyViolation", times=1)
-    end_machines(aws)
+    aws.end_machines()
     assert sorted(groups_left(aws)) == ["flowlite-t1", "flowlite-t1"]
     (aws.home / "aws" / "launches" / "t1-launch-1.json").unlink()
     if by == "list":
