@@ -14,7 +14,7 @@ from flowlite.supervise.crew import Crew
 from flowlite.supervise.nodes import Finding, Node
 from flowlite.supervise.verdict import HANGS, Life, Sight, Verdict, Word, judge
 
-# A probe that takes longer counts as not answered; its answer still counts when it comes.
+# A probe that takes longer counts as not answered; its answer still counts when it comes while the node is in doubt.
 PROBE_SECONDS = 2.0
 # Pause between two probes of a node that is in doubt.
 PROBE_EVERY = 0.5
@@ -46,7 +46,12 @@ class GivenUp(Exception):
 
 @dataclass(slots=True)
 class _Seen:
-    """What is known of one node."""
+    """What is known of one node.
+
+    Attributes:
+        asking: The latest probe, until a look has taken its answer. A node is never probed twice at a time.
+        asked: When that probe began.
+    """
 
     began: float = 0.0
     unanswered: int = 0
@@ -54,6 +59,7 @@ class _Seen:
     proven: int = 0
     proven_since: float = 0.0
     asking: asyncio.Future[Finding] | None = None
+    asked: float = 0.0
     why: str = "it does not answer"
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -155,16 +161,17 @@ class Reach:
             stop.cancel()
 
     async def look(self, node: Node) -> Finding:
-        """Asks a node how it is. Takes `PROBE_SECONDS` at most."""
+        """Asks a node how it is. Takes `PROBE_SECONDS` at most.
+
+        The answer of an earlier probe counts only if the node has been in doubt since that probe began: a look may be
+        broken off before its answer comes, and what was true then need not be true now.
+        """
         seen = self._seen[node.instance.id]
         async with seen.lock:
-            if seen.asking is None:
-                seen.asking = asyncio.ensure_future(self._crew.run(node.probe))
             seen.began = time.monotonic()
-            await asyncio.wait({seen.asking}, timeout=PROBE_SECONDS)
-            if seen.asking.done():
-                finding, seen.asking = seen.asking.result(), None
-            else:
+            doubted_since = seen.since if seen.unanswered else seen.began
+            finding = await self._answer(node, doubted_since, seen.began + PROBE_SECONDS)
+            if finding is None:
                 finding = Finding(Life.UNREACHABLE, seen.why)
             if finding.life is Life.UNREACHABLE:
                 seen.why = finding.why or seen.why
@@ -173,6 +180,20 @@ class Reach:
             elif finding.life is not Life.GONE:
                 self.heard(node)
             return finding
+
+    async def _answer(self, node: Node, since: float, until: float) -> Finding | None:
+        """The answer to a probe that began at `since` or later; None if there is none in time."""
+        seen = self._seen[node.instance.id]
+        while True:
+            if seen.asking is None:
+                seen.asking = asyncio.ensure_future(self._crew.run(node.probe))
+                seen.asked = time.monotonic()
+            await asyncio.wait({seen.asking}, timeout=max(0.0, until - time.monotonic()))
+            if not seen.asking.done():
+                return None
+            answered, seen.asking = seen.asking, None
+            if seen.asked >= since:
+                return answered.result()
 
     async def judge_member(self, node: Node, *, leader_answers: bool) -> tuple[Verdict, Finding]:
         """Whether a node is lost that the leader misses.
@@ -262,6 +283,9 @@ class Reach:
         return word, bool(answered) or bool(await self._ask_elsewhere())
 
     async def _ask_elsewhere(self) -> str:
+        if self._asking_elsewhere is not None and self._asking_elsewhere.done():
+            # It came when nobody waited for it any more: what answered then need not answer now.
+            self._asking_elsewhere = None
         asking = self._asking_elsewhere
         if asking is None:
             asking = self._asking_elsewhere = asyncio.ensure_future(self._crew.run(self._elsewhere))

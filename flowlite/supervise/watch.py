@@ -47,6 +47,7 @@ class Watch:
         kind = event["kind"]
         if kind == "joined":
             self._joined.add(int(event["rank"]))
+            self._reach.heard(self._nodes[int(event["rank"])])
         elif kind == "preempting":
             self.vanishing.add(str(event["instance"]))
         elif kind == "suspect" and event["instance"] not in self._confirming:

@@ -50,7 +50,7 @@ def test_cuts_on_a_simulated_clock_lose_nothing_and_blame_nobody_else(first: int
         live_through(seed)
 
 
-@pytest.mark.parametrize("seed", [200240, 200497, 300721, 303062])
+@pytest.mark.parametrize("seed", [200240, 200497, 300721, 301020, 303062, 307646, 308677, 312396])
 def test_seeds_that_have_found_defects(seed: int) -> None:
     live_through(seed)
 

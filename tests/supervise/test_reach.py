@@ -201,6 +201,57 @@ def test_a_probe_that_hangs_counts_as_unanswered_and_is_not_asked_twice() -> Non
     Scene([node]).play(act)
 
 
+@pytest.mark.parametrize("late", [False, True], ids=["broken off", "taken for no answer"])
+def test_an_answer_from_before_the_doubt_is_not_believed(late: bool) -> None:
+    """Somebody looked before the agent had started, and nobody took the answer."""
+    node = FakeNode(1, Life.ABSENT)
+    node.hangs = threading.Event()
+
+    async def act(asked: Reach) -> None:
+        assert node.hangs is not None
+        looking = asyncio.create_task(asked.look(node))
+        while not node.probes:
+            await asyncio.sleep(0.001)
+        if late:
+            assert (await looking).life is U
+        else:
+            looking.cancel()
+        node.hangs.set()
+        node.life = A
+        # The leader tells that it has joined.
+        asked.heard(node)
+        assert (await asked.judge_member(node, leader_answers=True))[0] is Verdict.WAIT
+        assert node.probes == 2
+
+    Scene([FakeNode(0, A), node]).play(act)
+
+
+def test_that_something_else_answered_counts_only_when_it_is_asked() -> None:
+    """It was asked once, when nobody waited for the answer any more; then nothing answers."""
+    began, go_on = threading.Event(), threading.Event()
+
+    def elsewhere() -> str:
+        if began.is_set():
+            return ""
+        began.set()
+        go_on.wait(5)
+        return "another host"
+
+    async def act() -> None:
+        asked = Reach([FakeNode(0, U)], Crew(), elsewhere, lambda since: None)
+        asking = asyncio.create_task(asked._ask_elsewhere())
+        while not began.is_set():
+            await asyncio.sleep(0.001)
+        asking.cancel()
+        go_on.set()
+        pending = asked._asking_elsewhere
+        assert pending is not None
+        await pending
+        assert await asked._ask_elsewhere() == ""
+
+    asyncio.run(act())
+
+
 def test_a_member_is_lost_on_the_word_of_a_leader_that_answers() -> None:
     node = FakeNode(1, U)
 
