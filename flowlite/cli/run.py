@@ -114,7 +114,11 @@ def run(
     volume: Annotated[
         list[str] | None,
         typer.Option(
-            "--volume", metavar="PATH=NAME", help="A volume at a path.", rich_help_panel=_PANEL
+            "--volume",
+            metavar="PATH=NAME[,…]",
+            help="A volume at a path. Behind its name: interface=block for a disk of one node, and size_gb=500 to have "
+            "it made if it is missing, with commas between.",
+            rich_help_panel=_PANEL,
         ),
     ] = None,
     mount: Annotated[
@@ -244,7 +248,7 @@ def task_options(given: Mapping[str, Any]) -> dict[str, Any]:
     mode = _mode(options.pop("mode", None), options.pop("manual", False))
     options |= {
         "processes_per_node": _processes(options.pop("processes_per_node", None)),
-        "volumes": _pairs("--volume", options.pop("volume", None), "PATH=NAME"),
+        "volumes": _volumes(options.pop("volume", None)),
         "mounts": _pairs("--mount", options.pop("mount", None), "PATH=s3://bucket"),
         "environment": _environment(options.pop("env", None)),
         "secrets": options.pop("secret", None) or None,
@@ -378,6 +382,39 @@ def _pairs(option: str, given: Sequence[str] | None, form: str) -> dict[str, str
             raise ConfigError(f"{option}: {word!r} is not allowed; write {form}")
         found[key] = value
     return found
+
+
+_VOLUME_FORM = "PATH=NAME or, with more about it, PATH=NAME,interface=block,size_gb=500"
+
+
+def _volumes(given: Sequence[str] | None) -> dict[str, Any] | None:
+    """Volumes by path, as the decorator takes them: what stands behind the name are the keys of its long form."""
+    pairs = _pairs("--volume", given, _VOLUME_FORM)
+    return pairs and {path: _volume(path, words) for path, words in pairs.items()}
+
+
+def _volume(path: str, words: str) -> str | dict[str, Any]:
+    name, *more = words.split(",")
+    if not more:
+        return name
+    found: dict[str, Any] = {"name": name}
+    for word in more:
+        key, equals, value = word.partition("=")
+        # `flow volumes create` has --size-gb.
+        key = key.replace("-", "_")
+        if not equals or not value or key in found:
+            said = f"{path}={words}"
+            raise ConfigError(f"--volume: {said!r} is not allowed; write {_VOLUME_FORM}")
+        found[key] = _number(value) if key == "size_gb" else value
+    return found
+
+
+def _number(text: str) -> float | str:
+    """A number, or the text for the check of options to name."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def _slurm(given: Sequence[str] | None) -> dict[str, Any] | None:

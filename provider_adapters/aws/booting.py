@@ -172,7 +172,7 @@ class Booting:
         group = next(iter(here.get("volume_groups", [])), "")
         place = Place(zone=zone, vpc=site["vpc"], subnet=site["subnet"], group=group)
         volumes = self._context.volumes(self._region)
-        return volumes.attach(here["volumes"], place, sorted(self._nodes))
+        return volumes.attach(here["volumes"], place, sorted(self._nodes), self._launch.task)
 
     def _instance(
         self, name: str, met: Mapping[str, Any], mounts: Sequence[Mapping[str, Any]]

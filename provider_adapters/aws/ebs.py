@@ -51,13 +51,18 @@ class Disks:
         self._directory = directory
         self._tags = tags
 
+    def known(self, name: str) -> Found | None:
+        """The disk of that name or id; None if there is none. Raises ConfigError."""
+        disk = self._named(name)
+        return None if disk is None else _found(name, disk)
+
     def find(self, name: str, size_gb: float | None) -> Found:
-        """The disk of that name or id, or how it would be made. Raises ConfigError."""
+        """The disk of that name or id, or how it would be made. Raises ConfigError; also where it is in use."""
         disk = self._named(name)
         if disk is not None:
-            zone = str(disk["AvailabilityZone"])
-            entry = {"kind": "ebs", "id": disk["VolumeId"], "size_gb": disk["Size"]}
-            return Found(entry, f"volume {name} is a disk in {zone}, and so is this launch", zone)
+            if reason := self._why_taken(name, disk, task=""):
+                raise ConfigError(f"volumes: {reason}")
+            return _found(name, disk)
         if size_gb is None:
             raise ConfigError(
                 f"volumes: there is no disk {name!r} in {self._region}; give size_gb to have it made"
@@ -81,13 +86,26 @@ class Disks:
         zone = next(iter(zones), "") or self._first_zone()
         return self._make(name, math.ceil(size_gb), zone)
 
+    def check_free(self, volume: Mapping[str, Any], task: str) -> None:
+        """Raises ProviderError if a disk cannot be had since an instance of another task has it."""
+        name = str(volume["name"])
+        disk = self._named(str(volume["id"] or name))
+        if disk and (reason := self._why_taken(name, disk, task)):
+            raise reason
+
     def attach(
-        self, number: int, volume: Mapping[str, Any], zone: str, instances: Sequence[str]
+        self,
+        number: int,
+        volume: Mapping[str, Any],
+        zone: str,
+        instances: Sequence[str],
+        task: str,
     ) -> dict[str, Any]:
         """What the node needs to mount it, once it is attached to the one instance.
 
         Args:
             number: Which of the volumes of the task it is.
+            task: The one that launches. Another instance of it that has the disk is about to end.
 
         Raises:
             CapacityUnavailable: It is being made or attached, or an instance that is ending still has it.
@@ -108,12 +126,12 @@ class Disks:
                 "so that it is planned there"
             )
         device = f"/dev/sd{_LETTERS[number % len(_LETTERS)]}"
-        held = next((a for a in disk.get("Attachments") or () if a["State"] != "detached"), None)
+        held = _attachment(disk)
         if held is None:
             self._attach(disk, instances[0], device)
             raise CapacityUnavailable(f"volume {name!r} is being attached", _RETRY)
         if held["InstanceId"] != instances[0]:
-            raise self._taken(name, str(held["InstanceId"]))
+            raise self._taken(name, str(held["InstanceId"]), task)
         if held["State"] != "attached":
             raise CapacityUnavailable(f"volume {name!r} is being attached", _RETRY)
         known = str(held.get("Device") or device)
@@ -214,7 +232,15 @@ class Disks:
                 Device=device,
             )
 
-    def _taken(self, name: str, instance: str) -> ProviderError:
+    def _why_taken(self, name: str, disk: Mapping[str, Any], task: str) -> ProviderError | None:
+        """Why a disk cannot be had for good; None where nobody has it, or whoever has it is ending."""
+        held = _attachment(disk)
+        if held is None:
+            return None
+        reason = self._taken(name, str(held["InstanceId"]), task)
+        return None if isinstance(reason, CapacityUnavailable) else reason
+
+    def _taken(self, name: str, instance: str, task: str) -> ProviderError:
         """Why a disk that another instance has cannot be had; worth waiting for where that is ending."""
         found = self._ec2.all(
             "DescribeInstances",
@@ -223,12 +249,13 @@ class Disks:
         )
         holder = found[0]["Instances"][0] if found else {}
         state = str(holder.get("State", {}).get("Name", "gone"))
-        if state in ("shutting-down", "terminated", "gone"):
+        whose_task = tags_of(holder).get("flowlite:task")
+        # EC2 may go on for a while to call an instance running that the task has just ended.
+        if state in ("shutting-down", "terminated", "gone") or (task and whose_task == task):
             return CapacityUnavailable(
                 f"volume {name!r} is still attached to {instance}, which is ending", _RETRY
             )
-        task = tags_of(holder).get("flowlite:task")
-        whose = f"the task {task} on {instance}" if task else instance
+        whose = f"the task {whose_task} on {instance}" if whose_task else instance
         return ProviderError(
             f"volume {name!r} is used by {whose}, and a disk belongs to one at a time; wait for its end, or cancel it"
         )
@@ -243,3 +270,14 @@ class Disks:
                 f"{self._region} has no subnets, so no instance can be there to use a disk; set zones under [aws]"
             )
         return min(zones)
+
+
+def _found(name: str, disk: Mapping[str, Any]) -> Found:
+    zone = str(disk["AvailabilityZone"])
+    entry = {"kind": "ebs", "id": disk["VolumeId"], "size_gb": disk["Size"]}
+    return Found(entry, f"volume {name} is a disk in {zone}, and so is this launch", zone)
+
+
+def _attachment(disk: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """How a disk is attached, or None."""
+    return next((a for a in disk.get("Attachments") or () if a["State"] != "detached"), None)

@@ -335,7 +335,7 @@ class Launching:
 
         if "volumes" not in here:
             ready, groups = self._context.volumes(site.region).ready(
-                self._options["volumes"], site.vpc
+                self._options["volumes"], site.vpc, launch.task
             )
             here["volumes"], here["volume_groups"] = ready, groups
         return list(here["volume_groups"]), tags_for(here["volumes"])

@@ -102,6 +102,7 @@ class Volumes:
         notes: list[str] = []
         tied: dict[str, str] = {}
         for path, volume in config.volumes.items():
+            self._check_kind(path, volume.name, volume.interface)
             found = self._find(volume.name, volume.interface, volume.size_gb)
             entry = {"name": volume.name, "path": path, "interface": volume.interface}
             volumes.append({**entry, **found.entry})
@@ -115,13 +116,19 @@ class Volumes:
         return Planned(tuple(volumes), tuple(dict.fromkeys(notes)), tuple(set(tied.values())))
 
     def ready(
-        self, volumes: Sequence[Mapping[str, Any]], vpc: str
+        self, volumes: Sequence[Mapping[str, Any]], vpc: str, task: str
     ) -> tuple[list[dict[str, Any]], list[str]]:
         """Has the file systems made that are not there yet. Disks wait until it is known in which zone.
+
+        Raises:
+            ProviderError: Another task has a disk, so there is no use in launching.
 
         Returns:
             The volumes for `attach`, and ids of security groups that all instances must have, beside their own.
         """
+        for each in volumes:
+            if each["kind"] == "ebs":
+                self._disks.check_free(each, task)
         made = [
             {**each, "id": self._files.ensure(str(each["name"]))}
             if each["kind"] == "efs" and not each["id"]
@@ -132,7 +139,11 @@ class Volumes:
         return made, [group_of(self._ec2, vpc)] if by_network else []
 
     def attach(
-        self, volumes: Sequence[Mapping[str, Any]], place: Place, instances: Sequence[str]
+        self,
+        volumes: Sequence[Mapping[str, Any]],
+        place: Place,
+        instances: Sequence[str],
+        task: str,
     ) -> list[dict[str, Any]]:
         """What each node has to mount (`NodeSettings.volumes`), once it can be had in that zone.
 
@@ -141,15 +152,24 @@ class Volumes:
         Args:
             volumes: As `ready` gave them.
             instances: Ids of those that run.
+            task: Whose they are.
 
         Raises:
             CapacityUnavailable: Something is still being made; to be called again after `retry_after`.
             ProviderError: It cannot be had.
         """
-        return [self._attach(number, each, place, instances) for number, each in enumerate(volumes)]
+        return [
+            self._attach(number, each, place, instances, task)
+            for number, each in enumerate(volumes)
+        ]
 
     def _attach(
-        self, number: int, volume: Mapping[str, Any], place: Place, instances: Sequence[str]
+        self,
+        number: int,
+        volume: Mapping[str, Any],
+        place: Place,
+        instances: Sequence[str],
+        task: str,
     ) -> dict[str, Any]:
         entry = {name: volume[name] for name in ("name", "path", "interface")}
         entry["source"] = f"{SOURCES}/{volume['name']}"
@@ -157,7 +177,19 @@ class Volumes:
             return {**entry, **self._files.reach(volume, place)}
         if volume["kind"] == "lustre":
             return {**entry, **self._lustre.reach(volume)}
-        return {**entry, **self._disks.attach(number, volume, place.zone, instances)}
+        return {**entry, **self._disks.attach(number, volume, place.zone, instances, task)}
+
+    def _check_kind(self, path: str, name: str, interface: str) -> None:
+        """Raises ConfigError for the name of a volume of the other interface alone: it was left out, or mistaken."""
+        is_block = interface == "block"
+        here, other = (self._disks, self._files) if is_block else (self._files, self._disks)
+        foreign = name.startswith("fs-" if is_block else "vol-")
+        if foreign or (not here.known(name) and other.known(name)):
+            right = "file" if is_block else "block"
+            raise ConfigError(
+                f"volumes: {path!r}: {name!r} has the interface {right!r}, and {interface!r} was asked for; say so: "
+                f"`--volume {path}={name},interface={right}`, or 'interface': {right!r} beside its name in volumes="
+            )
 
     def _find(self, name: str, interface: str, size_gb: float | None) -> Found:
         if interface == "block":

@@ -212,7 +212,9 @@ def _check_volume(path: str, interface: str, there: Mapping[str, Any]) -> None:
     kind = str(there["interface"]).lower()
     if kind != interface:
         raise ConfigError(
-            f"volumes: {path!r}: {there['name']!r} has the interface {kind!r}, and {interface!r} was asked for"
+            f"volumes: {path!r}: {there['name']!r} has the interface {kind!r}, and {interface!r} was asked for; say "
+            f"so: `--volume {path}={there['name']},interface={kind}`, or 'interface': {kind!r} beside its name in "
+            "volumes="
         )
     users = [*there.get("bids", ()), *there.get("reservations", ())]
     if kind == "block" and users:

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from flowlite import FlowApp
+from flowlite.spec import Volume
 from tests.cli.conftest import Flow, Ran
 
 TRAIN = '''
@@ -151,6 +153,24 @@ def test_a_dry_run_tells_what_the_provider_notes(flow: Flow) -> None:
     assert "note: rehearsal on CPU" in ran.out
 
 
+def test_a_volume_is_described_as_in_the_decorator(flow: Flow) -> None:
+    config = planned(
+        flow,
+        *("--volume", "/scratch=scratch,interface=block,size_gb=500"),
+        *("--volume", "/ckpt=ckpt,size-gb=1.5", "--volume", "/data=data"),
+        *("--", "true"),
+    )
+    block = {"name": "scratch", "interface": "block", "size_gb": 500.0}
+    assert config["volumes"] == {
+        "/scratch": block,
+        "/ckpt": {"name": "ckpt", "interface": "file", "size_gb": 1.5},
+        "/data": {"name": "data", "interface": "file", "size_gb": None},
+    }
+    in_python = FlowApp().function(volumes={"/scratch": block})(lambda: None).build_task_config()
+    assert in_python.volumes["/scratch"] == Volume("scratch", size_gb=500, interface="block")
+    assert in_python.to_dict()["volumes"]["/scratch"] == block
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -163,7 +183,21 @@ def test_a_dry_run_tells_what_the_provider_notes(flow: Flow) -> None:
         (["-N", "two", "--", "true"], "--num-instances"),
         (["--processes-per-node", "some", "--", "true"], "processes_per_node"),
         (["--gpu", "h1000:8", "--", "true"], "h100"),
-        (["--volume", "/data", "--", "true"], "--volume: '/data' is not allowed; write PATH=NAME"),
+        (
+            ["--volume", "/data", "--", "true"],
+            "--volume: '/data' is not allowed; write PATH=NAME or, ",
+        ),
+        (["--volume", "/d=a,block", "--", "true"], "'/d=a,block' is not allowed; write PATH=NAME"),
+        (["--volume", "/d=a,interface=", "--", "true"], "PATH=NAME,interface=block,size_gb=500"),
+        (["--volume", "/d=a,interface=file,interface=block", "--", "true"], "is not allowed"),
+        (["--volume", "/d=a,interface=blok", "--", "true"], "did you mean 'block'?"),
+        (["--volume", "/d=a,size_gb=big", "--", "true"], "size_gb: 'big' is not allowed"),
+        (["--volume", "/d=a,sise=5", "--", "true"], "did you mean 'size_gb'?"),
+        (["--volume", "/d=,interface=block", "--", "true"], "cannot name a volume"),
+        (
+            ["-N", "2", "--volume", "/d=a,interface=block", "--", "true"],
+            "which one node alone can use",
+        ),
         (["--env", "NOT_SET_HERE", "--", "true"], "NOT_SET_HERE is not set here"),
         (["--max-cost", "-1", "--", "true"], "max_cost"),
         (["--priority", "hihg", "--", "true"], "did you mean"),

@@ -21,6 +21,7 @@ from provider_adapters.aws.volumes import VOLUMES_TAG, Place, Volumes, tags_for 
 
 REGION = "us-east-1"
 ZONE, OTHER_ZONE = "us-east-1a", "us-east-1b"
+TASK = "t-1"
 FILE = {"name": "ckpt", "size_gb": 100}
 BLOCK = {"name": "scratch", "size_gb": 10, "interface": "block"}
 
@@ -126,8 +127,33 @@ def until_there(volumes: Volumes, entries: Any, place: Place, instances: list[st
     """`attach`, as a launch calls it: again while something is being made."""
     for _ in range(10):
         with suppress(CapacityUnavailable):
-            return volumes.attach(entries, place, instances)
+            return volumes.attach(entries, place, instances, TASK)
     raise AssertionError("it is never there")
+
+
+# Kinds
+
+
+def test_a_forgotten_interface_is_named_and_nothing_is_made(
+    account: Account, volumes: Volumes
+) -> None:
+    disk = volumes.create("scratch", 10, "block", [ZONE]).location
+    system = volumes.create("ckpt", None, "file").location
+    for name, interface, right in (
+        ("scratch", "file", "block"),
+        (disk, "file", "block"),
+        ("ckpt", "block", "file"),
+        (system, "block", "file"),
+    ):
+        asked = {"name": name, "size_gb": 10, "interface": interface}
+        with pytest.raises(ConfigError) as caught:
+            volumes.plan(config(asked))
+        assert f"{name!r} has the interface {right!r}" in str(caught.value)
+        assert f"`--volume /data/v0={name},interface={right}`" in str(caught.value)
+    both = volumes.create("both", None, "file"), volumes.create("both", 10, "block", [ZONE])
+    for there in both:
+        asked = {"name": "both", "interface": there.interface}
+        assert volumes.plan(config(asked)).volumes[0]["id"] == there.location
 
 
 # File volumes
@@ -139,7 +165,7 @@ def test_a_file_volume_is_made_once_and_mounted_by_nfs(account: Account, volumes
     assert "will be made: EFS, encrypted" in planned.notes[0]
     assert planned.zones == ()
 
-    entries, groups = volumes.ready(json.loads(json.dumps(planned.volumes)), account.vpc)
+    entries, groups = volumes.ready(json.loads(json.dumps(planned.volumes)), account.vpc, TASK)
     made = account.called("CreateFileSystem")
     assert len(made) == 1
     assert made[0]["Encrypted"] is True
@@ -164,9 +190,9 @@ def test_a_file_volume_is_made_once_and_mounted_by_nfs(account: Account, volumes
     # The next task finds all of it.
     again = volumes.plan(config("ckpt"))  # type: ignore[arg-type]
     assert again.notes == ()
-    entries, same = volumes.ready(again.volumes, account.vpc)
+    entries, same = volumes.ready(again.volumes, account.vpc, TASK)
     assert same == groups
-    assert volumes.attach(entries, account.place(groups[0]), nodes) == [
+    assert volumes.attach(entries, account.place(groups[0]), nodes, TASK) == [
         {**told[0], "path": "/data/v0"}
     ]
     assert len(account.called("CreateFileSystem")) == 1
@@ -176,7 +202,7 @@ def test_a_file_volume_is_made_once_and_mounted_by_nfs(account: Account, volumes
 def test_the_mount_target_lets_in_only_instances_with_the_group(
     account: Account, volumes: Volumes
 ) -> None:
-    entries, (group,) = volumes.ready(volumes.plan(config(FILE)).volumes, account.vpc)
+    entries, (group,) = volumes.ready(volumes.plan(config(FILE)).volumes, account.vpc, TASK)
     until_there(volumes, entries, account.place(group), [account.instance()])
     found = account("ec2").describe_security_groups(GroupIds=[group])["SecurityGroups"][0]
     (rule,) = found["IpPermissions"]
@@ -188,7 +214,7 @@ def test_the_mount_target_lets_in_only_instances_with_the_group(
 
 
 def test_each_zone_gets_a_mount_target_of_its_own(account: Account, volumes: Volumes) -> None:
-    entries, (group,) = volumes.ready(volumes.plan(config(FILE)).volumes, account.vpc)
+    entries, (group,) = volumes.ready(volumes.plan(config(FILE)).volumes, account.vpc, TASK)
     there = [
         until_there(volumes, entries, account.place(group, zone), [account.instance(zone)])
         for zone in (ZONE, OTHER_ZONE)
@@ -200,17 +226,17 @@ def test_a_crash_after_the_file_system_was_made_makes_no_second_one(
     account: Account, volumes: Volumes, tmp_path: Path
 ) -> None:
     planned = volumes.plan(config(FILE)).volumes
-    volumes.ready(planned, account.vpc)
+    volumes.ready(planned, account.vpc, TASK)
     # Everything of ours on disk is gone, and the plan still says that there is none.
     other = Volumes(REGION, account, tmp_path / "elsewhere")
-    entries, _ = other.ready(planned, account.vpc)
+    entries, _ = other.ready(planned, account.vpc, TASK)
     assert len(account("efs").describe_file_systems()["FileSystems"]) == 1
     assert entries[0]["id"]
 
 
 def test_two_that_make_it_at_once_share_one(account: Account, volumes: Volumes) -> None:
     """The name is the token: what a listing does not show yet is not made again."""
-    volumes.ready(volumes.plan(config(FILE)).volumes, account.vpc)
+    volumes.ready(volumes.plan(config(FILE)).volumes, account.vpc, TASK)
     blind = iter([[]])
     files = volumes._files
     seen = files._systems
@@ -249,9 +275,9 @@ def test_a_mount_target_that_lets_nobody_in_is_named(account: Account, volumes: 
         SubnetId=account.subnets[ZONE]["SubnetId"],
         SecurityGroups=[own["GroupId"]],
     )
-    entries, (group,) = volumes.ready(volumes.plan(config("team")).volumes, account.vpc)  # type: ignore[arg-type]
+    entries, (group,) = volumes.ready(volumes.plan(config("team")).volumes, account.vpc, TASK)  # type: ignore[arg-type]
     with pytest.raises(ProviderError, match=rf"{own['GroupId']}.*TCP 2049 from {group}"):
-        volumes.attach(entries, account.place(group), [account.instance()])
+        volumes.attach(entries, account.place(group), [account.instance()], TASK)
     account("ec2").authorize_security_group_ingress(
         GroupId=own["GroupId"],
         IpPermissions=[
@@ -263,7 +289,7 @@ def test_a_mount_target_that_lets_nobody_in_is_named(account: Account, volumes: 
             }
         ],
     )
-    assert volumes.attach(entries, account.place(group), [account.instance()])
+    assert volumes.attach(entries, account.place(group), [account.instance()], TASK)
 
 
 def test_two_of_one_name_are_refused_with_their_ids(account: Account, volumes: Volumes) -> None:
@@ -285,13 +311,13 @@ def test_lustre_is_named_by_its_id(account: Account, volumes: Volumes) -> None:
     planned = volumes.plan(config(made["FileSystemId"], nodes=2))
     assert planned.zones == (ZONE,)
     assert "TCP 988 and 1018 to 1023" in planned.notes[0]
-    entries, groups = volumes.ready(planned.volumes, account.vpc)
+    entries, groups = volumes.ready(planned.volumes, account.vpc, TASK)
 
     def name_it(parsed: dict[str, Any], **_: Any) -> None:
         parsed["FileSystems"][0]["LustreConfiguration"]["MountName"] = "abcdev"
 
     account.on("fsx", "after-call.fsx.DescribeFileSystems", name_it)
-    (told,) = volumes.attach(entries, account.place(groups[0]), [])
+    (told,) = volumes.attach(entries, account.place(groups[0]), [], TASK)
     assert (told["share"], told["export"]) == ("lustre", "/abcdev")
     assert told["address"] == f"{made['DNSName']}@tcp"
     assert told["options"] == "relatime,flock"
@@ -305,7 +331,7 @@ def test_a_disk_is_made_in_the_zone_of_the_launch_and_attached(
 ) -> None:
     planned = volumes.plan(config(BLOCK))
     assert "a disk of 10 GB (gp3, encrypted)" in planned.notes[0]
-    entries, groups = volumes.ready(planned.volumes, account.vpc)
+    entries, groups = volumes.ready(planned.volumes, account.vpc, TASK)
     assert groups == []
     assert account.called("CreateVolume") == [], "in which zone is not known yet"
 
@@ -328,6 +354,7 @@ def test_a_disk_is_made_in_the_zone_of_the_launch_and_attached(
         "filesystem": "ext4",
     }
     # It pins the next launch to its zone.
+    account("ec2").terminate_instances(InstanceIds=[node])
     again = volumes.plan(config(BLOCK))
     assert again.zones == (OTHER_ZONE,)
     assert again.volumes[0]["id"] == disk
@@ -342,7 +369,7 @@ def test_a_disk_that_nobody_placed_is_where_instances_can_be(
 
 
 def test_a_disk_outlives_its_instance(account: Account, volumes: Volumes) -> None:
-    entries, _ = volumes.ready(volumes.plan(config(BLOCK)).volumes, account.vpc)
+    entries, _ = volumes.ready(volumes.plan(config(BLOCK)).volumes, account.vpc, TASK)
     node = account.instance()
     until_there(volumes, entries, account.place(""), [node])
     mapping = account("ec2").describe_instances(InstanceIds=[node])["Reservations"][0]
@@ -355,15 +382,24 @@ def test_a_disk_outlives_its_instance(account: Account, volumes: Volumes) -> Non
 
 
 def test_a_disk_belongs_to_one_instance(account: Account, volumes: Volumes) -> None:
-    entries, _ = volumes.ready(volumes.plan(config(BLOCK)).volumes, account.vpc)
+    entries, _ = volumes.ready(volumes.plan(config(BLOCK)).volumes, account.vpc, TASK)
     first = account.instance(**{"flowlite:task": "t-first"})
     until_there(volumes, entries, account.place(""), [first])
     second = account.instance()
     with pytest.raises(ProviderError, match=rf"the task t-first on {first}") as caught:
-        volumes.attach(entries, account.place(""), [second])
+        volumes.attach(entries, account.place(""), [second], TASK)
     assert not isinstance(caught.value, CapacityUnavailable)
     with pytest.raises(ConfigError, match="one node alone"):
-        volumes.attach(entries, account.place(""), [first, second])
+        volumes.attach(entries, account.place(""), [first, second], TASK)
+    # Before anything is launched, and so before money is spent: by the plan, and once more right before the launch.
+    with pytest.raises(ConfigError, match=rf"volumes: .*the task t-first on {first}"):
+        volumes.plan(config(BLOCK))
+    with pytest.raises(ProviderError, match=rf"the task t-first on {first}"):
+        volumes.ready(entries, account.vpc, TASK)
+    # EC2 may go on to call it running when the task itself has ended it, and launches anew.
+    volumes.ready(entries, account.vpc, "t-first")
+    with pytest.raises(CapacityUnavailable, match="which is ending"):
+        volumes.attach(entries, account.place(""), [second], "t-first")
     # One that is ending will let go.
     account("ec2").terminate_instances(InstanceIds=[first])
     told = until_there(volumes, entries, account.place(""), [second])
@@ -432,7 +468,7 @@ def test_listing_says_size_users_and_place(account: Account, volumes: Volumes) -
 
 
 def test_an_attached_disk_is_not_deleted(account: Account, volumes: Volumes) -> None:
-    entries, _ = volumes.ready(volumes.plan(config(BLOCK)).volumes, account.vpc)
+    entries, _ = volumes.ready(volumes.plan(config(BLOCK)).volumes, account.vpc, TASK)
     node = account.instance()
     until_there(volumes, entries, account.place(""), [node])
     with pytest.raises(ProviderError, match=f"used by {node}"):
@@ -440,7 +476,7 @@ def test_an_attached_disk_is_not_deleted(account: Account, volumes: Volumes) -> 
 
 
 def test_mount_targets_go_before_their_file_system(account: Account, volumes: Volumes) -> None:
-    entries, (group,) = volumes.ready(volumes.plan(config(FILE)).volumes, account.vpc)
+    entries, (group,) = volumes.ready(volumes.plan(config(FILE)).volumes, account.vpc, TASK)
     until_there(volumes, entries, account.place(group), [account.instance()])
     volumes.delete("ckpt")
     assert account("efs").describe_file_systems()["FileSystems"] == []
