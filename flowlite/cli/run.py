@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import inspect
 import os
+import shlex
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from flowlite.cli import output
 from flowlite.cli.names import complete_provider
+from flowlite.cli.scripts import is_plain
 from flowlite.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -271,7 +274,7 @@ def config_of(
 
     if target is None:
         raise ConfigError(
-            "nothing to run: give FILE.py::FUNCTION, a task file, or a command behind `--`, as in "
+            "nothing to run: give FILE.py::FUNCTION, a task file, or a command after `--`, as in "
             f"`{context.command_path} … -- python train.py`"
         )
     if target == "--":
@@ -279,16 +282,32 @@ def config_of(
             raise ConfigError("nothing to run: `--` is followed by no command")
         return TaskConfig(command=tuple(rest), **options)
     if "--" in rest:
-        raise ConfigError(f"give either {target} or a command behind `--`, not both")
+        raise ConfigError(f"give either {target} or a command after `--`, not both")
     if target.endswith((".yaml", ".yml")):
         _read_rest(context, target, rest, [], what=target)
         return _changed(TaskConfig.from_yaml(target), options)
     if not target.partition("::")[0].endswith(".py"):
         raise ConfigError(
             f"{target!r} is neither FILE.py::FUNCTION nor a task file (.yaml); "
-            f"to run it as a command: {context.command_path} -- {target}"
+            f"to run it as a command: {_as_command(context, [target, *rest])}"
+        )
+    if "::" not in target and is_plain(Path(target)):
+        raise ConfigError(
+            f"{target} is a script without a decorated function; to run it as it is: "
+            f"{_as_command(context, ['python', target, *rest])}"
         )
     return _function_config(context, target, rest, options)
+
+
+def _as_command(context: typer.Context, command: Sequence[str]) -> str:
+    """The line that runs these words as a command, with the options that were given in front of the target."""
+    from flowlite.spec.launchers import launcher_in
+
+    words: list[str] = context.obj["arguments"]
+    rest = len(context.params.get("rest") or ())
+    before = words[: len(words) - rest - 1]
+    manual = ["--manual"] if launcher_in(tuple(command)) and "--manual" not in before else []
+    return shlex.join(["flow", *before, *manual, "--", *command])
 
 
 def _function_config(

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
+from flowlite import importing
 from flowlite.cli.output import Quit, tell
 from flowlite.errors import ConfigError, NotFound
 from flowlite.suggest import did_you_mean
@@ -62,8 +63,9 @@ def load_module(path: Path) -> ModuleType:
         sys.path.insert(0, str(root))
     importlib.invalidate_caches()
     try:
-        module = importlib.import_module(name)
-    except (KeyboardInterrupt, Quit):
+        with importing.users_file():
+            module = importlib.import_module(name)
+    except (KeyboardInterrupt, Quit, importing.StartedByImport):
         raise
     except BaseException as error:
         _explain(error, path)

@@ -14,6 +14,7 @@ from flowlite.spec import fields
 from flowlite.spec.base import Spec
 from flowlite.spec.checkpoint import CheckpointField, checkpoint_problem
 from flowlite.spec.gpu import GpuRequest
+from flowlite.spec.launchers import launcher_problem
 from flowlite.spec.limits import NotNegative, Positive, Priority, Retries
 from flowlite.spec.modes import mode_problem
 from flowlite.spec.secrets import Secret
@@ -243,6 +244,9 @@ class TaskConfig(Spec):
         problem = problem or storage_problem(self.volumes, self.mounts, self.num_instances)
         problem = problem or checkpoint_problem(
             self.checkpoint, self.volumes, self.mounts, self.num_instances
+        )
+        problem = problem or launcher_problem(
+            self.command, self.distributed_mode, self.total_processes, self.workers_per_node
         )
         if problem:
             raise ValueError(problem)

@@ -176,7 +176,7 @@ def test_a_volume_is_described_as_in_the_decorator(flow: Flow) -> None:
     [
         ([], "nothing to run"),
         (["--"], "followed by no command"),
-        (["train"], "flow run -- train"),
+        (["train"], "flow run --dry-run -- train"),
         (["nothing.py"], "no file"),
         (["nothing.yaml"], "nothing.yaml"),
         (["-N", "0", "--", "true"], "num_instances"),
@@ -284,7 +284,7 @@ def test_wrong_arguments_name_function_and_parameter(flow: Flow, folder: Path) -
 
 def test_a_file_that_fails_shows_the_users_own_traceback(flow: Flow, folder: Path) -> None:
     (folder / "broken.py").write_text("def f():\n    return 1 / 0\n\nf()\n")
-    ran = flow("run", "broken.py")
+    ran = flow("run", "broken.py::f")
     assert ran.code == 2
     assert "broken.py cannot be imported: ZeroDivisionError: division by zero" in ran.err
     assert 'broken.py", line 4' in ran.err
@@ -293,7 +293,7 @@ def test_a_file_that_fails_shows_the_users_own_traceback(flow: Flow, folder: Pat
     (folder / "syntax.py").write_text("def f(:\n")
     assert "syntax.py" in flow("run", "syntax.py").err
     (folder / "leaves.py").write_text("import sys\nsys.exit(3)\n")
-    assert "if __name__ == '__main__':" in flow("run", "leaves.py").err
+    assert "if __name__ == '__main__':" in flow("run", "leaves.py::f").err
 
 
 def test_a_file_with_the_name_of_a_module_is_refused(flow: Flow, folder: Path) -> None:
@@ -303,7 +303,7 @@ def test_a_file_with_the_name_of_a_module_is_refused(flow: Flow, folder: Path) -
 
 def test_a_file_without_functions_says_how_to_run_it(flow: Flow, folder: Path) -> None:
     (folder / "script.py").write_text("print('hi')\n")
-    assert "flow run -- python script.py" in refused(flow, "script.py").err
+    assert "flow run --dry-run -- python script.py" in refused(flow, "script.py").err
 
 
 def test_a_module_of_a_package_has_its_full_name(flow: Flow, folder: Path) -> None:
@@ -339,3 +339,81 @@ def test_a_wrong_task_file_names_the_line(flow: Flow, folder: Path) -> None:
 def test_a_task_file_takes_no_arguments(flow: Flow, folder: Path) -> None:
     assert "task.yaml has no option --lr" in refused(flow, "task.yaml", "--lr", "1").err
     assert "'word' is one argument too many" in refused(flow, "task.yaml", "word").err
+
+
+# Files that are imported, and those that are not
+
+STARTS = {
+    "remote": "print(f.remote(1))",
+    "spawn": "f.spawn(1)",
+    "map": "list(f.map([1]))",
+    "flow": "from flowlite import Flow, TaskConfig\nFlow().run(TaskConfig(command='true'))",
+}
+
+
+@pytest.mark.parametrize("how", STARTS)
+@pytest.mark.parametrize(
+    "words", [("--dry-run", "starts.py::f", "3"), ("starts.py::f", "--help"), ("starts.py::f", "3")]
+)
+def test_a_file_that_starts_a_task_when_it_is_imported_is_refused(
+    flow: Flow, folder: Path, flow_home: Path, how: str, words: tuple[str, ...]
+) -> None:
+    (folder / "starts.py").write_text(
+        "from flowlite import FlowApp\napp = FlowApp()\n@app.function(num_instances=2)\n"
+        f"def f(x: int) -> int: return x\n{STARTS[how]}\n"
+    )
+    ran = flow("run", *words)
+    line = 5 + STARTS[how].count("\n")
+    assert ran.err == (
+        f"error: {folder}/starts.py:{line} starts a task at the top level of the file, and so whenever the file is "
+        "imported; put it under `if __name__ == '__main__':`\n"
+    )
+    assert (ran.code, ran.out) == (2, "")
+    assert not (flow_home / "tasks").exists()
+    assert not (flow_home / "state.db").exists()
+
+
+def test_after_an_import_tasks_may_be_started_again(flow: Flow, folder: Path) -> None:
+    from flowlite import Flow as Client
+    from flowlite import TaskConfig, importing
+
+    with pytest.raises(importing.StartedByImport), importing.users_file():
+        Client().submit(TaskConfig(command="true"))
+    importing.refuse_to_submit()
+
+
+@pytest.mark.parametrize("command", ["run", "scale"])
+def test_a_plain_script_is_not_imported(flow: Flow, folder: Path, command: str) -> None:
+    (folder / "plain.py").write_text(
+        "import argparse, pathlib\npathlib.Path('was-run').touch()\n"
+        "parser = argparse.ArgumentParser()\nparser.add_argument('--lr')\nparser.parse_args()\n"
+    )
+    ran = flow(command, "--name=n", "plain.py", "--lr", "a b")
+    assert ran.code == 2
+    assert ran.err == (
+        "error: plain.py is a script without a decorated function; to run it as it is: "
+        f"flow {command} --name=n -- python plain.py --lr 'a b'\n"
+    )
+    assert not (folder / "was-run").exists()
+
+
+def test_an_app_of_another_module_makes_no_plain_script(flow: Flow, folder: Path) -> None:
+    (folder / "common.py").write_text("from flowlite import FlowApp\napp = FlowApp()\n")
+    (folder / "theirs.py").write_text(
+        "from common import app\n@app.function\ndef f(x: int) -> int: return x\n"
+    )
+    assert "f(x=3)" in flow("run", "--dry-run", "theirs.py", "3").out
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("python", "x.py", "--lr", "3"), "flow run -- python x.py --lr 3"),
+        (("-N", "2", "torchrun", "x.py"), "flow run -N 2 --manual -- torchrun x.py"),
+        (("nvidia-smi",), "flow run -- nvidia-smi"),
+    ],
+)
+def test_a_command_without_its_dashes_is_suggested_whole(
+    flow: Flow, words: tuple[str, ...], line: str
+) -> None:
+    assert flow("run", *words).err.endswith(f"to run it as a command: {line}\n")

@@ -1,0 +1,282 @@
+"""Launchers of others, such as torchrun: where they may be started, and where each would train a model of its own.
+
+A launcher starts the processes of a node itself. Started as a worker, once for each rank, every one of them forms a
+world of its own: the gang trains as many separate models, and ends with 0. So a command is refused in which such a
+launcher is seen with certainty; what is only read at run time (a script, a variable) is left alone.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+_MODULES = {
+    "torch.distributed.run": "torchrun",
+    "torch.distributed.launch": "torchrun",
+    "accelerate.commands.launch": "accelerate launch",
+    "deepspeed.launcher.runner": "deepspeed",
+    "horovod.runner.launch": "horovodrun",
+}
+
+# Options by which a launcher that runs once per node learns of the other nodes.
+_TOLD: Mapping[str, tuple[str, ...]] = {
+    "torchrun": ("nnodes", "rdzv_endpoint", "rdzv_backend", "master_addr"),
+    "accelerate launch": ("num_machines", "machine_rank", "config_file"),
+    "deepspeed": ("no_ssh", "node_rank"),
+    "horovodrun": (),
+}
+
+# Programs that only start another one, with those of their options that take a value.
+_WRAPPERS: Mapping[str, tuple[str, ...]] = {
+    "env": ("-u", "--unset", "-C", "--chdir"),
+    "exec": ("-a",),
+    "nohup": (),
+    "setsid": (),
+    "nice": ("-n", "--adjustment"),
+    "ionice": ("-c", "-n"),
+    "stdbuf": ("-i", "-o", "-e"),
+    "time": ("-f", "-o"),
+    "timeout": ("-k", "--kill-after", "-s", "--signal"),
+    "command": (),
+}
+_POSITIONAL = {"timeout": 1}
+_SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
+_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=.*", re.DOTALL)
+_PYTHON = re.compile(r"python(\d+(\.\d+)?)?")
+_PYTHON_VALUES = frozenset({"-X", "-W", "--check-hash-based-pycs"})
+# From here on, what is run depends on what happens; nothing behind it is certain.
+_UNCERTAIN = frozenset(
+    {"if", "for", "while", "until", "case", "select", "function", "{", "!", "[[", "exit", "return", "coproc", "trap"}
+)  # fmt: skip
+# What people write in front of `&& torchrun …` to prepare for it; anything else may be a condition.
+_PREPARES = frozenset(
+    {"cd", "pushd", ".", "source", "export", "unset", "set", "ulimit", "echo", "mkdir", "cp", "git", "pip", "pip3",
+     "uv", "conda", "mamba", "module", "ml", "apt", "apt-get", "python", "python3", "sleep", "date", "hostname"}
+)  # fmt: skip
+_SEPARATORS = frozenset({";", "&", "|", "|&", "\n", "&&", "||"})
+_REDIRECTIONS = frozenset({">", ">>", "<", ">&", "&>", "&>>", "<&", ">|"})
+_PART = re.compile(
+    r"""(?P<blank>[ \t\r]+|\\\n)
+    |(?P<comment>\#[^\n]*)
+    |(?P<escaped>\\.)
+    |(?P<single>'[^']*')
+    |(?P<double>"(?:\\.|[^"\\])*")
+    |(?P<operator>&&|\|\||\|&|&>>|&>|;;|<<<|<<|>>|>&|<&|>\||[;&|()<>\n])
+    |(?P<plain>[^\s;&|()<>'"\\\#]+)""",
+    re.VERBOSE | re.DOTALL,
+)
+_DEEPEST = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """A launcher that a command starts.
+
+    Attributes:
+        name: As people call it: "torchrun", "accelerate launch".
+        arguments: The words behind it.
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+
+    @property
+    def knows_other_nodes(self) -> bool:
+        """Whether it was told about other nodes, so that one on each node makes one world."""
+        given = {
+            word.lstrip("-").partition("=")[0].replace("-", "_")
+            for word in self.arguments
+            if word.startswith("-")
+        }
+        return bool(given & set(_TOLD[self.name]))
+
+
+def launcher_problem(
+    command: Sequence[str] | str | None, mode: str, processes: int, per_node: int
+) -> str:
+    """Why a command must not run so, with what to add; "" if nothing speaks against it.
+
+    Args:
+        command: As in `TaskConfig`.
+        mode: `distributed_mode`.
+        processes: How often the command is started, on all nodes.
+        per_node: How often on each node.
+    """
+    if command is None or mode != "auto" or processes == 1:
+        return ""
+    found = launcher_in(command)
+    if found is None or (per_node == 1 and found.knows_other_nodes):
+        return ""
+    if found.name == "horovodrun":
+        add = "add --mode mpi (distributed_mode='mpi'), which starts it once for all nodes"
+    else:
+        add = "add --manual (distributed_mode='manual'), which starts it once per node"
+    return (
+        f"command: {found.name} starts the workers itself; {processes} of them would train {processes} separate "
+        f"models; {add}"
+    )
+
+
+def launcher_in(command: Sequence[str] | str) -> Launcher | None:
+    """The launcher that a command starts, if that can be seen with certainty."""
+    return _in_line(command, 0) if isinstance(command, str) else _in_words(command, 0)
+
+
+def _in_words(words: Sequence[str], depth: int) -> Launcher | None:
+    rest = list(words)
+    while rest:
+        name = os.path.basename(rest[0])
+        if name in _WRAPPERS:
+            rest = _behind_wrapper(name, rest[1:])
+        elif name == "uv" and rest[1:2] == ["run"]:
+            rest = rest[2:] if not rest[2:3] or not rest[2].startswith("-") else []
+        else:
+            break
+    if not rest:
+        return None
+    name, arguments = os.path.basename(rest[0]), rest[1:]
+    if name in _SHELLS:
+        line = _line_of_shell(arguments)
+        return None if line is None or depth >= _DEEPEST else _in_line(line, depth + 1)
+    if _PYTHON.fullmatch(name):
+        name, arguments = _module_of_python(arguments)
+    elif name == "accelerate" and arguments[:1] == ["launch"]:
+        name, arguments = "accelerate launch", arguments[1:]
+    if name not in _TOLD or {"-h", "--help", "--version"} & set(arguments):
+        return None
+    return Launcher(name, tuple(arguments))
+
+
+def _behind_wrapper(name: str, rest: Sequence[str]) -> list[str]:
+    """What a program such as `env` starts; nothing if that is not certain."""
+    left = list(rest)
+    while left and (left[0].startswith("-") or (name == "env" and _ASSIGNMENT.fullmatch(left[0]))):
+        option = left.pop(0)
+        if option == "--":
+            break
+        if name == "env" and option.startswith(("-S", "--split-string")):
+            return []
+        if name == "command" and option in ("-v", "-V"):
+            return []
+        if option in _WRAPPERS[name]:
+            del left[:1]
+    if name == "env":
+        while left and _ASSIGNMENT.fullmatch(left[0]):
+            del left[0]
+    return left[_POSITIONAL.get(name, 0) :]
+
+
+def _module_of_python(arguments: Sequence[str]) -> tuple[str, list[str]]:
+    """The launcher that `python -m` runs, under its usual name, and its arguments."""
+    left = list(arguments)
+    while left and left[0].startswith("-"):
+        option = left.pop(0)
+        if option in _PYTHON_VALUES:
+            del left[:1]
+        elif option.startswith("-m") or (option[1:-1].isalpha() and option.endswith("m")):
+            module = option[2:] if option.startswith("-m") and len(option) > 2 else ""
+            if not module and left:
+                module = left.pop(0)
+            return _MODULES.get(module, ""), left
+        elif option.startswith(("-c", "--")):
+            break
+    return "", []
+
+
+def _line_of_shell(arguments: Sequence[str]) -> str | None:
+    """What `bash -c` is given; None for a script, which is not looked into."""
+    left = list(arguments)
+    while left and left[0].startswith(("-", "+")):
+        option = left.pop(0)
+        if option in ("-o", "-O", "+o", "+O", "--rcfile", "--init-file"):
+            del left[:1]
+        elif not option.startswith("--") and "c" in option:
+            return left[0] if left else None
+    return None
+
+
+def _in_line(line: str, depth: int) -> Launcher | None:
+    """The first launcher among the simple commands of a line of shell that are surely run."""
+    for words in _simple_commands(line):
+        found = _in_words(words, depth)
+        if found is not None:
+            return found
+    return None
+
+
+def _simple_commands(line: str) -> list[list[str]]:
+    """The commands of a line that run whatever the others do, up to the first word that makes it uncertain.
+
+    What follows `||` is left out, and so is what follows `&&` after what may be a condition: `[ $RANK = 0 ] &&
+    torchrun …` runs once.
+    """
+    try:
+        tokens = list(_tokens(line))
+    except ValueError:
+        return []
+    found: list[list[str]] = []
+    words: list[str] = []
+    sure = True
+    for token in [*tokens, _Token(";", operator=True)]:
+        if not token.operator:
+            if not words and token.text in _UNCERTAIN:
+                break
+            words.append(token.text)
+            continue
+        if token.text in _REDIRECTIONS:
+            continue
+        if token.text not in _SEPARATORS:
+            break
+        while words and _ASSIGNMENT.fullmatch(words[0]):
+            del words[0]
+        if words and sure:
+            found.append(words)
+        if words[:1] == ["exec"] and words[1:]:
+            break
+        if token.text == "&&":
+            sure = sure and (not words or words[0] in _PREPARES)
+        elif token.text != "\n" or words:
+            sure = token.text != "||"
+        words = []
+    return found
+
+
+class _Token(NamedTuple):
+    """A word without its quotes, or an operator of the shell."""
+
+    text: str
+    operator: bool = False
+
+
+def _tokens(line: str) -> Iterator[_Token]:
+    """The words and operators of a line of shell. Raises ValueError where it cannot be read: a quote is not closed."""
+    at, word = 0, None
+    while at < len(line):
+        match = _PART.match(line, at)
+        if match is None:
+            raise ValueError(line[at:])
+        at, kind, text = match.end(), match.lastgroup, match[0]
+        if kind == "comment" and word is not None:
+            # Inside of a word it begins none.
+            at, kind, text = match.start() + 1, "plain", "#"
+        if kind in ("plain", "escaped", "single", "double"):
+            word = (word or "") + _unquoted(kind, text)
+            continue
+        if word is not None:
+            yield _Token(word)
+            word = None
+        if kind == "operator":
+            yield _Token(text, operator=True)
+    if word is not None:
+        yield _Token(word)
+
+
+def _unquoted(kind: str, text: str) -> str:
+    if kind == "escaped":
+        return text[1:]
+    if kind == "single":
+        return text[1:-1]
+    return re.sub(r'\\([$`"\\])', r"\1", text[1:-1]) if kind == "double" else text
