@@ -184,6 +184,7 @@ class Instance(_Json):
         ended_at: Unix time until which it is charged, as the provider says; 0 while it runs, or if unknown.
         why: The provider's words for its end, "" if it has none.
         preempted: Whether it was taken away for somebody else.
+        failed: Whether the provider says that this machine itself failed, and not another one of its launch.
         note: What the user is told when it is launched, such as what was passed over for it; "" for nothing.
     """
 
@@ -202,6 +203,7 @@ class Instance(_Json):
     why: str = ""
     preempted: bool = False
     note: str = ""
+    failed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -199,7 +199,6 @@ class Attempt:
 
     async def close(self) -> None:
         """Lets go of the gang, whatever it does. May be called again."""
-        self._watch.close()
         if self._telling is not None:
             self._telling.cancel()
         if self._link is not None:
@@ -334,6 +333,7 @@ class Attempt:
         stop = asyncio.create_task(self._pass_on_stop(link))
         listen = asyncio.create_task(self._listen(link))
         joining = asyncio.create_task(self._watch.joining(link))
+        self._watch.follow(link)
         try:
             await asyncio.wait({watch, stop, listen}, return_when=asyncio.FIRST_COMPLETED)
             if listen.done() or not watch.done():
@@ -342,6 +342,7 @@ class Attempt:
             else:
                 end, why = None, self._tell_leader_lost(link, watch.result())
         finally:
+            self._watch.close()
             for task in (watch, stop, listen, joining):
                 task.cancel()
             await asyncio.gather(watch, stop, listen, joining, return_exceptions=True)

@@ -202,8 +202,9 @@ class Reach:
             leader_answers: Whether the leader is on the line; else it may miss the node no longer.
         """
         finding = await self.look(node)
-        word = Word.SILENT if leader_answers else Word.NONE
-        verdict = judge(self._sight(node, finding, word, leader_answers))
+        # While the leader is silent, whoever watches it finds out whether anything answers.
+        word, witness = (Word.SILENT, True) if leader_answers else (Word.NONE, None)
+        verdict = judge(self._sight(node, finding, word, witness))
         verdict, finding = await self._look_once_more(node, verdict, finding)
         # Without the leader there is something else to find out first.
         return (
@@ -220,7 +221,8 @@ class Reach:
         doubted = seen.unanswered > 0 or speechless_for >= HANGS
         asking = asyncio.create_task(self._ask_others(node, 0.0 if doubted else _AT_ONCE))
         finding = await self.look(node)
-        word, witness = Word.NONE, False
+        word = Word.NONE
+        witness: bool | None = None
         if finding.life is Life.UNREACHABLE or (doubted and finding.life is Life.ALIVE):
             word, witness = await asking
         else:
@@ -248,21 +250,28 @@ class Reach:
         return judge(Sight(latest.life)), latest
 
     def _sight(
-        self, node: Node, finding: Finding, word: Word, witness: bool, speechless: float = 0.0
+        self,
+        node: Node,
+        finding: Finding,
+        word: Word,
+        witness: bool | None,
+        speechless: float = 0.0,
     ) -> Sight:
+        """What is known of a node after a look at it; `witness` is None where nobody else was asked."""
         seen, now = self._seen[node.instance.id], time.monotonic()
         if seen.unanswered and witness:
             seen.proven_since = seen.proven_since if seen.proven else seen.began
             seen.proven += 1
-        elif seen.unanswered:
+        elif seen.unanswered and witness is False:
             # Whatever was silent while nothing answered may have been out of our reach only.
-            seen.proven = 0
+            for each in self._seen.values():
+                each.proven = 0
         return Sight(
             finding.life,
             seen.unanswered,
             now - seen.since if seen.unanswered else 0.0,
             word,
-            witness,
+            bool(witness),
             seen.proven,
             now - seen.proven_since if seen.proven else 0.0,
             speechless,

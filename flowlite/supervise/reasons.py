@@ -6,12 +6,19 @@ import signal
 from collections.abc import Mapping
 from typing import Any
 
+_FIRST = "first failure: "
+_FROM_OUTSIDE = (signal.SIGTERM, signal.SIGKILL)
 _HINTS = {"SIGKILL": " (out of memory?)"}
 
 
 def first_failure(body: Mapping[str, Any]) -> str:
     """`first failure: node 2, rank 17: ValueError: no such layer`, from the report of a worker that ended."""
-    return f"first failure: node {body.get('node')}, rank {body.get('rank')}: {how_it_ended(body)}"
+    return f"{_FIRST}node {body.get('node')}, rank {body.get('rank')}: {how_it_ended(body)}"
+
+
+def after_cause(cause: str, seen: str) -> str:
+    """A cause that was learned of later than what followed from it: `node 2 failed; what was seen here: ...`."""
+    return f"{cause}; what was seen here: {seen.removeprefix(_FIRST)}"
 
 
 def failed_by_itself(body: Mapping[str, Any]) -> bool:
@@ -37,6 +44,11 @@ def how_it_ended(body: Mapping[str, Any]) -> str:
         name = signal_name(int(number))
         return f"killed by {name}{f' ({why})' if why else _HINTS.get(name, '')}"
     return f"exited with {body.get('code')}"
+
+
+def was_signalled(body: Mapping[str, Any]) -> bool:
+    """Whether a worker was ended from outside: by SIGTERM or SIGKILL, or with the exit code of a shell for these."""
+    return (body.get("signal") or int(body.get("code") or 0) - 128) in _FROM_OUTSIDE
 
 
 def signal_name(number: int) -> str:

@@ -355,7 +355,7 @@ class Supervisor:
 
     async def _decide(self, attempt: Attempt, end: End) -> None:
         """What follows from the end of an attempt: the task's end, or another attempt."""
-        end = await self._retain(attempt, await self._as_listed(end))
+        end = await self._retain(attempt, await self._as_listed(attempt, end))
         self._sound = self._may_be_kept(end)
         self._provisioner.set_aside(end.replace, attempt.out_of_reach)
         if end.outcome == messages.DONE:
@@ -392,7 +392,7 @@ class Supervisor:
         where = f"they are kept there: `flow result {self._record.id}` brings them"
         return dataclasses.replace(end, reason=f"{end.reason}; {where}")
 
-    async def _as_listed(self, end: End) -> End:
+    async def _as_listed(self, attempt: Attempt, end: End) -> End:
         """A machine that was taken away without notice looks like a failure, but is none."""
         taker = self._provider.may_take_away
         asked = taker or self._asked.plan.spot
@@ -401,8 +401,9 @@ class Supervisor:
         ):
             return end
         ask = functools.partial(self._provisioner.fates, self._record.roster)
+        names = {node.instance.id: node.name for node in attempt.nodes}
         with suppress(ProviderError, OSError):
-            return await self._unless_cancelled(as_told(end, ask, waits=taker)) or end
+            return await self._unless_cancelled(as_told(end, ask, taker, names)) or end
         return end
 
     def _may_be_kept(self, end: End) -> bool:

@@ -38,6 +38,8 @@ class Watch:
         self._nodes = nodes
         self._reach = reach
         self._joined: set[int] = set()
+        # Why the leader misses them, by instance; and who looks after each of them, while the leader is followed.
+        self._suspects: dict[str, str] = {}
         self._confirming: dict[str, asyncio.Task[None]] = {}
         self.replace: dict[str, str] = {}
         self.vanishing: set[str] = set()
@@ -50,19 +52,27 @@ class Watch:
             self._reach.heard(self._nodes[int(event["rank"])])
         elif kind == "preempting":
             self.vanishing.add(str(event["instance"]))
-        elif kind == "suspect" and event["instance"] not in self._confirming:
-            confirming = self._confirm(link, event["instance"], str(event["why"]))
-            self._confirming[event["instance"]] = asyncio.create_task(confirming)
+        elif kind == "suspect":
+            self._suspects.setdefault(event["instance"], str(event["why"]))
+            self.follow(link)
         elif kind == "back":
             # A later silence is another one: what was counted of this one must not shorten its patience.
             self._reach.heard(self._node(event["instance"]))
+            self._suspects.pop(event["instance"], None)
             if (task := self._confirming.pop(event["instance"], None)) is not None:
                 task.cancel()
 
+    def follow(self, link: SupervisorLink) -> None:
+        """Looks after the nodes that the leader misses, by its word on this line, until `close`."""
+        for instance in self._suspects.keys() - self._confirming.keys():
+            confirming = self._confirm(link, instance, self._suspects[instance])
+            self._confirming[instance] = asyncio.create_task(confirming)
+
     def close(self) -> None:
-        """Looks no more."""
+        """Looks no more: nobody follows the leader now, so it has no word on any node."""
         for task in self._confirming.values():
             task.cancel()
+        self._confirming.clear()
 
     def note(self, node: Node, finding: Finding) -> None:
         """A node is lost; where its machine is gone or out of reach, it is not used again."""

@@ -157,11 +157,19 @@ def gone(launch: Launch, instance: Instance, job: Job | None) -> Instance:
     """A node whose job has ended, or has left it behind by beginning anew."""
     if job is None:
         return dataclasses.replace(instance, state="ended")
-    now = clock.now()
+    now, host = clock.now(), str(instance.data["host"])
+    down = list(launch.notes.get("down", ()))
     if job.restarts > int(instance.data.get("restart", 0)):
-        left = launch.notes.get("left") or {}
-        why, taken, at = str(left.get("why", "")), bool(left.get("taken", True)), now
+        # A node that fails is nobody's wish.
+        what, taken, at = "Slurm has queued the job again", not down, now
     else:
-        why, taken = words.end(job.state, None, job.reason), words.preempted(job.state)
+        what, taken = words.end(job.state, None, job.reason), words.preempted(job.state)
         at = min(job.end or now, now)
-    return dataclasses.replace(instance, state="ended", why=why, preempted=taken, ended_at=at)
+    return dataclasses.replace(
+        instance,
+        state="ended",
+        why=words.because_of(host, down, what),
+        preempted=taken,
+        failed=host in down,
+        ended_at=at,
+    )

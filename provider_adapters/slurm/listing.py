@@ -115,8 +115,8 @@ class Listing:
             # Not named by the last answer, which proves nothing.
             return mine or [_placeholder(launch, job_id, job_id)]
         again = bool(mine) and job.restarts > run_of(launch)
-        if again:
-            launch = self._left(launch, mine, job)
+        if again or (mine and job.state == words.NODE_FAIL):
+            launch = self._note_down(launch, mine)
         if job.state in words.ENDED:
             return [gone(launch, each, job) for each in mine]
         if again:
@@ -133,23 +133,14 @@ class Listing:
         state = "running" if job.state in words.RUNNING else "ending"
         return [replace(each, state=state) for each in mine]
 
-    def _left(self, launch: Launch, mine: list[Instance], job: Job) -> Launch:
-        """Notes why Slurm has queued a job again, as long as its nodes still show it."""
-        known = launch.notes.get("left")
-        if known and known["restarts"] == job.restarts:
+    def _note_down(self, launch: Launch, mine: list[Instance]) -> Launch:
+        """Notes which hosts of the run are down that Slurm has ended, as long as Slurm still shows it."""
+        if "down" in launch.notes:
             return launch
         login = self._place.login(launch.frozen["login"])
         hosts = ",".join(str(each.data["host"]) for each in mine)
-        told = [reading.fields(line) for line in login.ask(*_NODES, hosts).splitlines()]
-        down = [each["NodeName"] for each in told if "DOWN" in each.get("State", "")]
-        why = "Slurm has queued the job again"
-        left = {
-            "restarts": job.restarts,
-            "why": f"{', '.join(down)} failed, and {why}" if down else why,
-            # A node that fails is nobody's wish.
-            "taken": not down,
-        }
-        return self._place.ledger.note(launch.token, left=left)
+        shown = login.try_(*_NODES, hosts).stdout.decode("utf-8", "replace")
+        return self._place.ledger.note(launch.token, down=reading.down_nodes(shown))
 
 
 def _placeholder(launch: Launch, name: str, job: str, state: str = "starting") -> Instance:

@@ -119,6 +119,16 @@ def fields(line: str) -> dict[str, str]:
     return found
 
 
+def down_nodes(text: str) -> list[str]:
+    """Which nodes of `scontrol -o show node …` are down: `DOWN*+DRAIN` is, `IDLE+POWERED_DOWN` is not."""
+    told = [fields(line) for line in text.splitlines()]
+    return [
+        each["NodeName"]
+        for each in told
+        if "NodeName" in each and "DOWN" in re.split(r"[^A-Z_]", each.get("State", ""))
+    ]
+
+
 def shown_job(text: str) -> tuple[Job, dict[str, str]] | None:
     """The job of `scontrol -o show job ID`, and all its fields; None where nothing is said of one."""
     for line in text.splitlines():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from flowlite.connect.programs import CURE, UNSAFE
 
 WAITING = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED"})
@@ -12,7 +14,7 @@ _ENDS = {
     "CANCELLED": "the job was cancelled (scancel, or by an administrator)",
     "FAILED": "the job failed",
     "TIMEOUT": "the job hit its time limit",
-    "NODE_FAIL": "a node of the job failed",
+    "NODE_FAIL": "Slurm has ended the job after a node failed",
     "PREEMPTED": "the job was preempted by another one",
     "BOOT_FAIL": "a node of the job did not boot",
     "DEADLINE": "the job hit its deadline",
@@ -21,6 +23,7 @@ _ENDS = {
     "SPECIAL_EXIT": "the job is held after a special exit",
 }
 ENDED = frozenset(_ENDS)
+NODE_FAIL = "NODE_FAIL"
 _REASONS = {
     "Priority": "other jobs come first",
     "Resources": "it is next, and its nodes are busy",
@@ -81,6 +84,15 @@ def end(state: str, code: int | None = None, reason: str = "") -> str:
     text = _ENDS.get(state, f"the job is {state.lower()}")
     told = [state, *([reason] if reason not in ("", "None", "NonZeroExitCode") else [])]
     return text if told == ["COMPLETED"] else f"{text} ({', '.join(told)})"
+
+
+def because_of(host: str, down: Sequence[str], what: str) -> str:
+    """What became of a job, as told of one of its hosts, when these are down: `its host n2 is down, and ...`."""
+    if host in down:
+        return f"its host {host} is down, and {what}"
+    if down:
+        return f"{what}: {', '.join(down)} {'is' if len(down) == 1 else 'are'} down"
+    return what
 
 
 def preempted(state: str) -> bool:

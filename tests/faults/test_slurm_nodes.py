@@ -51,7 +51,8 @@ def test_a_node_dies_and_the_task_says_which(slurm_site: SlurmSite) -> None:
     name = gang.record.roster[1]
     slurm_site.slurm.kill_node(gang.host(1))
     record = gang.end("failed", timeout=200)
-    assert "node 1" in record.reason or name in record.reason, gang.story()
+    assert f"node 1 ({name})" in record.reason, gang.story()
+    assert "first failure" not in record.reason, gang.story()
 
 
 def test_a_higher_qos_takes_the_nodes_and_the_task_comes_back(slurm_site: SlurmSite) -> None:

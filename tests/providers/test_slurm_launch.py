@@ -218,7 +218,7 @@ def test_a_job_that_waits_is_listed_and_can_be_cancelled(slurm_paper: Paper) -> 
 @pytest.mark.parametrize(
     ("state", "words", "taken"),
     [
-        ("NODE_FAIL", "a node of the job failed", False),
+        ("NODE_FAIL", "Slurm has ended the job after a node failed", False),
         ("TIMEOUT", "its time limit", False),
         ("CANCELLED", "was cancelled", False),
         ("PREEMPTED", "preempted", True),
@@ -291,13 +291,33 @@ def test_a_job_that_was_queued_again_because_a_node_failed_was_not_taken_away(
     job = slurm_paper.slurm.job()
     job.state, job.restarts = "PENDING", 1
     slurm_paper.slurm.dead.add("node02")
-    (first, *_) = (e for e in slurm_paper.provider.list_instances(TASK) if e.state == "ended")
-    assert not first.preempted
-    assert first.why == "node02 failed, and Slurm has queued the job again"
-    # It stays so when the node is back.
+
+    def said() -> list[tuple[str, bool, bool]]:
+        listed = slurm_paper.provider.list_instances(TASK)
+        return [(e.why, e.failed, e.preempted) for e in listed if e.state == "ended"]
+
+    expected = [
+        ("Slurm has queued the job again: node02 is down", False, False),
+        ("its host node02 is down, and Slurm has queued the job again", True, False),
+    ]
+    assert said() == expected
+    # It stays so when the node is back, whatever becomes of the job.
     slurm_paper.slurm.dead.clear()
-    (first, *_) = (e for e in slurm_paper.provider.list_instances(TASK) if e.state == "ended")
-    assert not first.preempted
+    assert said() == expected
+    job.restarts = 2
+    assert said() == expected
+
+
+def test_a_job_that_ended_because_a_node_failed_says_which(slurm_paper: Paper) -> None:
+    slurm_paper.launch(slurm_paper.intend())
+    slurm_paper.slurm.job().state = "NODE_FAIL"
+    slurm_paper.slurm.dead.add("node01")
+    listed = slurm_paper.provider.list_instances(TASK)
+    what = "Slurm has ended the job after a node failed (NODE_FAIL)"
+    assert [(e.why, e.failed) for e in listed] == [
+        (f"its host node01 is down, and {what}", True),
+        (f"{what}: node01 is down", False),
+    ]
 
 
 def test_a_job_that_comes_back_is_ended_with_its_task(slurm_paper: Paper) -> None:

@@ -65,6 +65,22 @@ def test_nodes_are_read() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("state", "down"),
+    [
+        ("DOWN", True),
+        ("DOWN*", True),
+        ("DOWN*+DRAIN+NOT_RESPONDING", True),
+        ("IDLE+DRAIN", False),
+        ("IDLE+POWERED_DOWN", False),
+        ("MIXED+POWERING_DOWN", False),
+    ],
+)
+def test_which_nodes_are_down(state: str, down: bool) -> None:
+    shown = f"NodeName=n1 Port=1 State={state} ThreadsPerCore=1\nNodeName=n2 State=IDLE Port=1\n"
+    assert reading.down_nodes(shown) == (["n1"] if down else [])
+
+
 def test_partitions_are_read() -> None:
     found = reading.partitions(recorded("sinfo"))
     assert [(row.name, row.default, row.nodes, row.state) for row in found[:3]] == [
@@ -214,7 +230,7 @@ def test_reasons_in_words() -> None:
 
 
 def test_ends_in_words() -> None:
-    assert words.end("NODE_FAIL") == "a node of the job failed (NODE_FAIL)"
+    assert words.end("NODE_FAIL") == "Slurm has ended the job after a node failed (NODE_FAIL)"
     assert words.end("COMPLETED") == "the job has ended"
     assert "JobLaunchFailure" in words.end("FAILED", 0, "JobLaunchFailure")
     assert "python under [slurm]" in words.end("FAILED", 101)

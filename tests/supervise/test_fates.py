@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from flowlite.node import messages
 from flowlite.provider import Instance
+from flowlite.supervise import fates
 from flowlite.supervise.ends import End
 from flowlite.supervise.fates import as_told
+
+NAMES = {f"7.00.0000{rank}": f"node {rank} (7.00.0000{rank})" for rank in range(2)}
+AGAIN = "Slurm has queued the job again"
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same decisions, without the seconds."""
+    monkeypatch.setattr(fates, "_EVERY", 0.001)
 
 
 def told(end: End, *answers: Sequence[Instance], waits: bool = True) -> End:
@@ -20,31 +31,87 @@ def told(end: End, *answers: Sequence[Instance], waits: bool = True) -> End:
     async def ask() -> Sequence[Instance]:
         return left.pop(0) if len(left) > 1 else left[0]
 
-    return asyncio.run(as_told(end, ask, waits))
+    return asyncio.run(as_told(end, ask, waits, NAMES))
 
 
-def node(state: str, why: str = "", *, preempted: bool = False) -> Instance:
-    return Instance(id="7.00.00000", task_id="t", state=state, why=why, preempted=preempted)
+def node(state: str, why: str = "", *, rank: int = 0, **about: bool) -> Instance:
+    return Instance(id=f"7.00.0000{rank}", task_id="t", state=state, why=why, **about)
 
 
-FAILED = End(messages.FAILED, "first failure: rank 1: killed by SIGTERM")
+def worker(rank: int, code: int, signal: int | None = None) -> dict[int, dict[str, Any]]:
+    kind = "signal" if signal else "exit"
+    return {
+        rank: {
+            "rank": rank,
+            "node": rank,
+            "code": code,
+            "signal": signal,
+            "failure": {"kind": kind},
+        }
+    }
+
+
+FAILED = End(
+    messages.FAILED, "first failure: node 0, rank 0: killed by SIGTERM", worker(0, -15, 15)
+)
+BY_A_SHELL = End(messages.FAILED, "first failure: node 0, rank 0: exited with 143", worker(0, 143))
 SIGNALLED = End(messages.PREEMPTED, "the agent of node 0 got SIGTERM")
+WE_FIRST = End(messages.LOST, f"{NAMES['7.00.00001']} is lost: no sign of life for 8 s")
+BY_ITSELF = End(messages.FAILED, "first failure: node 0, rank 0: exited with 3", worker(0, 3))
+# What Slurm says once it has noticed that the host of node 1 is down.
+DOWN = [
+    node("ended", f"{AGAIN}: node02 is down"),
+    node("ended", f"its host node02 is down, and {AGAIN}", rank=1, failed=True),
+]
+RUN_ON = [node("running"), node("running", rank=1)]
+BEING_ENDED = [node("ending"), node("ending", rank=1)]
+
+
+@pytest.mark.parametrize(
+    "end", [FAILED, BY_A_SHELL, SIGNALLED, WE_FIRST], ids=["rank", "shell", "agent", "we first"]
+)
+@pytest.mark.parametrize(
+    "answers",
+    [[DOWN], [RUN_ON, DOWN], [BEING_ENDED, BEING_ENDED, DOWN]],
+    ids=["now", "old", "soon"],
+)
+def test_the_node_that_failed_is_named_whoever_notices_first(
+    end: End, answers: list[list[Instance]]
+) -> None:
+    found = told(end, *answers)
+    assert found.outcome == messages.LOST
+    seen = end.reason.removeprefix("first failure: ")
+    assert found.reason == (
+        f"node 1 (7.00.00001) failed: its host node02 is down, and {AGAIN}; what was seen here: {seen}"
+    )
+    assert set(found.replace) == set(NAMES)
+
+
+def test_where_slurm_notices_nothing_the_node_is_named_by_who_missed_it() -> None:
+    assert told(WE_FIRST, RUN_ON) == WE_FIRST
+
+
+def test_a_rank_that_failed_by_itself_before_its_node_did_comes_first() -> None:
+    found = told(BY_ITSELF, DOWN)
+    assert found.outcome == messages.FAILED
+    assert found.reason.startswith(f"{BY_ITSELF.reason}; node 1 (7.00.00001) failed: ")
+    assert set(found.replace) == set(NAMES)
 
 
 @pytest.mark.parametrize("end", [FAILED, SIGNALLED], ids=["a rank", "an agent"])
 def test_a_job_that_was_cancelled_is_no_preemption(end: End) -> None:
     found = told(end, [node("ending")], [node("ended", "the job was cancelled")])
-    assert found.outcome in (messages.FAILED, messages.LOST)
-    assert found.reason == f"the job was cancelled: {end.reason}"
+    assert found.outcome == messages.LOST
+    assert found.reason.startswith("the job was cancelled; what was seen here: ")
     assert found.replace == ("7.00.00000",)
 
 
 @pytest.mark.parametrize("end", [FAILED, SIGNALLED], ids=["a rank", "an agent"])
 @pytest.mark.parametrize("state", ["ending", "ended"])
 def test_what_was_given_to_others_is_nobodys_failure(end: End, state: str) -> None:
-    found = told(end, [node(state, "Slurm has queued the job again", preempted=True)])
+    found = told(end, [node(state, AGAIN, preempted=True)])
     assert found.outcome == messages.PREEMPTED
-    assert found.reason.startswith("Slurm has queued the job again: ")
+    assert found.reason.startswith(f"{AGAIN}; what was seen here: ")
     assert found.replace == ("7.00.00000",)
 
 

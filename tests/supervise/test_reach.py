@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from flowlite.errors import HostKeyError, NodeUnreachable, ProviderError
-from flowlite.provider import Instance, NodeSettings
 from flowlite.supervise import reach as reach_module
 from flowlite.supervise import verdict as verdict_module
 from flowlite.supervise.crew import Crew
-from flowlite.supervise.nodes import Finding, Node
+from flowlite.supervise.nodes import Node
 from flowlite.supervise.reach import GivenUp, Lost, Reach
 from flowlite.supervise.verdict import Life, Verdict
+from tests.supervise.fake_nodes import FakeNode
 
 U, A, D, G = Life.UNREACHABLE, Life.ALIVE, Life.DEAD, Life.GONE
 
@@ -31,30 +31,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verdict_module, "PATIENCE", 0.0)
     monkeypatch.setattr(verdict_module, "TELL_AFTER", 0.0)
     monkeypatch.setattr(reach_module, "_AT_ONCE", 0.0)
-
-
-class FakeNode(Node):
-    """A node that answers as it is told to."""
-
-    def __init__(self, rank: int, life: Life, hears: bool = True) -> None:
-        settings = NodeSettings(home="/nowhere", python="python")
-        super().__init__(None, Instance(f"n{rank}", "t1"), settings, rank, 1)  # type: ignore[arg-type]
-        self.life = life
-        self.hears = hears
-        self.probes = 0
-        self.hangs: threading.Event | None = None
-        self.afresh: Life | None = None
-        self.last_looks = 0
-
-    def probe_afresh(self) -> Finding:
-        self.last_looks += 1
-        return Finding(self.afresh or self.life, "asked afresh", self.hears)
-
-    def probe(self) -> Finding:
-        self.probes += 1
-        if self.hangs is not None:
-            self.hangs.wait(5)
-        return Finding(self.life, f"as {self.life}", self.hears)
 
 
 @dataclass
@@ -264,6 +240,34 @@ def test_a_member_is_lost_on_the_word_of_a_leader_that_answers() -> None:
     scene = Scene([FakeNode(0, A), node])
     scene.play(act)
     assert scene.told == []
+
+
+def test_a_leader_that_has_left_takes_no_proof_from_a_member() -> None:
+    """Who asks all others goes on counting, whatever is still looked at by the word of a leader that is silent."""
+    nodes = [FakeNode(0, D), FakeNode(1, U)]
+
+    async def act(asked: Reach) -> None:
+        for verdict in (Verdict.WAIT, Verdict.WAIT, Verdict.LOST):
+            assert (await asked.judge_member(nodes[1], leader_answers=False))[0] is Verdict.WAIT
+            assert (await asked.judge_alone(nodes[1]))[0] is verdict
+
+    Scene(nodes).play(act)
+
+
+def test_while_nothing_answers_no_silence_counts() -> None:
+    """What was counted of a member before the outage is no proof after it."""
+    nodes = [FakeNode(0, A), FakeNode(1, U)]
+
+    async def act(asked: Reach) -> None:
+        for _ in range(2):
+            await asked.judge_member(nodes[1], leader_answers=True)
+        nodes[0].life = U
+        assert await alone(asked, nodes[0], 1) is Verdict.WAIT
+        nodes[0].life = A
+        for verdict in (Verdict.WAIT, Verdict.WAIT, Verdict.LOST):
+            assert (await asked.judge_member(nodes[1], leader_answers=True))[0] is verdict
+
+    Scene(nodes).play(act)
 
 
 # Doing something on a node

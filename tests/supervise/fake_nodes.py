@@ -1,0 +1,33 @@
+"""Nodes that answer as they are told to, for tests of what looks at nodes."""
+
+from __future__ import annotations
+
+import threading
+
+from flowlite.provider import Instance, NodeSettings
+from flowlite.supervise.nodes import Finding, Node
+from flowlite.supervise.verdict import Life
+
+
+class FakeNode(Node):
+    """A node that answers as it is told to."""
+
+    def __init__(self, rank: int, life: Life, hears: bool = True) -> None:
+        settings = NodeSettings(home="/nowhere", python="python")
+        super().__init__(None, Instance(f"n{rank}", "t1"), settings, rank, 1)  # type: ignore[arg-type]
+        self.life = life
+        self.hears = hears
+        self.probes = 0
+        self.hangs: threading.Event | None = None
+        self.afresh: Life | None = None
+        self.last_looks = 0
+
+    def probe_afresh(self) -> Finding:
+        self.last_looks += 1
+        return Finding(self.afresh or self.life, "asked afresh", self.hears)
+
+    def probe(self) -> Finding:
+        self.probes += 1
+        if self.hangs is not None:
+            self.hangs.wait(5)
+        return Finding(self.life, f"as {self.life}", self.hears)

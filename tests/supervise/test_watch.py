@@ -1,0 +1,112 @@
+"""Who looks after the nodes that a leader misses, and by whose word."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from flowlite.supervise import reach as reach_module
+from flowlite.supervise import verdict as verdict_module
+from flowlite.supervise import watch as watch_module
+from flowlite.supervise.crew import Crew
+from flowlite.supervise.reach import Reach
+from flowlite.supervise.verdict import Life, Verdict
+from flowlite.supervise.watch import Watch
+from tests.supervise.fake_nodes import FakeNode
+
+SUSPECT = {"kind": "suspect", "instance": "n1", "rank": 1, "why": "no sign of life for 8 s"}
+BACK = {"kind": "back", "instance": "n1", "rank": 1}
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same decisions, without the seconds."""
+    monkeypatch.setattr(reach_module, "PROBE_SECONDS", 0.05)
+    monkeypatch.setattr(reach_module, "_AT_ONCE", 0.0)
+    monkeypatch.setattr(verdict_module, "PATIENCE", 0.0)
+    monkeypatch.setattr(verdict_module, "TELL_AFTER", 0.0)
+    monkeypatch.setattr(watch_module, "PROBE_EVERY", 0.001)
+    monkeypatch.setattr(watch_module, "LOOK_EVERY", 0.001)
+
+
+class FakeLink:
+    """A line to a leader that is heard, or not."""
+
+    def __init__(self, *, attached: bool = True) -> None:
+        self.attached = attached
+        self.silence = 0.0
+        self.told: asyncio.Queue[str] = asyncio.Queue()
+
+    async def lost(self, instance: str, why: str, *, answers: bool = False) -> None:
+        self.told.put_nowait(instance)
+
+
+def play(member: FakeNode, act: Callable[[Watch, Reach], Awaitable[None]]) -> None:
+    """Lets a supervisor of two nodes act."""
+
+    async def run() -> None:
+        nodes = [FakeNode(0, Life.ALIVE), member]
+        reach = Reach(nodes, Crew(), str, lambda since: None)
+        async with asyncio.timeout(20):
+            await act(Watch(nodes, reach), reach)
+
+    asyncio.run(run())
+
+
+def test_a_node_that_the_leader_misses_is_told_on_the_line_that_is_followed() -> None:
+    """The line that told of it may have ended meanwhile, as when the disk here was full."""
+
+    async def act(watch: Watch, _: Reach) -> None:
+        broken, link = link_of(attached=False), link_of()
+        watch.handle(broken, SUSPECT)
+        watch.close()
+        watch.follow(link)
+        assert await link.told.get() == "n1"
+        assert broken.told.empty()
+        assert watch.replace == {"n1": "as unreachable"}
+        watch.close()
+
+    play(FakeNode(1, Life.UNREACHABLE), act)
+
+
+def test_a_node_that_is_back_is_looked_at_no_more() -> None:
+    member = FakeNode(1, Life.ALIVE)
+
+    async def act(watch: Watch, _: Reach) -> None:
+        link = link_of()
+        watch.handle(link, SUSPECT)
+        while not member.probes:
+            await asyncio.sleep(0)
+        watch.handle(link, BACK)
+        watch.follow(link)
+        await asyncio.sleep(0.1)
+        looked = member.probes
+        await asyncio.sleep(0.1)
+        assert member.probes == looked
+
+    play(member, act)
+
+
+def test_nobody_looks_by_the_word_of_a_leader_that_is_not_followed_any_more() -> None:
+    """Else such looks would take the proof from those who look for themselves."""
+    member = FakeNode(1, Life.UNREACHABLE)
+
+    async def act(watch: Watch, reach: Reach) -> None:
+        link = link_of(attached=False)
+        watch.handle(link, SUSPECT)
+        while not member.probes:
+            await asyncio.sleep(0)
+        watch.close()
+        for verdict in (Verdict.WAIT, Verdict.WAIT, Verdict.LOST):
+            # Time enough for another look, if anybody still looked.
+            await asyncio.sleep(0.05)
+            assert (await reach.judge_alone(member))[0] is verdict
+
+    play(member, act)
+
+
+def link_of(*, attached: bool = True) -> Any:
+    return FakeLink(attached=attached)
