@@ -183,6 +183,11 @@ class Attempt:
         """Instances that did not answer when they were last asked."""
         return self._reach.out_of_reach
 
+    @property
+    def in_doubt(self) -> bool:
+        """Whether an instance did not answer when it was last asked, or is gone."""
+        return self._reach.in_doubt
+
     async def clear(self) -> list[str]:
         """Makes sure that nothing of this attempt runs any more; gives the instances not to be used again."""
         given_up = time.monotonic()

@@ -172,6 +172,35 @@ class Provisioner:
             lost.append(dataclasses.replace(record, state=LOST, data=data))
         self._store.put_instances(self._lease, lost)
 
+    async def end_beside(self, roster: Collection[str], *, doomed_too: bool) -> bool:
+        """Ends what is charged beside a gang that is being stopped: it serves nobody (see remains.py).
+
+        Args:
+            roster: Instances of the gang.
+            doomed_too: Whether to end, too, those that go with others that are gone.
+
+        Returns:
+            Whether there are such, which were kept.
+
+        Raises:
+            ProviderError: To be tried again.
+        """
+        if not self._asked.plan.price_per_hour:
+            return False
+        listed = {each.id: each for each in await self._crew.run(self.listed)}
+        doomed = {n for n, each in listed.items() if n in roster and each.state == _ENDING}
+        if doomed and not doomed_too:
+            return True
+        beside = {n for n in self._left_over(listed, roster) if listed[n].state != _ENDING}
+        if ending := [each for name, each in listed.items() if name in doomed | beside]:
+            await self._crew.run(self._provider.terminate, ending)
+        return False
+
+    async def end_unusable(self, roster: Collection[str]) -> None:
+        """Ends what the next attempt cannot use, so that it costs nothing while that is waited for."""
+        if self._asked.plan.price_per_hour:
+            await self._end_unusable(roster)
+
     async def look(self) -> None:
         """Writes down what the provider says now: what there is, since when, at which price. Raises ProviderError."""
         listed = await self._crew.run(self.listed)
@@ -251,6 +280,17 @@ class Provisioner:
 
     async def _usable(self, roster: Collection[str]) -> dict[str, Instance]:
         """Those of the roster that exist and were not set aside. What was set aside is ended first."""
+        lost, ending = await self._end_unusable(roster)
+        listed = {instance.id: instance for instance in await self._crew.run(self.listed)}
+        if ending and (left := sorted(lost & set(listed))):
+            raise NotGone(f"{', '.join(left)}, to be replaced, still exist")
+        stored = self._store.instances(self._lease.task_id)
+        gone = [r for r in stored if r.ended_at is None and (r.id in lost or r.id not in listed)]
+        self._store.put_instances(self._lease, self._gone(gone))
+        return {name: listed[name] for name in roster if name in listed and name not in lost}
+
+    async def _end_unusable(self, roster: Collection[str]) -> tuple[set[str], bool]:
+        """Ends what was set aside, and what belongs to no rank: the former by name, and whether any was there."""
         stored = self._store.instances(self._lease.task_id)
         await self._leave(stored)
         listed = {instance.id: instance for instance in await self._crew.run(self.listed)}
@@ -258,14 +298,10 @@ class Provisioner:
         # Its workers may live on; the next attempt must not meet them.
         lost |= {name for name, each in listed.items() if each.state == _ENDING}
         unwanted = lost | self._left_over(listed, roster)
-        if ending := [each for name, each in listed.items() if name in unwanted]:
+        ending = [each for name, each in listed.items() if name in unwanted]
+        if ending:
             await self._crew.run(self._provider.terminate, ending)
-            listed = {instance.id: instance for instance in await self._crew.run(self.listed)}
-            if left := sorted(lost & set(listed)):
-                raise NotGone(f"{', '.join(left)}, to be replaced, still exist")
-        gone = [r for r in stored if r.ended_at is None and (r.id in lost or r.id not in listed)]
-        self._store.put_instances(self._lease, self._gone(gone))
-        return {name: listed[name] for name in roster if name in listed and name not in lost}
+        return lost, bool(ending)
 
     def _left_over(self, listed: Mapping[str, Instance], roster: Iterable[str]) -> set[str]:
         """Those that have no rank, and that no launch which is still open will bring."""

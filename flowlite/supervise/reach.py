@@ -61,6 +61,7 @@ class _Seen:
     asking: asyncio.Future[Finding] | None = None
     asked: float = 0.0
     why: str = "it does not answer"
+    gone: bool = False
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -95,6 +96,11 @@ class Reach:
     def out_of_reach(self) -> set[str]:
         """Instances that did not answer when they were last asked."""
         return {instance for instance, seen in self._seen.items() if seen.unanswered}
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether an instance did not answer when it was last asked, or is known to be gone."""
+        return any(seen.unanswered or seen.gone for seen in self._seen.values())
 
     def heard(self, node: Node) -> None:
         """The node answered, or somebody brought word of it."""
@@ -173,6 +179,7 @@ class Reach:
             finding = await self._answer(node, doubted_since, seen.began + PROBE_SECONDS)
             if finding is None:
                 finding = Finding(Life.UNREACHABLE, seen.why)
+            seen.gone = finding.life is Life.GONE
             if finding.life is Life.UNREACHABLE:
                 seen.why = finding.why or seen.why
                 seen.since = seen.since if seen.unanswered else seen.began

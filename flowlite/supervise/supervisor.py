@@ -36,6 +36,7 @@ from flowlite.supervise.limits import Limits, pause_after_preemption
 from flowlite.supervise.nodes import Node
 from flowlite.supervise.paths import TaskPaths
 from flowlite.supervise.provision import LaunchRefused, NotGone, Provisioner
+from flowlite.supervise.remains import COLLECT_SECONDS, end_remains
 
 Value = TypeVar("Value")
 
@@ -323,12 +324,22 @@ class Supervisor:
         self._attempt = attempt
         if self._cancelled.is_set():
             attempt.stop("cancel", "cancelled")
+        ending_remains = asyncio.create_task(
+            end_remains(
+                self._provisioner,
+                self._record.roster,
+                lambda: attempt.in_doubt,
+                self._asked.time_to_stop + COLLECT_SECONDS,
+            )
+        )
         try:
             end = await attempt.run()
             self._journal.flush()
             await self._decide(attempt, end)
         finally:
             self._attempt = None
+            ending_remains.cancel()
+            await asyncio.gather(ending_remains, return_exceptions=True)
             await attempt.close()
 
     async def _nodes(self) -> list[Node]:
@@ -428,6 +439,7 @@ class Supervisor:
         self._journal.step(Happening.FAILURE, why=f"a new attempt begins{soon}: {end.reason}")
         unclear = await self._unless_cancelled(attempt.clear())
         self._provisioner.set_aside({*end.replace, *(unclear or ())}, attempt.out_of_reach)
+        await self._end_unusable()
         # Nodes that wait are charged, too.
         await self._sleep(min(delay, self._limits.seconds_of_money(self._instances())))
         if self._cancelled.is_set():
@@ -439,6 +451,13 @@ class Supervisor:
         of = f" of {self._asked.retries.most + 1}" if counts else ""
         why = f"attempt {self._record.attempt + 1}{of} after {end.reason}"
         self._journal.step(Happening.RETRY, why=why, retries_used=used)
+
+    async def _end_unusable(self) -> None:
+        """Ends what the next attempt cannot use before there is a pause; after it, that is tried again in any case."""
+        try:
+            await self._provisioner.end_unusable(self._record.roster)
+        except (ProviderError, OSError) as error:
+            say(f"what cannot be used again is ended after the pause: {error}")
 
     def _preemption_pause(self) -> float:
         record = self._record

@@ -114,7 +114,8 @@ class Listing:
                 yield from (ended(each, bid, None) for each in _of(launch, bid))
             elif broken(launch, bid, self._place.account.settings.listing_lag):
                 # What is left of it goes with the rest: the whole gang is bid anew.
-                yield from (self._taken(each, bid) for each in _of(launch, bid))
+                bill = self._bill(launch, bid) if bid.live else {}
+                yield from (self._taken(each, bid, bill.get(each.id)) for each in _of(launch, bid))
                 yield _placeholder(bid.fid, launch.task, bid.fid, launch.token, bid.name)
             elif mine := _of(launch, bid):
                 bill = self._bill(launch, bid)
@@ -130,10 +131,14 @@ class Listing:
             name = requests.bid_name(self._place.home_id, launch.open_call.name)
             yield _placeholder(name, launch.task, "", launch.token, name)
 
-    def _taken(self, instance: Instance, bid: Bid) -> Instance:
+    def _taken(self, instance: Instance, bid: Bid, bill: costs.Charged | None) -> Instance:
+        """A machine of a bid that has lost some: gone, or there until somebody ends the bid."""
         causes = {m["status"] for m in bid.gone.values()}
         taken = sorted(causes & set(requests.TAKEN_AWAY))
         why = requests.TAKEN_AWAY[taken[0]] if taken else ", ".join(sorted(causes))
+        if instance.id in bid.live:
+            there = replace(_running(instance, bid, bill), state="ending")
+            return replace(there, why=why, preempted=bool(taken))
         found = ended(instance, bid, None)
         return replace(found, why=found.why or why, preempted=bool(taken))
 

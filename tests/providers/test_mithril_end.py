@@ -54,11 +54,15 @@ def test_one_that_is_moved_away_takes_the_gang_along(paper: Paper) -> None:
 
     def gone() -> bool | None:
         mine = {each.id for each in found}
-        return None if mine & {each.id for each in paper.alive()} else True
+        sound = {each.id for each in paper.alive() if each.state != "ending"}
+        return None if mine & sound else True
 
-    eventually(gone, "the gang counts as gone")
+    eventually(gone, "none of the gang may be used again")
     listed = {each.id: each for each in paper.provider.list_instances(TASK)}
     assert all(listed[each.id].preempted for each in found)
+    # The others are there, and charged, until the bid is ended: their logs can still be had.
+    states = [listed[each.id].state for each in found]
+    assert states == ["ending", "ended", "ending"]
     paper.launch(paper.intend(3, number=2))
     assert len(paper.live()) == 1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -304,3 +305,58 @@ class TestPlansThatCostNothing:
         with pytest.raises(LaunchRefused, match="the price list does not answer"):
             free.complete()
         assert free.cloud.calls == []
+
+
+# What lost instances leave behind
+
+
+@pytest.fixture
+def broken(scene: Scene) -> Scene:
+    """A gang of three of which the first is gone, with another machine beside it that nobody asked for."""
+    first = scene.complete()
+    assert first is not None
+    scene.write_down(first)
+    scene.cloud.gone.add(first.roster[0])
+    scene.cloud.made["beside"] = [Instance("won-anew", "t1", launched_at=60.0)]
+    return scene
+
+
+def _beside(scene: Scene, *, doomed_too: bool = False) -> bool:
+    roster = scene.store.get_task("t1").roster
+    kept = scene.with_provisioner(lambda p: p.end_beside(roster, doomed_too=doomed_too))
+    assert isinstance(kept, bool)
+    return kept
+
+
+def _there(scene: Scene) -> set[str]:
+    return {each.id for each in scene.cloud.list_instances()}
+
+
+def test_what_is_beside_a_broken_gang_is_ended_and_sound_instances_are_kept(broken: Scene) -> None:
+    assert not _beside(broken)
+    assert _there(broken) == set(broken.store.get_task("t1").roster[1:])
+
+
+def test_instances_that_go_with_those_that_are_gone_are_kept_for_a_while(broken: Scene) -> None:
+    roster = broken.store.get_task("t1").roster
+    made = broken.cloud.made["t1-launch-1"]
+    broken.cloud.made["t1-launch-1"] = [dataclasses.replace(i, state="ending") for i in made]
+    assert _beside(broken)
+    assert _there(broken) == {*roster[1:], "won-anew"}, "their logs can still be had"
+    assert not _beside(broken, doomed_too=True)
+    assert _there(broken) == set()
+
+
+def test_where_nothing_is_charged_nobody_is_in_a_hurry(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, price=0.0)
+    scene.cloud.price = 0.0
+    scene.cloud.made["beside"] = [Instance("won-anew", "t1")]
+    assert not _beside(scene)
+    assert _there(scene) == {"won-anew"}
+
+
+def test_what_cannot_be_used_again_is_ended_before_the_pause(broken: Scene) -> None:
+    roster = broken.store.get_task("t1").roster
+    broken.with_provisioner(_set_aside(roster[1]))
+    broken.with_provisioner(lambda p: p.end_unusable(roster))
+    assert _there(broken) == {roster[2]}

@@ -53,6 +53,10 @@ class MithrilBox(Served):
         """Bids that still may cost something."""
         return [bid for bid in self.bids() if bid["status"] != "Terminated"]
 
+    def bill(self) -> list[dict[str, Any]]:
+        """What each instance has cost, by books of their own: {"id", "bid", "seconds", "since", "until", "dollars"}."""
+        return list(self.ask("bill"))
+
     def volumes(self) -> list[dict[str, Any]]:
         """All volumes that are there."""
         return list(self.ask("volumes"))

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
 from typing import Any
 
+from flowlite.testing.cloud.mithril import books
 from flowlite.testing.cloud.mithril.fleet import BOOTS, Fleet
 from flowlite.testing.cloud.mithril.ground import Ground
 from flowlite.testing.cloud.mithril.market import Market
@@ -98,6 +99,11 @@ class Obeying(ABC):
                 }
                 for each in self.world.instances.values()
             ]
+
+    def do_bill(self) -> list[dict[str, Any]]:
+        """What each instance has cost, by books of their own; see `books.bill`."""
+        with self.world.lock:
+            return books.bill(self.world.instances.values(), self.world.auctions, time.time())
 
     def do_volumes(self) -> list[dict[str, Any]]:
         """All volumes that are there."""

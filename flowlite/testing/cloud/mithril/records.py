@@ -147,6 +147,7 @@ class Instance(Kept):
     Attributes:
         end_time: Unix time at which it will be taken away, once that is announced.
         statuses: Its history, as the API shows it.
+        states: The same as Unix times with the state since then.
         periods: What it cost, as the API shows it: cents per hour from when to when.
     """
 
@@ -161,6 +162,7 @@ class Instance(Kept):
     ssh_destination: str | None = None
     end_time: float | None = None
     statuses: list[dict[str, Any]] = field(default_factory=list)
+    states: list[tuple[float, str]] = field(default_factory=list)
     periods: list[tuple[int, float, float | None]] = field(default_factory=list)
 
     @property
@@ -187,8 +189,10 @@ class Instance(Kept):
     def becomes(self, status: str) -> None:
         """Takes on a status, and remembers when."""
         if status != self.status or not self.statuses:
+            now = time.time()
             self.status = status
-            self.statuses.append({"timestamp": stamp(time.time()), "status": status})
+            self.statuses.append({"timestamp": stamp(now), "status": status})
+            self.states.append((now, status))
         self.keep()
 
     def charge(self, cents: int | None) -> None:

@@ -1,0 +1,104 @@
+"""Bids that lose machines without notice: what is left of them is ended before anything is collected."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowlite.client import Flow
+from flowlite.errors import FlowError
+from flowlite.spec import TaskConfig
+from flowlite.supervise.remains import COLLECT_SECONDS
+from flowlite.task import Task
+from flowlite.testing.cloud import CloudInABox
+from tests.helpers import eventually
+
+Submit = Callable[..., Task[Any]]
+PATIENCE = 120.0
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+WORKS = (
+    "[ $FLOW_ATTEMPT = 1 ] || { echo went on; exit 0; }; i=0; "
+    "while :; do i=$((i+1)); echo works $i; sleep 0.2; done"
+)
+
+
+@pytest.fixture
+def submit(box: CloudInABox, flow_home: Path) -> Iterator[Submit]:
+    (flow_home / "config.toml").write_text('[mithril]\nlease = "10m"\n')
+    made: list[Task[Any]] = []
+
+    def submit(script: str, **options: Any) -> Task[Any]:
+        config = TaskConfig(
+            provider="mithril", command=["sh", "-c", script], num_instances=2, **options
+        )
+        made.append(Flow(provider="mithril", notify=lambda _: None).submit(config))
+        return made[-1]
+
+    yield submit
+    for task in made:
+        with suppress(FlowError):
+            if not task.done:
+                task.cancel()
+                task.wait(PATIENCE)
+
+
+def works(task: Task[Any]) -> bool:
+    return {line.rank for line in task.logs() if "works" in line.text} == {0, 1}
+
+
+def billed_after(box: CloudInABox, bid: str, moment: float) -> float:
+    """Machine-seconds of a bid that are charged after a moment, by the box's own books."""
+    found = [each for each in box.mithril.bill() if each["bid"] == bid and each["since"]]
+    return sum(
+        max(0.0, (each["until"] or time.time()) - max(each["since"], moment)) for each in found
+    )
+
+
+def ended(box: CloudInABox, bid: str) -> bool:
+    return bid not in {each["id"] for each in box.mithril.live_bids()}
+
+
+def test_a_bid_that_lost_all_machines_is_ended_before_anything_is_collected(
+    box: CloudInABox, submit: Submit
+) -> None:
+    task = submit(WORKS, max_price_per_hour=2.0)
+    eventually(lambda: works(task), timeout=PATIENCE)
+    (bid,) = box.mithril.live_bids()
+    # Less notice than the nodes need to hear of it, and two other machines at once, which nobody asked for.
+    box.mithril.preempt([bid["id"]], 0.2)
+    there = lambda: {each["id"] for each in box.mithril.instances() if each["there"]}  # noqa: E731
+    eventually(lambda: not there() & set(bid["instances"]), timeout=PATIENCE)
+    lost = time.time()
+    eventually(lambda: ended(box, bid["id"]), timeout=PATIENCE)
+    assert not [event for event in task.events() if event.kind == "lacking"], "it came first"
+    assert billed_after(box, bid["id"], lost) < 2 * 25.0
+
+
+@pytest.mark.parametrize("node", [0, 1], ids=["leader", "member"])
+def test_what_is_left_of_a_bid_is_collected_and_then_ended(
+    box: CloudInABox, submit: Submit, node: int
+) -> None:
+    script = (
+        "[ $FLOW_ATTEMPT = 1 ] || { echo went on; exit 0; }; "
+        "trap 'echo last words; exit 0' TERM; while :; do echo works; sleep 0.2; done"
+    )
+    task = submit(script, max_price_per_hour=2.0, grace_seconds=3.0)
+    eventually(lambda: works(task), timeout=PATIENCE)
+    (bid,) = box.mithril.live_bids()
+    taken = sorted(bid["instances"])[node]
+    box.mithril.relocate(taken, 0.2)
+    state = lambda: {each["id"]: each["state"] for each in box.mithril.instances()}  # noqa: E731
+    eventually(lambda: state()[taken] == "STATUS_REPLACED", timeout=PATIENCE)
+    lost = time.time()
+    assert task.wait(PATIENCE).status == "completed", task.reason
+    assert (task.attempt, len(box.mithril.bids())) == (2, 2)
+    said = [(line.rank, line.text) for line in task.logs()]
+    assert (1 - node, "last words") in said, "the one that was left is collected"
+    # Itself and the one that Mithril put beside it, for as long as it takes to stop and to be collected.
+    assert billed_after(box, bid["id"], lost) < 2 * (3.0 + COLLECT_SECONDS + 15.0)
