@@ -50,6 +50,7 @@ SENSITIVE: Mapping[str, Mapping[str, str]] = {
     "mithril": {
         "api_url": "your API key is sent to this address",
         "api_key_file": "what is in this file is sent to the API as a key",
+        "node_key": "it can put a key of your account where everybody in the project reads it",
     },
 }
 """For each adapter, the settings that need trust, and why: they run a program, say where programs are run from, or

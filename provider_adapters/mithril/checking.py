@@ -31,7 +31,7 @@ def check(account: Account) -> list[Finding]:
     found += [
         _found("machines", lambda: _machines(account)),
         _found("SSH keys", lambda: _ssh_keys(account)),
-        _found("key for the leader", lambda: _node_key(account)),
+        _found("key for the nodes", lambda: _node_key(account)),
         _quota(account),
         _found("reservations", lambda: _reservations(account)),
     ]

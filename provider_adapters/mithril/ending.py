@@ -1,4 +1,4 @@
-"""Giving machines back: the bid is ended, which ends the bill, and the key that the leader had is revoked.
+"""Giving machines back: the bid is ended, which ends the bill, and the key that its machines had is revoked.
 
 A bid is one thing. Mithril takes back all its machines or none, so whoever ends one of them ends all.
 """
@@ -78,7 +78,9 @@ class Ending:
         with suppress(ProviderError):
             self._revoke(launch)
         ledger.made(launch.token, call.name, call.ids, {"dropped": True})
-        nothing = dict.fromkeys(("allocated_at", "key_name", "node_key", "has_key", "revoked"))
+        nothing = dict.fromkeys(
+            ("allocated_at", "key_name", "node_key", "has_key", "revoked", "script_key")
+        )
         ledger.note(launch.token, **nothing)
 
     def conclude(self, launch: Launch, found: Mapping[str, Bid | None]) -> list[Instance] | None:
@@ -113,7 +115,7 @@ class Ending:
         else:
             # It may have been made by one who was killed before it could say so.
             nodekey.revoke_named(api, str(notes["key_name"]))
-        self._place.ledger.note(launch.token, revoked=True)
+        self._place.ledger.note(launch.token, revoked=True, script_key=None)
 
     def _ended(self, launch: Launch, found: Mapping[str, Bid | None]) -> list[Instance]:
         """What was handed out or has cost anything, each with that to the second."""

@@ -4,14 +4,16 @@ A launch is called again and again with the same token, and does not wait itself
 
     frozen      what every bid of the launch is made from: script, host key, price, volumes
     calls       the bids that were placed, each under a name of its own; the last one that was not dropped counts
-    notes       "allocated_at", "node_key", "given": the machines that were handed out, as they were then
+    notes       "allocated_at", "node_key", "given": the machines that were handed out, as they were then; "script_key"
+                until then, the secret of a key that stands in the script
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from flowlite import clock
@@ -21,10 +23,12 @@ from flowlite.provider import Instance, LaunchIntent, Plan
 from provider_adapters.mithril import bids, costs, disks, nodekey, requests
 from provider_adapters.mithril.bids import Bid
 from provider_adapters.mithril.markets import read_price
+from provider_adapters.mithril.settings import IN_SCRIPT
 from provider_adapters.mithril.settling import Settling
 from provider_adapters.rented.contact import Met, NotYet, Place
 from provider_adapters.rented.ledger import Call, Launch
 from provider_adapters.rented.readying import agent_of
+from provider_adapters.ssh.hosts import everywhere
 
 if TYPE_CHECKING:
     from provider_adapters.mithril.ending import Ending
@@ -75,7 +79,8 @@ class Launching:
             return call
         self._end_older(launch)
         body = self._prepare(launch)
-        return self._settling.place_bid(launch, body)
+        self._key_for_script(launch)
+        return self._settling.place_bid(self._place.ledger.read(launch.token) or launch, body)
 
     def _prepare(self, launch: Launch) -> dict[str, Any]:
         """The bid's body without name and script; what it needs is made first."""
@@ -207,7 +212,7 @@ class Launching:
         places = [self._place.where(launch, name, *found) for name, found in where.items() if found]
         met = self._reach(intent, launch, bid, places, since)
         disk_of = self._disks(launch, met[0])
-        self._give_key(launch, bid, met[0])
+        self._give_keys(launch, bid, met)
         return self._give(launch, bid, met, disk_of)
 
     def _reach(
@@ -264,10 +269,10 @@ class Launching:
             self._ending.end(launch)
             raise
 
-    def _give_key(self, launch: Launch, bid: Bid, leader: Met) -> None:
-        """Gives the leader the means to end the bid, once."""
-        settings, ledger = self._place.account.settings, self._place.ledger
-        if not settings.node_key or launch.notes.get("has_key"):
+    def _give_keys(self, launch: Launch, bid: Bid, met: Sequence[Met]) -> None:
+        """Gives all machines the means to end the bid, once."""
+        ledger = self._place.ledger
+        if self._place.account.settings.node_key is not True or launch.notes.get("has_key"):
             return
         api = self._place.account.api
         ledger.note(launch.token, key_name=bid.name)
@@ -275,20 +280,47 @@ class Launching:
             until = nodekey.expiry(clock.now(), launch.frozen.get("deadline"))
             made = nodekey.make(api, bid.name, until)
             ledger.note(launch.token, node_key=str(made["fid"]))
-            text = nodekey.program(self._place.node_url, bid.fid, str(made["secret"]))
-            with self._place.contact.connect(leader.data) as connection:
-                nodekey.bring(connection, str(leader.data["python"]), text)
+            bring = partial(self._bring_key, bid, str(made["secret"]))
+            for result in everywhere(enumerate(met), bring):
+                if isinstance(result, Exception):
+                    raise result
         except (CapacityUnavailable, NodeUnreachable, OSError) as error:
             raise self._wait(
-                launch, f"the leader has no key yet to end the bid: {error}"
+                launch, f"not all nodes have a key yet to end the bid: {error}"
             ) from error
         except ProviderError as error:
             self._ending.end(launch)
-            raise ProviderError(
-                f"the leader cannot be given a key to end the bid by itself: {error}. The bid was ended. "
-                "`node_key = false` under [mithril] goes without; docs/providers/mithril.md says what that means"
-            ) from error
+            raise self._keyless(error) from error
         ledger.note(launch.token, has_key=True)
+
+    def _bring_key(self, bid: Bid, secret: str, ranked: tuple[int, Met]) -> None:
+        rank, machine = ranked
+        text = nodekey.program(self._place.node_url, bid.fid, secret, rank)
+        with self._place.contact.connect(machine.data) as connection:
+            nodekey.bring(connection, str(machine.data["python"]), text)
+
+    def _key_for_script(self, launch: Launch) -> None:
+        """Makes the key that the start-up script of the next bid will hold, where that is wanted."""
+        if self._place.account.settings.node_key != IN_SCRIPT or launch.notes.get("script_key"):
+            return
+        ledger, name = self._place.ledger, requests.bid_name(self._place.home_id, launch.token)
+        ledger.note(launch.token, key_name=name)
+        try:
+            until = clock.now() + nodekey.LONGEST_SECONDS
+            made = nodekey.make(self._place.account.api, name, until)
+        except CapacityUnavailable:
+            raise
+        except ProviderError as error:
+            raise self._keyless(error) from error
+        # The request must be the same when it is repeated, so the secret is kept until the machines are there.
+        ledger.note(launch.token, node_key=str(made["fid"]), script_key=str(made["secret"]))
+
+    @staticmethod
+    def _keyless(error: ProviderError) -> ProviderError:
+        return ProviderError(
+            f"the nodes cannot be given a key to end the bid by themselves: {error}. No bid goes on. "
+            "`node_key = false` under [mithril] goes without; docs/providers/mithril.md says what that means"
+        )
 
     def _give(
         self, launch: Launch, bid: Bid, met: list[Met], disk_of: dict[str, Any]
@@ -304,6 +336,7 @@ class Launching:
         self._place.ledger.note(launch.token, given=[each.to_json() for each in found])
         # There is the throw-away key in it, which no machine has any more.
         self._place.ledger.forget(launch.token, "script")
+        self._place.ledger.note(launch.token, script_key=None)
         self._place.forget(launch.token)
         self._place.seen.pop(launch.token, None)
         return found

@@ -1,14 +1,19 @@
-"""The leader's own key: with it the machine itself ends the bid, when its time is over and nobody else is there to.
+"""The nodes' key: with it the machines themselves end their bid, when its time is over and nobody else is there to.
 
-Powering a machine off does not end a bid, and so not the bill. Therefore one machine of each bid gets, once it is met,
+Powering a machine off does not end a bid, and so not the bill. Therefore all machines of a bid get, once they are met,
 a key of the API that expires soon after the run must be over, and a program that ends that one bid with it. The
-watchdog runs the program before it powers the machine off. The key reaches the machine through the connection only,
-lies in one file of root's (0600), and is revoked with the bid.
+watchdog runs the program before it powers the machine off. All machines act on their own, the leader first, so that the
+bid ends when its hardware is dead. The key reaches the machines through their connections only, lies in one file of
+root's (0600), and is revoked with the bid.
+
+Until they are met they have no key. `node_key = "script"` puts one into the start-up script instead: then any machine
+that the bid ever wins can end it, and everybody with access to the project can read the key.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
 from flowlite.errors import NodeUnreachable, ProviderError
 from provider_adapters.mithril import requests
@@ -25,23 +30,36 @@ LONGEST_SECONDS = 30 * 86400.0
 SLACK_SECONDS = 7200.0
 TRY_SECONDS = 3600.0
 """How long the machine tries before it gives up and powers off; it costs the same on or off."""
+ENDING_SECONDS = 10.0
+"""Within so long after their watchdogs have found that it is time, all machines have tried to end the bid."""
+_APART_SECONDS, _MOST_APART_SECONDS = 2.0, 6.0
 _INSTALL_SECONDS = 60.0
+_BEFORE_END = f"""\
+echo {TRY_SECONDS + 60:.0f} >{DIRECTORY}/before-seconds
+"""
 _INSTALL = f"""\
 umask 077
 mkdir -p {DIRECTORY} && cd {DIRECTORY} || exit 1
 cat >end-bid.new && mv -f end-bid.new end-bid || exit 1
-echo {TRY_SECONDS + 60:.0f} >before-seconds
-echo "exec '$0' -I -S {PROGRAM}" >before-end.new && mv -f before-end.new before-end
+{_BEFORE_END}echo "exec '$0' -I -S {PROGRAM}" >before-end.new && mv -f before-end.new before-end
+"""
+_IN_SCRIPT = f"""\
+cat >{PROGRAM} <<'FLOWLITE'
+%sFLOWLITE
+{_BEFORE_END}echo "exec python3 -I -S {PROGRAM}" >{DIRECTORY}/before-end
 """
 _END_BID = '''\
-"""Ends the bid this machine belongs to, as often as it takes."""
+"""Ends the bid this machine belongs to, as often as it takes. Its other machines do the same, a moment apart."""
 import json
+import random
 import ssl
 import time
 import urllib.error
 import urllib.request
-ADDRESS = {address!r}
+BIDS = {bids!r}
+WHICH = {which!r}
 KEY = {key!r}
+APART = {apart!r}
 SECONDS = {seconds!r}
 # What the API says when there is nothing more to end, and when this key is good for nothing.
 DONE = (200, 202, 204, 404)
@@ -60,12 +78,12 @@ def trust():
     return context
 
 
-def ask(method):
+def ask(method, path):
     """Status and body of what the API says; (0, "") for nothing."""
-    request = urllib.request.Request(ADDRESS, method=method)
+    request = urllib.request.Request(BIDS + path, method=method)
     request.add_header("Authorization", "Bearer " + KEY)
     request.add_header("User-Agent", "flowlite-node")
-    context = trust() if ADDRESS.startswith("https:") else None
+    context = trust() if BIDS.startswith("https:") else None
     try:
         with urllib.request.urlopen(request, timeout=20, context=context) as answer:
             return answer.status, answer.read().decode("utf-8", "replace")
@@ -75,26 +93,47 @@ def ask(method):
         return 0, ""
 
 
-def over():
-    """Whether the bid has ended, whoever ended it."""
+def going_on():
+    """Paths of the bids that have not ended, or may not have, whether there are bids, and what the API said."""
+    said, text = ask("GET", WHICH)
+    by_id = WHICH.startswith("/")
     try:
-        return json.loads(ask("GET")[1])["status"] == "Terminated"
+        found = json.loads(text)
+        found = [found] if by_id else found["data"]
+        left = ["/" + bid["fid"] for bid in found if bid["status"] != "Terminated"]
+        return left, bool(found), said
     except (ValueError, KeyError, TypeError):
-        return False
+        return ([WHICH], True, said) if by_id else ([], False, said)
 
 
+time.sleep(random.uniform(*APART))
 until = time.monotonic() + SECONDS
 while True:
-    said = ask("DELETE")[0]
-    if said in DONE or said in VAIN or over() or time.monotonic() > until:
-        raise SystemExit(0 if said in DONE or over() else 1)
+    paths, there, said = going_on()
+    answers = [ask("DELETE", path)[0] for path in paths]
+    if there and all(answer in DONE for answer in answers):
+        raise SystemExit(0)
+    if said in VAIN or time.monotonic() > until:
+        raise SystemExit(1)
     time.sleep(min(5.0, SECONDS / 10))
 '''
 
 
-def program(url: str, bid: str, secret: str, seconds: float = TRY_SECONDS) -> str:
-    """The program that ends a bid. Pure. Python's standard library is all it needs."""
-    return _END_BID.format(address=f"{url}/v2/spot/bids/{bid}", key=secret, seconds=seconds)
+def program(url: str, bid: str, secret: str, rank: int = 0, seconds: float = TRY_SECONDS) -> str:
+    """The program that ends a bid, for the machine of a rank. Pure. Python's standard library is all it needs."""
+    apart = min(rank * _APART_SECONDS, _MOST_APART_SECONDS)
+    return _program(url, f"/{bid}", secret, (apart, apart), seconds)
+
+
+def in_script(url: str, project: str, name: str, secret: str) -> str:
+    """What the start-up script adds to put the program there: it ends all bids of that name. Pure."""
+    which = "?" + urlencode(requests.bids_of(project, name=name))
+    return _IN_SCRIPT % _program(url, which, secret, (0.0, _MOST_APART_SECONDS), TRY_SECONDS)
+
+
+def _program(url: str, which: str, secret: str, apart: tuple[float, float], seconds: float) -> str:
+    bids = f"{url}/v2/spot/bids"
+    return _END_BID.format(bids=bids, which=which, key=secret, apart=apart, seconds=seconds)
 
 
 def expiry(now: float, deadline: float | None) -> float:
@@ -113,7 +152,7 @@ def make(api: MithrilApi, name: str, expires_at: float) -> dict[str, Any]:
     try:
         return dict(api.post("/v2/api-keys", requests.api_key(name, expires_at)))
     except OutcomeUnknown as error:
-        raise Unreachable(f"the leader's key is not made yet: {error}") from error
+        raise Unreachable(f"the nodes' key is not made yet: {error}") from error
 
 
 def revoke_named(api: MithrilApi, *names: str) -> None:

@@ -12,7 +12,7 @@ from provider_adapters.mithril import markets as known
 from provider_adapters.mithril import requests
 from provider_adapters.mithril.markets import Market, Price, Wish
 from provider_adapters.mithril.requests import dollars
-from provider_adapters.mithril.settings import AROUND_SECONDS
+from provider_adapters.mithril.settings import AROUND_SECONDS, IN_SCRIPT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,7 +27,19 @@ CEILING = 2.0
 VOLUME_PRICE = 0.08
 """US dollars per GB and month."""
 
-_MAY_EXCEED = "if nobody can end the bid, as when this machine is lost before the nodes are up, or the leader dies"
+_NO_ANSWER = "Mithril's API does not answer for long"
+
+
+def _may_exceed(settings: MithrilSettings) -> str:
+    """When a bid goes on beyond the caps, in words: it has no end of its own, so somebody must be there to end it."""
+    if settings.node_key is False:
+        return "if this machine is lost, since no node can end the bid (node_key = false)"
+    if settings.node_key == IN_SCRIPT:
+        return f"if all nodes die at once while this machine is lost, or {_NO_ANSWER}"
+    return (
+        "if this machine is lost for good before the nodes are up, or all nodes die or are taken away after it, or "
+        f"{_NO_ANSWER}"
+    )
 
 
 def limit_price(price: Price, priority: str, cap: float | None) -> float:
@@ -94,7 +106,7 @@ def make_plan(
         spot=True,
         price_cap=limit,
         start_seconds=settings.boot_timeout + AROUND_SECONDS,
-        may_exceed=_MAY_EXCEED,
+        may_exceed=_may_exceed(settings),
         max_run_seconds=config.max_run_seconds,
         max_cost=config.max_cost,
         notes=tuple(_notes(config, market, price, limit, mounts)),

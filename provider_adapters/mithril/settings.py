@@ -17,6 +17,8 @@ from flowlite.suggest import did_you_mean
 
 API_URL = "https://api.mithril.ai"
 KEY_VARIABLE = "MITHRIL_API_KEY"
+IN_SCRIPT = "script"
+"""The value of `node_key` that puts the key into the start-up script."""
 _TABLE = "[mithril]"
 # An agent that is silent for so long is gone; the node then ends the bid by itself.
 _LEASE = 600.0
@@ -39,7 +41,8 @@ class MithrilSettings:
         region: Region bids are placed in; "" for any.
         api_url: Where the API is.
         api_key_file: File with the key, if it is not in the environment.
-        node_key: Whether the leader gets a key of its own, with which it can end the bid.
+        node_key: Whether the machines get a key of their own, with which they can end the bid; "script": in the
+            start-up script, where the project can read it, and not only once they are met.
         user: Who is logged in as on the machines.
         lease: Seconds of silence after which a machine ends itself.
         boot_timeout: Seconds a machine may take from its allocation until it answers.
@@ -51,7 +54,7 @@ class MithrilSettings:
     region: str = ""
     api_url: str = API_URL
     api_key_file: str = ""
-    node_key: bool = True
+    node_key: bool | str = True
     user: str = "root"
     lease: float = _LEASE
     boot_timeout: float = _BOOT
@@ -123,9 +126,9 @@ def _file(value: object) -> str:
     return os.path.expanduser(_word(value))
 
 
-def _truth(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError("true or false")
+def _node_key(value: object) -> bool | str:
+    if not isinstance(value, bool) and value != IN_SCRIPT:
+        raise ValueError(f'true or false, or "{IN_SCRIPT}"')
     return value
 
 
@@ -154,7 +157,7 @@ _READERS: dict[str, Callable[[object], Any]] = {
     "region": _word,
     "api_url": _url,
     "api_key_file": _file,
-    "node_key": _truth,
+    "node_key": _node_key,
     "user": _user,
     "lease": _lease,
     "boot_timeout": _patience,

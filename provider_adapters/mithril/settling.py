@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from flowlite import clock
 from flowlite.errors import CapacityUnavailable, ProviderError, QuotaExceeded
-from provider_adapters.mithril import bids, requests
+from provider_adapters.mithril import bids, nodekey, requests
 from provider_adapters.mithril.api import ApiRefused, OutcomeUnknown, Unreachable
 from provider_adapters.rented.ledger import Call, Launch
 
@@ -86,7 +86,7 @@ class Settling:
     def _send(self, launch: Launch, call: Call) -> Call:
         account, ledger = self._place.account, self._place.ledger
         name = requests.bid_name(self._place.home_id, call.name)
-        body = requests.with_script({**call.parameters, "name": name}, str(launch.frozen["script"]))
+        body = requests.with_script({**call.parameters, "name": name}, self._script(launch, name))
         try:
             placed = account.api.post(_BIDS, body)
         except OutcomeUnknown as error:
@@ -104,6 +104,13 @@ class Settling:
             raise
         ledger.made(launch.token, call.name, [str(placed["fid"])], {"name": name})
         return self._made(self.confirm(ledger.read(launch.token) or launch), call)
+
+    def _script(self, launch: Launch, name: str) -> str:
+        script, secret = str(launch.frozen["script"]), launch.notes.get("script_key")
+        if not secret:
+            return script
+        url, project = self._place.node_url, str(launch.frozen["project"])
+        return script + nodekey.in_script(url, project, name, str(secret))
 
     def _made(self, launch: Launch, call: Call) -> Call:
         known = self._place.ledger.read(launch.token) or launch

@@ -1,4 +1,4 @@
-"""What `flow gc` removes beside bids: keys of leaders whose bid has ended, and our SSH key when nobody needs it."""
+"""What `flow gc` removes beside bids: keys of nodes whose bid has ended, and our SSH key when nobody needs it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _keys(place: Workplace, live: Collection[str], dry_run: bool) -> list[str]:
             continue
         if not dry_run:
             nodekey.revoke(place.account.api, str(key["fid"]))
-        found.append(f"API key {name} of a leader that has ended")
+        found.append(f"API key {name} of nodes whose bid has ended")
     return found
 
 

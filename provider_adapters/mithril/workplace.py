@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 from flowlite.errors import ConfigError
 from flowlite.provider import LaunchIntent, Plan
 from provider_adapters import identity
-from provider_adapters.mithril import requests
+from provider_adapters.mithril import nodekey, requests
 from provider_adapters.mithril.account import Account
 from provider_adapters.mithril.bids import Bid
-from provider_adapters.mithril.settings import AROUND_SECONDS
+from provider_adapters.mithril.settings import AROUND_SECONDS, IN_SCRIPT
 from provider_adapters.mithril.volumes import Volumes
 from provider_adapters.rented.contact import Contact, Place
 from provider_adapters.rented.keys import client_public, new_key
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 ACCOUNT_SETTINGS = frozenset({"api_url", "api_key_file", "project"})
 # Seconds between looks at a bid: what is free is given at once, the rest waits for auctions and for machines to start.
 _PAUSES = (0.7, 0.7, 1.0, 1.0, 2.0, 2.0, 4.0, 4.0, 8.0, 8.0, 12.0)
+_LONGEST_SECRET = 200
 # And between looks at machines that start: each has an address at a moment of its own, and costs money from then on.
 _STARTING = (0.7, 1.0, 1.0, 2.0, 2.0, 3.0)
 
@@ -102,9 +103,15 @@ class Workplace:
                 extra=tags.comment(),
             )
         )
-        if len(script) > requests.LONGEST_SCRIPT:
+        added = ""
+        if settings.node_key == IN_SCRIPT:
+            # Of the lengths that name and key have.
+            name, secret = "n" * requests.LONGEST_NAME, "k" * _LONGEST_SECRET
+            added = nodekey.in_script(settings.api_url, plan.options["project"], name, secret)
+        length = len(script) + len(added)
+        if length > requests.LONGEST_SCRIPT:
             raise ConfigError(
-                f"the start-up script has {len(script)} characters, and Mithril takes {requests.LONGEST_SCRIPT}"
+                f"the start-up script has {length} characters, and Mithril takes {requests.LONGEST_SCRIPT}"
             )
         return {
             "project": plan.options["project"],
@@ -123,6 +130,13 @@ class Workplace:
 
 
 def deadline_seconds(plan: Plan, boot_timeout: float) -> float | None:
-    """Seconds after which the machines end themselves, whatever happens; None where no cap was set."""
-    bounds = [each for each in (plan.max_run_seconds, plan.paid_seconds) if each is not None]
-    return min(bounds) + boot_timeout + AROUND_SECONDS if bounds else None
+    """Seconds after which the machines end themselves, whatever happens; None where no cap was set.
+
+    A cap on time leaves room for all that comes around the run. One on money does not: more is not paid for.
+    """
+    bounds = []
+    if plan.max_run_seconds is not None:
+        bounds.append(plan.max_run_seconds + boot_timeout + AROUND_SECONDS)
+    if plan.paid_seconds is not None:
+        bounds.append(max(0.0, plan.paid_seconds - nodekey.ENDING_SECONDS))
+    return min(bounds) if bounds else None

@@ -68,22 +68,22 @@ def test_machines_are_reached_and_given_back(box: CloudInABox, provider: Mithril
     assert cost == pytest.approx(sum(bid["cost"] for bid in box.mithril.bids()), rel=0.01)
 
 
-def test_the_key_lies_with_root_on_the_leader_alone(provider: MithrilProvider) -> None:
-    leader, other = launch(provider)
+def test_the_key_lies_with_root_alone_on_every_machine(provider: MithrilProvider) -> None:
     look = "stat -c '%a %U' /var/lib/flowlite /var/lib/flowlite/end-bid 2>/dev/null"
-    with provider.connect(leader) as connection:
-        said = connection.run(["sh", "-c", look]).stdout.decode().splitlines()
-        assert said == ["700 root", "600 root"]
-        program = connection.run(["cat", "/var/lib/flowlite/end-bid"]).stdout.decode()
-        key = re.findall("fkey_[A-Za-z0-9_-]+", program)[0]
-        places = "/var/lib /root/.flowlite /run /etc /tmp"
-        search = ["sh", "-c", f'grep -rlsI "$(cat)" {places}']
-        assert connection.run(search, input=key.encode()).stdout.split() == [
-            b"/var/lib/flowlite/end-bid"
-        ]
-    with provider.connect(other) as connection:
-        assert connection.run(search, input=key.encode()).stdout.split() == []
-        assert connection.run(["sh", "-c", look]).stdout.split() == [b"700", b"root"]
+    found = set()
+    for instance in launch(provider):
+        with provider.connect(instance) as connection:
+            said = connection.run(["sh", "-c", look]).stdout.decode().splitlines()
+            assert said == ["700 root", "600 root"]
+            program = connection.run(["cat", "/var/lib/flowlite/end-bid"]).stdout.decode()
+            key = re.findall("fkey_[A-Za-z0-9_-]+", program)[0]
+            places = "/var/lib /root/.flowlite /run /etc /tmp"
+            search = ["sh", "-c", f'grep -rlsI "$(cat)" {places}']
+            assert connection.run(search, input=key.encode()).stdout.split() == [
+                b"/var/lib/flowlite/end-bid"
+            ]
+            found.add(key)
+    assert len(found) == 1
 
 
 def test_the_leader_ends_the_bid_with_nobody_else_there(
@@ -105,10 +105,55 @@ def test_the_leader_ends_the_bid_with_nobody_else_there(
     assert [key["name"] for key in box.mithril.api_keys() if key["good"]] == ["account"]
 
 
-def test_a_machine_without_the_key_ends_itself_and_not_the_bid(
-    box: CloudInABox, provider: MithrilProvider
+@pytest.mark.parametrize("dead", [0, 1, 2], ids=["leader", "member", "two of three"])
+def test_any_machine_that_is_left_ends_the_bid(
+    box: CloudInABox, provider: MithrilProvider, dead: int
+) -> None:
+    """Hardware dies and Mithril does not even notice, so that it goes on charging for all of them."""
+    found = launch(provider, 3)
+    machines = {each["id"]: each for each in box.mithril.instances()}
+    gone = [found[0], found[1]] if dead == 2 else [found[dead]]
+    for each in found:
+        if each not in gone:
+            time_is_over(provider, each)
+    for each in gone:
+        box.mithril.die(each.id, "STATUS_RUNNING")
+        host = box.host(machines[each.id])
+        eventually(lambda host=host: not host.alive, timeout=PATIENCE, what="it is dead")
+    eventually(lambda: not box.mithril.live_bids(), timeout=PATIENCE, what="the bid is ended")
+    assert all(each["until"] for each in box.mithril.bill()), "nothing is charged any more"
+
+
+def test_machines_that_nobody_ever_met_end_the_bid_with_a_key_from_the_script(
+    box: CloudInABox, flow_home: Path
+) -> None:
+    """The client dies for good once the bid is placed."""
+    (flow_home / "config.toml").write_text('[mithril]\nnode_key = "script"\n')
+    provider = adapter("mithril")
+    # $1.60 per machine and hour at most, so that 45 s of two machines are paid for.
+    config = TaskConfig(provider="mithril", command=["true"], num_instances=2, max_cost=0.04)
+    plan = provider.plan(config)
+    intent = LaunchIntent(f"{TASK}-launch-1", TASK, 2, plan.to_json())
+    with pytest.raises(CapacityUnavailable):
+        provider.launch(intent)
+    assert len(box.mithril.live_bids()) == 1
+    # The bid is lost once, too, and wins other machines: they have the key as well.
+    running = lambda: [i["id"] for i in box.mithril.instances() if i["state"] == "STATUS_RUNNING"]  # noqa: E731
+    first = set(eventually(lambda: len(running()) == 2 and running(), timeout=PATIENCE))
+    box.mithril.preempt([box.mithril.live_bids()[0]["id"]], 0.2)
+    eventually(
+        lambda: len(running()) == 2 and not first & set(running()), timeout=PATIENCE, what="others"
+    )
+    eventually(lambda: not box.mithril.live_bids(), timeout=PATIENCE, what="the bid is ended")
+    assert sum(each["dollars"] for each in box.mithril.bill()) <= 0.04
+
+
+def test_without_any_key_machines_end_themselves_and_not_the_bid(
+    box: CloudInABox, flow_home: Path
 ) -> None:
     """What docs/providers/mithril.md says of it: the bill goes on until somebody ends the bid."""
+    (flow_home / "config.toml").write_text("[mithril]\nnode_key = false\n")
+    provider = adapter("mithril")
     leader, other = launch(provider)
     host = next(box.host(each) for each in box.mithril.instances() if each["id"] == other.id)
     time_is_over(provider, other)

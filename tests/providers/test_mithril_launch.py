@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -16,7 +17,9 @@ from flowlite.errors import (
     ProviderError,
     QuotaExceeded,
 )
-from flowlite.provider import Instance, LaunchIntent
+from flowlite.provider import Instance, LaunchIntent, Plan
+from provider_adapters.mithril.nodekey import ENDING_SECONDS
+from provider_adapters.mithril.workplace import deadline_seconds
 from tests.providers.mithril_on_paper import H100, TASK, Paper, eventually
 
 # The way it should go
@@ -69,7 +72,7 @@ def test_our_ssh_key_is_registered_once_and_found_by_its_content(paper: Paper) -
     assert paper.provider.sweep([TASK, "tzzzzzzzzzz"]) == [], "live tasks need it"
     paper.end("tzzzzzzzzzz")
     assert paper.provider.sweep([]) == [
-        f"API key {paper.live()[0]['name']} of a leader that has ended"
+        f"API key {paper.live()[0]['name']} of nodes whose bid has ended"
     ], "a bid still needs the SSH key"
     paper.end()
     (told,) = paper.provider.sweep([], dry_run=True)
@@ -91,16 +94,20 @@ def test_few_calls_are_made_and_none_per_node(paper: Paper) -> None:
     assert calls(64, "tbbbbbbbbbb") < 40
 
 
-# The leader's key
+# The nodes' key
 
 
-def test_one_machine_gets_a_key_that_is_revoked_with_the_bid(paper: Paper) -> None:
-    paper.launch(paper.intend(2, max_run_time_hours=1))
-    (argv, program), *more = paper.doors.ran
-    assert more == []
+def test_all_machines_get_one_key_that_is_revoked_with_the_bid(paper: Paper) -> None:
+    paper.launch(paper.intend(3, max_run_time_hours=1))
+    assert len(paper.doors.ran) == 3
     (bid,) = paper.live()
-    assert f"/v2/spot/bids/{bid['fid']}" in program.decode()
-    assert not any("fkey_" in word for word in argv)
+    assert all(f"/{bid['fid']}" in program.decode() for _, program in paper.doors.ran)
+    assert not any("fkey_" in word for argv, _ in paper.doors.ran for word in argv)
+    assert paper.calls("create_api_key") == 1
+    apart = {
+        re.findall(r"^APART = .*", program.decode(), re.M)[0] for _, program in paper.doors.ran
+    }
+    assert len(apart) == 3, "one after the other"
     key = keys(paper)[bid["name"]]
     assert key["good"]
     hours = (when(key["expires_at"]) - time.time()) / 3600
@@ -122,6 +129,37 @@ def test_no_key_where_none_is_wanted(paper: Paper) -> None:
     assert paper.calls("create_api_key") == 0
 
 
+def test_a_key_in_the_script_is_there_before_anybody_meets_the_machines(paper: Paper) -> None:
+    paper.configure(node_key="script")
+    paper.launch(paper.intend(2, max_run_time_hours=1))
+    assert paper.doors.ran == [], "nothing is left to bring"
+    (bid,) = paper.live()
+    script = bid["launch_specification"]["startup_script"]
+    assert len(script) <= 10_000
+    assert paper.cloud.facts()["api_key"] not in script
+    (made,) = (key for key in paper.cloud.api_keys() if key["name"] != "account")
+    assert made["good"]
+    assert f"name={bid['name']}" in script
+    subprocess.run(["sh", "-n"], input=script.encode(), check=True)
+    (launch,) = (paper.home / "mithril" / "launches").glob("*.json")
+    assert "fkey_" not in launch.read_text(), "it was kept for as long as the bid might be repeated"
+    paper.end()
+    assert not any(key["good"] for key in paper.cloud.api_keys() if key["name"] != "account")
+
+
+@pytest.mark.parametrize("action", ["create_api_key", "create_bid"])
+def test_a_key_in_the_script_is_the_same_when_the_bid_is_repeated(
+    paper: Paper, action: str
+) -> None:
+    paper.configure(node_key="script")
+    paper.cloud.fault(action, status=502, when="after")
+    paper.launch(paper.intend())
+    (bid,) = paper.live()
+    script = bid["launch_specification"]["startup_script"]
+    good = [key for key in paper.cloud.api_keys() if key["good"] and key["name"] != "account"]
+    assert [key["snippet"].rstrip(".") in script for key in good] == [True]
+
+
 def test_a_key_whose_secret_got_lost_is_revoked_and_made_anew(paper: Paper) -> None:
     paper.cloud.fault("create_api_key", status=502, when="after")
     paper.launch(paper.intend())
@@ -135,6 +173,21 @@ def test_an_account_that_may_not_make_keys_is_told_how_to_go_without(paper: Pape
     with pytest.raises(ProviderError, match=r"no keys for you.*node_key = false"):
         paper.launch(paper.intend())
     eventually(lambda: not paper.live() or None, "the bid was ended")
+
+
+def test_a_cap_on_money_is_the_machines_own_deadline(paper: Paper) -> None:
+    def deadline(**caps: float) -> float:
+        plan = Plan.from_json(paper.intend(2, **caps).plan)
+        found = deadline_seconds(plan, 1800.0)
+        assert found is not None
+        return found
+
+    # $20 and a limit of $23 per instance and hour.
+    money = deadline(max_cost=20.0, max_price_per_hour=23.0, priority="high")
+    assert money == pytest.approx(20 / 46 * 3600 - ENDING_SECONDS)
+    assert deadline(max_run_time_hours=1) == 3600 + 1800 + 3600
+    both = {"max_cost": 20.0, "max_price_per_hour": 23.0, "priority": "high"}
+    assert deadline(max_run_time_hours=1, **both) == money
 
 
 def keys(paper: Paper) -> dict[str, Any]:

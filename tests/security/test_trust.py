@@ -221,8 +221,7 @@ def test_every_setting_was_judged() -> None:
         "aws": {"region", "zones", "profile", "subnet", "root_gb", "placement_group", "public_ip"}
         | {"capacity_reservation", "capacity_block", "user", "lease", "boot_timeout", "jump"}
         | {"prices", "listing_lag", "cny_per_usd"},
-        "mithril": {"project", "region", "node_key", "user", "lease", "boot_timeout", "jump"}
-        | {"listing_lag"},
+        "mithril": {"project", "region", "user", "lease", "boot_timeout", "jump", "listing_lag"},
     }
     known = {
         "ssh": {*_HOST, *_POOL, *_TABLE},

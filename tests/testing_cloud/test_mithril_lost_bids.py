@@ -1,4 +1,4 @@
-"""Bids that lose machines without notice: what is left of them is ended before anything is collected."""
+"""Bids that lose machines, with somebody there or nobody: what is left of them ends, and is not paid for longer."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ import pytest
 
 from flowlite.client import Flow
 from flowlite.errors import FlowError
+from flowlite.provider import Plan
 from flowlite.spec import TaskConfig
+from flowlite.store import Store
 from flowlite.supervise.remains import COLLECT_SECONDS
 from flowlite.task import Task
 from flowlite.testing.cloud import CloudInABox
-from tests.helpers import eventually
+from tests.helpers import eventually, kill_processes_of_home
 
 Submit = Callable[..., Task[Any]]
 PATIENCE = 120.0
@@ -102,3 +104,23 @@ def test_what_is_left_of_a_bid_is_collected_and_then_ended(
     assert (1 - node, "last words") in said, "the one that was left is collected"
     # Itself and the one that Mithril put beside it, for as long as it takes to stop and to be collected.
     assert billed_after(box, bid["id"], lost) < 2 * (3.0 + COLLECT_SECONDS + 15.0)
+
+
+@pytest.mark.parametrize("node", [0, 1], ids=["leader", "member"])
+def test_with_hardware_and_client_dead_for_good_the_bid_ends_within_its_cap(
+    box: CloudInABox, submit: Submit, flow_home: Path, node: int
+) -> None:
+    # The limit is $1.60 per machine and hour, so that 67 s of two machines are paid for.
+    task = submit(WORKS, max_cost=0.06, max_price_per_hour=2.0)
+    eventually(lambda: works(task), timeout=PATIENCE)
+    store = Store(flow_home / "state.db")
+    plan = Plan.from_json(store.get_task(task.id).plan)
+    store.close()
+    (bid,) = box.mithril.live_bids()
+    kill_processes_of_home(flow_home)
+    # Mithril does not notice, and goes on charging for both machines.
+    box.mithril.die(sorted(bid["instances"])[node], "STATUS_RUNNING")
+    eventually(lambda: ended(box, bid["id"]), timeout=PATIENCE, what="the bid is ended")
+    assert plan.worst_case_cost == 0.06
+    assert sum(each["dollars"] for each in box.mithril.bill()) <= 0.06
+    assert not [each for each in box.mithril.bill() if each["since"] and not each["until"]]
