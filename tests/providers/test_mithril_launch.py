@@ -17,9 +17,7 @@ from flowlite.errors import (
     ProviderError,
     QuotaExceeded,
 )
-from flowlite.provider import Instance, LaunchIntent, Plan
-from provider_adapters.mithril.nodekey import ENDING_SECONDS
-from provider_adapters.mithril.workplace import deadline_seconds
+from flowlite.provider import Instance, LaunchIntent
 from tests.providers.mithril_on_paper import H100, TASK, Paper, eventually
 
 # The way it should go
@@ -173,21 +171,6 @@ def test_an_account_that_may_not_make_keys_is_told_how_to_go_without(paper: Pape
     with pytest.raises(ProviderError, match=r"no keys for you.*node_key = false"):
         paper.launch(paper.intend())
     eventually(lambda: not paper.live() or None, "the bid was ended")
-
-
-def test_a_cap_on_money_is_the_machines_own_deadline(paper: Paper) -> None:
-    def deadline(**caps: float) -> float:
-        plan = Plan.from_json(paper.intend(2, **caps).plan)
-        found = deadline_seconds(plan, 1800.0)
-        assert found is not None
-        return found
-
-    # $20 and a limit of $23 per instance and hour.
-    money = deadline(max_cost=20.0, max_price_per_hour=23.0, priority="high")
-    assert money == pytest.approx(20 / 46 * 3600 - ENDING_SECONDS)
-    assert deadline(max_run_time_hours=1) == 3600 + 1800 + 3600
-    both = {"max_cost": 20.0, "max_price_per_hour": 23.0, "priority": "high"}
-    assert deadline(max_run_time_hours=1, **both) == money
 
 
 def keys(paper: Paper) -> dict[str, Any]:

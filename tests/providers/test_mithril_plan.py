@@ -17,6 +17,7 @@ from flowlite.spec import TaskConfig
 from flowlite.supervise import quote
 from provider_adapters.mithril import costs, disks, planning
 from provider_adapters.mithril.markets import Market, Price, kind_of, markets_of
+from provider_adapters.mithril.nodekey import ENDING_SECONDS
 from provider_adapters.mithril.offers import offers_of
 from provider_adapters.mithril.settings import MithrilSettings
 from provider_adapters.mithril.workplace import deadline_seconds
@@ -117,9 +118,23 @@ def test_the_plan_says_what_is_bid_and_what_it_can_come_to() -> None:
     # The time until the ranks start is charged, too.
     hours = 2 + made.start_seconds / 3600
     assert made.worst_case_cost == pytest.approx(4 * 20.0 * hours)
-    assert "more if nobody can end the bid" in quote.worst_case(made)
+    assert "more if this machine is lost for good before the nodes are up" in quote.worst_case(made)
     assert "the bid is $20.00" in made.notes[0]
     assert Plan.from_json(json.loads(json.dumps(made.to_json()))) == made
+
+
+@pytest.mark.parametrize(
+    ("node_key", "words"),
+    [
+        ("script", "more if all nodes die at once while this machine is lost"),
+        (False, "no node can end the bid (node_key = false)"),
+    ],
+)
+def test_when_caps_are_no_bound_depends_on_who_can_end_the_bid(
+    node_key: bool | str, words: str
+) -> None:
+    made = plan(settings=MithrilSettings(node_key=node_key), max_cost=20.0)
+    assert words in quote.worst_case(made)
 
 
 def test_a_cap_below_the_price_is_a_bid_that_waits() -> None:
@@ -139,8 +154,16 @@ def test_bids_are_always_spot() -> None:
     [
         ({}, None),
         ({"max_run_time_hours": 1}, 3600 + 1800 + 3600),
-        ({"max_cost": 24.0, "max_price_per_hour": 16.0}, 24 / 16 * 3600 + 1800 + 3600),
-        ({"max_cost": 2.0, "max_run_time_hours": 50, "max_price_per_hour": 16.0}, 450 + 5400),
+        # What is not paid for must have ended by then.
+        ({"max_cost": 24.0, "max_price_per_hour": 16.0}, 24 / 16 * 3600 - ENDING_SECONDS),
+        (
+            {"max_cost": 2.0, "max_run_time_hours": 50, "max_price_per_hour": 16.0},
+            450 - ENDING_SECONDS,
+        ),
+        (
+            {"max_cost": 99.0, "max_run_time_hours": 1, "max_price_per_hour": 16.0},
+            3600 + 1800 + 3600,
+        ),
     ],
 )
 def test_the_machines_own_deadline(options: dict[str, Any], seconds: float | None) -> None:
