@@ -12,10 +12,7 @@ from flowlite.adapters import adapter
 from flowlite.provider import Instance, Provider
 from flowlite.testing.cloud import CloudInABox
 from flowlite.testing.conformance import ProviderSuite, ProviderUnderTest
-from flowlite.testing.running import Submit
-from flowlite.testing.storing import Create
 from tests.helpers import kill_processes_of_home
-from tests.providers.aws_machines import nfs_everywhere
 
 ZONES = [f"us-east-1{letter}" for letter in "abcdef"]
 TYPE = "c7i.large"
@@ -70,9 +67,3 @@ class TestAws(ProviderSuite):
     def subject(self, home: Path, box: CloudInABox) -> Iterator[ProviderUnderTest]:
         yield Aws(box, home)
         kill_processes_of_home(home)
-
-    def test_all_nodes_see_one_volume_and_the_next_task_too(  # type: ignore[override]
-        self, subject: ProviderUnderTest, create: Create, submit: Submit, box: CloudInABox
-    ) -> None:
-        with nfs_everywhere(box):
-            super().test_all_nodes_see_one_volume_and_the_next_task_too(subject, create, submit)

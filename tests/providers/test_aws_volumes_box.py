@@ -3,57 +3,33 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.providers.aws_machines import nfs_everywhere, on_each_machine
+from tests.helpers import eventually, kill_processes_of_home
+from tests.providers.laptop import Laptop
 
 if TYPE_CHECKING:
     from flowlite.testing.cloud import CloudInABox
-    from flowlite.testing.hosts import Host
 
 pytestmark = pytest.mark.timeout(300)
-ROOT = Path(__file__).resolve().parents[2]
-
-
-class Laptop:
-    """`flow` on the laptop of the box's client."""
-
-    def __init__(self, box: CloudInABox, home: Path) -> None:
-        (home / "config.toml").write_text('provider = "aws"\n[aws]\nregion = "us-east-1"\n')
-        variables = {"FLOW_HOME": str(home), "PYTHONPATH": str(ROOT)}
-        self._environment = {**box.client_environment(), **variables}
-
-    def flow(self, *words: str, code: int = 0) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "flowlite.cli", *words],
-            env=self._environment,
-            capture_output=True,
-            text=True,
-            timeout=150,
-            stdin=subprocess.DEVNULL,
-            check=False,
-        )
-        assert done.returncode == code, f"{words}\n{done.stdout}\n{done.stderr}"
-        return done.stdout + done.stderr
+RUN = ("run", "--max-run-time-hours", "1")
 
 
 @pytest.fixture
 def laptop(box: CloudInABox, flow_home: Path) -> Laptop:
-    return Laptop(box, flow_home)
+    return Laptop(box, flow_home, 'provider = "aws"\n[aws]\nregion = "us-east-1"\n')
 
 
 def test_two_nodes_share_what_flowlite_made(box: CloudInABox, laptop: Laptop) -> None:
     script = (
         "cat /data/old 2>/dev/null; [ $RANK = 0 ] && { echo from 0 > /data/new; mv /data/new /data/it; }; "
         "until [ -e /data/it ]; do sleep 0.05; done; cat /data/it; echo kept by $RANK >> /data/old; "
-        "grep ' /data ' /proc/mounts | cut -d' ' -f2"
+        "grep ' /data ' /proc/mounts | cut -d' ' -f2,3"
     )
     (laptop_file := Path(os.environ["FLOW_HOME"]) / "task.yaml").write_text(
         f"command: {script!r}\nnum_instances: 2\nmax_run_time_hours: 1\n"
@@ -61,10 +37,10 @@ def test_two_nodes_share_what_flowlite_made(box: CloudInABox, laptop: Laptop) ->
     )
     shown = laptop.flow("run", str(laptop_file), "--dry-run")
     assert "volume ckpt is not there yet and will be made: EFS, encrypted" in shown
-    with nfs_everywhere(box):
-        said = laptop.flow("run", str(laptop_file))
-        assert said.count("] from 0") == 2, said
-        again = laptop.flow("run", str(laptop_file))
+    said = laptop.flow("run", str(laptop_file))
+    assert said.count("] from 0") == 2, said
+    assert said.count("] /data fuse.sshfs") == 2, "it is a file system of the network"
+    again = laptop.flow("run", str(laptop_file))
     assert again.count("kept by") >= 2, again
     listed = laptop.flow("volumes", "list")
     assert "ckpt" in listed
@@ -74,47 +50,69 @@ def test_two_nodes_share_what_flowlite_made(box: CloudInABox, laptop: Laptop) ->
     assert "ckpt" not in laptop.flow("volumes", "list")
 
 
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[str]:
-    """The device that stands for a disk of 1 GB."""
-    if shutil.which("losetup") is None or shutil.which("mkfs.ext4") is None:
-        pytest.skip("disks need losetup and mkfs.ext4")
-    with open(tmp_path / "disk", "wb") as file:
-        file.truncate(2**30)
-    made = subprocess.run(
-        ["losetup", "--find", "--show", str(tmp_path / "disk")],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if made.returncode != 0:
-        pytest.skip(f"this machine gives no loop device: {made.stderr}")
-    yield made.stdout.strip()
-    subprocess.run(["losetup", "--detach", made.stdout.strip()], check=True)
-
-
-def test_a_disk_goes_from_task_to_task(box: CloudInABox, laptop: Laptop, disk: str) -> None:
-    number = os.stat(disk).st_rdev
-    node = ["mknod", "/dev/sdf", "b", str(os.major(number)), str(os.minor(number))]
-
-    def attach(host: Host) -> None:
-        if host.exec(node).returncode != 0:
-            raise RuntimeError("the machine is not up yet")
-
-    def task(script: str) -> str:
-        file = Path(os.environ["FLOW_HOME"]) / "task.yaml"
-        file.write_text(
-            f"command: {script!r}\nmax_run_time_hours: 1\n"
-            "volumes: {/data: {name: scratch, size_gb: 1, interface: block}}\n"
-        )
-        return laptop.flow("run", str(file))
-
-    with on_each_machine(box, attach):
-        task("echo kept > /data/it")
-        assert "kept" in task("cat /data/it")
+def test_a_disk_goes_from_task_to_task(box: CloudInABox, laptop: Laptop) -> None:
+    scratch = "/data=scratch,interface=block,size_gb=1"
+    task = (*RUN, "--volume", scratch, "--", "sh", "-c")
+    laptop.flow(*task, "echo kept > /data/it; grep ' /data ' /proc/mounts")
+    assert "kept" in laptop.flow(*task, "cat /data/it")
     placed: list[dict[str, Any]] = box.aws.instances()
+    assert len(placed) == 2
     assert len({each["zone"] for each in placed}) == 1, "the disk ties its tasks to its zone"
     assert {each["state"] for each in placed} == {"terminated"}
-    assert len(box.aws.leftovers()["volumes"]) == 1, "it outlives the machines"
+    (disk,) = box.aws.leftovers()["volumes"]
+    listed = laptop.flow("volumes", "list")
+    assert re.search(rf"scratch +aws +us-east-1\w +block +1 GB +- +\$0.08 +- +{disk}", listed)
     laptop.flow("volumes", "delete", "scratch", "--yes")
     assert box.aws.leftovers()["volumes"] == []
+
+
+def test_a_disk_that_another_task_has_is_refused_before_money_is_spent(
+    box: CloudInABox, laptop: Laptop
+) -> None:
+    task = (*RUN, "--volume", "/data=scratch,interface=block,size_gb=1")
+    laptop.flow(*task, "--detach", "--name", "first", "--", "sleep", "600")
+    (first,) = eventually(box.aws.instances, timeout=120)
+
+    def attached() -> bool:
+        return "first" in laptop.flow("volumes", "list") or _holder(box) == first["id"]
+
+    eventually(attached, timeout=120, every=0.2)
+    eventually(lambda: _holder(box) == first["id"], timeout=120, every=0.2)
+    said = laptop.flow(*task, "--", "true", code=2)
+    assert f"volume 'scratch' is used by the task {first['tags']['flowlite:task']}" in said
+    assert len(box.aws.instances()) == 1, "nothing was launched for it"
+    laptop.flow("volumes", "delete", "scratch", "--yes", code=5)
+    laptop.flow("cancel", "--wait", "first")
+    laptop.flow(*task, "--", "true")
+    assert [each["state"] for each in box.aws.instances()] == ["terminated"] * 2
+
+
+def test_what_a_killed_client_had_attached_is_detached_and_kept(
+    box: CloudInABox, laptop: Laptop, flow_home: Path
+) -> None:
+    task = (*RUN, "--volume", "/data=scratch,interface=block,size_gb=1")
+    script = "echo kept > /data/it; sync; echo written; exec sleep 600"
+    laptop.flow(*task, "--detach", "--name", "first", "--", "sh", "-c", script)
+    eventually(lambda: "written" in laptop.flow("logs", "first"), timeout=120, every=0.5)
+    kill_processes_of_home(flow_home)
+    shutil.rmtree(flow_home / "tasks")
+    for file in flow_home.glob("*.db*"):
+        file.unlink()
+    assert _holder(box)
+    laptop.flow("gc", "--yes")
+    eventually(
+        lambda: {each["state"] for each in box.aws.instances()} == {"terminated"}, timeout=60
+    )
+    eventually(lambda: _holder(box) is None, timeout=30)
+    assert len(box.aws.leftovers()["volumes"]) == 1
+    assert "kept" in laptop.flow(*task, "--", "cat", "/data/it")
+
+
+def _holder(box: CloudInABox) -> str | None:
+    """The instance that has the one volume of flowlite."""
+    import boto3
+
+    ours = [{"Name": "tag:flowlite:volume", "Values": ["scratch"]}]
+    (volume,) = boto3.client("ec2").describe_volumes(Filters=ours)["Volumes"]
+    held = [each["InstanceId"] for each in volume["Attachments"] if each["State"] == "attached"]
+    return held[0] if held else None

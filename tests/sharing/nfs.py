@@ -11,22 +11,20 @@ echo "$0 $*" >> {log}
 [ "$3" = -o ] || {{ echo "mount.nfs4: no options" >&2; exit 1; }}
 case ",$4," in *,nfsvers=4.1,*) ;; *) echo "mount.nfs4: not version 4.1" >&2; exit 1 ;; esac
 place={servers}/$(echo "$1" | tr ':/' '__')
-{make}[ -d "$place" ] || {{ echo "mount.nfs4: Connection timed out for $1" >&2; exit 32; }}
+[ -d "$place" ] || {{ echo "mount.nfs4: Connection timed out for $1" >&2; exit 32; }}
 exec mount --bind "$place" "$2"
 """
 
 
-def helper(directory: Path, servers: Path | str, *, any_server: bool = False) -> Path:
+def helper(directory: Path, servers: Path) -> Path:
     """Puts it into a directory, to be put into PATH; gives the file in which its command lines are noted.
 
     Args:
         servers: Directory of the servers, as the machine sees it. One that has no directory there (`serve`) is dead.
-        any_server: Whether there is a server at every address.
     """
-    log = Path(servers) / "mounts.log"
+    log = servers / "mounts.log"
     file = directory / "mount.nfs4"
-    make = 'mkdir -p "$place"; ' if any_server else ""
-    text = _HELPER.format(log=log, servers=servers, make=make)
+    text = _HELPER.format(log=log, servers=servers)
     # Whoever runs it meanwhile finds all of it or nothing.
     new = file.with_suffix(".new")
     new.write_text(text)

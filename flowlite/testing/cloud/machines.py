@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from flowlite.testing.hosts import Cluster, system
+from flowlite.testing.hosts.disks import Appearance
 
 OnEnd = Callable[[], None]
 OnUp = Callable[[], None]
@@ -197,6 +198,56 @@ class Machines:
                     taker=kept.request["taker"],
                     admitted=list(admitted),
                 )
+
+    def make_disk(self, disk: str, size: int) -> None:
+        """A blank disk of so many bytes, under a name of the owner's choice."""
+        self._cluster.ask("make_disk", disk=disk, size=size)
+
+    def remove_disk(self, disk: str) -> None:
+        """A disk that is attached to no machine, and all that is on it."""
+        self._cluster.ask("remove_disk", disk=disk)
+
+    def attach_disk(self, disk: str, name: str, look: Appearance) -> bool:
+        """Has a disk appear on a machine, started or not; False as long as an earlier one still has it mounted."""
+        with self._lock:
+            kept = self._kept.get(name)
+        if kept is None:
+            raise KeyError(name)
+        return bool(
+            self._cluster.ask(
+                "attach_disk",
+                host=kept.machine.slot,
+                taker=kept.request["taker"],
+                disk=disk,
+                device=look.name,
+                serial=look.serial,
+                links=list(look.links),
+            )
+        )
+
+    def detach_disk(self, disk: str) -> bool:
+        """Takes a disk off its machine; False as long as it is mounted there. One that nobody has is no error."""
+        return bool(self._cluster.ask("detach_disk", disk=disk))
+
+    def serve(self, server: str, share: str) -> str:
+        """Has a file server of that name serve a directory, to nobody at first (`admit`); its address."""
+        return str(self._cluster.ask("serve", server=server, share=share))
+
+    def admit(self, server: str, admitted: Sequence[str]) -> None:
+        """Who reaches a file server, in the words that `guard` takes."""
+        self._cluster.ask("admit", server=server, admitted=list(admitted))
+
+    def stop_serving(self, server: str) -> None:
+        """Ends a file server. What it served stays."""
+        self._cluster.ask("stop_serving", server=server)
+
+    def remove_share(self, share: str) -> None:
+        """The end of what was served, and of all that is in it."""
+        self._cluster.ask("remove_share", share=share)
+
+    def share_size(self, share: str) -> int:
+        """Bytes in the files of a share."""
+        return int(self._cluster.ask("share_size", share=share))
 
     def write(self, name: str, path: str, text: str | None) -> None:
         """Puts a file on a machine that runs, whole or not at all; None takes it away."""

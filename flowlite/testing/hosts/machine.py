@@ -170,6 +170,9 @@ class Machine:
             shutil.copy(clock.build(self.identity.directory), library)
             (etc / "ld.so.preload").write_text("/etc/clock.so\n")
 
+    def _add_devices(self) -> None:
+        """Called on the host itself, before anything runs there."""
+
     @property
     def _hostname(self) -> str:
         return self.name
@@ -229,6 +232,7 @@ class Machine:
             system.unshare(system.NEWNS | system.NEWUTS | system.NEWIPC | system.NEWCGROUP)
             system.set_hostname(self._hostname)
             root.enter(self.identity)
+            self._add_devices()
             os.execve(
                 "/usr/bin/tini",
                 ["tini", "--", "/bin/sh", "-c", self._init],

@@ -40,6 +40,11 @@ def rented_address_of(index: int) -> tuple[str, str]:
     return f"{RENTED}.{index + 11}", f"{PUBLIC}.{index + 11}"
 
 
+def served_address_of(index: int) -> str:
+    """The address of a file server by its number: among those of rented machines, from the other end."""
+    return f"{RENTED}.{253 - index}"
+
+
 @dataclass
 class Port:
     """One socket of the switch with the cable in it.

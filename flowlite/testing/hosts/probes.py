@@ -64,6 +64,16 @@ def _connects_from(source: Host, host: Host, timeout: float) -> bool:
     return source.exec(["python3", "-S", "-c", code]).returncode == 0
 
 
+def disks_of(directory: Path) -> list[str]:
+    """Block devices of this machine that stand for files of a cluster."""
+    found = []
+    for file in Path("/sys/block").glob("loop*/loop/backing_file"):
+        with contextlib.suppress(OSError):
+            if file.read_text().startswith(f"{directory}/"):
+                found.append(file.parts[3])
+    return found
+
+
 class Traces:
     """What a cluster consists of while it is up; afterwards nobody may have anything of it.
 

@@ -26,6 +26,7 @@ from types import FrameType
 from typing import Any
 
 from flowlite.testing.hosts import cgroups, sweep, system
+from flowlite.testing.hosts.disks import Disks
 from flowlite.testing.hosts.machine import Machine
 from flowlite.testing.hosts.network import (
     LAPTOP,
@@ -34,6 +35,7 @@ from flowlite.testing.hosts.network import (
     Switch,
 )
 from flowlite.testing.hosts.root import Identity
+from flowlite.testing.hosts.shares import Shares
 from flowlite.testing.hosts.slot import Slot, Slots
 
 
@@ -51,6 +53,8 @@ class Room:
         self.machines = [self._machine(entry) for entry in self.settings["hosts"]]
         slots = [m for m in self.machines if isinstance(m, Slot)]
         self.slots = Slots(slots, self.switch)
+        self.disks = Disks(directory / "disks", self.slots.find)
+        self.shares = Shares(directory / "shares", self.switch, self.tag)
 
     def _machine(self, entry: dict[str, Any]) -> Machine:
         home = self.directory / entry["name"]
@@ -97,17 +101,20 @@ class Room:
             machine.kill()
             machine.unmount()
             cgroups.remove(machine.group)
+        self.shares.clear()
+        self.disks.clear()
         for name in list(self.switch.ports):
             self.switch.unplug(name)
         cgroups.remove(self.group)
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def answer(self, request: dict[str, Any]) -> object:
-        """Does what is asked for: `do_NAME` of this class, or of the host that is named."""
+        """Does what is asked for: `do_NAME` of this class, of one of its parts, or of the host that is named."""
         name, host = request.pop("do"), request.pop("host", None)
-        if hasattr(self.slots, f"do_{name}"):
-            extra = {} if host is None else {"name": host}
-            return getattr(self.slots, f"do_{name}")(**extra, **request)
+        for part in (self.slots, self.disks, self.shares):
+            if hasattr(part, f"do_{name}"):
+                extra = {} if host is None else {"name": host}
+                return getattr(part, f"do_{name}")(**extra, **request)
         if host is None or hasattr(self, f"do_{name}"):
             extra = {} if host is None else {"name": host}
             return getattr(self, f"do_{name}")(**extra, **request)
@@ -173,6 +180,8 @@ class Room:
         names = [m.name for m in self.hosts]
         self.do_kill(names)
         self.slots.release_all()
+        self.shares.clear()
+        self.disks.clear()
         for name in (LAPTOP, *names):
             if name not in self.switch.ports:
                 continue

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from flowlite.testing.hosts import cards, keys, root
+from flowlite.testing.hosts import cards, disks, file_server, keys, root
 from flowlite.testing.hosts.machine import Machine
 from flowlite.testing.hosts.network import Switch
 
@@ -39,7 +39,11 @@ exec sleep infinity
 
 
 class Slot(Machine):
-    """Taken, booted, released."""
+    """Taken, booted, released.
+
+    Attributes:
+        disks: What is attached to it, by its name: device number, bytes, and how it looks.
+    """
 
     _init = _INIT
 
@@ -48,6 +52,7 @@ class Slot(Machine):
         self.public_address = public_address
         self.taker: str | None = None
         self.running = False
+        self.disks: dict[str, tuple[int, int, disks.Appearance]] = {}
         self._boot: dict[str, Any] = {}
 
     def prepare_boot(self, **boot: Any) -> None:
@@ -79,8 +84,25 @@ class Slot(Machine):
         """Gives back the disk, and everything that was on it."""
         self.kill()
         self.unmount()
+        self.disks.clear()
         self.taker = None
         self._boot = {}
+
+    def show_disk(self, disk: str) -> None:
+        """Has a disk appear that was attached just now; on a machine that does not run, it does when that starts."""
+        if not self.ended():
+            disks.show(self._root, *self.disks[disk])
+
+    def hide_disk(self, disk: str) -> None:
+        """Takes a disk away, if it is there."""
+        number, _, look = self.disks.pop(disk, (0, 0, None))
+        if look is not None and not self.ended():
+            disks.hide(self._root, number, look)
+
+    def _add_devices(self) -> None:
+        disks.prepare(Path("/"))
+        for number, size, look in self.disks.values():
+            disks.show(Path("/"), number, size, look)
 
     def do_write(self, path: str, text: str | None) -> None:
         """Writes a file, whole or not at all; None removes it."""
@@ -148,6 +170,7 @@ class Slot(Machine):
             file.parent.mkdir(parents=True)
             file.write_bytes(script)
             file.chmod(0o700)
+        file_server.write_client(self.identity.disk / "upper" / "usr" / "sbin")
         if self._boot["gpus"]:
             cards.install(self.identity.disk, self._boot["gpus"])
         for path, text in self._boot["files"].items():
@@ -189,7 +212,7 @@ class Slots:
 
     def do_boot(self, name: str, taker: str, **boot: Any) -> None:
         """Starts a slot on an empty disk; does not wait for its sshd. Only for whom has it still."""
-        slot = self._find(name)
+        slot = self.find(name)
         if slot.taker != taker:
             return
         slot.prepare_boot(**boot)
@@ -198,7 +221,7 @@ class Slots:
 
     def do_boot_again(self, name: str, taker: str) -> None:
         """Starts a slot that has ended on the disk it had."""
-        slot = self._find(name)
+        slot = self.find(name)
         if slot.taker != taker:
             return
         self._switch.partition(name, cut=False)
@@ -210,18 +233,18 @@ class Slots:
 
     def do_halt(self, name: str, taker: str) -> None:
         """Ends a slot without giving it back; nobody is told that it ended."""
-        if self._find(name).taker == taker:
-            self._find(name).kill()
+        if self.find(name).taker == taker:
+            self.find(name).kill()
             self._switch.partition(name, cut=True)
 
     def do_guard(self, name: str, taker: str, admitted: list[str] | None) -> None:
         """Lets only some come in, until the slot is released."""
-        if self._find(name).taker == taker:
+        if self.find(name).taker == taker:
             self._switch.guard(name, admitted)
 
     def do_release(self, name: str, taker: str, cut: bool) -> None:
         """Ends a slot, told to its peers or not, and lets others have it."""
-        slot = self._find(name)
+        slot = self.find(name)
         if slot.taker == taker:
             self._release(slot, cut)
 
@@ -259,5 +282,6 @@ class Slots:
             self._switch.guard(slot.name, None)
         self._switch.partition(slot.name, cut=True)
 
-    def _find(self, name: str) -> Slot:
+    def find(self, name: str) -> Slot:
+        """The slot of that name."""
         return next(slot for slot in self._slots if slot.name == name)

@@ -38,6 +38,7 @@ class AwsBox(Served):
         stop: float | None = None,
         unknown: float | None = None,
         counted: float | None = None,
+        volume: float | None = None,
     ) -> None:
         """Seconds that things take.
 
@@ -46,8 +47,9 @@ class AwsBox(Served):
             stop: From its termination until it is gone.
             unknown: For which other calls do not know a security group that was made; 0 for EC2 as it never is.
             counted: For which quotas count a machine that has ended.
+            volume: Until a volume is made, attached or detached, and a file system or its mount target is made.
         """
-        self.ask("timing", boot=boot, stop=stop, unknown=unknown, counted=counted)
+        self.ask("timing", boot=boot, stop=stop, unknown=unknown, counted=counted, volume=volume)
 
     def boots(self, *outcomes: str) -> None:
         """How the next instances boot, one after the other: "runs", "never", or "dies" (soon after it began).

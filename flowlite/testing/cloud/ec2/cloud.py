@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from flowlite.testing.cloud.ec2.disks import Disks
+from flowlite.testing.cloud.ec2.file_systems import FileSystems
 from flowlite.testing.cloud.ec2.firewall import Firewall
 from flowlite.testing.cloud.ec2.life import Life, Lives
 from flowlite.testing.cloud.ec2.market import Market, quota_code
@@ -49,7 +51,10 @@ class Cloud:
     def __init__(self, machines: Machines) -> None:
         self.machines = machines
         self.lives = Lives(machines)
-        self.firewall = Firewall(self.lives)
+        self.disks = Disks(self.lives)
+        self.lives.on_gone = self.disks.let_go
+        self.files = FileSystems(self.lives)
+        self.firewall = Firewall(self.lives, self.files)
         self.market = Market()
         self.policy = Policy()
         self.launches: dict[tuple[str, str], dict[str, Launch]] = {}
@@ -65,6 +70,8 @@ class Cloud:
     def reset(self) -> None:
         """As on the first day."""
         self.lives.reset()
+        self.disks.forget()
+        self.files.forget()
         self.firewall.forget()
         self.market.reset()
         self.policy.set(None)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from flowlite.testing.cloud.ec2.file_systems import FileSystems
     from flowlite.testing.cloud.ec2.life import Life, Lives
 
 # Calls after which it may be otherwise than before.
@@ -17,35 +18,46 @@ CHANGING = frozenset(
         "ModifySecurityGroupRules",
         "ModifyInstanceAttribute",
         "ModifyNetworkInterfaceAttribute",
+        "elasticfilesystem:CreateMountTarget",
+        "elasticfilesystem:UpdateMountTarget",
     }
 )
 _ENDED = ("shutting-down", "terminated")
 
 
 class Firewall:
-    """Keeps every machine's filter as its instance's groups have it."""
+    """Keeps the filter of every machine and file server as its groups have it."""
 
-    def __init__(self, lives: Lives) -> None:
+    def __init__(self, lives: Lives, files: FileSystems) -> None:
         self._lives = lives
+        self._files = files
         self._applied: dict[str, list[str]] = {}
 
     def apply(self) -> None:
         """Changes the filters that are not as they should be. To be called under the lock."""
         living = [life for life in self._lives.all() if life.state not in _ENDED]
+        machines = self._lives.machines
         for life in living:
-            wanted = sorted(set(_admitted(life, living)))
-            if self._applied.get(life.instance.id) != wanted:
-                self._lives.machines.guard(life.instance.id, wanted)
-                self._applied[life.instance.id] = wanted
+            self._set(life.instance.id, _admitted(_groups(life), living), machines.guard)
+        for server, groups in self._files.groups():
+            self._set(server, _admitted(groups, living), machines.admit)
+
+    def _set(
+        self, name: str, admitted: Iterable[str], guard: Callable[[str, list[str]], None]
+    ) -> None:
+        wanted = sorted(set(admitted))
+        if self._applied.get(name) != wanted:
+            guard(name, wanted)
+            self._applied[name] = wanted
 
     def forget(self) -> None:
         """No instance is left."""
         self._applied.clear()
 
 
-def _admitted(life: Life, living: list[Life]) -> Iterator[str]:
-    """What is let in, in the words of nft."""
-    for group in _groups(life):
+def _admitted(groups: Iterable[Any], living: list[Life]) -> Iterator[str]:
+    """What groups let in, in the words of nft."""
+    for group in groups:
         if group.is_default:
             yield from _from(_members(group.id, living), "")
         for rule in group.ingress_rules:

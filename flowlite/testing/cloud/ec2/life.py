@@ -77,7 +77,11 @@ class Life:
 
 
 class Lives:
-    """All instances of the box. What is here runs under one lock, as does every call of the API."""
+    """All instances of the box. What is here runs under one lock, as does every call of the API.
+
+    Attributes:
+        on_gone: Called with each instance when it is terminated.
+    """
 
     def __init__(self, machines: Machines) -> None:
         self.lock = threading.RLock()
@@ -88,6 +92,7 @@ class Lives:
         self._lives: dict[str, Life] = {}
         self._ever: list[Life] = []
         self.metadata = Metadata(self)
+        self.on_gone: Callable[[Life], None] = lambda life: None
 
     def all(self) -> list[Life]:
         """Every instance there ever was."""
@@ -148,6 +153,7 @@ class Lives:
     def _buried(self, life: Life, reason: tuple[str, str], said: str) -> None:
         for nic in life.instance.nics.values():
             nic.public_ip_auto_assign = False
+        self.on_gone(life)
         life.instance.terminate()
         life.enter("terminated")
         life.explain(reason, said)

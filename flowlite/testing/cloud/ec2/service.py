@@ -16,7 +16,16 @@ from moto.ec2.responses._base_response import EC2BaseResponse
 from moto.ec2.utils import filter_dict_attribute_mapping
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 
-from flowlite.testing.cloud.ec2 import books, catalogue, images, instance, network, signature
+from flowlite.testing.cloud.ec2 import (
+    books,
+    catalogue,
+    disks,
+    images,
+    instance,
+    network,
+    signature,
+)
+from flowlite.testing.cloud.ec2.block_store import BlockStore
 from flowlite.testing.cloud.ec2.calls import Ending, Groups, Reservations
 from flowlite.testing.cloud.ec2.cloud import Cloud, Reserved
 from flowlite.testing.cloud.ec2.firewall import CHANGING
@@ -40,6 +49,7 @@ from flowlite.testing.cloud.serving import Environ, Reply
 _SCOPE = re.compile(r"Credential=[^/]+/\d+/([^/]+)/([^/]+)/aws4_request")
 _REST = re.compile(r"/2015-02-01/([a-z-]+)(/[^/]+)?(/[a-z-]+)?")
 _QUERY = ("sts", "iam")
+_EFS = "elasticfilesystem:"
 
 
 class Ec2Service:
@@ -102,7 +112,10 @@ class Ec2Service:
             if action.startswith("Describe"):
                 with self._cloud.lives.past():
                     return self._by_moto(environ, body)
-            reply = self._by_moto(environ, body)
+            if action.startswith(_EFS):
+                reply = self._by_efs(action, parameters, environ, body)
+            else:
+                reply = self._by_moto(environ, body)
             if action in CHANGING:
                 self._cloud.firewall.apply()
             return reply
@@ -134,6 +147,19 @@ class Ec2Service:
             return self._error(action, "AccessDeniedException", said)
         said = f"You are not authorized to perform this operation. {said}."
         return self._error(action, "UnauthorizedOperation", said)
+
+    def _by_efs(
+        self, action: str, parameters: dict[str, Any], environ: Environ, body: bytes
+    ) -> Reply:
+        files = self._cloud.files
+        if action == f"{_EFS}CreateMountTarget" and files.is_new(parameters["FileSystemId"]):
+            said = f"File system '{parameters['FileSystemId']}' is not available"
+            return refusal("IncorrectFileSystemLifeCycleState", said, 409)
+        if action == f"{_EFS}DescribeFileSystems":
+            files.measure()
+        reply = self._by_moto(environ, body)
+        files.follow()
+        return reply
 
     def _by_moto(self, environ: Environ, body: bytes) -> Reply:
         reply: list[Any] = []
@@ -169,9 +195,12 @@ class Ec2Service:
         stop: float | None = None,
         unknown: float | None = None,
         counted: float | None = None,
+        volume: float | None = None,
     ) -> None:
-        """How long machines take to boot and to end, groups to be known, and machines not to be counted any more."""
+        """How long machines take to boot and to end, groups to be known, machines not to be counted, volumes to be."""
         lives, cloud = self._cloud.lives, self._cloud
+        for kind in (cloud.disks, cloud.files):
+            kind.seconds = kind.seconds if volume is None else volume
         cloud.unknown_seconds = cloud.unknown_seconds if unknown is None else unknown
         cloud.counted_seconds = cloud.counted_seconds if counted is None else counted
         lives.boot_seconds = lives.boot_seconds if boot is None else boot
@@ -313,6 +342,7 @@ def _rest_action(environ: Environ) -> str:
 
 def _install(cloud: Cloud) -> None:
     """Puts the box's calls in the place of moto's."""
+    disks.install()
     catalogue.install()
     instance.install()
     network.install()
@@ -323,6 +353,7 @@ def _install(cloud: Cloud) -> None:
         Ending,
         Groups,
         Reservations,
+        BlockStore,
         SpotMarket,
         *EC2Response.__bases__,
     )

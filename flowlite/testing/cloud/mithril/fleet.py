@@ -6,6 +6,7 @@ What a machine needs is asked of the ground in other threads, in order for each 
 from __future__ import annotations
 
 import shlex
+import string
 import sys
 import time
 from collections import deque
@@ -22,6 +23,8 @@ BOOTS = ("runs", "never", "silent", "dies", "error")
 _NEVER = float("inf")
 _SHARED = "/mnt/shared/.mithril"
 _USER = "ubuntu"
+_LETTERS = string.ascii_lowercase[1:]
+_LET_GO_SECONDS = 30.0
 
 
 class Fleet:
@@ -65,6 +68,7 @@ class Fleet:
         bid.keep()
         odd = self.odd_boots.popleft() if self.odd_boots else ""
         script = self._script(bid)
+        disks = self._devices(bid)
         keys = [world.ssh_keys[key].public_key for key in bid.specification["ssh_keys"]]
         delay = _NEVER if odd in ("never", "silent") else world.rules.boot_seconds
 
@@ -83,6 +87,7 @@ class Fleet:
                 sys.stderr.write(f"{instance.fid} does not boot: {error}\n")
                 self._step(instance, "STATUS_NEW", "STATUS_ERROR")
                 return
+            self._plug(instance, disks)
             with world.lock:
                 instance.address = machine.address
                 instance.becomes(
@@ -191,11 +196,29 @@ class Fleet:
             }
             volume.keep()
 
+    def _devices(self, bid: Bid) -> dict[str, str]:
+        """Under which names the disks of a bid appear on its machine; the first is the machine's own."""
+        volumes = (self._world.volumes[fid] for fid in bid.specification["volumes"])
+        disks = [volume.fid for volume in volumes if volume.interface == "Block"]
+        return {fid: f"vd{letter}" for fid, letter in zip(disks, _LETTERS, strict=False)}
+
+    def _plug(self, instance: Instance, disks: dict[str, str]) -> None:
+        """Has the disks appear on a machine that is about to start; who had one before may still be ending."""
+        deadline = time.monotonic() + _LET_GO_SECONDS
+        for fid, device in disks.items():
+            while not self._world.ground.attach_disk(fid, instance.fid, device):
+                if time.monotonic() > deadline:
+                    sys.stderr.write(f"{fid} is still mounted elsewhere\n")
+                    return
+                time.sleep(0.02)
+
     def _attach(self, bid: Bid) -> None:
         self.detach(bid)
+        devices = self._devices(bid)
         for fid in bid.specification["volumes"]:
             volume = self._world.volumes[fid]
-            place = f"/mnt/{volume.name}" if volume.interface == "File" else "/dev/vdb"
+            is_file = volume.interface == "File"
+            place = f"/mnt/{volume.name}" if is_file else f"/dev/{devices[fid]}"
             volume.attachments |= {i.fid: place for i in self._world.instances_of(bid)}
             volume.keep()
 

@@ -53,6 +53,15 @@ class Ground(Protocol):
     def write(self, name: str, path: str, text: str | None) -> None:
         """Puts a file on a machine; None takes it away. One that does not run any more is no error."""
 
+    def make_disk(self, disk: str, size: int) -> None:
+        """A blank disk of so many bytes."""
+
+    def attach_disk(self, disk: str, name: str, device: str) -> bool:
+        """Has a disk appear on a machine as /dev/DEVICE; False as long as an earlier one still has it mounted."""
+
+    def remove_disk(self, disk: str) -> None:
+        """A disk that no machine has, and what is on it. One that is not there is no error."""
+
 
 class PaperMachine:
     """A machine that exists on paper: it has an address, and nobody answers there."""
@@ -120,3 +129,13 @@ class PaperGround:
                 self.files.pop((name, path), None)
             elif name in self.running:
                 self.files[name, path] = text
+
+    def make_disk(self, disk: str, size: int) -> None:
+        """Nothing is written on paper."""
+
+    def attach_disk(self, disk: str, name: str, device: str) -> bool:
+        """It is said to be there."""
+        return True
+
+    def remove_disk(self, disk: str) -> None:
+        """There was none."""

@@ -11,6 +11,7 @@ from flowlite.testing.cloud.machines import Gpus, Machine, Machines
 from flowlite.testing.cloud.mithril.service import Mithril
 from flowlite.testing.cloud.orders import Orders
 from flowlite.testing.cloud.serving import Gate, http_server
+from flowlite.testing.hosts.disks import Appearance
 
 if TYPE_CHECKING:
     from werkzeug.serving import BaseWSGIServer
@@ -102,6 +103,21 @@ class Site:
         """Puts a file on it, or takes it away; on one that is about to start, when it has."""
         self._files.setdefault(name, {})[path] = text
         self._machines.write(name, path, text)
+
+    def make_disk(self, disk: str, size: int) -> None:
+        """A blank disk."""
+        self._machines.make_disk(disk, size)
+
+    def attach_disk(self, disk: str, name: str, device: str) -> bool:
+        """Has it appear on a machine. One that has ended meanwhile needs it no more."""
+        try:
+            return self._machines.attach_disk(disk, name, Appearance(device))
+        except KeyError:
+            return True
+
+    def remove_disk(self, disk: str) -> None:
+        """The end of it."""
+        self._machines.remove_disk(disk)
 
 
 class OnsiteMithril(Mithril):

@@ -16,6 +16,7 @@ from flowlite.testing.cloud.mithril.world import World
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _LONGEST_NAME = 64
 _LARGEST_GB = 32_000
+_GB = 10**9
 _CLUSTER = "6f1c7f2e-0000-4000-8000-0000000000c1"
 
 
@@ -75,6 +76,8 @@ class Storage:
             interface=interface,
             capacity_gb=size,
         )
+        if interface == "Block":
+            self._world.ground.make_disk(volume.fid, size * _GB)
         self._world.add(self._world.volumes, volume)
         return 201, volume.model()
 
@@ -115,6 +118,7 @@ class Storage:
         volume = self._volume(request)
         if volume.bids:
             raise business("Volume is in use and cannot be deleted")
+        self._world.ground.remove_disk(volume.fid)
         volume.deleted_at = time.time()
         volume.keep()
         return 204, None

@@ -1,0 +1,35 @@
+"""The `flow` command on the laptop of the box's client."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from flowlite.testing.cloud import CloudInABox
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Laptop:
+    """`flow` on the laptop of the box's client."""
+
+    def __init__(self, box: CloudInABox, home: Path, settings: str) -> None:
+        (home / "config.toml").write_text(settings)
+        variables = {"FLOW_HOME": str(home), "PYTHONPATH": str(ROOT)}
+        self._environment = {**box.client_environment(), **variables}
+
+    def flow(self, *words: str, code: int = 0) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "flowlite.cli", *words],
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            timeout=150,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+        assert done.returncode == code, f"{words}\n{done.stdout}\n{done.stderr}"
+        return done.stdout + done.stderr
