@@ -230,8 +230,14 @@ class Function(Generic[P, R]):
         max_concurrent: int = DEFAULT_CONCURRENCY,
         return_exceptions: bool = False,
     ) -> Iterator[Any]:
-        """As `map`, each element being all positional arguments of one call."""
-        return self._sweep(iterable, max_concurrent, return_exceptions)
+        """As `map`, each element being all positional arguments of one call.
+
+        Raises:
+            ConfigError: An element of a list or tuple is no sequence of arguments; or as `map`.
+        """
+        calls = (_arguments_of(call) for call in iterable)
+        whole = isinstance(iterable, list | tuple)
+        return self._sweep(list(calls) if whole else calls, max_concurrent, return_exceptions)
 
     # Options and configuration
 
@@ -357,6 +363,15 @@ def _refuse_what_cannot_travel(fn: object) -> None:
         raise SpecError(
             f"{what}: a method needs its object, which stays here; decorate a function outside the class"
         )
+
+
+def _arguments_of(call: Any) -> Sequence[Any]:
+    """The arguments of one call of `starmap`. Raises SpecError for what is no sequence of them."""
+    if isinstance(call, str | bytes | Mapping) or not isinstance(call, Iterable):
+        raise SpecError(
+            f"starmap: {call!r} is no sequence of arguments; write ({call!r},), or use map() for one argument each"
+        )
+    return tuple(call)
 
 
 def _found_by_name(function: Function[..., Any]) -> bool:

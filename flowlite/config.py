@@ -1,6 +1,7 @@
-"""Settings: keyword > `FLOW_…` variable > `./flow.toml` > `FLOW_HOME/config.toml` > default.
+"""Settings: keyword > `FLOW_…` variable > `flow.toml` > `FLOW_HOME/config.toml` > default.
 
-Of a project's `flow.toml`, what can run something or redirect credentials counts only once it is trusted (trust.py).
+`flow.toml` is that of the current directory, or of the nearest directory above it (`project_file`). What of it can run
+something or redirect credentials counts only once the file is trusted (trust.py).
 Standard library only: the supervisor reads them too. `SETTINGS` is the one list of what can be set.
 """
 
@@ -65,7 +66,7 @@ SETTINGS: dict[str, Setting] = {
         readers.positive, None, "cap in US dollars per instance and hour", task_option=True
     ),
     "max_run_time_hours": Setting(
-        readers.positive, None, "cap in hours from start", task_option=True
+        readers.hours, None, "cap in hours from start, also as in 1h30m", task_option=True
     ),
     "max_cost": Setting(
         readers.positive, None, "cap in US dollars for a whole task", task_option=True
@@ -247,7 +248,7 @@ def load_settings(
 
     Args:
         overrides: Values given as keywords or on the command line; None counts as not given.
-        directory: Where `flow.toml` is looked for; the current directory.
+        directory: Where the search for `flow.toml` begins; the current directory.
         environment: Variables; those of this process.
 
     Raises:
@@ -260,8 +261,8 @@ def load_settings(
     }
     providers: dict[str, Any] = {}
     origins: dict[tuple[str, ...], str] = {}
-    project_file = (directory or Path()) / PROJECT_FILE
-    for path in (home(variables) / HOME_FILE, project_file):
+    project = project_file(directory)
+    for path in (home(variables) / HOME_FILE, project):
         plain, tables = _parts(_read_file(path), path)
         _merge(providers, tables, str(path), (), origins)
         for name, value in plain.items():
@@ -274,13 +275,44 @@ def load_settings(
         if value is not None:
             entries[name] = _entry(name, value, "keyword")
     # The last of the two: that of the project.
-    return Settings(entries, providers, origins, _project(project_file, tables, variables))
+    return Settings(entries, providers, origins, _project(project, tables, variables))
 
 
 def read_project(directory: Path | None = None) -> Project | None:
     """What the project's file sets that needs trust; None if it sets nothing of that kind. Raises ConfigError."""
-    path = (directory or Path()) / PROJECT_FILE
+    path = project_file(directory)
     return _project(path, _parts(_read_file(path), path)[1], os.environ)
+
+
+def project_file(directory: Path | None = None) -> Path:
+    """The project's file: that of a directory, or the nearest one above it; where there is none, its path here.
+
+    Above the directory itself, only what no other user could have put there counts. The search ends below a directory
+    that belongs to somebody else or that all may write to (such as /tmp), at another file system, and in the home
+    directory.
+    """
+    here = directory or Path()
+    own = here / PROJECT_FILE
+    if os.path.lexists(own):
+        return own
+    try:
+        at = here.resolve(strict=True)
+        device, top = at.stat().st_dev, Path("~").expanduser().resolve()
+        while at not in (top, at.parent):
+            at = at.parent
+            found = at.stat()
+            if (
+                found.st_dev != device
+                or found.st_uid != os.getuid()
+                or found.st_mode & stat.S_IWOTH
+            ):
+                break
+            path = at / PROJECT_FILE
+            if os.path.lexists(path):
+                return path if path.lstat().st_uid == os.getuid() else own
+    except (OSError, RuntimeError):
+        pass
+    return own
 
 
 def _project(
@@ -353,6 +385,14 @@ def _is_adapter(name: str) -> bool:
     import importlib.metadata
 
     return any(each.name == name for each in importlib.metadata.entry_points(group=_ENTRY_POINTS))
+
+
+def _no_adapter(name: str) -> str:
+    import importlib.metadata
+
+    others = {each.name for each in importlib.metadata.entry_points(group=_ENTRY_POINTS)}
+    known = sorted({*_ADAPTERS, *others})
+    return f"there is no provider {name!r}{did_you_mean(name, known)}; known: {', '.join(known)}"
 
 
 def _merge(
@@ -464,6 +504,8 @@ def set_value(name: str, text: str, path: Path | None = None) -> Entry:
             f"options of a provider are written by hand: in {target}, {key} under [{table}]"
         )
     entry = _entry(name, text, str(target))
+    if name == "provider" and not _is_adapter(text):
+        raise ConfigError(f"provider: {_no_adapter(text)}")
     _rewrite(target, name, f"{name} = {_toml(entry.value)}")
     return entry
 

@@ -39,7 +39,7 @@ def refuse_to_submit() -> None:
         return
     raise StartedByImport(
         f"{_users_line()} starts a task at the top level of the file, and so whenever the file is imported; put it "
-        "under `if __name__ == '__main__':`"
+        "under: if __name__ == '__main__':"
     )
 
 

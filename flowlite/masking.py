@@ -30,9 +30,13 @@ class Mask:
     """Takes some values out of texts. One without values changes nothing, and is false."""
 
     def __init__(self, values: Iterable[str] = ()) -> None:
+        values = list(values)
+        edged = {form for value in values for form in _base64_forms(value)}
         found = {form for value in values for form in _forms(value) if len(form) >= SHORTEST}
         # The longest first, so that nothing is left of one that begins with another.
-        self._forms = sorted(found, key=lambda form: (-len(form), form))
+        self._forms = sorted(found | edged, key=lambda form: (-len(form), form))
+        self._edged = edged
+        self._patterns = {form: re.compile(_pattern(form, form in edged)) for form in self._forms}
 
     def __bool__(self) -> bool:
         return bool(self._forms)
@@ -43,7 +47,7 @@ class Mask:
             return text
         for form in self._forms:
             if form in text:
-                text = text.replace(form, SHOWN)
+                text = self._patterns[form].sub(SHOWN, text)
         for hidden in _hidden_in(text):
             seen = _Reading(text, hidden)
             if self._is_in(seen.text):
@@ -62,7 +66,7 @@ class Mask:
 
     def _spans(self, text: str) -> list[tuple[int, int]]:
         """Where the values stand in a text, in order and without overlap."""
-        pattern = re.compile("|".join(map(re.escape, self._forms)))
+        pattern = re.compile("|".join(each.pattern for each in self._patterns.values()))
         return [match.span() for match in pattern.finditer(text)]
 
     def lines(self, lines: Sequence[str], *, whole: bool = True, inside: bool = False) -> list[str]:
@@ -109,11 +113,17 @@ class Mask:
 
     def _ended(self, text: str) -> int:
         """How many characters at the start of a text may be the end of a value."""
-        return max((_common(form, text) for form in self._forms), default=0)
+        found = max((self._with_edge(form, _common(form, text)) for form in self._forms), default=0)
+        return min(found, len(text))
 
     def _begun(self, text: str) -> int:
         """How many characters at the end of a text may be the beginning of a value."""
-        return max((_common(text, form) for form in self._forms), default=0)
+        found = max((self._with_edge(form, _common(text, form)) for form in self._forms), default=0)
+        return min(found, len(text))
+
+    def _with_edge(self, form: str, length: int) -> int:
+        """Characters that a piece of a form takes, with the one beside it that holds bits of the value, too."""
+        return length + 1 if length and form in self._edged else length
 
 
 def _common(left: str, right: str) -> int:
@@ -205,16 +215,29 @@ def _forms(value: str) -> Iterator[str]:
     for text in {value, value.strip()}:
         yield json.dumps(text)[1:-1]
         yield quote(text, safe="")
-        yield from _in_base64(text.encode())
 
 
-def _in_base64(value: bytes) -> Iterator[str]:
-    """What of a value's base64 does not depend on what stands before and behind it, for each of the three places."""
-    for before in range(3):
-        padded = b"\0" * before + value
-        # Whole groups of three bytes only; the first group holds what stood before.
-        whole = padded[: len(padded) - len(padded) % 3]
-        text = base64.b64encode(whole).decode()[4 if before else 0 :]
-        if len(text) >= _SHORTEST_PART:
-            yield text
-            yield text.replace("+", "-").replace("/", "_")
+def _pattern(form: str, edged: bool) -> str:
+    """What is taken out for a form: itself, and beside a piece of base64 the characters with some bits of the value."""
+    escaped = re.escape(form)
+    return f"[A-Za-z0-9+/_-]?{escaped}[A-Za-z0-9+/_-]?={{0,2}}" if edged else escaped
+
+
+def _base64_forms(value: str) -> Iterator[str]:
+    """What of a value's base64 does not depend on what stands before and after it, in both alphabets.
+
+    Three bytes are four characters, so a value can begin at three places in a group. A character beside the piece may
+    hold some bits of the value, and some of its neighbour; `_pattern` takes it out as well.
+    """
+    if len(value.strip()) < SHORTEST:
+        return
+    for text in {value, value.strip()}:
+        data = text.encode()
+        for before in range(3):
+            bits = 8 * (before + len(data))
+            encoded = base64.b64encode(b"\0" * before + data).decode()
+            # Whole characters of the value only: six bits each, the first after those of what stands before.
+            piece = encoded[-(-8 * before // 6) : bits // 6]
+            if len(piece) >= _SHORTEST_PART:
+                yield piece
+                yield piece.replace("+", "-").replace("/", "_")

@@ -60,7 +60,8 @@ def truth(value: object) -> bool:
 
 
 _DURATION = re.compile(
-    r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?", re.ASCII
+    r"(?:(\d+(?:\.\d+)?)d)?(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)(s)?)?",
+    re.ASCII,
 )
 LONGEST_WARM = 86400.0
 """Seconds for which nodes may be kept warm: a day, so that what is forgotten does not cost money for ever."""
@@ -70,12 +71,36 @@ def duration_seconds(value: object) -> float:
     """Seconds from a number of them, or from a text as in "90s", "10m", "1h30m"; ValueError says what is allowed."""
     seconds = -1.0
     if isinstance(value, str):
-        match = _DURATION.fullmatch(value.strip().lower().replace(" ", ""))
-        if match is not None and any(match.groups()):
-            hours, minutes, rest = (float(part or 0.0) for part in match.groups())
-            seconds = 3600 * hours + 60 * minutes + rest
+        seconds = _seconds(value, 1.0)
     elif isinstance(value, int | float) and not isinstance(value, bool):
         seconds = float(value)
     if not 0 <= seconds <= LONGEST_WARM:
         raise ValueError("a time of at most a day, as in '10m', '1h30m', or a number of seconds")
     return seconds
+
+
+def hours(value: object) -> float:
+    """Hours from a number of them, or from a text as in "90m", "1h30m", "2d"; ValueError says what is allowed."""
+    found = -1.0
+    if isinstance(value, str):
+        found = _seconds(value, 3600.0) / 3600
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        found = float(value)
+    if not 0 < found < math.inf:
+        raise ValueError("a number of hours above 0, or a time as in '1h30m'")
+    return found
+
+
+def _seconds(text: str, unit: float) -> float:
+    """Seconds of a text such as "1h30m"; a number without a unit counts in `unit`. -1 for anything else."""
+    plain = text.strip().lower().replace(" ", "")
+    match = _DURATION.fullmatch(plain)
+    if match is None or not any(match.groups()):
+        return -1.0
+    days, hours_, minutes, rest = (float(part or 0.0) for part in match.groups()[:4])
+    bare = match[4] is not None and match[5] is None
+    if bare and not any(match.groups()[:3]):
+        return rest * unit
+    if bare and unit != 1.0:
+        return -1.0
+    return 86400 * days + 3600 * hours_ + 60 * minutes + rest

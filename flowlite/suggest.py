@@ -10,7 +10,7 @@ def nearest(word: str, known: Iterable[str], count: int = 1) -> list[str]:
     from difflib import get_close_matches
 
     plain = {_plain(k): k for k in known}
-    found = get_close_matches(_plain(word), list(plain), n=count, cutoff=0.6)
+    found = get_close_matches(_plain(word), list(plain), n=count, cutoff=0.61)
     return [plain[f] for f in found]
 
 

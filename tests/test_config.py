@@ -210,3 +210,88 @@ def test_reading_settings_loads_no_large_library(flow_home: Path) -> None:
         [sys.executable, "-S", "-c", code], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+# The project's file in directories below it
+
+
+def test_the_projects_file_holds_in_directories_below(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "flow.toml").write_text("max_price_per_hour = 40\n[ssh]\nuser = 'me'\n")
+    below = project / "src" / "deep"
+    below.mkdir(parents=True)
+    monkeypatch.chdir(below)
+    file = str(project.resolve() / "flow.toml")
+    assert origin(load_settings(), "max_price_per_hour") == (40.0, file)
+    assert load_settings().of_provider("ssh").origins == {("user",): file}
+    # The nearest one counts, and it alone.
+    (below.parent / "flow.toml").write_text("max_cost = 1\n")
+    settings = load_settings()
+    assert (settings["max_cost"], settings["max_price_per_hour"]) == (1.0, None)
+
+
+def test_the_search_ends_in_the_home_directory(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    below = project / "home" / "code"
+    below.mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(project / "home"))
+    monkeypatch.chdir(below)
+    (project / "flow.toml").write_text("max_cost = 1\n")
+    assert load_settings()["max_cost"] is None
+    (project / "home" / "flow.toml").write_text("max_cost = 2\n")
+    assert load_settings()["max_cost"] == 2.0
+
+
+# Values that are checked when they are set
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("provider", "awss", "there is no provider 'awss'; did you mean 'aws'?"),
+        (
+            "provider",
+            "modal",
+            "there is no provider 'modal'; known: aws, local, mithril, slurm, ssh",
+        ),
+        ("max_run_time_hours", "soon", "give a number of hours above 0, or a time as in '1h30m'"),
+        ("max_run_time_hours", "0", "give a number of hours above 0"),
+        ("priority", "hgh", "did you mean 'high'?"),
+        ("spot", "perhaps", "give true or false"),
+    ],
+)
+def test_a_value_that_cannot_be_used_is_not_written(
+    project: Path, flow_home: Path, name: str, text: str, said: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        set_value(name, text)
+    assert said in str(refused.value)
+    assert not (flow_home / "config.toml").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "hours"),
+    [
+        ("2", 2.0),
+        ("0.5", 0.5),
+        ("1h30m", 1.5),
+        ("90m", 1.5),
+        ("1 h 30 m", 1.5),
+        ("2d", 48.0),
+        (3, 3.0),
+    ],
+)
+def test_hours_are_a_number_or_a_time(text: object, hours: float) -> None:
+    from flowlite import readers
+
+    assert readers.hours(text) == hours
+
+
+@pytest.mark.parametrize("wrong", ["", "h", "1h30", "-1", "nan", "inf", True, None, 0, "0s"])
+def test_what_is_no_time_is_refused(wrong: object) -> None:
+    from flowlite import readers
+
+    with pytest.raises(ValueError, match="1h30m"):
+        readers.hours(wrong)

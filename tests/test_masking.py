@@ -189,6 +189,34 @@ def test_base64_is_masked_wherever_it_begins(value: str, before: bytes) -> None:
     assert SHOWN in Mask([value])(encoded)
 
 
+@given(
+    value=st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=8, max_size=40),
+    before=st.binary(max_size=5),
+    after=st.binary(max_size=5),
+    url=st.booleans(),
+)
+def test_base64_leaves_no_edge_of_a_value(
+    value: str, before: bytes, after: bytes, url: bool
+) -> None:
+    encode = base64.urlsafe_b64encode if url else base64.b64encode
+    shown = Mask([value])(encode(before + value.encode() + after).decode())
+    left, _, right = shown.partition(SHOWN)
+    assert SHOWN in shown
+    # What is left stands for bytes before the value, and for bytes after it, and for no bit of its own.
+    assert len(left) <= 8 * len(before) // 6
+    assert len(right.rstrip("=")) <= -(-8 * len(after) // 6)
+
+
+@pytest.mark.parametrize("before", ["", "a", "ab", "user:"])
+@pytest.mark.parametrize(
+    "value", ["wandb-0123456789-Zz", "wandb-0123456789-Z", "wandb-0123456789-"]
+)
+def test_a_value_alone_in_base64_is_masked_with_its_padding(before: str, value: str) -> None:
+    shown = Mask([value])(f"key {base64.b64encode((before + value).encode()).decode()} end")
+    assert shown.endswith(f"{SHOWN} end")
+    assert len(shown) <= len(f"key {SHOWN} end") + 8 * len(before) // 6
+
+
 # The whole way
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
 from flowlite.errors import ConfigError
+from flowlite.spec.elsewhere import flag_for
 from flowlite.suggest import did_you_mean
 
 Convert = Callable[[str], Any]
@@ -35,6 +36,10 @@ _IN_WORDS = {
     "": "true or false",
 }
 _MISSING = inspect.Parameter.empty
+_STARS: Mapping[Any, str] = {
+    inspect.Parameter.VAR_POSITIONAL: "*",
+    inspect.Parameter.VAR_KEYWORD: "**",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +112,10 @@ def parameters_of(function: Callable[..., Any]) -> list[Parameter]:
     function = inspect.unwrap(function)
     found = []
     for parameter in inspect.signature(function).parameters.values():
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+        stars = _STARS.get(parameter.kind)
+        if stars is not None:
+            name = f"{stars}{parameter.name}"
+            found.append(Parameter(name, name, "", None, default=()))
             continue
         found.append(_parameter(parameter, _resolved(function, parameter)))
     return found
@@ -163,6 +171,9 @@ def read_arguments(
             if known and queue:
                 _next(queue, reading.foreign)
         else:
+            rest = next((each for each in parameters if each.name.startswith("**")), None)
+            if rest is not None:
+                _value(rest, option, what)
             raise ConfigError(_unknown(option, by_option, others, what))
     return reading
 
@@ -302,19 +313,22 @@ def _take(
         given = True if value is None else _value(parameter, value, reading.what)
         _keep(reading, parameter, given is sense)
         return
-    if value is None:
-        if not queue or _is_option(queue[0]):
-            raise ConfigError(
-                f"{reading.what}: {parameter.option} needs a value: {parameter.usage()}"
-            )
-        value = _next(queue, reading.own)
-    _keep(reading, parameter, _value(parameter, value, reading.what))
+    if value is not None:
+        _keep(reading, parameter, _value(parameter, value, reading.what))
+        return
+    if not queue or _is_option(queue[0]):
+        raise ConfigError(f"{reading.what}: {parameter.option} needs a value: {parameter.usage()}")
+    # As its usage says (`--names TEXT...`), such an option takes all words up to the next option.
+    while queue and not _is_option(queue[0]):
+        _keep(reading, parameter, _value(parameter, _next(queue, reading.own), reading.what))
+        if not parameter.many:
+            return
 
 
 def _take_positional(reading: Reading, word: str) -> None:
     """A word without an option goes to the first parameter that was not given yet."""
     for parameter in reading.parameters:
-        if parameter.name not in reading.given:
+        if parameter.name not in reading.given and not parameter.name.startswith("**"):
             _keep(reading, parameter, _value(parameter, word, reading.what))
             return
     takes = ", ".join(parameter.option for parameter in reading.parameters) or "none"
@@ -331,6 +345,15 @@ def _keep(reading: Reading, parameter: Parameter, value: Any) -> None:
 
 
 def _value(parameter: Parameter, text: str, what: str) -> Any:
+    if parameter.name.startswith("*"):
+        instead = (
+            "**" not in parameter.name
+            and f", or give it a parameter {parameter.name[1:]}: list[str]"
+        )
+        raise ConfigError(
+            f"{what}: {parameter.name} has no form on a command line ({text!r} would go there); call the function from "
+            f"Python{instead or ', or name its parameters'}"
+        )
     if parameter.convert is None:
         raise ConfigError(
             f"{what}: {parameter.option} is a {parameter.wanted}, which has no form on a command line; "
@@ -364,6 +387,8 @@ def _unknown(
     others: Mapping[str, bool] | None,
     what: str,
 ) -> str:
-    known = dict.fromkeys(parameter.option for parameter, _ in mine.values())
-    hint = did_you_mean(option, [*known, *(others or {})])
+    known = dict.fromkeys(
+        parameter.option for parameter, _ in mine.values() if not parameter.name.startswith("*")
+    )
+    hint = did_you_mean(option, known) or flag_for(option, others or {})
     return f"{what} has no option {option}{hint or ('; it has ' + ', '.join(known) if known else '; it has none')}"

@@ -305,6 +305,12 @@ def _usage_message(error: Any) -> str:
     context = getattr(error, "ctx", None)
     if context is None:
         return message
+    unknown = getattr(error, "option_name", None)
+    if unknown is not None and hasattr(error, "possibilities"):
+        from flowlite.spec.elsewhere import flag_for
+
+        known = [flag for option in context.command.params for flag in option.opts]
+        message = f"no option {unknown}{flag_for(unknown, known)}"
     return f"{message}\nhelp: {context.command_path} --help"
 
 

@@ -171,10 +171,11 @@ def run(
         ),
     ] = None,
     max_run_time_hours: Annotated[
-        float | None,
+        str | None,
         typer.Option(
             "--max-run-time-hours",
-            help="Hours from the start of the workers.",
+            metavar="HOURS",
+            help="Hours from the start of the workers; 1h30m is read too.",
             rich_help_panel=_CAPS,
         ),
     ] = None,

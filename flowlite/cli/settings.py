@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -138,11 +137,11 @@ def trust_project(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Trust the flow.toml of this directory as it is now, with the ssh configuration it names."""
+    """Trust the project's flow.toml, here or above, as it is now, with the ssh configuration it names."""
     from flowlite import trust
-    from flowlite.config import PROJECT_FILE, ensure_home, read_project
+    from flowlite.config import ensure_home, project_file, read_project
 
-    home, file = ensure_home(), Path(PROJECT_FILE).absolute()
+    home, file = ensure_home(), project_file().absolute()
     if withdraw:
         known = trust.withdraw(file, home)
         if json:

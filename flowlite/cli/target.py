@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from flowlite import importing
 from flowlite.cli.output import Quit, tell
-from flowlite.errors import ConfigError, NotFound
+from flowlite.errors import ConfigError, FlowError, NotFound
 from flowlite.suggest import did_you_mean
 
 if TYPE_CHECKING:
@@ -123,9 +123,13 @@ def _explain(error: BaseException, path: Path) -> None:
             "put what it does at the top level under `if __name__ == '__main__':`",
         )
         return
-    tell(Painted("error:", RED), f" {path} cannot be imported: {type(error).__name__}: {error}")
     at = error.__traceback__
     while at is not None and at.tb_frame.f_code.co_filename != str(path):
         at = at.tb_next
+    if isinstance(error, FlowError) and at is not None:
+        # A mistake that we found ourselves: its sentence and the line say it all.
+        tell(Painted("error:", RED), f" {path}:{at.tb_lineno}: {error}")
+        return
+    tell(Painted("error:", RED), f" {path} cannot be imported: {type(error).__name__}: {error}")
     if at is not None:
         tell("".join(traceback.format_exception(type(error), error, at)).rstrip())

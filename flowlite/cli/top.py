@@ -69,6 +69,11 @@ def _live(task: Task[Any], interval: float) -> None:
 
     with Live(auto_refresh=False, screen=False) as live:
         for picture in _pictures(task, interval):
+            # The agents go a moment before the task is final; their rows would only say so.
+            if task.record.state != "running" and any("error" in each for each in picture):
+                if task.record.final:
+                    return
+                continue
             table = Table(title=cell(f"{task.name} ({task.id}), {task.status}"))
             for column in _COLUMNS:
                 table.add_column(column)

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
 from flowlite.errors import SpecError
+from flowlite.spec.elsewhere import option_for
 from flowlite.suggest import did_you_mean
 
 
@@ -46,7 +47,7 @@ def _sentence(spec: type[BaseModel], detail: ErrorDetails) -> str:
     where = _path(detail["loc"])
     if detail["type"] == "extra_forbidden":
         fields = _fields_at(spec, detail["loc"][:-1])
-        near = did_you_mean(str(detail["loc"][-1]), fields)
+        near = option_for(str(detail["loc"][-1]), fields)
         return f"{where}: unknown option{near or '; known: ' + ', '.join(fields)}"
     text = _problem(detail)
     return f"{where}: {text}" if where else text

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, PlainValidator
 
-from flowlite.readers import duration_seconds
+from flowlite.readers import duration_seconds, hours
 from flowlite.spec.base import shown
 from flowlite.spec.environment import is_unicode, variables
 from flowlite.spec.gpu import GpuRequest
@@ -115,6 +115,8 @@ def _python(value: object) -> str:
 
 
 def _retries(value: object) -> object:
+    if isinstance(value, bool | str | float):
+        raise _wanted(value, "a number of new attempts, as in 2, or Retries(2, delay=60)")
     return {"max_retries": value} if type(value) is int else value
 
 
@@ -150,6 +152,13 @@ def _duration(value: object) -> float:
         raise _wanted(value, str(error)) from None
 
 
+def _hours(value: object) -> float:
+    try:
+        return hours(value)
+    except ValueError as error:
+        raise _wanted(value, str(error)) from None
+
+
 def _stop_signal(value: object) -> str:
     name = value.upper() if isinstance(value, str) else ""
     name = name if name.startswith("SIG") else f"SIG{name}"
@@ -159,6 +168,8 @@ def _stop_signal(value: object) -> str:
         )
     known = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
     if name not in known or not hasattr(signal, name):
+        if type(value) is int and value in set(signal.Signals):
+            name = signal.Signals(value).name
         raise _wanted(value, f"one of {', '.join(known)}{did_you_mean(name, known)}")
     return name
 
@@ -204,6 +215,7 @@ RetriesField = Annotated[Retries, BeforeValidator(_retries)]
 Internode = Annotated[str, PlainValidator(_one_of(INTERNODE))]
 Intranode = Annotated[str, PlainValidator(_one_of(INTRANODE))]
 Memory = Annotated[float, PlainValidator(_memory)]
+Hours = Annotated[float, PlainValidator(_hours)]
 Duration = Annotated[float, PlainValidator(_duration)]
 StopSignal = Annotated[str, PlainValidator(_stop_signal)]
 Command = Annotated[tuple[str, ...] | str, BeforeValidator(_command)]

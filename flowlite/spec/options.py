@@ -95,7 +95,7 @@ class CommonOptions(TypedDict, total=False):
     priority: Literal["low", "med", "high"]
     spot: bool | None
     max_price_per_hour: float | None
-    max_run_time_hours: float | None
+    max_run_time_hours: float | str | None
     max_cost: float | None
     keep_warm: float | str | None
     retries: int | Retries | RetryOptions

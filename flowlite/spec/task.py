@@ -58,7 +58,8 @@ class TaskConfig(Spec):
         priority: Pricing tier where the provider has tiers.
         spot: Whether machines may be taken away in exchange for a lower price; None leaves it to the provider.
         max_price_per_hour: Cap in US dollars per instance and hour.
-        max_run_time_hours: Cap in hours from the start of the workers; enforced by the nodes themselves.
+        max_run_time_hours: Cap in hours from the start of the workers; enforced by the nodes themselves. A text such as
+            "1h30m" is read too.
         max_cost: Cap in US dollars for the whole task.
         keep_warm: Seconds for which its nodes, and what was imported there, are kept for the next task; a text such as
             "10m" is read too. None or 0 gives the nodes back at once.
@@ -96,7 +97,7 @@ class TaskConfig(Spec):
     priority: Priority = "med"
     spot: bool | None = None
     max_price_per_hour: Positive | None = None
-    max_run_time_hours: Positive | None = None
+    max_run_time_hours: fields.Hours | None = None
     max_cost: Positive | None = None
     keep_warm: fields.Duration | None = None
     retries: fields.RetriesField = Retries(0)

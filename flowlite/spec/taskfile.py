@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -48,16 +47,47 @@ class TaskFile:
             if name in lines:
                 raise SpecError(f"{path}:{line}: {name}: given twice, first in line {lines[name]}")
             lines[name] = line
+        for key, value in node.value:
+            if isinstance(value, yaml.MappingNode):
+                for inner, _ in value.value:
+                    lines[f"{key.value}.{inner.value}"] = inner.start_mark.line + 1
+            if key.value == "environment":
+                options["environment"] = _as_texts(value, options["environment"])
         return cls(path, {str(name): value for name, value in options.items()}, lines)
 
     def locate(self, error: SpecError) -> SpecError:
         """The same error, each problem with the place in the file it is about."""
         return SpecError("\n".join(self._located(line) for line in str(error).splitlines()))
 
+    def _line_of(self, option: str) -> int | None:
+        """The line of an option, or of the nearest part of its path that has one."""
+        while option and option not in self.lines:
+            option = option.rpartition(".")[0]
+        return self.lines.get(option)
+
     def _located(self, sentence: str) -> str:
-        option = re.split(r"[.:]", sentence, maxsplit=1)[0]
-        line = self.lines.get(option)
+        option, _, rest = sentence.partition(": ")
+        # What is wrong with one variable names it: "environment: A is …".
+        inner = f"{option}.{rest.split(' ', 1)[0]}"
+        line = self.lines.get(inner) or self._line_of(option)
         return f"{self.path}:{line}: {sentence}" if line else f"{self.path}: {sentence}"
+
+
+def _as_texts(node: Any, values: Any) -> Any:
+    """Variables as they are written: `010`, `1e-4` and `true` are texts, and no numbers in another form."""
+    import yaml
+
+    if not isinstance(node, yaml.MappingNode) or not isinstance(values, dict):
+        return values
+    written = {
+        str(key.value): value.value
+        for key, value in node.value
+        if isinstance(value, yaml.ScalarNode)
+    }
+    return {
+        name: value if value is None or isinstance(value, str) else written.get(str(name), value)
+        for name, value in values.items()
+    }
 
 
 def _first_line(error: Exception) -> str:

@@ -366,7 +366,7 @@ def test_a_file_that_starts_a_task_when_it_is_imported_is_refused(
     line = 5 + STARTS[how].count("\n")
     assert ran.err == (
         f"error: {folder}/starts.py:{line} starts a task at the top level of the file, and so whenever the file is "
-        "imported; put it under `if __name__ == '__main__':`\n"
+        "imported; put it under: if __name__ == '__main__':\n"
     )
     assert (ran.code, ran.out) == (2, "")
     assert not (flow_home / "tasks").exists()

@@ -186,6 +186,42 @@ def test_directories_named_by_the_environment(
         assert options()["config_file"]
 
 
+@pytest.mark.parametrize("whose", ["file", "directory", "writable"])
+def test_above_a_directory_nobody_else_decides(
+    tmp_path: Path, flow_home: Path, monkeypatch: pytest.MonkeyPatch, whose: str
+) -> None:
+    """A `flow.toml` further up counts only where no other user could have put it."""
+    shared = tmp_path / "shared"
+    below = shared / "mine" / "project"
+    below.mkdir(parents=True)
+    file = shared / "flow.toml"
+    file.write_text("provider = 'ssh'\n")
+    monkeypatch.chdir(below)
+    assert load_settings().provider == "ssh"
+    if whose == "writable":
+        shared.chmod(0o1777)
+    elif os.getuid() == 0:
+        os.chown(file if whose == "file" else shared, 4001, 4001)
+    else:
+        pytest.skip("only root can give a file away")
+    assert load_settings().provider == "local"
+
+
+def test_trust_is_given_and_needed_below_the_file(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    below = project / "src"
+    below.mkdir()
+    monkeypatch.chdir(below)
+    with pytest.raises(ConfigError, match="is not trusted yet"):
+        options()
+    code, said = flow("config", "trust")
+    assert code == 0
+    assert f"trusted as they are now: {project}/flow.toml, {project}/ssh_config" in said
+    assert options()["config_file"] == f"{project}/ssh_config"
+    assert f"{project}/flow.toml is no longer trusted" in flow("config", "trust", "--withdraw")[1]
+
+
 def test_a_list_of_trust_that_is_broken_is_named(project: Path, flow_home: Path) -> None:
     (flow_home / "trusted.json").write_text("{")
     with pytest.raises(ConfigError, match=r"trusted\.json: cannot be understood; remove it"):

@@ -45,9 +45,9 @@ mounts:
     [
         ("name: x\nnum_instance: 2\n", ":2: num_instance", "did you mean 'num_instances'?"),
         ("name: x\n\ngpu: nope\n", ":3: gpu", "is not a GPU"),
-        ("volumes:\n  /a: {nam: x}\n", ":1: volumes./a.nam", "did you mean 'name'?"),
+        ("volumes:\n  /a: {nam: x}\n", ":2: volumes./a.nam", "did you mean 'name'?"),
         ("python: 3.10\n", ":1: python", "in quotes"),
-        ("environment:\n  A: 1\n", ":1: environment", "write it in quotes"),
+        ("environment:\n  A: [1]\n", ":2: environment", "write it in quotes"),
         ("name: x\nname: y\n", ":2: name", "given twice, first in line 1"),
         ("- a\n- b\n", "", "write one option per line"),
         ("", "", "write one option per line"),
@@ -70,3 +70,21 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "b.yaml").write_bytes(b"\xff\xfe\xff")
     with pytest.raises(SpecError, match="not UTF-8"):
         TaskConfig.from_yaml(tmp_path / "b.yaml")
+
+
+def test_variables_are_taken_as_they_are_written(tmp_path: Path) -> None:
+    file = tmp_path / "task.yaml"
+    file.write_text(
+        "command: 'true'\nenvironment:\n  A: 1\n  B: true\n  C: 1e-4\n  D: 010\n  E: 2024-01-01\n  F: text\n"
+    )
+    assert TaskConfig.from_yaml(file).environment == {
+        "A": "1",
+        "B": "true",
+        "C": "1e-4",
+        "D": "010",
+        "E": "2024-01-01",
+        "F": "text",
+    }
+    file.write_text("command: 'true'\nenvironment:\n  A: 1\n  B:\n")
+    with pytest.raises(SpecError, match=r"task.yaml:4: environment: B is None"):
+        TaskConfig.from_yaml(file)
