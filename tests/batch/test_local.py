@@ -245,3 +245,46 @@ def test_from_python_and_in_python(
     task = Flow().run("job.sbatch", wait=True)
     assert task.exception() is None
     assert sorted(line.text for line in task.logs()) == ["hello 0", "hello 1"]
+
+
+PROFILES = {
+    "login": "#!/bin/bash -l\n",
+    "read": "#!/bin/bash\n. ./profile\n",
+    "read in a function": "#!/bin/bash\nprepare() { source ./profile; srun echo ours; }\nprepare >&2\n. ./profile\n",
+    "login of sh": "#!/bin/sh -l\n",
+    "read by a script below": "#!/bin/bash\nexec bash below.sh\n",
+}
+
+
+@pytest.mark.parametrize("how", PROFILES)
+def test_our_srun_is_found_whatever_a_profile_does(
+    project: Path, run: Run, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """A profile sets PATH anew, and another srun stands there."""
+    (project / "system").mkdir()
+    (project / "system" / "srun").write_text("#!/bin/sh\necho the srun of the system\nexit 9\n")
+    (project / "system" / "srun").chmod(0o755)
+    (project / "profile").write_text(f"PATH={project}/system:/usr/bin:/bin\nexport PATH\n")
+    (project / ".profile").write_text(f"PATH={project}/system:/usr/bin:/bin\nexport PATH\n")
+    (project / "theirs").write_text("SEEN=module-system\n")
+    monkeypatch.setenv("HOME", str(project))
+    monkeypatch.setenv("BASH_ENV", str(project / "theirs"))
+    rest = (
+        'echo "theirs: ${SEEN-}" "arguments: $*"\nsrun -n2 echo plain\n'
+        "(srun -n1 echo below; true)\ntimeout 60 srun -n1 echo timed\n"
+        "srun -n1 echo waited & wait $! && exec srun -n1 echo last\n"
+    )
+    (project / "below.sh").write_text(f". ./profile\n{rest}")
+    done = run(PROFILES[how].replace("\n", "\n#SBATCH -N2\n", 1) + rest, arguments=("a",))
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = texts(done.stdout)
+    assert [said.count(word) for word in ("plain", "below", "timed", "waited", "last")] == [
+        2,
+        1,
+        1,
+        1,
+        1,
+    ]
+    assert "the srun of the system" not in done.stdout + done.stderr
+    if how not in ("login of sh", "read by a script below"):
+        assert "theirs: module-system arguments: a" in said

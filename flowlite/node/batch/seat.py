@@ -20,7 +20,7 @@ from .. import checks, processes
 from ..config import AgentConfig, AttemptPaths
 from ..connection import Connection
 from ..wire import Frame, encode
-from . import hostlist, variables
+from . import hostlist, shells, variables
 from .options import signal_number
 from .place import Ground, dial, programs, write_programs
 from .runner import Runner
@@ -85,6 +85,7 @@ class _Seat:
             write_programs(
                 self._paths.directory, processes.own_command(sys.executable, flags=("-I", "-S"))
             )
+            shells.write_bash_env(self._paths.directory, self._their_bash_env)
         connected, session, shield = dial(self._config, self._paths, "seat")
         link = _Link(session, shield, self)
         self._runner = Runner(self._config, self._paths, self._ground, link.tell)
@@ -141,8 +142,7 @@ class _Seat:
         path.write_text(self._batch["script"], "utf-8")
         path.chmod(0o700)
         return await asyncio.create_subprocess_exec(
-            *_interpreter(self._batch["script"]),
-            str(path),
+            *shells.command(self._batch["script"], path),
             *self._batch.get("arguments", ()),
             stdin=asyncio.subprocess.DEVNULL,
             cwd=self._ground.directory,
@@ -223,8 +223,8 @@ class _Seat:
         )
         if cluster:
             own |= {name: environment[name] for name in _OF_CLUSTER if name in environment}
-        found = str(programs(self._paths.directory))
-        own["PATH"] = f"{found}:{own.get('PATH') or '/usr/local/bin:/usr/bin:/bin'}"
+        self._their_bash_env = own.get("BASH_ENV", "")
+        own |= shells.variables(self._paths.directory, own)
         return Ground(job, names, counts, self._config.node_rank, directory, own)
 
 
@@ -253,13 +253,6 @@ class _Link(Connection):
 
     def on_closed(self, error: Exception | None) -> None:
         self._seat.on_lost()
-
-
-def _interpreter(script: str) -> list[str]:
-    """What the first line names; run so rather than by the kernel, since the directory may forbid programs."""
-    first = script.partition("\n")[0].removeprefix("#!").strip()
-    program, _, argument = first.partition(" ")
-    return [program, *([argument.strip()] if argument.strip() else [])]
 
 
 def _of_cluster(
