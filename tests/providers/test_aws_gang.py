@@ -273,3 +273,28 @@ def test_a_supervisor_that_takes_over_within_the_lag_leads_the_gang_on(laptop: L
     laptop.box.aws.lag(0.0)
     laptop.flow("cancel", "led", "--wait")
     laptop.assert_nothing_left()
+
+
+@pytest.mark.slow
+def test_a_run_in_a_capacity_block_ends_before_ec2_ends_its_machines(
+    laptop: Laptop, tmp_path: Path
+) -> None:
+    # The ranks get notice 37 minutes before the end of the block, which leaves some 70 s to begin.
+    name = laptop.box.aws.reserve(
+        "g5.xlarge", "us-east-1a", 1, block=True, ends_in=37 * 60.0 + 70.0
+    )
+    ends = time.time() + 37 * 60.0 + 70.0
+    (laptop.home / "config.toml").write_text(f'[aws]\ncapacity_block = "{name}"\n')
+    script = "trap 'echo saved; exit 0' TERM; echo works; while :; do sleep 0.2; done"
+    words = ["run", "-d", "--name", "block", "--provider", "aws", "--gpu", "a10g:1"]
+    laptop.flow(*words, "--", "sh", "-c", script)
+
+    def over() -> bool:
+        states = {each["state"] for each in laptop.box.aws.instances()}
+        return states == {"terminated"} and "saved" in laptop.flow("logs", "block")
+
+    eventually(over, timeout=SECONDS, every=1.0)
+    assert time.time() < ends - 30 * 60, "EC2 would have ended it by now"
+    assert "works" in laptop.flow("logs", "block")
+    reasons = {each["reason"] for each in laptop.box.aws.instances()}
+    assert reasons == {"Client.UserInitiatedShutdown"}

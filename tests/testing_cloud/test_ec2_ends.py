@@ -53,6 +53,26 @@ def test_terminated_means_gone(box: CloudInABox, ec2: Any) -> None:
     assert not any(box.aws.leftovers().values())
 
 
+def test_machines_of_a_capacity_block_end_half_an_hour_before_it(
+    box: CloudInABox, ec2: Any
+) -> None:
+    block = {
+        "InstanceMarketOptions": {"MarketType": "capacity-block"},
+        "Placement": {"AvailabilityZone": ZONE},
+    }
+
+    def reserve(seconds: float) -> dict[str, Any]:
+        name = box.aws.reserve(TYPE, ZONE, 1, block=True, ends_in=seconds)
+        target = {"CapacityReservationTarget": {"CapacityReservationId": name}}
+        return {**block, "CapacityReservationSpecification": target}
+
+    (short,) = launch(ec2, **reserve(30 * 60 + 3.0))
+    (long,) = launch(ec2, **reserve(86400.0))
+    shown = in_state(ec2, short, "terminated")
+    assert shown["StateReason"]["Message"].endswith("has come to its end")
+    assert state(ec2, long) in ("pending", "running")
+
+
 def test_what_ended_is_listed_for_a_while(box: CloudInABox, ec2: Any) -> None:
     ended, kept = launch(ec2, 2)
     ec2.terminate_instances(InstanceIds=[ended])

@@ -222,6 +222,8 @@ class Launching(InstanceResponse):
             block=self._get_param("InstanceMarketOptions.MarketType") == "capacity-block",
         )
         lives.begin(life, outcome)
+        if (block := network.reserved(self)) is not None and block.ends is not None:
+            lives.end_with_block(life, block.ends)
         return life
 
     def _login_keys(self, instance: RentedInstance) -> list[str]:

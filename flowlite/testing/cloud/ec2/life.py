@@ -31,6 +31,13 @@ SHUTDOWN = ("Client.InstanceInitiatedShutdown", "Instance initiated shutdown")
 BY_USER = ("Client.UserInitiatedShutdown", "User initiated shutdown")
 SPOT = ("Server.SpotInstanceTermination", "Spot instance termination")
 BROKEN = ("Server.InternalError", "Internal error")
+# No page of EC2's says which code it gives then.
+BLOCK_ENDED = (
+    "Server.CapacityReservationExpired",
+    "The capacity block of the instance has come to its end",
+)
+BLOCK_ENDS_SECONDS = 30 * 60.0
+"""EC2 ends the machines of a capacity block so long before the block ends, without notice to them."""
 
 
 @dataclass
@@ -180,6 +187,12 @@ class Lives:
         if life.spot is not None:
             life.spot.mark("marked-for-termination")
         self._later(life, seconds, lambda: self.end(life, SPOT, f"Service initiated ({stamp()})"))
+
+    def end_with_block(self, life: Life, ends: datetime) -> None:
+        """Ends the instance when EC2 begins to end those of its block, which ends at that time."""
+        left = (ends - datetime.now(UTC)).total_seconds() - BLOCK_ENDS_SECONDS
+        said = "Service initiated ({})"
+        self._later(life, max(0.0, left), lambda: self.end(life, BLOCK_ENDED, said.format(stamp())))
 
     def action(self, life: Life) -> dict[str, str] | None:
         """What the metadata service says of its end."""

@@ -15,7 +15,7 @@ from flowlite.testing.cloud.ec2.names import ACCOUNT, Refusal
 from flowlite.testing.cloud.machines import Machine
 
 if TYPE_CHECKING:
-    from flowlite.testing.cloud.ec2.cloud import Cloud
+    from flowlite.testing.cloud.ec2.cloud import Cloud, Reserved
 
 EFA = ("efa", "efa-only")
 
@@ -136,10 +136,21 @@ def _check_group(call: Any) -> None:
         )
 
 
+def reserved(call: Any) -> Reserved | None:
+    """The capacity reservation that the request is for; None if it is for none, or for one that does not exist."""
+    found: Reserved | None = call.cloud.reserved.get(_reserved_id(call))
+    return found
+
+
+def _reserved_id(call: Any) -> str | None:
+    target = "CapacityReservationSpecification.CapacityReservationTarget.CapacityReservationId"
+    found: str | None = call._get_param(target)
+    return found
+
+
 def reserved_left(call: Any, zone: str) -> int | None:
     """How many instances the capacity reservation has that the request is for; None if it is for none."""
-    target = "CapacityReservationSpecification.CapacityReservationTarget.CapacityReservationId"
-    id = call._get_param(target)
+    id, reservation = _reserved_id(call), reserved(call)
     if id is None:
         if call._get_param("InstanceMarketOptions.MarketType") == "capacity-block":
             raise Refusal(
@@ -147,23 +158,22 @@ def reserved_left(call: Any, zone: str) -> int | None:
                 "A capacity block needs the id of its capacity reservation.",
             )
         return None
-    reserved = call.cloud.reserved.get(id)
-    if reserved is None:
+    if reservation is None:
         raise Refusal(
             "InvalidCapacityReservationId.NotFound",
             f"The capacity reservation ID '{id}' does not exist",
         )
     kind = call._get_param("InstanceType", "m1.small")
-    if (reserved.kind, reserved.zone) != (kind, zone):
+    if (reservation.kind, reservation.zone) != (kind, zone):
         raise Refusal(
             "InvalidParameterCombination",
-            f"The capacity reservation '{id}' is for {reserved.kind} in {reserved.zone}.",
+            f"The capacity reservation '{id}' is for {reservation.kind} in {reservation.zone}.",
         )
     used = sum(
         getattr(life.instance, "capacity_reservation_id", None) == id
         for life in call.cloud.living(call.region)
     )
-    left = int(reserved.total - used)
+    left = int(reservation.total - used)
     if left < int(call._get_param("MinCount", 1)):
         raise Refusal(
             "ReservationCapacityExceeded",
@@ -197,8 +207,7 @@ def finish(call: Any, instance: RentedInstance, asked: list[dict[str, Any]]) -> 
         # An address is only given to an instance with one interface.
         for nic in instance.nics.values():
             nic.public_ip, nic.public_ip_auto_assign = None, False
-    target = "CapacityReservationSpecification.CapacityReservationTarget.CapacityReservationId"
-    instance.capacity_reservation_id = call._get_param(target)
+    instance.capacity_reservation_id = _reserved_id(call)
 
 
 def give_addresses(instance: RentedInstance, machine: Machine) -> None:

@@ -159,10 +159,10 @@ class Fleet:
 
         self._do(instance, stop)
 
-    def announce(self, instance: Instance, status: str, seconds: float) -> None:
-        """Tells the machine, and whoever asks the API, that it will be taken away."""
+    def announce(self, instance: Instance, status: str, ends: float) -> None:
+        """Tells the machine, and whoever asks the API, that it will be taken away at that Unix time."""
         bid_status = "Relocating" if status == "STATUS_RELOCATING" else "Preempting"
-        instance.end_time = time.time() + seconds
+        instance.end_time = ends
         instance.becomes(status)
         text = (
             f"instance_status: {status}\nbid_status: {bid_status}\n"

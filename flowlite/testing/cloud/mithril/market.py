@@ -108,13 +108,13 @@ class Market:
         ends = time.time() + seconds
         for instance in self._world.instances_of(bid):
             if instance.status != "STATUS_STOPPING":
-                self._fleet.announce(instance, "STATUS_PREEMPTING", seconds)
+                self._fleet.announce(instance, "STATUS_PREEMPTING", ends)
 
         def over() -> None:
             with self._world.lock:
                 # It may have won, or ended, or been announced anew meanwhile.
                 mine = [i for i in self._world.instances_of(bid) if i.status == "STATUS_PREEMPTING"]
-                if bid.status != "Preempting" or any((i.end_time or 0) > ends + 0.05 for i in mine):
+                if bid.status != "Preempting" or any((i.end_time or 0) > ends for i in mine):
                     return
                 self._give_back(bid, "STATUS_PREEMPTED")
                 bid.status = "Open"
@@ -129,7 +129,7 @@ class Market:
     def relocate(self, instance: Instance, seconds: float) -> None:
         """Announces to a machine that another one takes its place after that time."""
         bid = self._world.bids[instance.bid or ""]
-        self._fleet.announce(instance, "STATUS_RELOCATING", seconds)
+        self._fleet.announce(instance, "STATUS_RELOCATING", time.time() + seconds)
 
         def over() -> None:
             with self._world.lock:

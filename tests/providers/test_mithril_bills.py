@@ -1,0 +1,129 @@
+"""What flowlite says that bids have cost, beside the bill that the fake of Mithril writes by books of its own."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from flowlite import clock
+from flowlite.provider import Instance, Plan
+from flowlite.store import InstanceRecord
+from flowlite.supervise.accounts import Accounts
+from flowlite.supervise.cost import cost_of, is_upper_bound
+from tests.providers.mithril_on_paper import H100, TASK, Paper, eventually
+
+pytestmark = pytest.mark.timeout(120)
+# To the cent: a busy machine may take a moment between the two places where the fake notes a change.
+CENT = 0.01
+
+
+class Payer:
+    """Keeps the accounts of one task as the supervisor does. Another one is another supervisor, later."""
+
+    def __init__(self, paper: Paper, rows: dict[str, InstanceRecord] | None = None) -> None:
+        self.paper = paper
+        self.plan = Plan.from_json(paper.intend().plan)
+        self.accounts = Accounts("mithril", self.plan.price_per_hour)
+        self.rows = dict(rows or {})
+
+    def launch(self, number: int = 1) -> list[Instance]:
+        found = self.paper.launch(self.paper.intend(number=number))
+        self.accounts.note(found)
+        self.rows |= {each.id: self.accounts.record(each, None) for each in found}
+        return found
+
+    def end(self) -> None:
+        """Ends all, looks until nothing is left, and closes the accounts."""
+        self.accounts.note(self.paper.end())
+        self.rows |= {each.id: each for each in self.accounts.unknown(self.rows)}
+        now = clock.now()
+        self.rows = {name: self.accounts.ended(row, now) for name, row in self.rows.items()}
+
+    def check(self) -> None:
+        bill = sum(each["dollars"] for each in self.paper.cloud.bill())
+        cost = cost_of(self.rows.values(), clock.now())
+        assert bill > CENT, "there is something to compare"
+        assert cost == pytest.approx(bill, abs=CENT / 2)
+        assert not is_upper_bound(self.rows.values())
+
+
+def passes(seconds: float) -> None:
+    """A while in which machines cost something, and nobody looks."""
+    until = time.monotonic() + seconds
+    eventually(lambda: time.monotonic() >= until or None, "time passes")
+
+
+def running(paper: Paper) -> set[str]:
+    return {each["id"] for each in paper.cloud.instances() if each["state"] == "STATUS_RUNNING"}
+
+
+def test_a_lost_bid_and_the_machines_that_it_won_anew_are_on_the_bill(paper: Paper) -> None:
+    payer = Payer(paper)
+    first = {each.id for each in payer.launch()}
+    passes(1.0)
+    paper.cloud.preempt([paper.live()[0]["fid"]], 0.1)
+    # It wins two others before anybody has looked.
+    eventually(lambda: (running(paper) - first) or None, "it has won others")
+    passes(1.0)
+    paper.cloud.price(H100, 19.0)
+    payer.launch(number=2)
+    passes(1.0)
+    payer.end()
+    assert len(payer.rows) >= 6, "those that nobody asked for, too"
+    payer.check()
+
+
+def test_prices_that_move_while_no_supervisor_runs_are_charged_from_history(paper: Paper) -> None:
+    payer = Payer(paper)
+    payer.launch()
+    for dollars in (20.0, 15.0, 21.0):
+        passes(0.7)
+        paper.cloud.price(H100, dollars)
+    passes(0.7)
+    later = Payer(paper, payer.rows)
+    later.end()
+    later.check()
+
+
+@pytest.mark.parametrize("how", ["died", "ended by a node"])
+def test_machines_that_were_gone_while_nobody_looked_cost_until_they_were(
+    paper: Paper, how: str
+) -> None:
+    payer = Payer(paper)
+    found = payer.launch()
+    passes(2.0)
+    if how == "died":
+        for each in found:
+            paper.cloud.die(each.id)
+    else:
+        paper.request("DELETE", f"/v2/spot/bids/{paper.live()[0]['fid']}")
+    eventually(lambda: not running(paper) or None, "they are gone")
+    bill = sum(each["dollars"] for each in paper.cloud.bill())
+    passes(3.0)
+    later = Payer(paper, payer.rows)
+    later.end()
+    assert sum(each["dollars"] for each in paper.cloud.bill()) == pytest.approx(bill)
+    later.check()
+
+
+def test_machines_of_which_mithril_has_not_noticed_that_they_died_cost_on(paper: Paper) -> None:
+    payer = Payer(paper)
+    found = payer.launch()
+    paper.cloud.die(found[0].id, "STATUS_RUNNING")
+    passes(2.0)
+    payer.end()
+    payer.check()
+
+
+def test_what_a_running_bid_has_cost_so_far_is_on_the_bill(paper: Paper) -> None:
+    payer = Payer(paper)
+    payer.launch()
+    paper.cloud.price(H100, 20.0)
+    passes(2.0)
+    payer.accounts.note(paper.make().list_instances(TASK))
+    rows = [payer.accounts.corrected(row) for row in payer.rows.values()]
+    bill = sum(each["dollars"] for each in paper.cloud.bill())
+    assert cost_of(rows, clock.now()) == pytest.approx(bill, abs=CENT)
+    payer.end()
+    payer.check()
