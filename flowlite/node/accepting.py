@@ -1,4 +1,4 @@
-"""Accepting connections without spinning when this process can hold no more of them.
+"""Accepting connections without spinning or ending when this process can hold no more of them, or of threads.
 
 When file descriptors or memory have run out, `accept` fails and the connection stays in the kernel's queue: a poll
 reports the listener as ready again at once, and a loop that only goes on takes a whole core until a descriptor is free.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import socket
+import threading
 import time
 
 TYPE_CHECKING = False
@@ -38,6 +39,19 @@ def accept(listener: socket.socket) -> tuple[socket.socket, Any] | None:
         if error.errno in _NO_ROOM:
             time.sleep(PAUSE)
         return None
+
+
+def start_thread(target: Callable[..., None], *arguments: Any) -> bool:
+    """Starts a thread that serves somebody. False, after `PAUSE`, where this process can have no more threads.
+
+    Whoever called serves others: it must turn away the one it has no thread for, and go on.
+    """
+    try:
+        threading.Thread(target=target, args=arguments, daemon=True).start()
+    except RuntimeError:
+        time.sleep(PAUSE)
+        return False
+    return True
 
 
 def accept_in_loop(

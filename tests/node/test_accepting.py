@@ -1,16 +1,20 @@
-"""No loop that accepts connections spins when this process is out of file descriptors."""
+"""No loop that accepts connections spins or ends when this process is out of file descriptors, or of threads."""
 
 from __future__ import annotations
 
 import ast
+import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import flowlite
 import provider_adapters
+from flowlite.node.sharing.door import Door
 
 # The one place that accepts, the one with its own pause, and a script that any old Python on a host must run.
 ALLOWED = {"node/accepting.py", "node/server.py", "ssh/links_script.py"}
@@ -136,6 +140,30 @@ def test_out_of_descriptors(loop: str) -> None:
     assert done.returncode == 0, done.stderr
     # Of one second; a loop that spins takes all of it that it gets.
     assert float(done.stdout) < 0.3
+
+
+def test_out_of_threads_one_is_turned_away_and_the_next_is_served(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "secret").write_bytes(bytes(32))
+    config = SimpleNamespace(tls=False, bind="127.0.0.1", task="t", epoch=1, roster=[])
+    paths = SimpleNamespace(secret=tmp_path / "secret")
+    port = Door(config, paths, lambda what: True).open(lambda *_: None)  # type: ignore[arg-type]
+    start, refused = threading.Thread.start, [True]
+
+    def start_or_not(thread: threading.Thread) -> None:
+        if refused and refused.pop():
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_or_not)
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
+        assert client.recv(100) == b""
+    assert "can start no more threads" in capfd.readouterr().err
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
+        # It is asked who it is.
+        client.sendall(b"nonsense" * 100)
+        assert client.recv(100) != b""
 
 
 def test_nobody_accepts_in_another_way() -> None:

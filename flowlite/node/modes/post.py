@@ -17,6 +17,7 @@ import threading
 from contextlib import suppress
 from typing import IO
 
+from ..accepting import start_thread
 from ..wire import WireError
 from .frames import BLOCK, ERR, EXIT, FAULT, INPUT, INPUT_ENDS, OUT, RUN, Broken, Frames
 from .place import Place, Unreachable
@@ -89,7 +90,8 @@ class Post:
                     self.over.set()
                 else:
                     number = int(told["take"])
-                    threading.Thread(target=self._take, args=(number,), daemon=True).start()
+                    if not start_thread(self._take, number):
+                        sys.stderr.write("a command could not be taken: no thread can be started\n")
 
     def _take(self, number: int) -> None:
         try:

@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Callable
 
-from ..accepting import accept
+from ..accepting import accept, start_thread
 from ..config import AgentConfig, AttemptPaths
 from ..wire import WireError
 from .stream import Stream, admit
@@ -55,8 +55,11 @@ class Door:
             if not self._opening.acquire(blocking=False):
                 network.close()
                 continue
-            arguments = (network, address[0], serve)
-            threading.Thread(target=self._let_in, args=arguments, daemon=True).start()
+            if not start_thread(self._let_in, network, address[0], serve):
+                self._opening.release()
+                network.close()
+                why = "this process can start no more threads; see `ulimit -u` and pids.max of its cgroup"
+                sys.stderr.write(f"a connection from {address[0]} was turned away: {why}\n")
 
     def _let_in(
         self, network: socket.socket, address: str, serve: Callable[[Stream, str, str], None]
