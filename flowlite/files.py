@@ -1,4 +1,4 @@
-"""Writing files that only their owner may read."""
+"""Files of ours: written for their owner alone, and made to outlive a crash of this machine."""
 
 from __future__ import annotations
 
@@ -17,3 +17,23 @@ def write_private(path: Path, content: bytes) -> None:
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
+
+
+def make_durable(directory: Path, prefix: str) -> None:
+    """Returns when all files of a directory whose names begin like this are on disk, with their names.
+
+    Raises:
+        OSError: One of them is not, and is not known to be what was written.
+    """
+    for path in sorted(directory.iterdir()):
+        if path.name.startswith(prefix):
+            _sync(path)
+    _sync(directory)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

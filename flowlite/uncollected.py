@@ -120,6 +120,7 @@ class _Fetch(threading.Thread):
         try:
             with _alone(self._paths, int(self.told["node"])):
                 self._bring()
+                self._paths.make_output_durable(self._record.attempt)
                 self._provider.forget([self._instance])
             self.is_here = True
         except (ProviderError, ConfigError, OSError) as error:

@@ -157,6 +157,16 @@ class Harvest:
                 )
         return found
 
+    def doubted(self, nodes: Sequence[Node], error: OSError) -> tuple[Holding, ...]:
+        """All that the nodes hold, where what came of it may not be on the disk here."""
+        trouble = f"{self.paths.directory} may not be on disk: {error.strerror or error}"
+        found = []
+        for node in nodes:
+            sizes = {rank: self._sizes(rank) or {} for rank in self._ranks(node.rank)}
+            files = [(f"r{r}.{name}", size) for r, of in sizes.items() for name, size in of.items()]
+            found.append(Holding(node.rank, tuple(files), Place.ANSWERS, trouble, ours=True))
+        return tuple(each for each in found if not each.complete)
+
     def forget_partials(self) -> None:
         """Nobody will go on with what came of results that are not to come."""
         for path in self.paths.results.glob(f".a{self.attempt}.r*.part"):

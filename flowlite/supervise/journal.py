@@ -57,6 +57,12 @@ class Journal:
         self._waiting_at, self._waits_for = 0.0, ""
         self._cancelling = False
         past = store.events(record.id) if record.attempt else ()
+        # Attempts of which the ranks have started, whatever came after that, such as their failure.
+        self._started = {
+            event.data.get("attempt")
+            for event in past
+            if event.data.get("happening") == Happening.GO.value
+        }
         self._seen = {_mark(event.kind, event.data.get("attempt"), event.data) for event in past}
         self._room = _MOST_KEPT - sum(_size(event.text, event.data) for event in past)
 
@@ -66,6 +72,11 @@ class Journal:
 
     def _inside(self, data: Mapping[str, Any]) -> dict[str, Any]:
         return dict(self._secrets.inside(data))
+
+    @property
+    def has_started(self) -> bool:
+        """Whether the ranks of the current attempt have started, whatever became of them and whoever led then."""
+        return self.record.attempt in self._started
 
     def reload(self) -> None:
         """Reads the task again, after a write whose outcome is not known."""
@@ -107,6 +118,8 @@ class Journal:
         self.record = dataclasses.replace(self.record, **changes)
         if happening is not Happening.WAIT:
             self._waits_for = ""
+        if happening is Happening.GO:
+            self._started.add(self.record.attempt)
         if happening is Happening.LAUNCHED:
             self._joined, self._failures, self._first = set(), [], ""
             self._progress_at = time.monotonic()
@@ -179,7 +192,8 @@ class Journal:
             self._joined.add(int(event["rank"]))
         elif kind == "go" and self.record.state == State.STARTING:
             # When the leader opened the barrier, which may be long before we hear of it.
-            began = self.record.started_at or clock.now() - float(event.get("age", 0.0))
+            ago = clock.now() - event.get("age", 0.0)
+            began = self.record.started_at or max(self.record.created_at, ago)
             self.step(Happening.GO, started_at=began)
         elif kind == "first_failure":
             self._first = reasons.first_failure(event)

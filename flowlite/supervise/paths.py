@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flowlite.files import make_durable
 from flowlite.files import write_private as write_private
 
 
@@ -99,6 +100,14 @@ class TaskPaths:
     def agent_log(self, attempt: int, node: int) -> Path:
         """What the agent of one node said; kept only where an attempt ended badly."""
         return self.logs / f"a{attempt}.n{node}.agent.log"
+
+    def make_output_durable(self, attempt: int) -> None:
+        """Returns when all that the ranks of an attempt wrote, as far as it is here, would outlive a crash.
+
+        Called before a node is given back, or told to forget what it holds. Raises OSError.
+        """
+        for directory in (self.logs, self.results):
+            make_durable(directory, f"a{attempt}.")
 
     def make(self) -> None:
         """Makes the directories, 0700 each."""

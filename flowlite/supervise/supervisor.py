@@ -319,7 +319,7 @@ class Supervisor:
             elsewhere=functools.partial(self._provider.answers_beside, instances),
             certain=self._provider.listing_is_proof,
             paid_seconds=self._limits.paid_seconds(self._instances()),
-            began=self._record.state == State.RUNNING,
+            began=self._journal.has_started,
         )
         self._attempt = attempt
         if self._cancelled.is_set():

@@ -1,0 +1,180 @@
+"""What came of a node is on disk, with its name, before anybody may remove what the node holds."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from flowlite.connect.local import LocalConnection
+from flowlite.node import messages
+from flowlite.provider import Instance, NodeSettings, Plan
+from flowlite.store import Store
+from flowlite.supervise import identity
+from flowlite.supervise.asked import Asked
+from flowlite.supervise.crew import Crew
+from flowlite.supervise.ends import End
+from flowlite.supervise.gang import Attempt
+from flowlite.supervise.journal import Journal
+from flowlite.supervise.lifecycle import Happening
+from flowlite.supervise.nodes import Finding, Node
+from flowlite.supervise.paths import TaskPaths
+from flowlite.supervise.verdict import Life
+from flowlite.uncollected import _Fetch
+from tests.test_store import task
+
+WROTE = {"r0.out": b"out\n" * 1000, "r0.err": b"err\n", "r0.result": b"result" * 1000}
+SIZES = {name.partition(".")[2]: len(content) for name, content in WROTE.items()}
+HERE = ["logs/a1.n0.r0.out", "logs/a1.n0.r0.err", "results/a1.r0.result", "logs", "results"]
+
+
+class DiskNode(Node):
+    """A node that is a directory here."""
+
+    @property
+    def connection(self) -> LocalConnection:
+        return LocalConnection()
+
+    def probe(self) -> Finding:
+        return Finding(Life.ALIVE, "it is here", True)
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> TaskPaths:
+    (tmp_path / "tasks").mkdir()
+    made = TaskPaths(tmp_path, "t1")
+    made.make()
+    made.secrets.write_text("{}")
+    return made
+
+
+@pytest.fixture
+def done(monkeypatch: pytest.MonkeyPatch, paths: TaskPaths) -> list[str]:
+    """What was forced to disk, and what else was done, in order."""
+    told: list[str] = []
+    sync = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        sync(descriptor)
+        name = os.readlink(f"/proc/self/fd/{descriptor}")
+        told.append(os.path.relpath(name, paths.directory))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    return told
+
+
+def node_home(tmp_path: Path) -> Path:
+    home = tmp_path / "node"
+    (home / "a1").mkdir(parents=True)
+    for name, content in WROTE.items():
+        (home / "a1" / name).write_bytes(content)
+    return home
+
+
+def collect(paths: TaskPaths, home: Path) -> End:
+    settings = NodeSettings(home=str(home), python="python")
+    node = DiskNode(None, Instance("n0", "t1"), settings, 0, 1)  # type: ignore[arg-type]
+    plan = Plan("local", "this machine", 1, 1).to_json()
+    attempt = Attempt(
+        asked=Asked.of(task("t1", plan=plan)),
+        paths=paths,
+        task_id="t1",
+        name="durable",
+        attempt=1,
+        nodes=[node],
+        max_run_seconds=None,
+        agent=(Path("/agent.pyz"), ""),
+        crew=Crew(),
+        on_event=lambda event: None,
+        before_writing=lambda: None,
+    )
+    attempt._workers[0] = {"rank": 0, "node": 0, "code": 0, "sizes": SIZES}
+
+    async def run() -> End:
+        try:
+            async with asyncio.timeout(60):
+                return await attempt._collect(End(messages.DONE, ""))
+        finally:
+            await attempt.close()
+
+    return asyncio.run(run())
+
+
+def test_an_attempt_ends_when_all_that_came_is_on_disk(
+    tmp_path: Path, paths: TaskPaths, done: list[str]
+) -> None:
+    end = collect(paths, node_home(tmp_path))
+    assert end.outcome == messages.DONE
+    assert set(HERE) <= set(done)
+    # A directory has the names of files only once they are there.
+    assert done.index("results") > done.index("results/a1.r0.result")
+
+
+def test_that_the_ranks_have_started_outlives_a_supervisor_that_dies_after_their_failure(
+    flow_home: Path,
+) -> None:
+    """One that takes over then asks the leader how they ended, and brings nothing up again."""
+    store = Store(flow_home / "state.db")
+    store.create_task(task("t1"))
+    lease = store.acquire_lease("t1", identity.owner(), 600)
+    assert lease is not None
+
+    def journal() -> Journal:
+        return Journal(store, lease, store.get_task("t1"))
+
+    roster = ["i-0", "i-1"]
+    first = journal()
+    first.step(Happening.BEGIN, nodes=2)
+    first.step(Happening.LAUNCHED, nodes=2, attempt=1, roster=roster)
+    assert not journal().has_started
+    first.gang_event({"kind": "go", "seq": 1, "time": 1e9})
+    assert first.has_started
+    first.gang_event({"kind": "stopping", "outcome": "failed", "reason": "no", "seq": 2})
+    # Here it is killed: how the gang ended is noted nowhere.
+    second = journal()
+    assert second.record.state == "stopping"
+    assert second.has_started
+    second.step(Happening.RETRY, why="no", delay=0.0, attempt=2)
+    second.step(Happening.LAUNCHED, nodes=2, attempt=2, roster=roster)
+    assert not second.has_started
+    assert not journal().has_started
+
+
+def test_what_may_not_be_on_disk_stays_on_its_node(
+    tmp_path: Path, paths: TaskPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fsync(descriptor: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    home = node_home(tmp_path)
+    monkeypatch.setattr(os, "fsync", fsync)
+    end = collect(paths, home)
+    assert end.outcome == messages.ERROR
+    assert end.ended_well
+    assert "may not be on disk: Input/output error" in end.reason
+    ((node, files),) = [(each.node, dict(each.files)) for each in end.lacking]
+    assert node == 0
+    assert files == {f"r0.{name}": size for name, size in SIZES.items()}
+
+
+def test_what_comes_later_is_on_disk_before_the_node_forgets_it(
+    tmp_path: Path, paths: TaskPaths, done: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = NodeSettings(home=str(node_home(tmp_path)), python="python")
+    provider: Any = SimpleNamespace(
+        node_settings=lambda plan, instance: settings,
+        connect=lambda instance: LocalConnection(),
+        forget=lambda instances: done.append("forget"),
+    )
+    record = task("t1", plan=Plan("local", "this machine", 1, 1).to_json(), attempt=1)
+    told = {"node": 0, "files": {f"r0.{name}": size for name, size in SIZES.items()}}
+    fetch = _Fetch(provider, Instance("n0", "t1"), record, told, paths)
+    fetch.run()
+    assert fetch.is_here, fetch.problem
+    assert done[-1] == "forget"
+    assert set(HERE) <= set(done)
