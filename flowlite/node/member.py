@@ -15,6 +15,7 @@ from typing import Any
 
 from . import fencing
 from . import messages as m
+from .message_check import TO_MEMBER, check
 from .messages import GangSettings, Message, MessageError
 from .pulse import Pulse
 from .streams import StreamSender
@@ -148,7 +149,7 @@ class Member:
 
     def receive(self, message: Message, now: float) -> list[MemberAction]:
         """A message of the leader. Raises `MessageError`: hang up."""
-        kind = m.check(message, m.TO_MEMBER, self._settings.task)
+        kind = check(message, TO_MEMBER, self._settings.task)
         if self.left is not None:
             return []
         if message["epoch"] != self._settings.epoch and kind != "refuse":
@@ -364,9 +365,7 @@ class Member:
 
 
 def _grace_of(message: Message, usual: float) -> float:
-    grace = message.get("grace", usual)
-    number = isinstance(grace, m.NUMBER) and not isinstance(grace, bool)
-    return max(0.0, float(grace)) if number else usual
+    return max(0.0, float(message.get("grace", usual)))
 
 
 def _body(message: Message) -> dict[str, Any]:

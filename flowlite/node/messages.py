@@ -1,6 +1,7 @@
 """What the rendezvous says: every message, every event, every phase and outcome, in one place.
 
-A message is a JSON object with `type`, `task` and `epoch`, plus the fields of `FIELDS`; `chunk` has bytes beside it.
+A message is a JSON object with `type`, `task` and `epoch`, plus the fields in message_check.py, where every message is
+checked before anybody acts on it; `chunk` has bytes beside it.
 
 What the leader says to its supervisor has "steady" beside that, the leader's steady clock when it was said, or when the
 event happened: so the supervisor knows how long ago that was, however late it hears of it (`SupervisorLink`).
@@ -164,88 +165,6 @@ class GangSettings:
 
 NOTICES = ("warning", "checkpoint")
 """The kinds of events that a node may have recorded with a notice."""
-
-NUMBER = (int, float)
-
-FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
-    # a member to its leader
-    "join": {"instance": str, "incarnation": str, "facts": dict},
-    "ready": {"facts": dict},
-    # It may have "passing": whether another attempt may fare better.
-    "unready": {"error": str},
-    "started": {},
-    "worker": {"rank": int, "sizes": dict},
-    "halt": {"kind": str, "reason": str},
-    "notice": {"number": int, "kind": str, "text": str},
-    "stopped": {},
-    "vanish": {"kind": str, "reason": str, "seconds": NUMBER},
-    "calls": {"callers": int, "waiting": list},
-    # the leader to a member
-    "welcome": {"rank": int, "roster": str},
-    "refuse": {"reason": str},
-    "prepare": {"master_addr": str, "master_port": int, "volume_token": str},
-    "go": {"roster": str, "master_addr": str, "master_port": int},
-    "ended": {"outcome": str, "reason": str},
-    "hold": {"seconds": NUMBER},
-    "resume": {"call": int},
-    # the supervisor to the leader
-    "attach": {"after": int},
-    "lost": {"instance": str, "why": str},
-    # the leader to the supervisor
-    "state": {"phase": str, "joined": int, "ready": int},
-    "event": {"event": dict},
-    # more than one way
-    "beat": {},
-    "stop": {"reason": str},
-    "release": {},
-    "pull": {"offsets": dict},
-    "ack": {"offsets": dict},
-    "chunk": {"gen": int, "rank": int, "stream": str, "offset": int, "time": NUMBER},
-}
-"""Required fields of every message beside type, task and epoch."""
-
-FROM_MEMBER = frozenset(
-    {
-        "join",
-        "ready",
-        "unready",
-        "started",
-        "worker",
-        "halt",
-        "notice",
-        "stopped",
-        "vanish",
-        "calls",
-    }
-    | {"beat", "chunk"}
-)
-FROM_SUPERVISOR = frozenset({"attach", "pull", "ack", "stop", "lost", "release", "beat"})
-TO_MEMBER = frozenset(
-    {"welcome", "refuse", "prepare", "go", "hold", "resume", "stop", "ended", "release", "pull"}
-    | {"ack", "beat"}
-)
-TO_SUPERVISOR = frozenset({"state", "event", "chunk", "release", "beat", "refuse"})
-
-
-def check(message: Mapping[str, Any], allowed: frozenset[str], task: str) -> str:
-    """The type of a message, after making sure that it is one of `allowed`, of this task, and whole.
-
-    Raises:
-        MessageError: It is not. The text says what was wrong, without repeating the message.
-    """
-    kind = message.get("type")
-    if not isinstance(kind, str) or kind not in allowed:
-        raise MessageError(f"a message of type {str(kind)[:40]!r} is not expected from this peer")
-    epoch = message.get("epoch")
-    if message.get("task") != task or not isinstance(epoch, int) or isinstance(epoch, bool):
-        raise MessageError(f"a {kind} message bears another task, or no epoch")
-    for name, types in FIELDS[kind].items():
-        value = message.get(name)
-        if not isinstance(value, types) or isinstance(value, bool):
-            raise MessageError(
-                f"{kind}.{name} is missing or of the wrong kind ({type(value).__name__})"
-            )
-    return kind
 
 
 def failed(body: Mapping[str, Any]) -> bool:

@@ -21,6 +21,7 @@ from .admission import Refusal, admit
 from .agreement import disagreements, warnings
 from .desk import SupervisorDesk
 from .farewell import Farewell
+from .message_check import FROM_MEMBER, FROM_SUPERVISOR, check
 from .messages import GangSettings, Message, MessageError
 from .pulse import Pulse
 from .seats import Seat, Seats
@@ -58,8 +59,8 @@ class Rendezvous:
 
     def receive(self, connection: int, peer: Peer, message: Message, now: Moment) -> list[Action]:
         """A message of an authenticated peer (`chunk` goes to `relay`). Raises `MessageError`: close the connection."""
-        allowed = m.FROM_MEMBER if peer.role == "member" else m.FROM_SUPERVISOR
-        kind = m.check(message, allowed, self._settings.task)
+        allowed = FROM_MEMBER if peer.role == "member" else FROM_SUPERVISOR
+        kind = check(message, allowed, self._settings.task)
         if message["epoch"] != self._settings.epoch:
             self._other_epoch(connection, peer, message, now)
         elif peer.role == "supervisor":
@@ -76,7 +77,7 @@ class Rendezvous:
 
     def relay(self, connection: int, chunk: Message, size: int, now: Moment) -> int | None:
         """A chunk of `size` bytes from a member: the connection to pass it on to, or None to drop it."""
-        m.check(chunk, m.FROM_MEMBER, self._settings.task)
+        check(chunk, FROM_MEMBER, self._settings.task)
         seat = self._seats.of_connection(connection)
         if seat is None or chunk["epoch"] != self._settings.epoch:
             raise MessageError("a chunk before join, or of another epoch")

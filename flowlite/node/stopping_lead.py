@@ -62,10 +62,8 @@ class Withdrawal:
 
     def calls(self, seat: Seat, message: Message, now: Moment) -> None:
         """A node says which of its processes wait, and where."""
-        waiting = message["waiting"]
-        if not all(isinstance(call, int) and not isinstance(call, bool) for call in waiting):
-            raise MessageError("calls.waiting holds something that is no number")
-        self._vote.tell(seat.rank, message["callers"], waiting, int(message.get("listeners", 0)))
+        listeners = message.get("listeners", 0)
+        self._vote.tell(seat.rank, message["callers"], message["waiting"], listeners)
         self.tick(now)
 
     def tick(self, now: Moment) -> None:

@@ -19,9 +19,10 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mappi
 from contextlib import suppress
 from typing import Any
 
-from .messages import STREAMS, TO_SUPERVISOR, Message, MessageError, check
+from .message_check import TO_SUPERVISOR, check
+from .messages import STREAMS, Message, MessageError
 from .streams import stream_name
-from .wire import ClientSession, Frame, Hello, WireError, encode
+from .wire import ClientSession, Frame, Hello, NotAMessage, WireError, encode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -134,6 +135,7 @@ class SupervisorLink:
         Raises:
             LinkDown: `silence` seconds without contact. The link goes on trying; call again to go on listening.
             LinkRefused: The leader does not accept us (another epoch).
+            MessageError: The leader proved that it knows the secret, and says what no leader of ours says.
         """
         self.start()
         self._heard = max(self._heard, time.monotonic() - self._silence / 2)
@@ -224,7 +226,6 @@ class SupervisorLink:
                 OSError,
                 TimeoutError,
                 WireError,
-                MessageError,
                 asyncio.IncompleteReadError,
             ) as error:
                 self.trouble = str(error) or type(error).__name__
@@ -274,6 +275,9 @@ class SupervisorLink:
                 for frame in frames:
                     self._take(frame, offsets)
                 frames = session.receive(await self._read(reader))
+        except NotAMessage as error:
+            # It verified, so the leader has made it.
+            raise MessageError(str(error)) from None
         finally:
             beating.cancel()
 
@@ -366,12 +370,12 @@ class SupervisorLink:
         elif kind == "refuse":
             raise LinkRefused(frame.message["reason"])
 
-    def _age(self, steady: object) -> float:
+    def _age(self, steady: float | None) -> float:
         """How long ago it was by the leader's steady clock, as far as that is known.
 
         Two steady clocks differ by what no word of the leader has fallen below: that one came at once.
         """
-        if not isinstance(steady, float) or not math.isfinite(steady):
+        if steady is None:
             return 0.0
         ahead = self._word - steady
         self._ahead = min(self._ahead, ahead)
@@ -400,6 +404,8 @@ class SupervisorLink:
             )
         try:
             self._on_chunk(rank, chunk["node"], stream, offset, chunk["time"], blob)
+        except MessageError:
+            raise
         except Exception as error:
             raise _CannotKeep(error) from error
         offsets[name] = self._kept[name] = offset + len(blob)

@@ -51,6 +51,10 @@ class WireError(Exception):
     """Bytes that no holder of the secret has sent in this place. The connection cannot go on."""
 
 
+class NotAMessage(WireError):
+    """A frame that is no JSON object. From a peer that is authenticated it says that the peer is none of ours."""
+
+
 class Frame(NamedTuple):
     """A message, and the bytes beside it."""
 
@@ -75,12 +79,17 @@ def encode(message: Mapping[str, Any]) -> bytes:
 def decode(header: bytes) -> Message:
     """The message of a header. Raises `WireError` unless it is a JSON object."""
     try:
-        message = json.loads(header)
+        message = json.loads(header, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
-        raise WireError(f"a header that is not JSON ({type(error).__name__})") from None
+        raise NotAMessage(f"a header that is not JSON ({type(error).__name__})") from None
     if not isinstance(message, dict):
-        raise WireError("a header that is not a JSON object")
+        raise NotAMessage("a header that is not a JSON object")
     return message
+
+
+def _no_number(name: str) -> None:
+    """NaN and infinities, which JSON does not know."""
+    raise ValueError(name)
 
 
 class _Sealer:

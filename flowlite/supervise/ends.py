@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flowlite.node import messages
+from flowlite.node.roster import node_of
 from flowlite.supervise import reasons
 from flowlite.supervise.heard import trimmed
 from flowlite.supervise.holdings import Holding
@@ -84,9 +85,9 @@ def end_by_reports(
     """
     for node in nodes:
         for body in (node.report_seen or {}).get("workers", ()):
-            rank = int(body["rank"])
-            if 0 <= rank < world_size:
-                workers.setdefault(rank, {"node": node.rank, **trimmed(body)})
+            rank = body["rank"]
+            if node_of(rank, world_size // len(nodes)) == node.rank:
+                workers.setdefault(rank, {**trimmed(body), "node": node.rank})
     leader = nodes[0].report_seen or {}
     outcome, reason = leader.get("outcome"), str(leader.get("reason") or "")
     if lived and outcome == messages.PREEMPTED:

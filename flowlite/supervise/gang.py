@@ -33,6 +33,7 @@ from flowlite.supervise.crew import Crew
 from flowlite.supervise.ends import End, end_by_leader, end_by_reports, ended_whole
 from flowlite.supervise.harvest import KEEP_EVERY, RESULT, Harvest
 from flowlite.supervise.heard import Heard, trimmed
+from flowlite.supervise.holdings import Holding
 from flowlite.supervise.nodes import Finding, Node
 from flowlite.supervise.paths import TaskPaths, write_private
 from flowlite.supervise.reach import OUT_OF_REACH, Reach
@@ -372,6 +373,18 @@ class Attempt:
                 continue
             except LinkRefused as error:
                 return End(messages.ERROR, f"the gang belongs to another attempt: {error}")
+            except messages.MessageError as error:
+                return self._end_by_nonsense(error)
+
+    def _end_by_nonsense(self, error: messages.MessageError) -> End:
+        """The leader says what no agent says: its machine is not used again."""
+        leader = self._nodes[0]
+        reason = (
+            f"{leader.name}, the leader, is lost: what it says is not what an agent says ({error}). Look at that "
+            "machine: another program answers there, or somebody has changed ours"
+        )
+        self._on_event({"kind": "stopping", "outcome": messages.LOST, "reason": reason})
+        return End(messages.LOST, reason, replace=(leader.instance.id,))
 
     def _handle(self, link: SupervisorLink, event: dict[str, Any]) -> None:
         kind = event["kind"]
@@ -449,8 +462,8 @@ class Attempt:
                 reports = await self._crew.each(asked, _report_or_none)
             for node, report in zip(asked, reports, strict=True):
                 for body in (report or {}).get("workers", ()):
-                    if self._heard.is_rank(body["rank"]):
-                        known = {"node": node.rank, **trimmed(body)}
+                    if self._heard.is_on(body["rank"], node.rank):
+                        known = {**trimmed(body), "node": node.rank}
                         self._workers.setdefault(body["rank"], known)
         return End(messages.DONE, "") if ended_whole(self._workers, len(world)) else end
 
@@ -466,6 +479,7 @@ class Attempt:
     def _on_chunk(
         self, rank: int, node: int, stream: str, offset: int, at: float, data: bytes
     ) -> None:
+        self._heard.check_chunk(rank, node)
         self._before_writing()
         try:
             if stream == RESULT:
@@ -497,24 +511,33 @@ class Attempt:
             # Members that we do not reach can be told by their leader only that nobody needs them any more.
             link, self._link = self._link, None
             await link.release()
-        if not seen.lacking:
+        lacking = seen.lacking + await self._not_durable()
+        if not lacking:
             return end
-        end = replace(end, lacking=seen.lacking, ended_well=well)
+        end = replace(end, lacking=lacking, ended_well=well)
         if not well:
             return end
         # The ranks have ended well, and the task has not.
-        why = self._harvest.what_is_lacking(self._nodes, seen.lacking)
+        why = self._harvest.what_is_lacking(self._nodes, lacking)
         reason = f"every rank ended well, but {why}"
         if self._cancelled.is_set():
             return replace(end, outcome=messages.STOPPED, reason=reason)
         if self._given_up.is_set():
             return replace(end, outcome=messages.DEADLINE, reason=reason)
-        if all(each.ours for each in seen.lacking):
+        if all(each.ours for each in lacking):
             return replace(end, outcome=messages.ERROR, reason=reason)
-        missed = {self._nodes[each.node].instance.id for each in seen.lacking if not each.ours}
+        missed = {self._nodes[each.node].instance.id for each in lacking if not each.ours}
         return replace(
             end, outcome=messages.LOST, reason=reason, replace=tuple({*end.replace, *missed})
         )
+
+    async def _not_durable(self) -> tuple[Holding, ...]:
+        """Has all that came put on disk, before anybody may remove what the nodes hold; gives what may not be there."""
+        try:
+            await self._crew.run(self._paths.make_output_durable, self._attempt)
+        except OSError as error:
+            return self._harvest.doubted(self._nodes, error)
+        return ()
 
     async def _arrives(self) -> bool:
         """Waits until something comes of the streams. False if nothing does, or nobody waits any more."""

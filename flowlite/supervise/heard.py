@@ -6,10 +6,12 @@ is what is made of one here; how many there are is bounded where they are kept (
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flowlite.node.messages import shorten
+from flowlite.node.message_check import check_event
+from flowlite.node.messages import MessageError, shorten
+from flowlite.node.roster import node_of
 
 # Of one event: characters of all its texts, and values of any kind.
 _MOST_CHARACTERS = 64 * 1024
@@ -19,39 +21,52 @@ _MOST_VALUES = 2_000
 class Heard:
     """What is taken from the leader of one attempt."""
 
-    def __init__(self, instances: Collection[str], workers: int) -> None:
+    def __init__(self, instances: Sequence[str], workers: int) -> None:
         """
         Args:
             instances: Of the nodes, by rank.
             workers: How many there are in the gang.
         """
-        self._instances = frozenset(instances)
+        self._instances = tuple(instances)
+        self._nodes = len(self._instances)
         self._workers = workers
 
     def event(self, event: Mapping[str, Any]) -> dict[str, Any] | None:
-        """An event cut to what can be kept; None for one that is not of this gang."""
-        try:
-            return trimmed(event) if self._is_ours(event) else None
-        except (KeyError, TypeError, ValueError):
+        """An event cut to what can be kept; None for one that is not of this gang.
+
+        Raises:
+            MessageError: It says so much that it is none any more when it is cut.
+        """
+        if not self._is_ours(event):
             return None
+        found = trimmed(event)
+        check_event(found)
+        return found
 
     def _is_ours(self, event: Mapping[str, Any]) -> bool:
-        kind = event["kind"]
-        if kind in ("worker", "first_failure"):
-            return self.is_rank(event["rank"])
-        if kind in ("joined", "suspect", "back", "lost"):
-            of_a_node = 0 <= int(event.get("rank", 0)) < len(self._instances)
-            return of_a_node and event.get("instance") in (None, *self._instances)
-        return isinstance(kind, str)
+        """Whether it is about a rank, or a node at its place, of this gang. Its form was checked when it came."""
+        if event["kind"] in ("worker", "first_failure"):
+            return self.is_on(event["rank"], event["node"])
+        if "instance" in event:
+            rank = int(event.get("rank", 0))
+            return rank < self._nodes and self._instances[rank] == event["instance"]
+        return True
 
-    def is_rank(self, rank: object) -> bool:
-        """Whether a worker of the gang has that rank."""
-        return isinstance(rank, int) and 0 <= rank < self._workers
+    def is_on(self, rank: int, node: int) -> bool:
+        """Whether a worker of the gang has that rank, and is on that node."""
+        return 0 <= rank < self._workers and node == node_of(rank, self._workers // self._nodes)
+
+    def check_chunk(self, rank: int, node: int) -> None:
+        """Makes sure that a piece of a stream is of a worker of this gang. Raises MessageError."""
+        if not self.is_on(rank, node):
+            raise MessageError(f"chunk of rank {rank} on node {node}, which is not in the gang")
 
 
 def trimmed(value: Mapping[str, Any]) -> dict[str, Any]:
     """A JSON object of which long texts and what is too much are left out."""
-    found = _Trimming().of(value)
+    # What is short comes first, so that no long list takes the place of a rank or a name.
+    short_first = sorted(value.items(), key=lambda field: isinstance(field[1], Mapping | list))
+    found = _Trimming().of(dict(short_first))
     assert isinstance(found, dict)
     return found
 

@@ -18,6 +18,7 @@ from flowlite.connect.base import Completed, Connection, File
 from flowlite.errors import AnswerTooLong, NodeUnreachable, ProviderError
 from flowlite.masking import Mask
 from flowlite.node.config import AgentConfig
+from flowlite.node.message_check import check_file
 from flowlite.provider import Instance, NodeSettings, Provider
 from flowlite.supervise.paths import write_private
 from flowlite.supervise.verdict import PATIENCE, Life
@@ -131,9 +132,11 @@ class Node:
     def read_json(self, name: str) -> dict[str, Any] | None:
         """A JSON file of the attempt; None if it is not there, or is none that an agent writes."""
         try:
-            return parse_object(self.connection.read_all(f"{self.directory}/{name}", MOST_JSON))
+            found = parse_object(self.connection.read_all(f"{self.directory}/{name}", MOST_JSON))
+            check_file(name, found)
         except (FileNotFoundError, ValueError, AnswerTooLong):
             return None
+        return found
 
     def report(self) -> dict[str, Any] | None:
         """The agent's final report, once there is one."""

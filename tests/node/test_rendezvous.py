@@ -704,8 +704,8 @@ def test_what_is_no_message_of_a_member_is_refused(kind: str, fields: dict[str, 
 def test_a_rank_that_is_elsewhere_cannot_be_reported() -> None:
     leader = Leader()
     leader.go()
-    for rank in (0, 2, -1):
-        with pytest.raises(MessageError, match="not on it"):
+    for rank, said in ((0, "not on it"), (2, "not on it"), (-1, "not a number from 0 on")):
+        with pytest.raises(MessageError, match=said):
             leader.exit(1, rank, code=1)
 
 

@@ -262,5 +262,5 @@ def test_notice_of_what_nobody_knows_is_refused() -> None:
     leader.go()
     with pytest.raises(MessageError, match="magic"):
         leader.say(1, "vanish", kind="magic", reason="", seconds=1.0)
-    with pytest.raises(MessageError, match="no number"):
+    with pytest.raises(MessageError, match="not a number"):
         leader.say(1, "calls", callers=1, waiting=["x"])

@@ -220,10 +220,11 @@ def leader_events(count: str) -> str:
     journal, heard = Journal(made.store, made.lease, record), Heard(["i-0", "i-1"], 4)
     for number in range(int(count)):
         text = "x" * 900_000
+        worker = {"kind": "worker", "seq": number, "time": 1e9, "code": 1, "sizes": {}}
         for event in (
-            {"kind": "warning", "seq": number, "text": text, "more": [text]},
-            {"kind": "worker", "rank": number, "code": 1, "failure": {"message": text}},
-            {"kind": "worker", "rank": number % 4, "code": 1, "tail": [[]] * 300_000},
+            {"kind": "warning", "seq": number, "time": 1e9, "text": text, "more": [text]},
+            {**worker, "rank": number, "node": 0, "failure": {"kind": "exit", "message": text}},
+            {**worker, "rank": number % 4, "node": number % 4 // 2, "tail": [text] * 300},
         ):
             taken = heard.event(event)
             if taken is not None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from flowlite.node import messages
+from flowlite.node.wire import ServerSession, encode
 from flowlite.provider import Instance, NodeSettings, Plan
 from flowlite.supervise import gang, reach, verdict, watch
 from flowlite.supervise.asked import Asked
@@ -111,6 +113,82 @@ def test_a_suspected_node_is_lost_only_if_the_second_source_says_so(
     assert nodes[1].probes >= len(lives)
     assert link.said == ([("b", "silent; as made up")] if lost else [])
     assert list(made._watch.replace) == (["b"] if replaced else [])
+
+
+EVENT = {"seq": 1, "time": 1e9, "kind": "started", "instance": "a", "rank": 0}
+NONSENSE = {
+    "no seq": {"type": "event", "event": {k: v for k, v in EVENT.items() if k != "seq"}},
+    "a seq that is no number": {"type": "event", "event": {**EVENT, "seq": float("nan")}},
+    "an event that is left out": {"type": "event", "event": {**EVENT, "seq": 7}},
+    "a kind of our own": {"type": "event", "event": {**EVENT, "kind": "cut_off"}},
+    "a stream of its own": {
+        "type": "chunk",
+        "gen": 1,
+        "rank": 0,
+        "node": 0,
+        "stream": "out/../../x",
+        "offset": 0,
+        "time": 1e9,
+    },
+    "a rank that is not in the gang": {
+        "type": "chunk",
+        "gen": 1,
+        "rank": 10**6,
+        "node": 0,
+        "stream": "out",
+        "offset": 0,
+        "time": 1e9,
+    },
+}
+
+
+@pytest.mark.parametrize("said", NONSENSE.values(), ids=NONSENSE)
+def test_a_leader_that_says_what_no_agent_says_is_named(
+    tmp_path: Path, said: dict[str, Any]
+) -> None:
+    """It proves that it knows the secret, so it is no stranger; its attempt ends, and its machine is not used again."""
+    node = FakeNode("a", 0, [A])
+    secret = bytes(32)
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        session, state = ServerSession(secret, "t1"), {"phase": "running", "joined": 1, "ready": 1}
+        while not session.authenticated:
+            session.receive(await reader.read(4096))
+            writer.write(session.outgoing)
+            session.outgoing = b""
+        stamp = {"task": "t1", "epoch": 1}
+        for message in ({"type": "state", **state}, said):
+            writer.write(session.seal(encode({**message, **stamp})))
+        await reader.read()
+        writer.close()
+
+    async def run() -> End:
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+
+        async def open_tcp(*_: object) -> Any:
+            return await asyncio.open_connection("127.0.0.1", port)
+
+        node._connection = SimpleNamespace(open_tcp=open_tcp, close=lambda: None)  # type: ignore[assignment]
+        made = attempt(tmp_path, [node])
+        made._paths.secret.write_bytes(secret)
+        made._shields = lambda: None  # type: ignore[method-assign]
+        link = made._make_link({"address": "127.0.0.1", "port": port}, 0)
+        try:
+            async with asyncio.timeout(60):
+                end = await made._listen(link)
+        finally:
+            await link.close()
+            await made.close()
+            server.close()
+        assert end is not None
+        return end
+
+    end = asyncio.run(run())
+    assert end.outcome == messages.LOST
+    assert end.reason.startswith("node 0 (a), the leader, is lost: what it says is not what")
+    assert end.replace == ("a",)
+    assert list((tmp_path / "tasks" / "t1" / "logs").iterdir()) == []
 
 
 def test_a_node_that_is_back_is_not_probed_any_more(

@@ -1,0 +1,231 @@
+"""The one place where what another machine says is checked: messages of the rendezvous, events, files of an agent.
+
+What comes out of here has all fields that are read anywhere, each of its kind, and no number that is not finite or is
+larger than any of ours. Whether a rank is in the gang, and whether a message fits the moment, is decided by who knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .messages import NOTICES, OUTCOMES, PHASES, STREAMS, MessageError
+from .shapes import (
+    Shape,
+    anything,
+    count,
+    fields,
+    flag,
+    integer,
+    listing,
+    mapping,
+    maybe,
+    moment,
+    number,
+    one_of,
+    pair,
+    text,
+)
+
+_FAILURE = fields({"kind": text}, {"type": maybe(text), "message": maybe(text), "why": maybe(text)})
+_SIZES = fields({}, {"out": count, "err": count, "result": count})
+_ENDED: dict[str, Shape] = {
+    "local_rank": count,
+    "node": count,
+    "code": maybe(integer),
+    "signal": maybe(integer),
+    "failure": maybe(_FAILURE),
+    "stopped": flag,
+    "tail": listing(text),
+    "started": maybe(moment),
+    "ended": maybe(moment),
+}
+_WORKER = fields({"rank": count, "sizes": _SIZES}, _ENDED)
+"""The body of a worker that ended."""
+_FACTS = fields(
+    {},
+    {
+        "hostname": text,
+        "python_minor": text,
+        "code": maybe(text),
+        "agent": maybe(text),
+        "gpus": maybe(fields({}, {"count": maybe(count), "kind": maybe(text)})),
+        "clock": moment,
+        "disk_free_bytes": number,
+        "disk_total_bytes": number,
+        "shm_bytes": integer,
+        "memlock_bytes": integer,
+        "meeting": maybe(count),
+    },
+)
+"""What a node says of itself when it joins."""
+_PREPARED = fields(
+    {},
+    {
+        "packages": maybe(listing(text)),
+        "versions": maybe(mapping(text)),
+        "gpu_memory": maybe(listing(pair(count))),
+        "doubt": maybe(text),
+    },
+)
+"""What it says when it is ready."""
+_OFFSETS = mapping(count)
+_ADDRESSES: dict[str, Shape] = {"addresses": listing(text), "packed": text}
+_STREAMS = listing(one_of(STREAMS))
+
+_CHUNK: dict[str, Shape] = {
+    "gen": count,
+    "rank": count,
+    "stream": one_of(STREAMS),
+    "offset": count,
+    "time": moment,
+}
+_PASSED_ON = fields({**_CHUNK, "node": count})
+"""A chunk as a leader passes it on, who adds whose it is."""
+
+FIELDS: dict[str, Shape] = {
+    # a member to its leader
+    "join": fields({"instance": text, "incarnation": text, "facts": _FACTS}),
+    "ready": fields({"facts": _PREPARED}),
+    # "passing": whether another attempt may fare better.
+    "unready": fields({"error": text}, {"passing": flag}),
+    "started": fields({}),
+    "worker": _WORKER,
+    "halt": fields({"kind": text, "reason": text}),
+    "notice": fields({"number": count, "kind": text, "text": text}),
+    "stopped": fields({}),
+    "vanish": fields({"kind": text, "reason": text, "seconds": number}),
+    "calls": fields({"callers": count, "waiting": listing(count)}, {"listeners": count}),
+    # the leader to a member
+    "welcome": fields({"rank": count, "roster": text}),
+    "refuse": fields({"reason": text}),
+    "prepare": fields(
+        {"master_addr": text, "master_port": count, "volume_token": text},
+        {"meeting": fields({}, _ADDRESSES)},
+    ),
+    "go": fields({"roster": text, "master_addr": text, "master_port": count}, _ADDRESSES),
+    "ended": fields({"outcome": text, "reason": text}),
+    "hold": fields({"seconds": number}),
+    "resume": fields({"call": count}),
+    # the supervisor to the leader
+    "attach": fields({"after": count}),
+    "lost": fields({"instance": text, "why": text}, {"answers": flag}),
+    # the leader to the supervisor
+    "state": fields({"phase": one_of(PHASES), "joined": count, "ready": count}),
+    "event": fields({"event": lambda value: _event(value)}),
+    # more than one way
+    "beat": fields({}, {"steady": number}),
+    "stop": fields({"reason": text}, {"kind": text, "grace": number}),
+    "release": fields({}),
+    "pull": fields({"offsets": _OFFSETS}, {"gen": count, "window": count, "streams": _STREAMS}),
+    "ack": fields({"offsets": _OFFSETS}),
+    "chunk": fields(_CHUNK),
+}
+"""The fields of every message beside type, task and epoch."""
+
+_NODE: dict[str, Shape] = {"instance": text, "rank": count}
+EVENTS: dict[str, Shape] = {
+    "joined": fields({**_NODE, "address": text, "facts": _FACTS}),
+    "back": fields(_NODE),
+    **dict.fromkeys(NOTICES, fields({"text": text}, _NODE)),
+    "preempting": fields({**_NODE, "text": text, "seconds": number}),
+    "should_stop": fields({"text": text, "call": count}),
+    "preparing": fields({"master_addr": text, "master_port": count}),
+    "ready": fields({**_NODE, "facts": anything}),
+    "go": fields({"addresses": listing(text), "master_addr": text, "master_port": count}),
+    "started": fields(_NODE),
+    "worker": fields({"rank": count, "node": count, "sizes": _SIZES}, _ENDED),
+    "first_failure": fields(
+        {"rank": count, "node": count, "sizes": _SIZES, "reason": text}, _ENDED
+    ),
+    "suspect": fields({**_NODE, "why": text}),
+    "lost": fields({**_NODE, "why": text}),
+    "stopping": fields({"outcome": one_of(OUTCOMES), "reason": text}),
+    "stopped": fields(_NODE),
+    "ended": fields(
+        {"outcome": one_of(OUTCOMES), "reason": text},
+        {
+            "first_failure": maybe(_WORKER),
+            "missing": listing(text),
+            "unstopped": listing(text),
+        },
+    ),
+}
+"""The fields of every kind of event beside seq, time and kind."""
+_EVENT = fields({"seq": count, "time": moment, "kind": one_of(tuple(EVENTS))})
+
+_PROCESS = fields({"pid": count}, {"start": anything})
+FILES: dict[str, Shape] = {
+    "leader.json": fields({"address": text, "port": count}),
+    "agent.pid": _PROCESS,
+    "env.json": fields({}, {"keeper": maybe(_PROCESS)}),
+    "report.json": fields(
+        {},
+        {"outcome": maybe(text), "reason": maybe(text), "workers": listing(_WORKER)},
+    ),
+}
+"""What an agent leaves in the directory of its attempt for its supervisor."""
+
+FROM_MEMBER = frozenset(
+    {
+        "join",
+        "ready",
+        "unready",
+        "started",
+        "worker",
+        "halt",
+        "notice",
+        "stopped",
+        "vanish",
+        "calls",
+    }
+    | {"beat", "chunk"}
+)
+FROM_SUPERVISOR = frozenset({"attach", "pull", "ack", "stop", "lost", "release", "beat"})
+TO_MEMBER = frozenset(
+    {"welcome", "refuse", "prepare", "go", "hold", "resume", "stop", "ended", "release", "pull"}
+    | {"ack", "beat"}
+)
+TO_SUPERVISOR = frozenset({"state", "event", "chunk", "release", "beat", "refuse"})
+_STAMP = fields({"epoch": integer}, {"steady": number})
+
+
+def check(message: Mapping[str, Any], allowed: frozenset[str], task: str) -> str:
+    """The type of a message, after making sure that it is one of `allowed`, of this task, and whole.
+
+    Raises:
+        MessageError: It is not. The text says what was wrong, without repeating the message.
+    """
+    kind = message.get("type")
+    if not isinstance(kind, str) or kind not in allowed:
+        raise MessageError(f"a message of type {str(kind)[:40]!r} is not expected from this peer")
+    if message.get("task") != task:
+        raise MessageError(f"a {kind} message bears another task")
+    try:
+        _STAMP(message)
+        shape = _PASSED_ON if kind == "chunk" and allowed is TO_SUPERVISOR else FIELDS[kind]
+        shape(message)
+    except ValueError as error:
+        raise MessageError(f"{kind}{error}") from None
+    return kind
+
+
+def check_event(event: Mapping[str, Any]) -> None:
+    """Makes sure that an event is still one, after it was cut to what can be kept. Raises MessageError."""
+    try:
+        _event(event)
+    except ValueError as error:
+        raise MessageError(f"event{error}") from None
+
+
+def check_file(name: str, value: Mapping[str, Any]) -> None:
+    """Makes sure that a file of an agent is one. Raises MessageError."""
+    try:
+        FILES[name](value)
+    except ValueError as error:
+        raise MessageError(f"{name}{error}") from None
+
+
+def _event(value: Any) -> None:
+    _EVENT(value)
+    EVENTS[value["kind"]](value)

@@ -1,0 +1,137 @@
+"""Shapes of JSON values that another machine sent: what they may be, before anything here acts on them.
+
+A shape is a function that raises ValueError for a value that does not have it; the text says where and what, and does
+not repeat the value.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+Shape = Callable[[Any], None]
+
+LARGEST = 2**63 - 1
+"""No number of ours is larger, and SQLite keeps none that is."""
+_LATEST = 60e9
+
+
+def anything(value: Any) -> None:
+    """What is only kept, shown or compared."""
+
+
+def text(value: Any) -> None:
+    """A text."""
+    _check(isinstance(value, str), "a text", value)
+
+
+def flag(value: Any) -> None:
+    """True or false."""
+    _check(isinstance(value, bool), "true or false", value)
+
+
+def integer(value: Any) -> None:
+    """A whole number."""
+    _check(_is_integer(value) and abs(value) <= LARGEST, "a whole number", value)
+
+
+def count(value: Any) -> None:
+    """A rank, an offset, a number of bytes: not negative."""
+    _check(_is_integer(value) and 0 <= value <= LARGEST, "a number from 0 on", value)
+
+
+def number(value: Any) -> None:
+    """A duration, or a time of a steady clock: finite."""
+    whole = _is_integer(value) or (isinstance(value, float) and math.isfinite(value))
+    _check(whole and abs(value) <= LARGEST, "a number", value)
+
+
+def moment(value: Any) -> None:
+    """A time of some clock, in seconds since 1970: of a year that has a name."""
+    number(value)
+    _check(abs(value) <= _LATEST, "a time", value)
+
+
+def one_of(values: Collection[str]) -> Shape:
+    """One of these words."""
+
+    def shape(value: Any) -> None:
+        _check(isinstance(value, str) and value in values, f"one of {', '.join(values)}", value)
+
+    return shape
+
+
+def maybe(inner: Shape) -> Shape:
+    """This, or null."""
+
+    def shape(value: Any) -> None:
+        if value is not None:
+            inner(value)
+
+    return shape
+
+
+def listing(inner: Shape) -> Shape:
+    """A list of these."""
+
+    def shape(value: Any) -> None:
+        _check(isinstance(value, list), "a list", value)
+        for index, each in enumerate(value):
+            _inside(f"[{index}]", inner, each)
+
+    return shape
+
+
+def pair(inner: Shape) -> Shape:
+    """A list of two of these."""
+    two = listing(inner)
+
+    def shape(value: Any) -> None:
+        two(value)
+        _check(len(value) == 2, "a list of two", value)
+
+    return shape
+
+
+def mapping(inner: Shape) -> Shape:
+    """An object whose values are these, under any names."""
+
+    def shape(value: Any) -> None:
+        _check(isinstance(value, dict), "an object", value)
+        for each in value.values():
+            _inside(".*", inner, each)
+
+    return shape
+
+
+def fields(required: Mapping[str, Shape], optional: Mapping[str, Shape] | None = None) -> Shape:
+    """An object with these fields; it may have others, which nobody reads."""
+
+    def shape(value: Any) -> None:
+        _check(isinstance(value, dict), "an object", value)
+        for name, inner in required.items():
+            if name not in value:
+                raise ValueError(f".{name} is missing")
+            _inside(f".{name}", inner, value[name])
+        for name, inner in (optional or {}).items():
+            if name in value:
+                _inside(f".{name}", inner, value[name])
+
+    return shape
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _inside(where: str, inner: Shape, value: Any) -> None:
+    try:
+        inner(value)
+    except ValueError as error:
+        raise ValueError(f"{where}{error}") from None
+
+
+def _check(holds: bool, wanted: str, value: Any) -> None:
+    if not holds:
+        raise ValueError(f" is not {wanted} ({type(value).__name__})")
