@@ -1,0 +1,71 @@
+"""Ctrl-C that comes where Python cannot raise it."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+import weakref
+from collections.abc import Callable
+
+import pytest
+
+from flowlite.cli import interrupts
+
+
+class Thing:
+    """Something that a weak reference may point to."""
+
+
+class Last:
+    """Ctrl-C is pressed while this goes."""
+
+    def __del__(self) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+
+def in_a_callback() -> None:
+    thing = Thing()
+    reference = weakref.ref(thing, lambda _: signal.raise_signal(signal.SIGINT))
+    del thing
+    assert reference() is None
+
+
+def in_a_finaliser() -> None:
+    last = Last()
+    del last
+
+
+def pressed_on_the_way(press: Callable[[], None]) -> None:
+    press()
+    time.sleep(30)
+
+
+@pytest.mark.parametrize("press", [in_a_callback, in_a_finaliser])
+def test_one_that_python_drops_is_raised_all_the_same(
+    press: Callable[[], None], capfd: pytest.CaptureFixture[str]
+) -> None:
+    with interrupts.remembered(), pytest.raises(KeyboardInterrupt):
+        pressed_on_the_way(press)
+    assert interrupts.pressed()
+    assert capfd.readouterr().err == ""
+
+
+def test_it_is_raised_once() -> None:
+    with interrupts.remembered():
+        with pytest.raises(KeyboardInterrupt):
+            pressed_on_the_way(in_a_callback)
+        time.sleep(5 * interrupts._AGAIN_SECONDS)
+
+
+def test_other_errors_there_are_told_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda said: told.append(said.exc_type))
+    hook = sys.unraisablehook
+    with interrupts.remembered():
+        thing = Thing()
+        reference = weakref.ref(thing, lambda _: 1 / 0)
+        del thing
+        assert reference() is None
+    assert told == [ZeroDivisionError]
+    assert sys.unraisablehook is hook
