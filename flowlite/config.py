@@ -392,7 +392,9 @@ def _no_adapter(name: str) -> str:
 
     others = {each.name for each in importlib.metadata.entry_points(group=_ENTRY_POINTS)}
     known = sorted({*_ADAPTERS, *others})
-    return f"there is no provider {name!r}{did_you_mean(name, known)}; known: {', '.join(known)}"
+    return (
+        f"there is no provider {name!r}{did_you_mean(name, known, 0.7)}; known: {', '.join(known)}"
+    )
 
 
 def _merge(

@@ -525,7 +525,7 @@ def adapter_class(name: str) -> type[Provider]:
     if target is None:
         known = provider_names()
         raise NotFound(
-            f"no provider {name!r}{did_you_mean(name, known)}; known: {', '.join(known)}"
+            f"no provider {name!r}{did_you_mean(name, known, 0.7)}; known: {', '.join(known)}"
         )
     module, _, attribute = target.partition(":")
     adapter: type[Provider] = getattr(importlib.import_module(module), attribute)
