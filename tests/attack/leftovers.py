@@ -39,7 +39,7 @@ def _on_host(stage: Stage, host: Host) -> list[str]:
     home = root / NODE_HOME
     found += [f"secret {_shown(path, root)}" for path in home.rglob("*") if path.name in _SECRETS]
     found += [
-        f"directory {_shown(path, root)}"
+        f"directory {_shown(path, root)} with {_inside(path)}"
         for path in home.glob("tasks/*")
         if not _is_kept(stage, path)
     ]
@@ -52,6 +52,11 @@ def _is_kept(stage: Stage, home: Path) -> bool:
     files = [path.name for path in home.rglob("*") if not path.is_dir()]
     only_output = all(_OUTPUT.fullmatch(name) for name in files)
     return only_output and any(home.name in text for text in lacking)
+
+
+def _inside(directory: Path) -> str:
+    names = sorted(str(path.relative_to(directory)) for path in directory.rglob("*"))
+    return ", ".join(names[:20]) or "nothing in it"
 
 
 def _own(words: str) -> bool:

@@ -10,6 +10,8 @@ from tests.attack.cases import NODES, SURVIVED, Case
 from tests.attack.stage import NODE_HOME, Life, Stage
 
 EARLY = ("bring-up", "join", "prepare", "before GO")
+# A worker that ends so soon after the word is under way has ended by itself.
+_HEARD_SECONDS = 2.0
 # What a worker writes between two signs of its life.
 _AHEAD = 1
 
@@ -28,9 +30,10 @@ def judge(stage: Stage, touched: set[str]) -> list[str]:
 def _wrong_end(stage: Stage) -> list[str]:
     case, record = stage.case, stage.record
     if stage.cancelled_in is not None and record.state != "cancelled":
-        state, outcome = stage.cancelled_in
-        if state != "stopping" and not outcome and record.state == "completed":
-            return [f"cancelled while {state}, and it ended as {record.state}"]
+        state, outcome, at = stage.cancelled_in
+        lived = [life for life in stage.lives() if life.last > at + _HEARD_SECONDS]
+        if state != "stopping" and not outcome and record.state == "completed" and lived:
+            return [f"cancelled while {state}, and it ended as {record.state}: {lived[0]}"]
         return []
     if stage.cancelled_in is not None:
         return []

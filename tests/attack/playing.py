@@ -205,7 +205,8 @@ class _Play:
 
     def _cancel(self) -> None:
         assert self.stage.task is not None
-        self.stage.cancelled_in = self.stage.record.state, self.stage.record.outcome or ""
+        record = self.stage.record
+        self.stage.cancelled_in = record.state, record.outcome or "", time.monotonic()
         self.stage.task.cancel()
 
     def _do_what_is_due(self) -> None:

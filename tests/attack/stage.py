@@ -94,7 +94,7 @@ class Stage:
         self.home = home
         self.task: Task[Any] | None = None
         self._looked = 0.0
-        self.cancelled_in: tuple[str, str] | None = None
+        self.cancelled_in: tuple[str, str, float] | None = None
 
     def submit(self) -> None:
         """Starts the task. Its nodes prepare until `open_import`, its workers count until `finish`."""

@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from flowlite.connect.ssh import host_keys
+from flowlite.connect.ssh import half_open, host_keys
 from flowlite.connect.ssh.library import paramiko
 from flowlite.connect.ssh.quoting import readable
 from flowlite.connect.ssh.targets import SshTarget
@@ -28,8 +28,6 @@ PULSE_SECONDS = 5.0
 UNANSWERED = 3
 # A transport that nobody holds is kept for a while, for whoever comes next.
 IDLE_SECONDS = 30.0
-# So long after its end a host that does not answer is told of it again and again.
-GOODBYE_SECONDS = 600.0
 # Bytes that may be under way towards us: enough for 100 MB/s at 80 ms.
 WINDOW = 8 * 1024 * 1024
 
@@ -51,6 +49,7 @@ class _Packets(paramiko.packet.Packetizer):
     """Packets with a pulse: whoever says nothing for a while is asked, and given up if nothing comes back."""
 
     transport: Transport | None = None
+    ends: half_open.Ends | None = None
     unanswered = 0
     asked = 0.0
 
@@ -61,7 +60,7 @@ class _Packets(paramiko.packet.Packetizer):
         return message
 
     def close(self) -> None:
-        _keep_saying_goodbye(getattr(self, "_Packetizer__socket", None))
+        half_open.leave(getattr(self, "_Packetizer__socket", None), self.ends)
         super().close()
 
     def _check_keepalive(self) -> None:
@@ -94,6 +93,9 @@ class Transport(paramiko.Transport):
             paramiko.common.MSG_CHANNEL_REQUEST: _note_request,
         }
         self.set_log_channel(LOG)
+        self.ends = half_open.ends_of(sock)
+        packets: _Packets = self.packetizer  # type: ignore[assignment]
+        packets.ends = self.ends
         self.idle_since: float | None = None
         self.proxy: subprocess.Popen[bytes] | None = None
         # Which thread waits for which channel, both ways, and what it was refused with.
@@ -160,7 +162,7 @@ class Transport(paramiko.Transport):
         super()._parse_channel_open_failure(message)  # type: ignore[misc]
 
     def close(self) -> None:
-        _keep_saying_goodbye(self.sock)
+        half_open.leave(self.sock, self.ends)
         # Wakes a reader at once; closing alone does not.
         with suppress(Exception):
             self.sock.shutdown(socket.SHUT_RDWR)
@@ -218,15 +220,6 @@ def open_socket(target: SshTarget) -> socket.socket:
         limit = int(1000 * PULSE_SECONDS * (UNANSWERED + 1))
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limit)
     return sock
-
-
-def _keep_saying_goodbye(sock: Any) -> None:
-    """Has the kernel tell the host for some minutes that the connection has ended, though it does not answer now.
-
-    sshd of a host that was cut off learns it when it can be reached again; otherwise it keeps the session for hours.
-    """
-    with suppress(AttributeError, OSError, ValueError):
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * GOODBYE_SECONDS))
 
 
 def start_proxy(target: SshTarget, command: str) -> tuple[socket.socket, subprocess.Popen[bytes]]:
