@@ -14,7 +14,7 @@ from flowlite.errors import CapacityUnavailable, FlowError, ProviderError
 from flowlite.provider import Instance, Plan
 from provider_adapters.aws.context import Context, region_of, zone_of
 from provider_adapters.aws.ending import Ending
-from provider_adapters.aws.errors import explained
+from provider_adapters.aws.errors import NoAnswer, NotKnownYet, explained
 from provider_adapters.aws.instances import charged
 from provider_adapters.aws.listing import Listing
 from provider_adapters.rented.ledger import Call, Launch
@@ -87,7 +87,7 @@ class Booting:
                 self._begin_mounts()
             self._not_yet(missing[0].why, [each.id for each in missing])
         met = {each.id: each.data for each in results if isinstance(each, Met)}
-        mounts = self._mounts()
+        mounts = self._mounted()
         if len(self._listed) < len(self._nodes):
             # What it is charged from is known by the listing alone.
             self._look()
@@ -151,7 +151,25 @@ class Booting:
     def _begin_mounts(self) -> None:
         """Has volumes made reachable while machines boot, as it takes about as long. Raises ProviderError."""
         with suppress(CapacityUnavailable):
-            self._mounts()
+            self._mounted()
+
+    def _mounted(self) -> list[dict[str, Any]]:
+        """What the nodes have to mount; the end of the machines where it cannot be had, or not in time.
+
+        Raises:
+            CapacityUnavailable: It is still being made.
+            ProviderError: It cannot be had; the machines are being ended, unless AWS has given no answer.
+        """
+        try:
+            return self._mounts()
+        except (NoAnswer, NotKnownYet):
+            raise
+        except CapacityUnavailable as error:
+            self._check_time(str(error), [])
+            raise
+        except ProviderError as error:
+            self.give_up(str(error))
+            raise
 
     def _mounts(self) -> list[dict[str, Any]]:
         """What the nodes have to mount. Raises CapacityUnavailable as long as it is being made."""
@@ -194,15 +212,19 @@ class Booting:
 
     # When it does not come to that
 
-    def _not_yet(self, why: str, missing: Sequence[str]) -> None:
+    def _check_time(self, why: str, missing: Sequence[str]) -> None:
+        """Ends the machines that have had all the time that booting may take. Raises ProviderError then."""
         age = clock.now() - self._call.at
-        count = len(self._nodes)
         if age > self._context.settings.boot_timeout:
             name = missing[0] if missing else next(iter(sorted(self._nodes)))
             self._fail(
                 f"{name} was not ready within {age / 60:.0f} min: {why}{self._console(name)}. More time: [aws] "
                 "boot_timeout"
             )
+
+    def _not_yet(self, why: str, missing: Sequence[str]) -> None:
+        self._check_time(why, missing)
+        count = len(self._nodes)
         waiting = len(missing) or count
         raise CapacityUnavailable(
             f"{waiting} of {count} nodes are still starting ({why})",

@@ -211,8 +211,13 @@ class Launching:
             raise self._wait(launch, text)
         places = [self._place.where(launch, name, *found) for name, found in where.items() if found]
         met = self._reach(intent, launch, bid, places, since)
-        disk_of = self._disks(launch, met[0])
-        self._give_keys(launch, bid, met)
+        try:
+            disk_of = self._disks(launch, met[0])
+            self._give_keys(launch, bid, met)
+        except CapacityUnavailable as error:
+            # What is done on machines counts as booting: they are paid for meanwhile.
+            self._check_time(launch, bid, since, {met[0].id: str(error)})
+            raise
         return self._give(launch, bid, met, disk_of)
 
     def _reach(

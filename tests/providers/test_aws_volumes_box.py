@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from flowlite.errors import ProviderError
 from tests.helpers import eventually, kill_processes_of_home
 from tests.providers.laptop import Laptop
 
 if TYPE_CHECKING:
     from flowlite.testing.cloud import CloudInABox
+    from tests.providers.aws_client import Client
 
 pytestmark = pytest.mark.timeout(300)
 RUN = ("run", "--max-run-time-hours", "1")
@@ -106,6 +108,44 @@ def test_what_a_killed_client_had_attached_is_detached_and_kept(
     eventually(lambda: _holder(box) is None, timeout=30)
     assert len(box.aws.leftovers()["volumes"]) == 1
     assert "kept" in laptop.flow(*task, "--", "cat", "/data/it")
+
+
+BLOCK = {"/data": {"name": "scratch", "size_gb": 1, "interface": "block"}}
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("AttachmentLimitExceeded", r"ec2:AttachVolume: .*\(AttachmentLimitExceeded\)"),
+        ("IncorrectState", r"was not ready within .*'scratch' is being attached"),
+    ],
+)
+def test_machines_whose_disk_does_not_come_are_ended(aws: Client, code: str, said: str) -> None:
+    aws.settings('region = "us-east-1"\nboot_timeout = "20s"')
+    aws.box.aws.fault("AttachVolume", code=code, times=10_000)
+    with pytest.raises(ProviderError, match=said):
+        aws.launch(aws.intent(num_instances=1, max_run_time_hours=1, volumes=BLOCK))
+    # Nobody else has to come for that: machines without an agent cost money.
+    eventually(lambda: aws.alive() == [], timeout=30)
+    # Their root disks go with them; the volume stays.
+    eventually(lambda: len(aws.box.aws.leftovers()["volumes"]) == 1, timeout=30)
+
+
+def test_a_disk_goes_on_to_the_machine_that_replaces_a_lost_one(
+    box: CloudInABox, laptop: Laptop
+) -> None:
+    script = "if [ -e /data/it ]; then cat /data/it; else echo kept > /data/it; sync; echo written; exec sleep 600; fi"
+    volume = ("--volume", "/data=scratch,interface=block,size_gb=1")
+    laptop.flow(
+        *RUN, *volume, "--retries", "1", "--detach", "--name", "it", "--", "sh", "-c", script
+    )
+    eventually(lambda: "written" in laptop.flow("logs", "it"), timeout=150, every=0.5)
+    (first,) = box.aws.instances()
+    box.aws.preempt([first["id"]], seconds=1)
+    eventually(lambda: "kept" in laptop.flow("logs", "it"), timeout=200, every=0.5)
+    zones = {each["zone"] for each in box.aws.instances()}
+    assert zones == {first["zone"]}
+    assert len(box.aws.instances()) == 2
 
 
 def _holder(box: CloudInABox) -> str | None:

@@ -13,6 +13,7 @@ import pytest
 
 from flowlite.errors import (
     CapacityUnavailable,
+    NodeUnreachable,
     PermissionRefused,
     ProviderError,
     QuotaExceeded,
@@ -391,6 +392,24 @@ def test_nodes_that_boot_are_named(paper: Paper) -> None:
     assert text.startswith("3 of 3 nodes are still starting (inst_")
     paper.doors.silent = {}
     assert len(paper.launch(intent)) == 3
+
+
+@pytest.mark.parametrize("what", ["a disk", "a key"])
+def test_a_machine_that_answers_and_then_runs_nothing_ends_all(
+    paper: Paper, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Whatever is done on machines that are there counts as booting, and is paid for."""
+    paper.configure(boot_timeout=0.4, node_key=what == "a key")
+    block = {"/data": {"name": "scratch", "size_gb": 1, "interface": "block"}}
+
+    def connect(data: object) -> object:
+        raise NodeUnreachable("it runs nothing within 60 s")
+
+    monkeypatch.setattr(paper.doors, "connect", connect)
+    with pytest.raises(ProviderError, match=r"not all machines were ready.*it runs nothing"):
+        paper.launch(paper.intend(1, volumes=block if what == "a disk" else {}))
+    paper.end()
+    assert paper.live() == []
 
 
 @pytest.mark.parametrize("how", ["never", "silent"])

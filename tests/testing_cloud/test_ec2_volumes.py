@@ -41,8 +41,8 @@ def sh(host: Host, script: str) -> str:
 
 
 def attach(ec2: Any, volume: str, instance: str, device: str = "/dev/sdf") -> None:
-    ec2.attach_volume(VolumeId=volume, InstanceId=instance, Device=device)
-    assert state(ec2, volume) == ("in-use", ["attaching"])
+    told = ec2.attach_volume(VolumeId=volume, InstanceId=instance, Device=device)
+    assert told["State"] == "attaching"
     eventually(lambda: state(ec2, volume) == ("in-use", ["attached"]))
 
 
@@ -59,8 +59,7 @@ def test_a_volume_goes_from_machine_to_machine(box: CloudInABox, ec2: Any) -> No
     sh(host, "mkfs.ext4 -q /dev/nvme1n1 && mount /dev/nvme1n1 /mnt && echo 1 > /mnt/it")
     with refused("VolumeInUse"):
         ec2.delete_volume(VolumeId=volume)
-    ec2.detach_volume(VolumeId=volume)
-    assert state(ec2, volume) == ("in-use", ["detaching"])
+    assert ec2.detach_volume(VolumeId=volume)["State"] == "detaching"
     eventually(lambda: state(ec2, volume) == ("in-use", ["busy"]), what="it is mounted")
     sh(host, "umount /mnt")
     eventually(lambda: state(ec2, volume) == ("available", []))
@@ -88,7 +87,7 @@ def test_a_volume_goes_from_machine_to_machine(box: CloudInABox, ec2: Any) -> No
 
 
 def test_what_ec2_refuses_about_volumes(box: CloudInABox, ec2: Any) -> None:
-    box.aws.timing(boot=1.0)
+    box.aws.timing(boot=5.0)
     (pending,) = launch(ec2, InstanceType="m5.large")
     zone = box.aws.instances()[0]["zone"]
     other = next(
@@ -96,8 +95,9 @@ def test_what_ec2_refuses_about_volumes(box: CloudInABox, ec2: Any) -> None:
         for each in ec2.describe_availability_zones()["AvailabilityZones"]
         if each["ZoneName"] != zone
     )
-    made = ec2.create_volume(AvailabilityZone=zone, Size=1, ClientToken="one")["VolumeId"]
-    assert state(ec2, made) == ("creating", [])
+    told = ec2.create_volume(AvailabilityZone=zone, Size=1, ClientToken="one")
+    made = told["VolumeId"]
+    assert told["State"] == "creating"
     with refused("IncorrectState"):
         ec2.attach_volume(VolumeId=made, InstanceId=pending, Device="/dev/sdf")
     in_state(ec2, pending, "running")
@@ -139,6 +139,7 @@ def test_a_file_system_is_reached_by_whom_its_group_lets_in(box: CloudInABox, ec
         return True
 
     eventually(authorized)
+    box.aws.timing(volume=5.0)
     system = efs.create_file_system(CreationToken="t")["FileSystemId"]
     where = {"SubnetId": subnet["SubnetId"], "SecurityGroups": [group]}
     with refused("IncorrectFileSystemLifeCycleState"):
@@ -147,6 +148,7 @@ def test_a_file_system_is_reached_by_whom_its_group_lets_in(box: CloudInABox, ec
     def there(kind: str, listed: Any) -> bool:
         return [each["LifeCycleState"] for each in listed()[kind]] == ["available"]
 
+    box.aws.timing(volume=0.3)
     eventually(lambda: there("FileSystems", efs.describe_file_systems))
     target = efs.create_mount_target(FileSystemId=system, **where)["MountTargetId"]
     eventually(
