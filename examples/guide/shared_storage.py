@@ -10,16 +10,18 @@ from flowlite import FlowApp
 app = FlowApp()
 
 
+# Below /tmp every user may write. On a cloud's machines a volume is mounted at any path. On this machine it
+# is a link where the system gives an ordinary user no mounts of his own, as in most containers.
 @app.function(
     gpu="h100:8",
     num_instances=4,
     volumes={
-        "/shared/datasets": {
+        "/tmp/shared/datasets": {
             "name": "training-data",
             "size_gb": 1000,
             "interface": "file",  # shared access across nodes
         },
-        "/shared/checkpoints": {
+        "/tmp/shared/checkpoints": {
             "name": "model-checkpoints",
             "size_gb": 500,
             "interface": "file",  # all nodes can read and write
@@ -36,8 +38,8 @@ def training_with_shared_storage():
     node_rank = int(os.environ["FLOW_NODE_RANK"])
 
     # All nodes see the same files
-    datasets_path = Path("/shared/datasets")
-    checkpoints_path = Path("/shared/checkpoints")
+    datasets_path = Path("/tmp/shared/datasets")
+    checkpoints_path = Path("/tmp/shared/checkpoints")
 
     dist.init_process_group(backend=backend())
 

@@ -111,6 +111,9 @@ def _link_at(path: str, source: str, alike: str = "") -> None:
             return
         if alike and _shows_the_same(path, alike):
             return
+        if _led_to_the_same_volume(path, source):
+            _replace_link(path, source)
+            return
     os.makedirs(os.path.dirname(path), exist_ok=True)
     try:
         os.symlink(os.path.abspath(source), path)
@@ -135,6 +138,21 @@ def _shows_the_same(path: str, alike: str) -> bool:
         return True
     os.unlink(path)
     return False
+
+
+def _led_to_the_same_volume(path: str, source: str) -> bool:
+    """Whether a link leads nowhere, and led to the volume of this name in a FLOW_HOME that is gone."""
+    if os.path.exists(path) or not os.path.islink(path):
+        return False
+    before, now = os.readlink(path).split("/"), os.path.abspath(source).split("/")
+    return before[-2:] == now[-2:]
+
+
+def _replace_link(path: str, source: str) -> None:
+    """Lead a link elsewhere in one step: other nodes of this machine do the same at the same time."""
+    beside = f"{path}.{os.getpid()}"
+    os.symlink(os.path.abspath(source), beside)
+    os.replace(beside, path)
 
 
 class Libc:
