@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -35,8 +37,15 @@ Flow = Callable[..., Ran]
 
 
 @pytest.fixture
-def flow(flow_home: Path, capsys: pytest.CaptureFixture[str]) -> Flow:
-    """Calls `flow` with these words."""
+def flow(
+    flow_home: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Flow]:
+    """Calls `flow` with these words. What it has imported from a user's directory is forgotten after the test."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    before = set(sys.modules)
 
     def run(*words: str) -> Ran:
         capsys.readouterr()
@@ -44,4 +53,13 @@ def flow(flow_home: Path, capsys: pytest.CaptureFixture[str]) -> Flow:
         said = capsys.readouterr()
         return Ran(code, said.out, said.err)
 
-    return run
+    yield run
+    for name in set(sys.modules) - before:
+        # Not more than these: flowlite keeps what it has once imported of itself.
+        if any(place.startswith(str(tmp_path)) for place in _places(sys.modules[name])):
+            del sys.modules[name]
+
+
+def _places(module: ModuleType) -> list[str]:
+    """Where a module is from; a package without a file of its own has directories."""
+    return [str(getattr(module, "__file__", "")), *map(str, getattr(module, "__path__", ()))]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -63,16 +61,6 @@ MISTAKES: dict[str, int] = {
     "flow run --provider modal -- true": 3,
     "flow config set provider awss": 2,
 }
-
-
-@pytest.fixture(autouse=True)
-def modules_of_the_test() -> Iterator[None]:
-    """Files that one test imports must not be known to the next."""
-    modules, path = set(sys.modules), list(sys.path)
-    yield
-    for name in set(sys.modules) - modules:
-        del sys.modules[name]
-    sys.path[:] = path
 
 
 def on_the_page() -> dict[str, str]:

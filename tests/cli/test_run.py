@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,16 +29,6 @@ def plain(x: int) -> int:
 '''
 
 TWO = TRAIN + "\n\n@app.function\ndef evaluate() -> None: ...\n"
-
-
-@pytest.fixture(autouse=True)
-def modules_of_the_test() -> Iterator[None]:
-    """Files that one test imports must not be known to the next."""
-    modules, path = set(sys.modules), list(sys.path)
-    yield
-    for name in set(sys.modules) - modules:
-        del sys.modules[name]
-    sys.path[:] = path
 
 
 @pytest.fixture
@@ -192,7 +181,7 @@ def test_a_volume_is_described_as_in_the_decorator(flow: Flow) -> None:
         (["--volume", "/d=a,interface=file,interface=block", "--", "true"], "is not allowed"),
         (["--volume", "/d=a,interface=blok", "--", "true"], "did you mean 'block'?"),
         (["--volume", "/d=a,size_gb=big", "--", "true"], "size_gb: 'big' is not allowed"),
-        (["--volume", "/d=a,sise=5", "--", "true"], "did you mean 'size_gb'?"),
+        (["--volume", "/d=a,size_bg=5", "--", "true"], "did you mean 'size_gb'?"),
         (["--volume", "/d=,interface=block", "--", "true"], "cannot name a volume"),
         (
             ["-N", "2", "--volume", "/d=a,interface=block", "--", "true"],
