@@ -5,7 +5,8 @@ VENV ?= .venv
 PY := $(VENV)/bin/python
 ENV_READY := $(VENV)/.ready
 BENCH_READY := $(VENV)/.bench-ready
-TEST_PROCESSES ?= 2
+# Most tests wait more than they compute.
+TEST_PROCESSES ?= 8
 N ?= 4
 
 # More options for pip, such as: make env PIP_FLAGS="--find-links https://download.pytorch.org/whl/cpu/torch/"
@@ -19,7 +20,7 @@ LOCKING = $(VENV)/bin/uv pip compile --quiet pyproject.toml --universal --python
 	--no-emit-index-url --no-emit-package pip --no-emit-package setuptools --no-annotate --custom-compile-command 'make lock'
 
 .DEFAULT_GOAL := help
-.PHONY: help env train test test-quick test-hours crash attack attack-docs check format lock audit hosts hosts-shell hosts-down slurm slurm-shell slurm-down bench bench-docs clean
+.PHONY: help env train test test-all test-bare test-hours crash attack attack-docs check format lock audit hosts hosts-shell hosts-down slurm slurm-shell slurm-down bench bench-docs clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -30,11 +31,14 @@ env: $(ENV_READY) ## the environment in .venv, made if it is missing
 train: $(ENV_READY) ## train on handwritten digits: 4 local nodes, 2 processes each
 	@$(PY) examples/digits_ddp.py
 
-test: $(ENV_READY) ## all tests (about 25 minutes on 2 cores with TEST_PROCESSES=4)
+test: $(ENV_READY) ## the tests that need nothing but Python; what is missing for the others is said at the end
+	$(PY) -m pytest -n $(TEST_PROCESSES) --dist worksteal -m "not slow"
+
+test-all: $(ENV_READY) ## all tests, on whatever components this machine has (as root, for test hosts, Slurm, Ceph ...)
 	$(PY) -m pytest -n $(TEST_PROCESSES) --dist worksteal
 
-test-quick: $(ENV_READY) ## the tests that take under 3 minutes on 2 cores
-	$(PY) -m pytest -n $(TEST_PROCESSES) --dist worksteal -m "not slow"
+test-bare: ## what a newcomer does, `make train` and `make test`, on a bare Debian as an ordinary user (as root)
+	.ci/bare-root make train test
 
 test-hours: $(ENV_READY) ## what is too long for every time: Ray, stacks on hosts, more faults, 9,000 more seeds
 	$(PY) -m pytest -n $(TEST_PROCESSES) --dist worksteal -m hours
@@ -109,11 +113,13 @@ $(ENV_READY): pyproject.toml $(LOCK)
 		echo "Install one (apt install python3.11 python3.11-venv, brew install python@3.12) and run make again." >&2; \
 		exit 1; \
 	fi; \
-	echo "Making $(VENV) with $$($$found --version) (once; this takes a minute or two)"; \
+	echo "Making $(VENV) with $$($$found --version). Once; one to five minutes, most of them for torch."; \
 	[ -x $(VENV)/bin/pip ] || $$found -m venv $(VENV) || { \
 		echo "$$found has no venv module; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }; \
-	$(PY) -m pip install --quiet $(PIP_FLAGS) --constraint $(LOCK) --editable '.[dev]'; \
-	touch $@
+	echo "pip installs flowlite and what its tests use, in the versions of $(LOCK):"; \
+	$(PY) -m pip install $(PIP_FLAGS) --constraint $(LOCK) --editable '.[dev]'; \
+	touch $@; \
+	echo "$(VENV) is ready."
 
 $(BENCH_READY): $(ENV_READY) $(BENCH_LOCK)
 	@$(PY) -m pip install --quiet $(PIP_FLAGS) --constraint $(BENCH_LOCK) --editable '.[dev,bench]'

@@ -16,6 +16,7 @@ from tests.helpers import kill_processes_of_home, put_agent
 
 pytest_plugins = [
     "tests.plugins.require",
+    "tests.plugins.passed",
     "tests.plugins.again",
     "tests.plugins.alone",
     "tests.plugins.slow",

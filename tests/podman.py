@@ -166,14 +166,6 @@ def set_up(host: Host, shared: Path, user: str = "root") -> None:
         assert done.returncode == 0, done.stderr
 
 
-def why_not() -> str:
-    """Why podman cannot be tried here, or ""."""
-    if sys.platform != "linux" or os.geteuid() != 0:
-        return "needs root on Linux"
-    missing = [name for name in ("podman", "crun", "unshare") if shutil.which(name) is None]
-    return f"needs {', '.join(missing)}" if missing else ""
-
-
 # Images
 
 

@@ -27,6 +27,7 @@ def run_digits(*arguments: str) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.slow
 def test_digits_train_and_resume(flow_home: Path) -> None:
     *first, end = run_digits("5")
     said = [match.groups() for line in first if (match := LINE.fullmatch(line))]

@@ -62,15 +62,15 @@ def test_environment(run: Run) -> None:
     ]
 
 
+@pytest.mark.both
 def test_shared_storage(run: Run, flow_home: Path) -> None:
     assert "{'epochs_completed': 10, 'checkpoints_saved': True}" in run("shared_storage.py")
     saved = flow_home / "volumes" / "model-checkpoints"
     assert {path.name for path in saved.rglob("*.pt")} == {f"epoch_{n}.pt" for n in range(10)}
 
 
+@pytest.mark.needs("fuse")
 def test_s3_dataset(run: Run, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not os.path.exists("/dev/fuse"):
-        pytest.skip("no FUSE on this machine")
     monkeypatch.syspath_prepend(str(GUIDE))
     stubs = importlib.import_module("stubs")
     data = io.BytesIO()

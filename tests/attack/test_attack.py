@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from flowlite.testing.hosts import why_not
 from tests.attack.cases import Case, Fault, cut
 from tests.attack.crowd import play_all
 from tests.attack.findings import line
+from tests.components import need
 
 CUTS = [
     Case(1, "partition", "prepare", (cut("all-pairs", seconds=15.0),), open_after=1.0),
@@ -36,8 +36,7 @@ OTHERS = [
     "cases", [CUTS, ENDS, OTHERS], ids=["short cuts", "what ends or must not", "other faults"]
 )
 def test_nothing_is_lost_and_nobody_let_in(cases: list[Case]) -> None:
-    if reason := why_not():
-        pytest.skip(reason)
+    need("hosts")
     told: list[str] = []
     found = play_all(cases, len(cases), lambda finding: told.append(line(finding)))
     wrong = {each.case: each.wrong + each.story for each in found if each.wrong}

@@ -44,6 +44,7 @@ def test_every_cut_comes_in_every_phase() -> None:
     assert {10.0, 15.0, 20.0, 30.0, 90.0} <= set(lengths)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 200, 50))
 def test_cuts_on_a_simulated_clock_lose_nothing_and_blame_nobody_else(first: int) -> None:
     for seed in range(first, first + 50):

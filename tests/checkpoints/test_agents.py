@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.checkpoints.remote import manifests, names_at, newest, sets_at
+from tests.components import need
 from tests.helpers import eventually
 from tests.node.agents import RealGang
 
@@ -51,6 +52,7 @@ def trainer(body: str) -> dict[str, Any]:
 
 
 def gang(tmp_path: Path, body: str, *, epoch: int = 1, **options: Any) -> RealGang:
+    need("own-mounts")  # each node shows its own directory at the same path
     asked = {
         "path": "/flowlite-ckpt", "sync": str(tmp_path / "remote"), "every": 0.3, "keep": 3, "nodes": "leader",
         "final_seconds": 20.0, **options.pop("checkpoint", {}),

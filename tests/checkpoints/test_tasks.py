@@ -50,6 +50,7 @@ def texts(task: Task[object], kind: str) -> list[str]:
     return [event.text for event in task.events() if event.kind == kind]
 
 
+@pytest.mark.needs("own-mounts")
 def test_a_crash_in_the_middle_of_a_checkpoint_costs_that_checkpoint_only(tmp_path: Path) -> None:
     app = FlowApp()
     sync = tmp_path / "kept"
@@ -65,6 +66,7 @@ def test_a_crash_in_the_middle_of_a_checkpoint_costs_that_checkpoint_only(tmp_pa
     assert texts(task, "checkpoint")[-1].endswith(f"checkpoint: 9 files, 900 kB at {sync}")
 
 
+@pytest.mark.needs("own-mounts")
 def test_another_task_goes_on_where_the_first_ended(tmp_path: Path) -> None:
     app = FlowApp()
     options = {"path": "/flowlite-ckpt", "sync": str(tmp_path / "kept"), "every": 60.0}
@@ -73,6 +75,7 @@ def test_another_task_goes_on_where_the_first_ended(tmp_path: Path) -> None:
     assert resumable.remote(4, 0) == (2, 4)
 
 
+@pytest.mark.needs("own-mounts")
 def test_a_cancelled_task_leaves_its_last_checkpoint(tmp_path: Path) -> None:
     app = FlowApp()
     options = {"path": "/flowlite-ckpt", "sync": str(tmp_path / "kept"), "every": 600.0}
@@ -100,6 +103,7 @@ def test_a_cancelled_task_leaves_its_last_checkpoint(tmp_path: Path) -> None:
     assert newest(tmp_path / "kept") == {"last.pt": b"x" * WHOLE}
 
 
+@pytest.mark.needs("own-mounts")
 def test_a_checkpoint_on_a_volume_is_that_of_all_nodes(tmp_path: Path) -> None:
     app = FlowApp()
 
@@ -145,6 +149,7 @@ def test_what_is_wrong_is_named_before_anything_starts() -> None:
     assert config.checkpoint.sync == "s3://bucket/p"
 
 
+@pytest.mark.needs("own-mounts")
 def test_killing_the_agent_costs_what_was_not_copied_and_nothing_else(tmp_path: Path) -> None:
     """The supervisor brings a new attempt up; what the killed agent had not seen finished is not believed."""
     app = FlowApp()
@@ -178,6 +183,7 @@ def test_killing_the_agent_costs_what_was_not_copied_and_nothing_else(tmp_path: 
     assert set(newest(sync)) == {"1.pt"}
 
 
+@pytest.mark.needs("own-mounts")
 def test_fresh_nodes_get_what_is_there(tmp_path: Path) -> None:
     app = FlowApp()
     kept = tmp_path / "kept"

@@ -19,6 +19,7 @@ from flowlite.testing.conformance import ProviderSuite, ProviderUnderTest
 from tests.helpers import describe, kill_processes_of_home, processes_of
 
 PLACES = 3
+pytestmark = pytest.mark.both
 
 
 class Local(ProviderUnderTest):

@@ -87,6 +87,7 @@ def run(directory: Path, test: str, files: dict[str, str]) -> subprocess.Complet
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("right", "wrong", "test"), FLAWS.values(), ids=FLAWS.keys())
 def test_a_flaw_is_found(right: str, wrong: str, test: str, tmp_path: Path) -> None:
     files = files_of_the_page()

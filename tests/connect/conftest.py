@@ -11,12 +11,12 @@ import pytest
 
 from flowlite.connect.ssh import link
 from flowlite.connect.ssh.connection import SshConnection, resolve_target
-from tests.connect.sshd import Sshd, program, scratch
+from tests.components import need
+from tests.connect.sshd import Sshd, scratch
 
 
 def _need_sshd() -> None:
-    if program() is None or shutil.which("ssh-keygen") is None:
-        pytest.skip("no sshd on this machine; install openssh-server")
+    need("sshd")
 
 
 @pytest.fixture(autouse=True)

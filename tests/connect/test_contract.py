@@ -141,6 +141,7 @@ def test_output_as_it_comes(connection: Connection, tmp_path: Path) -> None:
 # Processes that stay
 
 
+@pytest.mark.needs("ps")
 def test_a_started_process_stands_alone(connection: Connection, tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("before\n")

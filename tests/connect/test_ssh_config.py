@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +15,7 @@ from flowlite.connect.ssh.config import local_user, lookup
 from flowlite.connect.ssh.targets import parse_written, resolve_target
 from flowlite.errors import ConfigError
 
-needs_ssh = pytest.mark.skipif(shutil.which("ssh") is None, reason="no ssh on this machine")
+needs_ssh = pytest.mark.needs("ssh")
 HOSTS = ("a", "ab", "lab1", "lab-2.example.org", "10.0.0.7", "other")
 
 

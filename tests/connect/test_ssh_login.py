@@ -14,6 +14,7 @@ from flowlite.connect.ssh import link
 from flowlite.connect.ssh.connection import SshConnection, resolve_target
 from flowlite.connect.ssh.login import public_blob
 from flowlite.errors import NodeUnreachable
+from tests.components import need
 from tests.connect.sshd import Sshd, make_key, scratch
 
 Servers = Callable[..., Sshd]
@@ -41,8 +42,7 @@ def allow(server: Sshd, *keys: Path) -> None:
 @pytest.fixture
 def agent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], None]]:
     """An agent; calling it adds a key."""
-    if shutil.which("ssh-agent") is None:
-        pytest.skip("no ssh-agent on this machine")
+    need("ssh")
     directory = scratch()
     socket = directory / "agent"
     process = subprocess.Popen(
@@ -181,6 +181,7 @@ def test_too_many_keys(servers: Servers, config: Config, tmp_path: Path) -> None
         log_in(server, config, *(f"IdentityFile {key}" for key in keys))
 
 
+@pytest.mark.needs("ssh")
 def test_the_public_half(tmp_path: Path) -> None:
     for kind in ("ed25519", "rsa"):
         key = make_key(tmp_path / kind, kind)

@@ -137,7 +137,8 @@ def test_a_silent_host_behind_another_is_given_up(
     assert ran.returncode == 255
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="an sshd that is not root's opens no terminals")
+# An sshd that is not root's opens no terminals.
+@pytest.mark.needs("root")
 def test_a_terminal(connection: SshConnection, server: Sshd, tmp_path: Path) -> None:
     program = (
         "import sys\n"

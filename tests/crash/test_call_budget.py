@@ -90,6 +90,7 @@ def _until(ask: Any) -> Any:
     raise AssertionError("it never came to that")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cloud", ["aws", "mithril"])
 def test_a_launch_of_64_nodes(
     cloud: str, request: pytest.FixtureRequest, record_property: Any

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from flowlite.testing.hosts import why_not
+from tests.components import need
 from tests.crash.cases import MACHINE, Case, all_cases, sample
 from tests.crash.clouds import POINTS
 from tests.crash.harness import Harness
@@ -27,8 +27,7 @@ CASES = all_cases(POINTS)
 @pytest.fixture(scope="session")
 def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
     """A box of this process's own, for all its cases."""
-    if reason := why_not():
-        pytest.skip(reason)
+    need("hosts")
     from flowlite.testing.cloud import CloudInABox
 
     with CloudInABox(machines=3, boot_seconds=0.3) as box:

@@ -15,6 +15,7 @@ from flowlite import clock
 from flowlite.store import TaskRecord
 from flowlite.supervise import start
 from flowlite.testing.hosts import clock as wall_clock
+from tests.components import need
 from tests.faults.on_hosts import COUNT, Site, pause, shell
 from tests.faults.test_hosts_outage import proves
 from tests.gangs import Gang, let_go, submit, waiting
@@ -27,6 +28,7 @@ MoveClock = Callable[[float], None]
 @pytest.fixture
 def move_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MoveClock:
     """Moves the wall clock of every process that is started from here on, not that of the test itself."""
+    need("gcc")
     setting = tmp_path / wall_clock.SETTING
     wall_clock.move(setting, 0.0)
     monkeypatch.setenv("LD_PRELOAD", str(wall_clock.build(tmp_path, setting)))

@@ -18,6 +18,7 @@ from flowlite.database import SCHEMA_VERSION
 from flowlite.errors import StoreError
 from flowlite.store import Store
 from flowlite.supervise.start import draft_task
+from tests.components import need
 from tests.gangs import Gang, shell, submit
 from tests.helpers import (
     assert_no_process_left,
@@ -32,10 +33,10 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 @pytest.fixture
 def small_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A FLOW_HOME on a disk of 16 MB of its own."""
+    need("mounts")
     directory = Path(tempfile.mkdtemp(prefix="flow-disk-"))
-    if problem := mount("-t", "tmpfs", "-o", "size=16m", "flowlite-test", str(directory)):
-        directory.rmdir()
-        pytest.skip(f"a small disk cannot be mounted here: {problem}")
+    mount = ["mount", "-t", "tmpfs", "-o", "size=16m", "flowlite-test", str(directory)]
+    subprocess.run(mount, check=True)
     home = directory / "home"
     monkeypatch.setenv("FLOW_HOME", str(home))
     yield home
@@ -43,15 +44,6 @@ def small_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     # Lazily: this process still has the database open.
     subprocess.run(["umount", "-l", str(directory)], check=True)
     directory.rmdir()
-
-
-def mount(*arguments: str) -> str:
-    """Mounts; "" or what went wrong."""
-    try:
-        done = subprocess.run(["mount", *arguments], capture_output=True, text=True, check=False)
-    except FileNotFoundError as error:
-        return str(error)
-    return done.stderr.strip() if done.returncode else ""
 
 
 def fill(directory: Path) -> Path:
@@ -116,8 +108,9 @@ def read_only(tmp_path: Path) -> Iterator[Path]:
         yield home
         home.chmod(0o700)
         return
-    if problem := mount("-t", "tmpfs", "-o", "ro", "flowlite-test", str(home)):
-        pytest.skip(f"root can write everywhere, and nothing can be mounted here: {problem}")
+    # Root can write everywhere but there.
+    need("mounts")
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "flowlite-test", str(home)], check=True)
     yield home
     subprocess.run(["umount", "-l", str(home)], check=True)
 

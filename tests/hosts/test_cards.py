@@ -7,13 +7,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from flowlite.testing.hosts import Cluster, Host, why_not
+from flowlite.testing.hosts import Cluster, Host
 from flowlite.testing.hosts.cluster import ROOT
+from tests.components import missing
 from tests.helpers import eventually
 
-pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
+pytestmark = pytest.mark.needs("hosts")
 
-if not why_not():
+if not missing("hosts"):
     from flowlite.testing.cloud.machines import Gpus, Machines
 
 LOOK = "import json; from flowlite.node.checks import gpus; print(json.dumps(gpus()))"

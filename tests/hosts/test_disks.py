@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from flowlite.testing.cloud.machines import Machines
-from flowlite.testing.hosts import Cluster, Host, why_not
+from flowlite.testing.hosts import Cluster, Host
 from flowlite.testing.hosts.disks import Appearance
 from flowlite.testing.hosts.probes import disks_of
 from tests.helpers import eventually
 
-pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
+pytestmark = pytest.mark.needs("hosts")
 ROOT = Path(__file__).resolve().parent.parent.parent
 SIZE = 64 << 20
 NVME = Appearance("nvme1n1", "vol0123", ("disk/by-id/nvme-Amazon_Elastic_Block_Store_vol0123",))

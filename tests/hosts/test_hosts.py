@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from flowlite.testing.hosts import Cluster, why_not
+from flowlite.testing.hosts import Cluster
 from flowlite.testing.hosts.probes import reachable, ssh
 
-pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
+pytestmark = pytest.mark.needs("hosts")
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from flowlite.testing.hosts import Cluster, why_not
+from flowlite.testing.hosts import Cluster
 from flowlite.testing.hosts.probes import (
     connect,
     cut_off,
@@ -18,7 +18,7 @@ from flowlite.testing.hosts.probes import (
 )
 from tests.helpers import eventually
 
-pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
+pytestmark = pytest.mark.needs("hosts")
 
 
 def test_kill_ends_every_process_and_refuses_at_once(hosts: Cluster) -> None:

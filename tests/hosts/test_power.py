@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from flowlite.testing.hosts import Cluster, Host, why_not
+from flowlite.testing.hosts import Cluster, Host
 from flowlite.testing.hosts.root import KNOBS
 from tests.helpers import eventually
 
-pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
+pytestmark = pytest.mark.needs("hosts")
 REBOOT = "import ctypes; ctypes.CDLL(None).reboot({magic:#x})"
 WAYS = {
     "poweroff": ["poweroff", "-f"],

@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from flowlite.testing.hosts import why_not
 from tests.docs.blocks import Block, blocks_of, compare, environment_of
 
-pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
+pytestmark = pytest.mark.needs("hosts")
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from flowlite.testing.hosts import Cluster, why_not
+from flowlite.testing.hosts import Cluster
+from tests.components import missing
 from tests.helpers import eventually
 
-pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
+pytestmark = pytest.mark.needs("hosts")
 
-if not why_not():
+if not missing("hosts"):
     from flowlite.testing.cloud.machines import Machines, NoMachineFree
 
 

@@ -31,7 +31,7 @@ BECOME = (
     "import json, os, sys; from flowlite.node.leasing import asking; "
     f"os.setgid({NOBODY}); os.setuid({NOBODY})"
 )
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+as_root = pytest.mark.needs("root")
 
 
 def by_another_user(code: str, *, check: bool = True) -> str:

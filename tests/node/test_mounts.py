@@ -61,13 +61,8 @@ def show(volumes: list[dict[str, str]], tmp_path: Path, *, keep: list[str] | Non
     return json.loads(done.stdout)  # type: ignore[no-any-return]
 
 
-def namespaces() -> bool:
-    return subprocess.run(["unshare", "-Urm", "true"], capture_output=True).returncode == 0
-
-
-needs_namespaces = pytest.mark.skipif(
-    sys.platform != "linux" or not namespaces(), reason="this machine gives no mount namespace"
-)
+pytestmark = pytest.mark.both
+needs_namespaces = pytest.mark.needs("namespaces")
 
 
 @pytest.fixture
@@ -104,8 +99,7 @@ def test_a_path_that_does_not_exist_is_there_for_workers_only(tmp_path: Path, vo
 
 
 @needs_namespaces
-@pytest.mark.skipif(os.getuid() != 0, reason="takes root to become another user")
-@pytest.mark.skipif(not os.path.exists("/usr/bin/python3"), reason="no Python for everybody")
+@pytest.mark.needs("root", "system-python")
 def test_an_ordinary_user_gets_the_same_and_no_capabilities(tmp_path: Path, volume: Path) -> None:
     paths = ["/flowlite-test-root/ckpt", "/mnt/flowlite-test/ckpt"]
     found = show(
@@ -151,12 +145,14 @@ print(json.dumps(found))
 
 
 @needs_namespaces
-@pytest.mark.parametrize("wrap", [[], ["unshare", "-Urm"]], ids=["root", "user-namespace"])
+@pytest.mark.parametrize(
+    "wrap",
+    [pytest.param([], marks=pytest.mark.needs("mounts")), ["unshare", "-Urm"]],
+    ids=["root", "user-namespace"],
+)
 def test_nothing_is_written_to_what_is_read_only(
     tmp_path: Path, volume: Path, wrap: list[str]
 ) -> None:
-    if not wrap and os.getuid() != 0:
-        pytest.skip("takes root")
     (volume / "inner").mkdir()
     at, open_at = "/flowlite-test-root/ro", "/flowlite-test-root/rw"
     own = str(volume)
@@ -245,6 +241,22 @@ class TestWithoutNamespaces:
         assert show("n1") == first, "node 1 is served by what node 0 shows"
         mounted.clear()
         assert show("n1", attempt=2).endswith("n1/a2/buckets/0/data"), "one that leads nowhere goes"
+
+    def test_a_link_to_the_volume_of_a_home_that_is_gone_is_replaced(
+        self, tmp_path: Path, volume: Path
+    ) -> None:
+        path, gone = tmp_path / "ckpt", tmp_path / "gone" / "volumes" / "ckpt"
+        path.symlink_to(gone)
+        mounts.show([{"name": "c", "path": str(path), "source": str(volume)}])
+        assert path.resolve() == volume.resolve()
+        assert not [each for each in tmp_path.iterdir() if each.name.startswith("ckpt.")]
+
+    def test_another_link_that_leads_nowhere_stays(self, tmp_path: Path, volume: Path) -> None:
+        path = tmp_path / "ckpt"
+        path.symlink_to(tmp_path / "a disk that is not mounted")
+        with pytest.raises(mounts.MountError):
+            mounts.show([{"name": "c", "path": str(path), "source": str(volume)}])
+        assert path.readlink() == tmp_path / "a disk that is not mounted"
 
     def test_what_is_there_is_never_touched(self, tmp_path: Path, volume: Path) -> None:
         path = tmp_path / "ckpt"

@@ -18,7 +18,7 @@ from flowlite.node import ownership, runtime_dir, warm
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="nodes run Linux"),
-    pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away"),
+    pytest.mark.needs("root"),
 ]
 
 NOBODY = 65534

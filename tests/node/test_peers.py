@@ -20,7 +20,7 @@ from provider_adapters.ssh import hosts
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells who it is"),
-    pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user"),
+    pytest.mark.needs("root"),
 ]
 
 NOBODY = 65534

@@ -83,7 +83,7 @@ def test_end_all_ends_those_that_ignore_sigterm_and_those_that_leave_their_group
 def test_end_all_asks_before_it_kills(
     tmp_path: Path, started: list[subprocess.Popen[bytes]]
 ) -> None:
-    child = sh(f"trap 'echo asked > {tmp_path}/said; exit 0' TERM; echo up; sleep 600 & wait")
+    child = sh(f"trap 'echo asked > {tmp_path}/said; exit 0' TERM; sleep 600 & echo up; wait")
     started.append(child)
     assert child.stdout is not None
     child.stdout.readline()
@@ -127,6 +127,7 @@ def test_ps_lines_are_read_as_macos_writes_them() -> None:
     assert set(rows) == {1, 517}
 
 
+@pytest.mark.needs("ps")
 def test_without_proc_ps_tells_the_same(
     monkeypatch: pytest.MonkeyPatch, started: list[subprocess.Popen[bytes]]
 ) -> None:

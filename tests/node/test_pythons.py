@@ -316,11 +316,9 @@ class TestOtherPythons:
         python.chmod(0o755)
         assert place.ready(place.spec(None, python="3.99")).python == str(python)
 
+    @pytest.mark.needs("pypy")
     def test_pypy_is_told_from_cpython(self) -> None:
-        pypy = shutil.which("pypy3")
-        if pypy is None:
-            pytest.skip("needs pypy3")
-        version = interpreters.version_of(pypy)
+        version = interpreters.version_of(shutil.which("pypy3") or "")
         assert version is not None
         assert version.startswith("pypy-3.")
         assert any(each.startswith(version) for each in interpreters.known())

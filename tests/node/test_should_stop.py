@@ -187,6 +187,7 @@ def test_forked_processes_count_for_themselves(tmp_path: Path) -> None:
     assert page.callers() == []
 
 
+@pytest.mark.needs("own-mounts")
 def test_the_last_copy_of_checkpoints_is_made_in_the_time_that_is_left(tmp_path: Path) -> None:
     code = (
         "import os, pathlib, time; from flowlite import should_stop; print('working', flush=True)\n"

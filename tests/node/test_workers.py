@@ -172,6 +172,7 @@ def test_a_command_that_cannot_start_says_why(tmp_path: Path) -> None:
     assert "no-such-command" in (tmp_path / "r0.err").read_text()
 
 
+@pytest.mark.needs("ps")
 def test_workers_have_sessions_of_their_own_and_read_nothing(tmp_path: Path) -> None:
     (report,) = run_scripts(tmp_path, "ps -o pid=,sid=,pgid= -p $$; cat").values()
     assert report["code"] == 0

@@ -7,13 +7,20 @@ import pytest
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """A test that fails now and then is a defect, of the test or of what it tests."""
-    found = terminalreporter.stats.get("rerun", [])
+    passed = {report.nodeid for report in terminalreporter.stats.get("passed", [])}
+    found = [
+        report for report in terminalreporter.stats.get("rerun", []) if report.nodeid in passed
+    ]
     if not found:
         return
-    terminalreporter.section("failed at first, and were run again")
+    terminalreporter.section(
+        f"{len(found)} passed only on their second run: of what they failed first"
+    )
     for report in found:
         crash = getattr(report.longrepr, "reprcrash", None)
         text = crash.message if crash else report.longreprtext
         said = " | ".join(line.strip() for line in text.strip().splitlines())
-        place = f"{crash.path}:{crash.lineno}: " if crash else ""
-        terminalreporter.write_line(f"{report.nodeid}: {place}{said[:1500]}")
+        terminalreporter.write_line(f"{report.nodeid} ({report.duration:.0f} s)")
+        if crash:
+            terminalreporter.write_line(f"    {crash.path}:{crash.lineno}")
+        terminalreporter.write_line(f"    {said[:1500]}")

@@ -6,15 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.podman import Podman, why_not
+from tests.components import need
+from tests.podman import Podman
 
 
 @pytest.fixture(scope="session")
 def podman_of_the_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Podman]:
     """podman with its images, made when the first test asks for it."""
-    reason = why_not()
-    if reason:
-        pytest.skip(reason)
+    need("podman")
     made = Podman(tmp_path_factory.mktemp("podman") / "p")
     reason = made.prepare()
     if reason:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.components import need
+
 if TYPE_CHECKING:
     from flowlite.testing.cloud import CloudInABox
     from flowlite.testing.hosts import Cluster
@@ -21,7 +23,7 @@ MACHINES = 6
 @pytest.fixture(scope="session")
 def cluster_of_the_session() -> Iterator[Cluster]:
     """Four hosts, made when the first test asks for them."""
-    _need_hosts()
+    need("hosts")
     from flowlite.testing.hosts import Cluster
 
     with Cluster(HOSTS, keep=seen()) as cluster:
@@ -38,7 +40,7 @@ def hosts(cluster_of_the_session: Cluster) -> Iterator[Cluster]:
 @pytest.fixture
 def fresh_hosts() -> Iterator[Callable[..., Cluster]]:
     """Makes clusters for this test alone: `fresh_hosts(2, python={1: ...})`."""
-    _need_hosts()
+    need("hosts")
     from flowlite.testing.hosts import Cluster
 
     with ExitStack() as stack:
@@ -52,7 +54,7 @@ def fresh_hosts() -> Iterator[Callable[..., Cluster]]:
 @pytest.fixture(scope="session")
 def box_of_the_session() -> Iterator[CloudInABox]:
     """A cloud in a box, made when the first test asks for it."""
-    _need_hosts()
+    need("hosts")
     pytest.importorskip("moto.server", reason="a cloud in a box needs moto (extra `box`)")
     from flowlite.testing.cloud import CloudInABox
 
@@ -77,10 +79,3 @@ def seen() -> list[str | Path]:
 
     cache().mkdir(parents=True, exist_ok=True)
     return [sys.prefix, sys.base_prefix, ROOT, cache()]
-
-
-def _need_hosts() -> None:
-    from flowlite.testing.hosts import why_not
-
-    if reason := why_not():
-        pytest.skip(reason)

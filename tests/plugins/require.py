@@ -1,8 +1,10 @@
 """What a run may leave out, and how it says so.
 
-With FLOW_TEST_REQUIRE=all a skipped test is a failed one: the CI machine has every component, so a skip there means
-that something was not tested. Tests marked `gpu` are left out where there is no GPU, and those marked `hours` unless
-they are asked for (`pytest -m hours`); the end of the run names them.
+A test whose components are missing here (marker `needs`, `tests/components.py`) is skipped; the end of the run has one
+line for each component, with the command that installs it. With FLOW_TEST_REQUIRE=all a skipped test is a failed one:
+the CI machine has every component, so a skip there means that something was not tested. Tests marked `gpu` are left out
+where there is no GPU, and those marked `hours` unless they are asked for (`pytest -m hours`); the end of the run names
+their files.
 """
 
 from __future__ import annotations
@@ -10,10 +12,13 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Generator
 from typing import Any
 
 import pytest
+
+from tests.components import need
 
 REQUIRE_ALL = os.environ.get("FLOW_TEST_REQUIRE") == "all"
 _left_out = pytest.StashKey[list[str]]()
@@ -26,6 +31,12 @@ def has_gpu() -> bool:
         return False
     listed = subprocess.run([tool, "-L"], capture_output=True, text=True, check=False)
     return listed.returncode == 0 and "GPU 0" in listed.stdout
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skips a test that needs what is missing here."""
+    for marker in item.iter_markers("needs"):
+        need(*marker.args)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -74,16 +85,29 @@ def pytest_testnodedown(node: Any) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Names the tests that wait for a GPU, or for somebody with time."""
+    """Sums up what is missing here, and names the tests that wait for a GPU, or for somebody with time."""
+    skipped = Counter(map(_why, terminalreporter.stats.get("skipped", [])))
+    if skipped:
+        terminalreporter.section("skipped here", sep="-")
+    for reason, count in sorted(skipped.items()):
+        tests = f"{count} test{'s' if count > 1 else ''}"
+        terminalreporter.write_line(f"{tests:>10}  {reason}")
     left_out = terminalreporter.config.stash.get(_left_out, [])
     if left_out:
+        files = Counter(name.partition("::")[0] for name in left_out)
+        named = ", ".join(f"{file} ({count})" for file, count in sorted(files.items()))
         terminalreporter.write_line(
-            f"not run, no GPU here or too long (pytest -m hours): {', '.join(left_out)}"
+            f"not run, for want of a GPU or hours (make test-hours): {named}"
         )
+
+
+def _why(report: pytest.TestReport | pytest.CollectReport) -> str:
+    """Why a test was skipped, in the words that it was skipped with."""
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    return reason.removeprefix("Skipped: ")
 
 
 def _forbid_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
     if REQUIRE_ALL and report.skipped and not hasattr(report, "wasxfail"):
-        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
         report.outcome = "failed"
-        report.longrepr = f"{reason}\nFLOW_TEST_REQUIRE=all: a skipped test counts as failed"
+        report.longrepr = f"{_why(report)}\nFLOW_TEST_REQUIRE=all: a skipped test counts as failed"

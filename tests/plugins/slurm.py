@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.components import need
 from tests.plugins.hosts import seen
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ NODES = 4
 @pytest.fixture(scope="session")
 def slurm_of_the_session() -> Iterator[SlurmCluster]:
     """A head and four nodes, made when the first test asks for them."""
-    _need_slurm()
+    need("slurm")
     from flowlite.testing.slurm import SlurmCluster
 
     with SlurmCluster(NODES, keep=seen()) as slurm:
@@ -48,7 +49,7 @@ def slurm_site(slurm: SlurmCluster, flow_home: Path, monkeypatch: pytest.MonkeyP
 @pytest.fixture
 def fresh_slurm() -> Iterator[Callable[..., SlurmCluster]]:
     """Makes a Slurm for this test alone: `fresh_slurm(2, shared=False)`."""
-    _need_slurm()
+    need("slurm")
     from flowlite.testing.slurm import SlurmCluster
 
     with ExitStack() as stack:
@@ -57,10 +58,3 @@ def fresh_slurm() -> Iterator[Callable[..., SlurmCluster]]:
             return stack.enter_context(SlurmCluster(count, **options))
 
         yield make
-
-
-def _need_slurm() -> None:
-    from flowlite.testing.slurm import why_not
-
-    if reason := why_not():
-        pytest.skip(reason)

@@ -100,6 +100,7 @@ def open_default_vpc() -> None:
     )
 
 
+@pytest.mark.slow
 def test_64_nodes_take_fewer_than_40_calls(calls: Counter[str], clock: Clock) -> None:
     provider = adapter("aws")
     provider._context.looks = waiting.Looks(clock)

@@ -47,6 +47,7 @@ def test_a_command_that_takes_too_long_is_killed(
         os.kill(int(note.read_text()), 0)
 
 
+@pytest.mark.needs("ps")
 def test_a_started_process_stands_alone(connection: LocalConnection, tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("before\n")

@@ -236,7 +236,7 @@ print("warned")
     assert (done.returncode, done.stdout.strip()) == (0, b"warned")
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+@pytest.mark.needs("root")
 @pytest.mark.parametrize("how", ["theirs", "open"])
 def test_nothing_runs_from_a_directory_of_a_node_that_others_write(
     tmp_path: Path, how: str

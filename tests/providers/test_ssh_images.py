@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.components import need
 from tests.helpers import eventually
-from tests.podman import IMAGE, set_up, why_not
+from tests.podman import IMAGE, set_up
 from tests.providers.lab import Lab
 
 if TYPE_CHECKING:
@@ -37,9 +38,7 @@ if __name__ == "__main__":
 @pytest.fixture
 def with_podman(fresh_hosts: Callable[..., Cluster], flow_home: Path) -> Lab:
     """A pool of two hosts that have podman and the image."""
-    reason = why_not()
-    if reason:
-        pytest.skip(reason)
+    need("podman")
     cluster = fresh_hosts(2)
     for host in cluster:
         set_up(host, cluster.shared)
@@ -89,9 +88,7 @@ def test_a_cancelled_task_leaves_no_container_on_its_host(with_podman: Lab, tmp_
 def test_an_ordinary_user_runs_his_own_containers(
     fresh_hosts: Callable[..., Cluster], flow_home: Path, tmp_path: Path
 ) -> None:
-    reason = why_not()
-    if reason:
-        pytest.skip(reason)
+    need("podman")
     cluster = fresh_hosts(1)
     set_up(cluster[0], cluster.shared, "flow")
     lab = Lab(cluster, flow_home, settings=f'user = "flow"\npython = "{sys.executable}"')

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from flowlite.node.pythons import interpreters
+from tests.components import need
 from tests.own_python import serve_pythons
 from tests.providers.lab import Lab
 from tests.wheels import make_wheel, serve_index, use_no_index
@@ -118,10 +119,8 @@ def test_a_version_that_the_host_has_not_is_refused_with_what_it_has(
 @pytest.fixture
 def bare_host(fresh_hosts: Callable[..., Cluster], flow_home: Path) -> Lab:
     """A pool of one host on which PyPy is the only Python."""
-    pypy = shutil.which("pypy3")
-    if pypy is None:
-        pytest.skip("needs pypy3")
-    cluster = fresh_hosts(1, python=pypy, keep=())
+    need("pypy")
+    cluster = fresh_hosts(1, python=shutil.which("pypy3"), keep=())
     removed = cluster[0].exec(["sh", "-c", "rm -f /usr/bin/python3* /usr/local/bin/python3.*"])
     assert removed.returncode == 0, removed.stderr
     return Lab(cluster, flow_home, settings="")

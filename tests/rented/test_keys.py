@@ -25,6 +25,7 @@ from provider_adapters.rented.waiting import PAUSES, PORTS, Looks
 from provider_adapters.ssh.records import Records
 
 
+@pytest.mark.needs("ssh")
 def test_openssh_reads_our_keys(tmp_path: Path) -> None:
     pair = new_key()
     file = tmp_path / "key"

@@ -24,6 +24,7 @@ from typing import Any
 import pytest
 
 from flowlite.node import processes
+from tests.components import need
 from tests.helpers import eventually
 
 REGION = "us-east-1"
@@ -173,11 +174,7 @@ class CephServer(S3Server):
     """Ceph's radosgw, with one monitor and one store in memory."""
 
     def start(self) -> None:
-        missing = [
-            name for name in ("radosgw", "ceph-mon", "ceph-osd", "ceph") if not shutil.which(name)
-        ]
-        if missing:
-            pytest.skip(f"not installed here: {', '.join(missing)}")
+        need("ceph")
         monitor = free_port() if self.address.startswith("127.") else 3300
         fsid = str(uuid.uuid4())
         for name in ("mon", "osd", "run", "log", "rgw"):

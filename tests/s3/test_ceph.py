@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from flowlite.node.buckets import tools
 from flowlite.node.s3.sign import Credential
 from flowlite.node.s3.store import S3Error, Store
+from tests.components import need
 from tests.s3.guards import Guard, entry
 from tests.s3.servers import S3Server
 from tests.s3.test_guard import KEYS, TOOLS
@@ -57,11 +55,10 @@ def test_refusals(server: S3Server, credential: Credential | None, code: str) ->
     assert (caught.value.code, caught.value.status) == (code, 403)
 
 
-@pytest.mark.skipif(not os.path.exists(tools.FUSE_DEVICE), reason="no FUSE on this machine")
+@pytest.mark.needs("fuse")
 @pytest.mark.parametrize("tool", TOOLS)
 def test_mounts(server: S3Server, tool: str, tmp_path: Path) -> None:
-    if not shutil.which(tool):
-        pytest.skip(f"{tool} is not installed here")
+    need(tool)
     expected = {
         key.removeprefix("set/"): hashlib.sha256(body).hexdigest()
         for key, body in KEYS.items()

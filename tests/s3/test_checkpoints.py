@@ -15,6 +15,7 @@ import pytest
 from flowlite.node.checkpoints import places
 from flowlite.node.checkpoints.places import Bucket, PlaceError, place_of
 from flowlite.node.checkpoints.sets import Manifest, SetName, whole_sets
+from tests.components import need
 from tests.node.agents import RealGang
 from tests.s3.servers import REGION, S3Server
 
@@ -133,6 +134,7 @@ for step in range(step + 1, step + 4):
 
 
 def gang(tmp_path: Path, server: S3Server, url: str, epoch: int, **changes: str) -> RealGang:
+    need("own-mounts")
     home = tmp_path / f"nodes{epoch}"
     for node in range(2):
         directory = home / f"i-{node:03}"

@@ -18,7 +18,6 @@ import pytest
 
 from flowlite import Flow, FlowApp, Task, TaskConfig, TaskFailed
 from flowlite.node import processes, staging
-from flowlite.node.buckets import tools
 from tests.helpers import assert_no_process_left, eventually, processes_of
 from tests.s3.servers import S3Server
 
@@ -31,9 +30,7 @@ OBJECTS = {
     "beside/secret.txt": b"not below the prefix",
 }
 
-pytestmark = pytest.mark.skipif(
-    not os.path.exists(tools.FUSE_DEVICE), reason="no FUSE on this machine"
-)
+pytestmark = pytest.mark.needs("fuse")
 
 
 @pytest.fixture

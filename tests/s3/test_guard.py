@@ -20,8 +20,8 @@ import pytest
 
 from flowlite.node import processes, staging
 from flowlite.node.buckets import guard as bucket_guard
-from flowlite.node.buckets import tools
 from flowlite.node.s3.store import Store
+from tests.components import need
 from tests.helpers import eventually
 from tests.s3.gate import Gate
 from tests.s3.guards import Guard, entry
@@ -39,9 +39,7 @@ KEYS = {
 }
 LIST = "import os; print(sorted(os.path.relpath(os.path.join(d, f), {0!r}) for d, _, fs in os.walk({0!r}) for f in fs))"
 
-pytestmark = pytest.mark.skipif(
-    not os.path.exists(tools.FUSE_DEVICE), reason="no FUSE on this machine"
-)
+pytestmark = pytest.mark.needs("fuse")
 
 
 # mount-s3 comes in no package; where it is not, its command line is all that can be tested (test_tools.py).
@@ -51,8 +49,8 @@ TOOLS = ["rclone", "s3fs", *(["mount-s3"] if shutil.which("mount-s3") else [])]
 @pytest.fixture(params=TOOLS)
 def tool(request: pytest.FixtureRequest) -> str:
     name: str = request.param
-    if shutil.which(name) is None:
-        pytest.skip(f"{name} is not installed here")
+    if name != "mount-s3":
+        need(name)
     return name
 
 
@@ -349,10 +347,9 @@ def test_a_program_that_fails_gives_way_to_the_next_and_all_are_named(
 # Ends
 
 
+@pytest.mark.needs("mounts")
 def test_nothing_of_it_is_seen_by_others_where_mounts_can_be_private(guard: Guard) -> None:
-    told = guard.hear()
-    if not told["private"]:
-        pytest.skip("only root has mounts of its own")
+    assert guard.hear()["private"]
     assert guard.programs()
     assert staging.mounted_below(guard.paths.home) == []
 

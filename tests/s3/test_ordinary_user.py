@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-
-from flowlite.node.buckets import tools
-from tests.s3.guards import SYSTEM_PYTHON
 
 ROOT = Path(__file__).resolve().parents[2]
 OPEN_TO_ALL = (
@@ -20,18 +15,7 @@ OPEN_TO_ALL = (
 )
 
 
-def missing() -> str:
-    if os.geteuid() != 0:
-        return "only root can become another user"
-    if not os.path.exists(tools.FUSE_DEVICE) or not shutil.which("fusermount3"):
-        return "no FUSE for ordinary users on this machine"
-    asked = [SYSTEM_PYTHON, "-c", "import sys; sys.exit(sys.version_info < (3, 11))"]
-    if not os.path.exists(SYSTEM_PYTHON) or subprocess.run(asked, check=False).returncode:
-        return "the system's Python is older than 3.11"
-    return ""
-
-
-@pytest.mark.skipif(bool(missing()), reason=missing())
+@pytest.mark.needs("mounts", "fuse", "system-python")
 def test_an_ordinary_user_mounts_buckets(tmp_path: Path) -> None:
     tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     tests += [str(ROOT / "tests/s3/ordinary_user.py")]

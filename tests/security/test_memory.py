@@ -19,9 +19,11 @@ from typing import Any
 import pytest
 
 from flowlite.node import envelope, frames, outcome
-from tests.connect.sshd import Sshd, program, scratch
+from tests.components import need
+from tests.connect.sshd import Sshd, scratch
 from tests.tasks_made_by_hand import HandMade
 
+pytestmark = pytest.mark.slow
 MOST_MIB = 150
 # Generous for a busy machine; what has no bound never ends.
 SECONDS = 120
@@ -57,8 +59,7 @@ def run(case: str, *arguments: object, home: Path | None = None) -> dict[str, An
 @pytest.fixture
 def hostile_host(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
     """A host whose sshd runs this script whatever is asked; gives the configuration that leads there."""
-    if program() is None or shutil.which("ssh-keygen") is None:
-        pytest.skip("no sshd on this machine; install openssh-server")
+    need("sshd")
     made: list[Sshd] = []
 
     def make(script: str) -> Path:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from flowlite.task import Task
+from tests.components import need
 from tests.helpers import eventually, kill_processes_of_home
 
 if TYPE_CHECKING:
@@ -96,10 +97,9 @@ class Scene:
 @pytest.fixture(scope="module")
 def scene() -> Iterator[Scene]:
     """One gang for all tests of this module."""
-    from flowlite.testing.hosts import Cluster, why_not
+    need("hosts")
+    from flowlite.testing.hosts import Cluster
 
-    if reason := why_not():
-        pytest.skip(reason)
     home = Path(tempfile.mkdtemp(prefix="flow-"))
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, home, ignore_errors=True)

@@ -19,19 +19,14 @@ import pytest
 
 from flowlite.node import processes
 from flowlite.node.sharing import sftp as sharing_sftp
-from flowlite.node.sharing.mount import missing_here
 from flowlite.node.sharing.stream import Stream, admit, knock, proof
 from flowlite.node.staging import mounted_below
 from flowlite.node.wire import WireError
+from tests.components import need
 from tests.helpers import eventually
 from tests.node.agents import SECRET, RealGang
 
 SHARE = "/flowlite-shared"
-
-
-def need_sshfs() -> None:
-    if reason := missing_here():
-        pytest.skip(reason)
 
 
 def gang(tmp_path: Path, body: str, **options: Any) -> RealGang:
@@ -57,7 +52,7 @@ def until(path):
 class TestSharing:
     @pytest.mark.parametrize("tls", [False, True])
     def test_what_one_node_writes_all_read_at_once(self, tmp_path: Path, tls: bool) -> None:
-        need_sshfs()
+        need("sshfs")
         body = """
 for turn in range(3):
     if rank == turn:
@@ -77,7 +72,7 @@ for turn in range(3):
         assert not mounted_below(tmp_path)
 
     def test_a_directory_of_many_files_and_names_of_all_kinds(self, tmp_path: Path) -> None:
-        need_sshfs()
+        need("sshfs")
         body = """
 if rank == 1:
     for number in range(40):
@@ -92,7 +87,7 @@ print(sum(int(p.read_text()) for p in here.glob("größe *")), (here / "link").r
             assert {run.text(rank) for rank in range(3)} == {"780 7\n"}
 
     def test_the_end_of_the_leader_is_an_error_and_no_hang(self, tmp_path: Path) -> None:
-        need_sshfs()
+        need("sshfs")
         body = """
 if rank == 0:
     time.sleep(60)
@@ -113,7 +108,7 @@ while True:
         assert not mounted_below(tmp_path)
 
     def test_a_member_that_is_killed_leaves_nothing_mounted(self, tmp_path: Path) -> None:
-        need_sshfs()
+        need("sshfs")
         with gang(tmp_path, "time.sleep(60)") as run:
             run.start()
             asyncio.run(run.until("started"))
@@ -127,8 +122,7 @@ while True:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """No node has sshfs: an empty directory in the place of those where programs are."""
-        if sys.platform != "linux" or os.geteuid() != 0:
-            pytest.skip("takes a mount namespace to hide sshfs")
+        need("mounts")
         hide = (
             f"mount --bind /dev/null {shutil.which('sshfs')}" if shutil.which("sshfs") else "true"
         )
@@ -171,12 +165,7 @@ class TestConfinement:
     """What a member can reach through the server: the volume, and nothing else of the leader."""
 
     def sftp(self, tmp_path: Path, *commands: str) -> list[str]:
-        try:
-            sharing_sftp.find_server()
-        except OSError as error:
-            pytest.skip(str(error))
-        if shutil.which("sftp") is None:
-            pytest.skip("no sftp client here")
+        need("sftp-server")
         volume, stage = tmp_path / "volume", tmp_path / "stage"
         volume.mkdir(exist_ok=True)
         stage.mkdir(exist_ok=True)
@@ -322,7 +311,7 @@ class TestTheOpening:
 
 def test_what_the_leader_tells_is_passed_on_whole(tmp_path: Path) -> None:
     """The port of the shared volumes goes the way that the leader's place goes."""
-    need_sshfs()
+    need("sshfs")
     with gang(tmp_path, "pass", nodes=2) as run:
         run.start()
         place = eventually(

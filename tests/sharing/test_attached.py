@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,13 +13,12 @@ import pytest
 from flowlite.node.sharing import disks, mounting
 from flowlite.node.sharing.programs import NotMounted
 from flowlite.node.staging import mounted_below
+from tests.components import need
 from tests.helpers import eventually
 from tests.node.agents import RealGang
 from tests.sharing import nfs
 
-pytestmark = pytest.mark.skipif(
-    sys.platform != "linux" or os.geteuid() != 0, reason="mounting needs root on Linux"
-)
+pytestmark = pytest.mark.needs("mounts")
 
 MEGABYTE = 1 << 20
 EFS = "nfsvers=4.1,rsize=1048576,wsize=1048576,hard,timeo=600,retrans=2,noresvport"
@@ -186,8 +183,7 @@ def test_lustre_without_its_client_says_what_to_install(tmp_path: Path) -> None:
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[tuple[Path, str]]:
     """A blank disk of 64 MB: its file, and its device."""
-    if shutil.which("losetup") is None or shutil.which("mkfs.ext4") is None:
-        pytest.skip("disks need losetup and mkfs.ext4")
+    need("disks")
     file = tmp_path / "disk"
     with open(file, "wb") as made:
         made.truncate(64 * MEGABYTE)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from flowlite.node.sharing.mount import missing_here
+from tests.components import need
 from tests.providers.lab import Lab
 
 if TYPE_CHECKING:
@@ -21,8 +21,7 @@ VOLUME = ("--volume", "/data=notes")
 
 @pytest.fixture
 def lab(hosts: Cluster, flow_home: Path) -> Lab:
-    if reason := missing_here():
-        pytest.skip(reason)
+    need("sshfs")
     return Lab(hosts, flow_home, hosts[:3])
 
 

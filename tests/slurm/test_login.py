@@ -12,15 +12,15 @@ from flowlite.connect.ssh import link
 from flowlite.errors import HostKeyError, NodeUnreachable
 from provider_adapters.slurm.login import Silent, SlurmLogin
 from provider_adapters.slurm.queue import Queue
-from tests.connect.sshd import Sshd, program, scratch
+from tests.components import need
+from tests.connect.sshd import Sshd, scratch
 
 Login = Callable[..., tuple[Sshd, SlurmLogin]]
 
 
 @pytest.fixture
 def login(flow_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Login]:
-    if program() is None:
-        pytest.skip("no sshd on this machine; install openssh-server")
+    need("sshd")
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     made: list[Sshd] = []
 

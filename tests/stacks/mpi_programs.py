@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 
-import pytest
-
+from tests.components import need
 from tests.stacks.environments import stack
 
 MPI4PY = "mpi4py==4.1.1"
@@ -38,8 +36,7 @@ os.write(1, f"{MPI.COMM_WORLD.rank} {MPI.COMM_WORLD.allreduce(1)}\\n".encode())
 
 def python() -> Path:
     """The Python that has mpi4py. Skips where there is no MPI, or mpi4py cannot be installed."""
-    if shutil.which("mpirun") is None or shutil.which("orted") is None:
-        pytest.skip("Open MPI is not installed here (openmpi-bin)")
+    need("mpi")
     # The tests may run as root on a machine that other launchers have been at.
     assert "OMPI_COMM_WORLD_SIZE" not in os.environ
     return stack(MPI4PY, name="mpi4py")

@@ -159,6 +159,7 @@ def test_the_other_nodes_stay_until_node_0_has_ended(flow_home: Path) -> None:
     assert begun.output(0) == "here\nstill there\n"
 
 
+@pytest.mark.needs("mpi")
 def test_a_new_attempt_meets_anew(flow_home: Path) -> None:
     text = 'mpirun sh -c "exit $((FLOW_ATTEMPT == 1))"'
     begun = gang(flow_home, ["sh", "-c", text], retries=1)

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from flowlite.testing.cloud import CloudInABox
-from flowlite.testing.hosts import Cluster, why_not
+from flowlite.testing.hosts import Cluster
 from flowlite.testing.hosts.probes import Traces
 from tests.helpers import eventually
 from tests.testing_cloud.ec2_client import in_state, launch, refused
 
-pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
+pytestmark = pytest.mark.needs("hosts")
 ROOT = Path(__file__).resolve().parent.parent.parent
 OWNER = """
 import os, time

@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from flowlite.testing.cloud import CloudInABox
-from flowlite.testing.hosts import why_not
 from tests.docs.blocks import Block, blocks_of, compare, environment_of
 
 pytestmark = [
-    pytest.mark.skipif(bool(why_not()), reason=why_not()),
+    pytest.mark.needs("hosts"),
     pytest.mark.slow,
     pytest.mark.timeout(300),
 ]

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from flowlite.testing.cloud import CloudInABox
-from flowlite.testing.hosts import why_not
 from tests.helpers import eventually
 from tests.testing_cloud.ec2_client import (
     TYPE,
@@ -26,7 +25,7 @@ from tests.testing_cloud.ec2_client import (
     truth,
 )
 
-pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
+pytestmark = pytest.mark.needs("hosts")
 SPOT = {"InstanceMarketOptions": {"MarketType": "spot"}}
 
 

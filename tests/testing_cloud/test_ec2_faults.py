@@ -11,11 +11,10 @@ import pytest
 from botocore.exceptions import ClientError, ConnectionClosedError, ReadTimeoutError
 
 from flowlite.testing.cloud import CloudInABox
-from flowlite.testing.hosts import why_not
 from tests.helpers import eventually
 from tests.testing_cloud.ec2_client import client, in_state, launch, refused, state
 
-pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
+pytestmark = pytest.mark.needs("hosts")
 KEY = "AKIAFLOWLITEINTHEBOX"
 LAUNCHER = """
 from tests.testing_cloud.ec2_client import client, launch

@@ -11,7 +11,6 @@ import boto3
 import pytest
 
 from flowlite.testing.cloud import CloudInABox
-from flowlite.testing.hosts import why_not
 from tests.helpers import eventually
 from tests.testing_cloud.ec2_client import (
     DEEP_LEARNING,
@@ -30,7 +29,7 @@ from tests.testing_cloud.ec2_client import (
 )
 
 HOST_KEY = "/etc/ssh/ssh_host_ed25519_key.pub"
-pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
+pytestmark = pytest.mark.needs("hosts")
 
 
 def of_token(ec2: Any, token: str) -> list[str]:

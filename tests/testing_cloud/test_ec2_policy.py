@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from flowlite.testing.cloud import CloudInABox
-from flowlite.testing.hosts import why_not
 from tests.testing_cloud.ec2_client import client, in_state, launch, refused
 
-pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
+pytestmark = pytest.mark.needs("hosts")
 OURS = {"flowlite:home": "h1"}
 MADE = ["instance", "volume", "network-interface"]
 

@@ -9,7 +9,7 @@ import pytest
 
 from flowlite.testing.cloud import CloudInABox
 from flowlite.testing.cloud.mithril.fleet import SIGNAL
-from flowlite.testing.hosts import why_not
+from tests.components import need
 from tests.helpers import eventually
 from tests.testing_cloud.mithril_client import REGION, Client
 from tests.testing_cloud.openapi import Document
@@ -24,8 +24,7 @@ echo all done
 
 @pytest.fixture(scope="module")
 def one_box() -> Iterator[CloudInABox]:
-    if reason := why_not():
-        pytest.skip(reason)
+    need("hosts")
     with CloudInABox(machines=3, boot_seconds=0.2, clouds=("mithril",)) as box:
         yield box
 

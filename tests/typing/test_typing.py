@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.components import need
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 
@@ -34,8 +36,7 @@ def mypy(path: Path, cache: Path) -> dict[int, str]:
 
 def pyright(path: Path, cache: Path) -> dict[int, str]:
     """Errors by line."""
-    if shutil.which("node") is None:
-        pytest.skip("pyright needs node, which is not on this machine")
+    need("node")
     settings = {
         "include": [path.name],
         "extraPaths": [str(ROOT)],
@@ -66,6 +67,7 @@ def pyright(path: Path, cache: Path) -> dict[int, str]:
 checkers = pytest.mark.parametrize("check", [mypy, pyright])
 
 
+@pytest.mark.slow
 @checkers
 def test_right_uses_are_accepted(
     check: Callable[[Path, Path], dict[int, str]], tmp_path: Path
@@ -73,6 +75,7 @@ def test_right_uses_are_accepted(
     assert check(HERE / "right.py", tmp_path) == {}
 
 
+@pytest.mark.slow
 @checkers
 def test_wrong_uses_are_refused(
     check: Callable[[Path, Path], dict[int, str]], tmp_path: Path
