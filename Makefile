@@ -43,8 +43,11 @@ test-bare: ## what a newcomer does, `make train` and `make test`, on a bare Debi
 test-hours: $(ENV_READY) ## what is too long for every time: Ray, stacks on hosts, more faults, 9,000 more seeds
 	$(PY) -m pytest -n $(TEST_PROCESSES) --dist worksteal -m hours
 
-crash: $(ENV_READY) ## kill the client at every call it makes of a cloud, under every fault: 2,000 cases, hours (as root)
-	FLOW_CRASH=all FLOW_TEST_REQUIRE=all $(PY) -m pytest -n $(TEST_PROCESSES) --dist worksteal tests/crash/test_crashes.py
+# How many with real processes and machines; "all" takes hours. And how many more kills on the simulated clock.
+CRASHES ?= 60
+KILLS ?= 2000
+crash: $(ENV_READY) ## kill the client at every call it makes of a cloud, under every fault: simulated, and CRASHES for real (as root)
+	FLOW_CRASH=$(CRASHES) FLOW_CRASH_CHUNKS=40 FLOW_CRASH_KILLS=$(KILLS) FLOW_TEST_REQUIRE=all $(PY) -m pytest -n $(TEST_PROCESSES) --dist worksteal tests/crash
 
 # A run that found something says with which of these it is repeated.
 CASES ?= 200

@@ -9,6 +9,9 @@ which goes on during a suspend, plus an offset that all processes of one FLOW_HO
 The offset is the wall clock's as first seen after a boot, so times of two boots can be compared as far as the wall
 clock was right at both. `set_right` takes it anew, which is done only when nothing runs that an old time stands for.
 What is only shown to people, or compared with the clock of another machine, is the wall clock's.
+
+Code that spends money, and waits meanwhile, reads all its times here, and sleeps here: `now`, `wall`, `monotonic`,
+`sleep`. Tests set another `Source` of them with `running_on`, so that hours of a launch pass in a moment.
 """
 
 from __future__ import annotations
@@ -19,8 +22,10 @@ import os
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Protocol
 
 from flowlite.node.config import write_atomically
 
@@ -32,6 +37,52 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _known: dict[str, tuple[tuple[int, int], float]] = {}
 
 
+class Source(Protocol):
+    """Where the times of this process come from."""
+
+    def since_boot(self) -> float:
+        """As the function of that name."""
+
+    def wall(self) -> float:
+        """As the function of that name."""
+
+    def monotonic(self) -> float:
+        """As the function of that name."""
+
+    def sleep(self, seconds: float) -> None:
+        """As the function of that name."""
+
+
+class _System:
+    """This machine's own clocks."""
+
+    def since_boot(self) -> float:
+        return time.clock_gettime(_CLOCK)
+
+    def wall(self) -> float:
+        return time.time()
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+_source: Source = _System()
+
+
+@contextmanager
+def running_on(source: Source) -> Iterator[None]:
+    """All threads of this process take their times from another source meanwhile. For simulations."""
+    global _source
+    before, _source = _source, source
+    try:
+        yield
+    finally:
+        _source = before
+
+
 def now(home: Path | None = None) -> float:
     """Seconds that look like Unix time.
 
@@ -40,20 +91,35 @@ def now(home: Path | None = None) -> float:
     """
     if not boot():
         # Nothing tells whether a time since boot is that of this boot.
-        return time.time()
+        return wall()
     return since_boot() + _offset(_home() if home is None else home)
 
 
 def since_boot() -> float:
     """Seconds since this machine was started, those of a suspend included."""
-    return time.clock_gettime(_CLOCK)
+    return _source.since_boot()
+
+
+def wall() -> float:
+    """Unix time as this machine's wall clock has it, which may be set at any moment."""
+    return _source.wall()
+
+
+def monotonic() -> float:
+    """Seconds that only this process can compare: for pauses and deadlines within it."""
+    return _source.monotonic()
+
+
+def sleep(seconds: float) -> None:
+    """Has this thread wait."""
+    _source.sleep(seconds)
 
 
 def set_right(home: Path) -> None:
     """Takes the wall clock's word anew. Only while no task runs, and nothing is kept for one."""
-    wall = time.time() - since_boot()
-    if abs(_offset(home) - wall) > _TOLERANCE:
-        _write(home, wall)
+    offset = wall() - since_boot()
+    if abs(_offset(home) - offset) > _TOLERANCE:
+        _write(home, offset)
 
 
 def age_of(path: Path, home: Path | None = None) -> float:
@@ -63,7 +129,7 @@ def age_of(path: Path, home: Path | None = None) -> float:
         OSError: It is not there.
     """
     changed = path.stat().st_mtime
-    return min(time.time(), now(home)) - changed
+    return min(wall(), now(home)) - changed
 
 
 @functools.cache
@@ -105,7 +171,7 @@ def _offset(home: Path) -> float:
         # One that cannot be read is written anew; where that cannot be, the last word counts.
         if (known := _known.get(str(home))) is not None:
             return known[1]
-    return _write(home, time.time() - since_boot())
+    return _write(home, wall() - since_boot())
 
 
 def _write(home: Path, offset: float) -> float:

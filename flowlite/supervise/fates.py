@@ -7,10 +7,10 @@ machine that failed: that the other workers were ended by a signal is told as wh
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 
+from flowlite import clock
 from flowlite.node import messages
 from flowlite.provider import Instance
 from flowlite.supervise import reasons
@@ -63,9 +63,9 @@ async def _decided(
     found: Sequence[Instance], ask: Callable[[], Awaitable[Sequence[Instance]]]
 ) -> Sequence[Instance]:
     """What is said of the nodes once none of them is being ended, or it takes too long."""
-    until = time.monotonic() + _DECIDES_SECONDS
+    until = clock.monotonic() + _DECIDES_SECONDS
     again = not any(each.state == _ENDED or each.preempted for each in found)
-    while (again or any(map(_undecided, found))) and time.monotonic() < until:
+    while (again or any(map(_undecided, found))) and clock.monotonic() < until:
         await asyncio.sleep(_EVERY)
         found, again = await ask(), False
     return found

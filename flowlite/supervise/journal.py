@@ -52,7 +52,7 @@ class Journal:
         self._joined: set[int] = set()
         self._failures: list[dict[str, Any]] = []
         self._first = ""
-        self._progress_at = time.monotonic()
+        self._progress_at = clock.monotonic()
         self._silent, self._before_silence = False, ""
         self._waiting_at, self._waits_for = 0.0, ""
         self._cancelling = False
@@ -122,7 +122,7 @@ class Journal:
             self._started.add(self.record.attempt)
         if happening is Happening.LAUNCHED:
             self._joined, self._failures, self._first = set(), [], ""
-            self._progress_at = time.monotonic()
+            self._progress_at = clock.monotonic()
 
     def note(self, kind: str, text: str, data: Mapping[str, Any] | None = None) -> None:
         """Adds to the task's history."""
@@ -147,7 +147,7 @@ class Journal:
         self._tell_waiting()
 
     def _tell_waiting(self) -> None:
-        now = time.monotonic()
+        now = clock.monotonic()
         quiet = self._cancelling or now < self._waiting_at
         if self.record.state != State.PROVISIONING or quiet:
             return
@@ -242,7 +242,7 @@ class Journal:
     def tell_progress(self) -> None:
         """Says what is waited for, or how many nodes are there while some are not."""
         self._tell_waiting()
-        now = time.monotonic()
+        now = clock.monotonic()
         early = now < self._progress_at + _PROGRESS_EVERY
         quiet = self._silent or self._cancelling or early
         if self.record.state != State.STARTING or quiet:

@@ -38,7 +38,7 @@ class Patience:
 
     def is_over(self) -> bool:
         """Says that it cannot, and whether it has been so for long enough."""
-        now = time.monotonic()
+        now = clock.monotonic()
         self._since = now if self._since is None else self._since
         limit = DAMAGED_SECONDS if self._directory.exists() else REMOVED_SECONDS
         return now - self._since > limit
@@ -91,8 +91,8 @@ class Leading:
             except LeaseLost:
                 raise
             except StoreError as error:
-                if time.monotonic() - said_at > _SAY_EVERY:
-                    said_at = time.monotonic()
+                if clock.monotonic() - said_at > _SAY_EVERY:
+                    said_at = clock.monotonic()
                     say(f"the store cannot be read: {error}")
                 if isinstance(error, StoreDamaged) and patience.is_over():
                     lose_store()

@@ -6,8 +6,9 @@ import asyncio
 import os
 import sys
 import traceback
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flowlite.errors import FlowError, LeaseLost
 from flowlite.provider import provider_of_task
@@ -30,7 +31,7 @@ def main() -> None:
         debugging.turn_on_if_asked()
     waiting: Spare | None = None
     while True:
-        code, seconds = _lead(task_id, home)
+        code, seconds = lead(task_id, home)
         # One that did not come to the end of its task must be seen to be gone.
         if code != 0 or seconds <= 0:
             break
@@ -52,8 +53,19 @@ def _as_spare() -> Spare:
     return Spare(identity.began())
 
 
-def _lead(task_id: str, home: Path) -> tuple[int, float]:
-    """Leads a task to its end; gives an exit code, and for how long its nodes are kept for the next one."""
+def lead(
+    task_id: str,
+    home: Path,
+    *,
+    owner: str | None = None,
+    run: Callable[[Coroutine[Any, Any, None]], None] = asyncio.run,
+) -> tuple[int, float]:
+    """Leads a task to its end; gives an exit code, and for how long its nodes are kept for the next one.
+
+    Args:
+        owner: Who holds the lease: this process unless given.
+        run: Runs the supervisor to its end.
+    """
     code, seconds = 0, 0.0
     try:
         store = Store(home / "state.db")
@@ -63,12 +75,12 @@ def _lead(task_id: str, home: Path) -> tuple[int, float]:
         # Before it has the lease: to look must not count as a sign of life.
         if not before.final and may_lead(store, before, provider):
             lease = store.acquire_lease(
-                task_id, identity.owner(), LEASE_SECONDS, is_dead=identity.provably_dead
+                task_id, owner or identity.owner(), LEASE_SECONDS, is_dead=identity.provably_dead
             )
         record = store.get_task(task_id)
         if lease is not None and not record.final:
             supervisor = Supervisor(store, home, record, lease, provider)
-            asyncio.run(supervisor.run())
+            run(supervisor.run())
             store.release_lease(lease)
             seconds = supervisor.warm_seconds
         store.close()

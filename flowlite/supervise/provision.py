@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -347,7 +346,7 @@ class Provisioner:
         tell_waiting: Callable[[str], None],
         given_up: Callable[[], bool],
     ) -> list[Instance] | None:
-        tries, look_at = 0, time.monotonic() + _FIRST_LOOK
+        tries, look_at = 0, clock.monotonic() + _FIRST_LOOK
         quota_since: float | None = None
         while True:
             try:
@@ -357,10 +356,10 @@ class Provisioner:
                 tell_waiting(str(error))
                 pause = error.retry_after
             except QuotaExceeded as error:
-                quota_since = quota_since or time.monotonic()
+                quota_since = quota_since or clock.monotonic()
                 if (
                     not self._still_counted(intent)
-                    or time.monotonic() - quota_since > _COUNTED_SECONDS
+                    or clock.monotonic() - quota_since > _COUNTED_SECONDS
                 ):
                     raise self._refused(intent, error) from error
                 tell_waiting(
@@ -377,8 +376,8 @@ class Provisioner:
                     raise LaunchRefused(f"{self._provider.name}: launch failed: {error}") from error
                 pause = 2.0**tries
             if not given_up():
-                if self._asked.plan.price_per_hour and time.monotonic() >= look_at:
-                    look_at = time.monotonic() + _LOOK_EVERY
+                if self._asked.plan.price_per_hour and clock.monotonic() >= look_at:
+                    look_at = clock.monotonic() + _LOOK_EVERY
                     with suppress(ProviderError, OSError):
                         await self.look()
                 await self._sleep(self._nap(pause))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterable
 
+from flowlite import clock
 from flowlite.errors import FlowError
 from flowlite.provider import Instance, Provider
 from flowlite.supervise.crew import Crew
@@ -23,7 +23,7 @@ async def end_nodes(
 ) -> None:
     """Ends the instances of a task until the provider lists none. What is left after some minutes is only named."""
     ending = {instance.id: instance for instance in known}
-    deadline, pause = time.monotonic() + _END_SECONDS, 0.5
+    deadline, pause = clock.monotonic() + _END_SECONDS, 0.5
     while True:
         left = []
         try:
@@ -35,7 +35,7 @@ async def end_nodes(
                 return
         except (FlowError, OSError) as error:
             say(f"the nodes cannot be ended, trying again: {error}")
-        if time.monotonic() > deadline:
+        if clock.monotonic() > deadline:
             names = ", ".join(instance.id for instance in left) or "what it has"
             say(f"left to their own deadline: {names}")
             return

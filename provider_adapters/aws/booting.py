@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -110,7 +109,7 @@ class Booting:
         token = self._launch.token
         if not self._context.looks.due(token):
             return False
-        since = time.monotonic() - self._looked_at
+        since = clock.monotonic() - self._looked_at
         return not self._reachable() or since >= _STILL_THERE_SECONDS
 
     def _look(self) -> None:
@@ -118,7 +117,7 @@ class Booting:
         found = self._listing.of_launch(self._region, self._launch.token)
         self._context.looks.looked(self._launch.token)
         self._listed = {each.id: each for each in found if each.id in self._nodes}
-        self._context.seen[self._launch.token] = time.monotonic(), self._listed
+        self._context.seen[self._launch.token] = clock.monotonic(), self._listed
         for name, instance in self._listed.items():
             self._nodes[name] = {
                 "private": instance.address,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from flowlite import clock
 from flowlite.errors import ProviderError
 from flowlite.node.config import write_atomically
 from provider_adapters.aws.errors import explained
@@ -83,7 +83,7 @@ class Catalog:
         The first entry is the price at `since`. Asked again after a minute: the price moves while nobody looks.
         """
         known = self._histories.get((kind, zone))
-        now = time.monotonic()
+        now = clock.monotonic()
         if known is None or known[1] > since or now - known[0] > _HISTORY_SECONDS:
             known = (now, since, self._ask_spot_history(kind, zone, since))
             self._histories[kind, zone] = known
@@ -96,8 +96,8 @@ class Catalog:
     def remembered(self, name: str, seconds: float, ask: Callable[[], Any]) -> Any:
         """Something that was asked so many seconds ago at most, or is asked now."""
         known = self._read().get(name)
-        if known is None or not 0 <= time.time() - known["at"] < seconds:
-            known = {"at": time.time(), "value": ask()}
+        if known is None or not 0 <= clock.wall() - known["at"] < seconds:
+            known = {"at": clock.wall(), "value": ask()}
             self._read()[name] = known
             self._write()
         return known["value"]
@@ -111,7 +111,7 @@ class Catalog:
     ) -> dict[str, Any]:
         """The values of some keys; only those that are not known are asked for, in one go."""
         part = self._read().setdefault(name, {})
-        now = time.time()
+        now = clock.wall()
         missing = [k for k in keys if k not in part or not 0 <= now - part[k]["at"] < seconds]
         if missing:
             told = ask(missing)
@@ -222,7 +222,7 @@ class Catalog:
             InstanceTypes=list(types),
             ProductDescriptions=["Linux/UNIX"],
             # Without an end, the price of now for each zone is told.
-            StartTime=time.time(),
+            StartTime=clock.wall(),
         )
         rate = self._settings.per_dollar(self.region)
         found: dict[str, dict[str, float]] = {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -183,7 +182,7 @@ class Launching:
     def _make(self, launch: Launch) -> None:
         """Asks zone by zone until one has room. Raises CapacityUnavailable, ProviderError, ConfigError."""
         block = self._context.settings.capacity_block
-        reservations.check_open(block, self._options.get("reservation_ends"), time.time())
+        reservations.check_open(block, self._options.get("reservation_ends"), clock.wall())
         if not launch.notes.get("quota"):
             self._check_quota()
             self._ledger.note(launch.token, quota=True)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from flowlite import pythons
+from flowlite import clock, pythons
 from flowlite.errors import CapExceeded, ConfigError
 from flowlite.provider import Plan
 from provider_adapters.aws import market, network, requests, reservations
@@ -61,7 +60,7 @@ class Planner:
         tied = volumes.zones if volumes else ()
         reserved = None
         if name := self.settings.capacity_block or self.settings.capacity_reservation:
-            reserved = reservations.find(self.clients, regions[0], name, time.time())
+            reserved = reservations.find(self.clients, regions[0], name, clock.wall())
             tied = (*tied, reserved.zone)
             regions = regions[:1]
         only = self._only_zones(zone, tied)

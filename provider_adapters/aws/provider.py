@@ -6,13 +6,13 @@ import functools
 import importlib.util
 import os
 import socket
-import time
 import urllib.parse
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flowlite import clock
 from flowlite.errors import FlowError, NodeUnreachable, PermissionRefused
 from flowlite.provider import (
     Finding,
@@ -237,4 +237,4 @@ def _preemption(plan: Plan) -> dict[str, Any] | None:
         return None
     from provider_adapters.aws import reservations
 
-    return reservations.notice(float(ends), time.time())
+    return reservations.notice(float(ends), clock.wall())

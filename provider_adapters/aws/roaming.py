@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from contextlib import suppress
 
+from flowlite import clock
 from flowlite.errors import FlowError
 from provider_adapters.aws import network
 from provider_adapters.aws.context import Context
@@ -17,7 +17,7 @@ def let_in_again(context: Context, tasks: Iterable[str]) -> None:
     """Lets SSH in from where we are now, if that is elsewhere than at the launch. Never fails."""
     if context.settings.ssh_from or context.settings.jump or not context.settings.public_ip:
         return
-    now = time.monotonic()
+    now = clock.monotonic()
     if now - context.own_address_at < _EVERY_SECONDS:
         return
     context.own_address_at = now

@@ -11,11 +11,11 @@ import logging
 import random
 import secrets
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
+from flowlite import clock
 from flowlite.answers import parse_json
 from flowlite.credentials import Key
 from flowlite.errors import (
@@ -78,7 +78,7 @@ class MithrilApi:
         key: Key,
         *,
         transport: httpx.BaseTransport | None = None,
-        sleep: Callable[[float], None] = time.sleep,
+        sleep: Callable[[float], None] = clock.sleep,
     ) -> None:
         module = import_httpx()
         from flowlite import __version__
@@ -190,7 +190,7 @@ class MithrilApi:
         """One request. None where it failed and may be sent again."""
         module = import_httpx()
         ours = f"flow-{secrets.token_hex(6)}"
-        began = time.monotonic()
+        began = clock.monotonic()
         try:
             answer = self._client.request(
                 method,
@@ -219,7 +219,7 @@ class MithrilApi:
             method,
             path,
             answer.status_code,
-            1000 * (time.monotonic() - began),
+            1000 * (clock.monotonic() - began),
             _request_id(answer),
         )
         return answer
@@ -301,7 +301,7 @@ def _retry_after(answer: httpx.Response) -> float | None:
     except ValueError:
         pass
     try:
-        return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
+        return max(0.0, parsedate_to_datetime(text).timestamp() - clock.wall())
     except ValueError:
         return None
 

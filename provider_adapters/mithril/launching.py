@@ -10,7 +10,6 @@ A launch is called again and again with the same token, and does not wait itself
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -180,12 +179,12 @@ class Launching:
     def _auction(self, launch: Launch, bid: Bid) -> str:
         frozen = launch.frozen
         asked_at, price = self._prices.get(launch.token, (0.0, ""))
-        if time.monotonic() - asked_at > _PRICE_SECONDS:
+        if clock.monotonic() - asked_at > _PRICE_SECONDS:
             query = requests.price_of(frozen["type_id"], frozen["region"], launch.count)
             answer = self._place.account.api.get("/v2/pricing/current", query)
             now = read_price(answer, 0.0).now
             price = f"price now {requests.dollars(now)}, " if now else ""
-            self._prices[launch.token] = (time.monotonic(), price)
+            self._prices[launch.token] = (clock.monotonic(), price)
         return (
             f"waiting for the auction of {launch.count} × {frozen['type_name']} in {frozen['region']}: {price}"
             f"your limit {requests.dollars(bid.limit_price)} per instance and hour"

@@ -6,7 +6,6 @@ known whether it was placed, under its name: nothing that can come to cost money
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -145,7 +144,7 @@ class Listing:
     def _bill(self, launch: Launch, bid: Bid) -> dict[str, costs.Charged]:
         """What it has cost until about now; asked for once a minute."""
         at, known = self._bills.get(bid.fid, (-_BILL_SECONDS, {}))
-        now = time.monotonic()
+        now = clock.monotonic()
         if now - at >= _BILL_SECONDS:
             try:
                 project = str(launch.frozen["project"])

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from flowlite import clock
 from flowlite.spec.gpu import KINDS, GpuRequest
 from provider_adapters.mithril import requests
 from provider_adapters.mithril.api import MithrilApi
@@ -148,7 +148,7 @@ class Catalogue:
     def _read(self, fresh: float) -> list[Market] | None:
         try:
             kept = json.loads(self._file.read_bytes())
-            if kept["url"] != self._url or not 0 <= time.time() - kept["at"] < fresh:
+            if kept["url"] != self._url or not 0 <= clock.wall() - kept["at"] < fresh:
                 return None
             return [Market(**each) for each in kept["markets"]]
         except (OSError, ValueError, KeyError, TypeError):
@@ -157,7 +157,7 @@ class Catalogue:
     def _keep(self, markets: Sequence[Market]) -> None:
         from flowlite.node.config import write_atomically
 
-        kept = {"url": self._url, "at": time.time(), "markets": [asdict(m) for m in markets]}
+        kept = {"url": self._url, "at": clock.wall(), "markets": [asdict(m) for m in markets]}
         try:
             self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_atomically(self._file, json.dumps(kept))

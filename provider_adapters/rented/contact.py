@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flowlite import clock
 from flowlite.errors import HostKeyError, NodeUnreachable, ProviderError
 from provider_adapters.rented import meeting, ports
 from provider_adapters.rented.keys import client_key
@@ -210,16 +210,16 @@ class Contact:
         """Whether sshd proves itself with this key now; it may take a moment to read it."""
         from flowlite.connect.ssh import host_keys
 
-        until = time.monotonic() + _SHOWN_SECONDS
+        until = clock.monotonic() + _SHOWN_SECONDS
         while True:
             try:
                 if host_keys.fetch(self._target(place)).line == key:
                     return True
             except NodeUnreachable:
                 pass
-            if time.monotonic() > until:
+            if clock.monotonic() > until:
                 return False
-            time.sleep(0.05)
+            clock.sleep(0.05)
 
     def _target(self, place: Place) -> SshTarget:
         from flowlite.connect.ssh.targets import SshTarget, resolve_target

@@ -21,7 +21,6 @@ import os
 import re
 import secrets
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -316,7 +315,7 @@ class Ledger:
         return launch
 
     def _lock(self, path: Path, token: str, patience: float) -> int:
-        until = time.monotonic() + patience
+        until = clock.monotonic() + patience
         while True:
             try:
                 make_directory(self._directory)
@@ -326,11 +325,11 @@ class Ledger:
             if _locked(descriptor, path):
                 return descriptor
             os.close(descriptor)
-            if time.monotonic() > until:
+            if clock.monotonic() > until:
                 raise ProviderError(
                     f"another process has been busy with the launch {token} for {patience:.0f} s; try again"
                 )
-            time.sleep(0.02)
+            clock.sleep(0.02)
 
     def _path(self, token: str) -> Path:
         if not _TOKEN.fullmatch(token):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
+
+from flowlite.clock import monotonic
 
 PAUSES = (1.0, 1.0, 2.0, 2.0, 4.0, 4.0, 8.0, 8.0, 12.0, 15.0)
 """Seconds between one call to the cloud and the next; the last one from then on."""
@@ -21,7 +22,7 @@ class Looks:
     """
 
     def __init__(
-        self, clock: Callable[[], float] = time.monotonic, pauses: Sequence[float] = PAUSES
+        self, clock: Callable[[], float] = monotonic, pauses: Sequence[float] = PAUSES
     ) -> None:
         self._clock = clock
         self._pauses = pauses

@@ -125,13 +125,13 @@ class AwsCloud:
         return alive or [f"{kind}: {ids}" for kind, ids in left.items() if ids]
 
     def left_over(self, task: str) -> list[str]:
-        """What else bears the tag of a task, and costs nothing."""
-        import boto3
+        """What bears the tag of a task in any region, whether or not it costs anything."""
+        found = self.control.tagged("flowlite:task", task)
+        return [f"{kind}: {ids}" for kind, ids in found.items()]
 
-        filters = [{"Name": "tag:flowlite:task", "Values": [task]}]
-        with self._box.enter():
-            found = boto3.client("ec2").describe_security_groups(Filters=filters)
-        return [str(group["GroupId"]) for group in found["SecurityGroups"]]
+    def launches(self) -> int:
+        """How often something that costs money was launched."""
+        return len(self.control.instances())
 
     def machine_of(self, task: str) -> dict[str, Any] | None:
         """The instance of a task that runs, if there is one."""
@@ -154,6 +154,7 @@ class MithrilCloud:
     def __init__(self, box: CloudInABox) -> None:
         self._box = box
         self.control = box.mithril
+        self.auction_seconds = 0.2
 
     def settings(self) -> str:
         """The configuration file of a FLOW_HOME."""
@@ -162,7 +163,7 @@ class MithrilCloud:
     def suffer(self, fault: Fault, boot: float) -> None:
         """Has the cloud do something wrong, and machines boot in so many seconds."""
         boot = QUICK if fault.machines == "die" else boot
-        self.control.rules(boot_seconds=boot, auction_seconds=0.2)
+        self.control.rules(boot_seconds=boot, auction_seconds=self.auction_seconds)
         self.control.lag(fault.lag)
         if not fault.capacity:
             self.control.price("*", 1000.0)
@@ -197,6 +198,10 @@ class MithrilCloud:
         """Keys that were made for nodes of a task and still open something."""
         keys = self.control.api_keys()
         return [str(key["name"]) for key in keys if f"-{task}-" in key["name"] and key["good"]]
+
+    def launches(self) -> int:
+        """How often something that costs money was launched: a bid wins its machines later."""
+        return len(self.control.bids())
 
     def machine_of(self, task: str) -> dict[str, Any] | None:
         """The instance of a task that runs, if there is one."""

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 COMMAND = ["sh", "-c", "echo done"]
 # What a task says while its machines boot, or are not there yet.
 _WAITS = ("starting", "auction", "no room", "capacity", "again")
-_LOOKS = ("DescribeInstances", "get_bid", "get_instances")
+LOOKS = ("DescribeInstances", "get_bid", "get_instances")
 # Seconds for which a call may still come, once there is something: of those that look, and of those that make it.
-_PATIENCE, _SETTLES = 12.0, 3.0
+PATIENCE, SETTLES = 12.0, 3.0
 _DAY_LATER = (
     "read u r < /proc/uptime; echo $((${u%.*} + 90000)).00 $r > /run/later && "
     "mount --bind /run/later /proc/uptime"
@@ -42,8 +42,13 @@ class Home:
     task: str = ""
 
     @property
+    def store(self) -> Store:
+        """Its store."""
+        return Store(self.directory / "state.db")
+
+    @property
     def record(self) -> TaskRecord:
-        return Store(self.directory / "state.db").get_task(self.task)
+        return self.store.get_task(self.task)
 
     def story(self) -> str:
         """What became of the task, for the message of a failed test."""
@@ -86,7 +91,7 @@ class Harness:
         (home.directory / "config.toml").write_text(cloud.settings())
         with self.on(home):
             if cloud.name not in self._plans:
-                self._plans[cloud.name] = Flow().plan(_config(cloud.name))
+                self._plans[cloud.name] = Flow().plan(config_of(cloud.name))
             config, plan = self._plans[cloud.name]
             tidying.remember_paid(home.directory, cloud.name)
             with start.draft_task(home.directory) as draft:
@@ -125,7 +130,7 @@ class Harness:
                 pid = start.start_supervisor(home.directory, home.task)
             # As soon as something is asked for, there is something to end.
             eventually(
-                lambda: cloud.existing(home.task) or _waits(home) or not _alive(pid),
+                lambda: cloud.existing(home.task) or waits(home) or not _alive(pid),
                 timeout=60,
                 every=0.1,
                 what=home.story(),
@@ -154,9 +159,9 @@ class Harness:
                 return not home.record.final
             if home.record.final:
                 return False
-            if case.phase == BOOT and (_waits(home) or cloud.existing(home.task)):
+            if case.phase == BOOT and (waits(home) or cloud.existing(home.task)):
                 waiting += 0.05
-                if waiting > (_PATIENCE if case.action in _LOOKS else _SETTLES):
+                if waiting > (PATIENCE if case.action in LOOKS else SETTLES):
                     return False
             time.sleep(0.05)
         return False
@@ -254,7 +259,7 @@ class Harness:
         shutil.rmtree(home.directory, ignore_errors=True)
 
 
-def _config(provider: str) -> Any:
+def config_of(provider: str) -> Any:
     from flowlite import TaskConfig
 
     return TaskConfig(
@@ -268,7 +273,7 @@ def _command(pid: int) -> bytes:
     return b""
 
 
-def _waits(home: Home) -> bool:
+def waits(home: Home) -> bool:
     """Whether a task waits for its machines, and will for long."""
     record = home.record
     waits = record.state == "provisioning" and any(word in record.reason for word in _WAITS)

@@ -1,7 +1,8 @@
 """Whatever is killed, and whenever: nothing that costs money is left in the cloud.
 
-`make crash` runs every case. Here it is a sample: half of it always the same, half with a fresh seed, which stands in
-the names of the tests (`FLOW_CRASH_SEED=…` repeats it).
+With real processes and machines this is a dozen cases, which differ as much as a dozen can; `test_simulated` plays all
+of them on a simulated clock. `FLOW_CRASH=60` plays more, with a fresh seed in the names of the tests
+(`FLOW_CRASH_SEED=…` repeats it).
 """
 
 from __future__ import annotations

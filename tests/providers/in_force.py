@@ -32,7 +32,7 @@ class Told:
 
 process.Supervisor = Told
 for task in sys.argv[3:]:
-    assert process._lead(task, Path(sys.argv[2]))[0] == 0
+    assert process.lead(task, Path(sys.argv[2]))[0] == 0
 print(json.dumps(told))
 """
 

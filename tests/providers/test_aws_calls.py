@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from flowlite import clock as clocks
 from flowlite.adapters import adapter
 from flowlite.errors import CapacityUnavailable
 from flowlite.provider import Instance, LaunchIntent
@@ -37,8 +37,8 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    own = SimpleNamespace(monotonic=made, time=time.time)
-    monkeypatch.setattr(booting, "time", own)
+    own = SimpleNamespace(monotonic=made, now=clocks.now)
+    monkeypatch.setattr(booting, "clock", own)
     return made
 
 

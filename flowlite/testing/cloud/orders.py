@@ -10,7 +10,10 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from flowlite.testing.cloud.unkind import Unkindness
 
 BEFORE, AFTER = "before", "after"
 _LOOK_SECONDS = 5.0
@@ -56,6 +59,7 @@ class Orders:
         self._lock = threading.Lock()
         self._faults: list[Fault] = []
         self._calls: list[tuple[str, dict[str, Any]]] = []
+        self._unkindness: Unkindness | None = None
 
     def order(self, **asked: Any) -> None:
         """Adds a fault; arguments as the attributes of `Fault`."""
@@ -67,6 +71,16 @@ class Orders:
         with self._lock:
             self._faults.append(Fault(**asked))
 
+    def be_unkind(self, unkindness: Unkindness | None) -> None:
+        """Has calls go wrong by chance from now on; None for no more of it."""
+        with self._lock:
+            self._unkindness = unkindness
+
+    def lag(self) -> float | None:
+        """By how many seconds listings are late now; None where that is not left to chance."""
+        with self._lock:
+            return self._unkindness.lag() if self._unkindness is not None else None
+
     def clear(self) -> None:
         """No more faults."""
         with self._lock:
@@ -75,6 +89,7 @@ class Orders:
     def forget(self) -> None:
         """No more faults, and no calls yet."""
         with self._lock:
+            self._unkindness = None
             self._faults.clear()
             self._calls.clear()
 
@@ -105,7 +120,7 @@ class Orders:
                 if fault.times == 0:
                     self._faults.remove(fault)
                 return fault
-        return None
+            return self._unkindness.fault(action, when) if self._unkindness is not None else None
 
 
 def kill(fault: Fault, client: tuple[str, int], connections: Callable[[], str]) -> None:

@@ -137,6 +137,10 @@ class Served:
         """Listings show what was so many seconds ago."""
         self.ask("lag", seconds=seconds)
 
+    def unkind(self, seed: int | None) -> None:
+        """Has calls go wrong by chance, drawn from a seed, from now until the next reset; None ends it."""
+        self.ask("unkind", seed=seed)
+
     def reset(self) -> None:
         """As on the first day: no instance, no order, no call."""
         self.ask("reset")

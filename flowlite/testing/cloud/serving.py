@@ -13,14 +13,15 @@ import os
 import socket
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from flowlite import clock
 from flowlite.testing.cloud.machines import Machines
 from flowlite.testing.cloud.orders import AFTER, BEFORE, Fault, Orders, kill
+from flowlite.testing.cloud.unkind import Habits, Unkindness
 
 if TYPE_CHECKING:
     from werkzeug.serving import BaseWSGIServer
@@ -46,6 +47,13 @@ class Service(Protocol):
     def do_reset(self) -> None:
         """As on the first day: no instance, no order."""
 
+    def do_lag(self, seconds: float) -> None:
+        """Listings lag behind."""
+
+    @property
+    def habits(self) -> Habits:
+        """What it may do wrong by itself."""
+
 
 class Connections(Protocol):
     """Who knows the callers' side of connections."""
@@ -57,10 +65,17 @@ class Connections(Protocol):
 class Gate:
     """WSGI application before a service: notes the calls, and has go wrong what was ordered to."""
 
-    def __init__(self, service: Service, orders: Orders, machines: Connections) -> None:
+    def __init__(
+        self,
+        service: Service,
+        orders: Orders,
+        machines: Connections,
+        kill: Callable[[Fault, tuple[str, int], Callable[[], str]], None] = kill,
+    ) -> None:
         self._service = service
         self._orders = orders
         self._machines = machines
+        self._kill = kill
 
     def __call__(self, environ: Environ, start: Start) -> Iterable[bytes]:
         length = int(environ.get("CONTENT_LENGTH") or 0)
@@ -78,6 +93,8 @@ class Gate:
         if call is None:
             return self._service.answer(environ, body)
         action, parameters = call
+        if (lag := self._orders.lag()) is not None:
+            self._service.do_lag(lag)
         self._orders.note(action, parameters)
         fault = self._orders.take(action, parameters, BEFORE)
         if fault is not None and (refusal := self._suffer(environ, action, fault)):
@@ -91,11 +108,11 @@ class Gate:
     def _suffer(self, environ: Environ, action: str, fault: Fault) -> Reply | None:
         if fault.kill:
             client = (environ["REMOTE_ADDR"], int(environ["REMOTE_PORT"]))
-            kill(fault, client, self._machines.laptop_connections)
+            self._kill(fault, client, self._machines.laptop_connections)
             if fault.when == BEFORE:
                 raise ConnectionAbortedError("the caller died before it had said all")
         if fault.hang:
-            time.sleep(fault.hang)
+            clock.sleep(fault.hang)
             raise ConnectionAbortedError("ordered to say nothing")
         if not fault.code and not fault.status:
             return None
@@ -175,12 +192,20 @@ def _take_from(client: socket.socket, service: Service, orders: Orders) -> None:
             client.sendall(json.dumps(reply).encode() + b"\n")
 
 
+def _be_unkind(seed: int | None, service: Service, orders: Orders) -> None:
+    orders.be_unkind(None if seed is None else Unkindness(seed, service.habits))
+    if seed is None:
+        service.do_lag(0.0)
+
+
 def obey(what: str, arguments: Mapping[str, Any], service: Service, orders: Orders) -> Any:
     """Carries out one order."""
     if what == "fault":
         return orders.order(**arguments)
     if what == "clear_faults":
         return orders.clear()
+    if what == "unkind":
+        return _be_unkind(arguments["seed"], service, orders)
     if what == "calls":
         return orders.calls
     if what == "reset":

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from flowlite import clock
 from flowlite.testing.cloud.ec2.life import Life
 from flowlite.testing.cloud.ec2.market import ADDRESS_PRICE, DISK_PRICE, Market
 
@@ -24,10 +24,10 @@ def bill(lives: Iterable[Life], market: Market) -> list[dict[str, Any]]:
 
 
 def _entry(life: Life, market: Market) -> dict[str, Any]:
-    to_wall = time.time() - time.monotonic()
+    to_wall = clock.wall() - clock.monotonic()
     begin = life.history[0][0] + to_wall
     ends = [at for at, state in life.history if state in ("shutting-down", "terminated")]
-    end = (min(ends) if ends else time.monotonic()) + to_wall
+    end = (min(ends) if ends else clock.monotonic()) + to_wall
     end = max(end, begin + LEAST_SECONDS)
     kind, zone = str(life.instance.instance_type), str(life.instance.placement.zone)
     hours = (end - begin) / 3600

@@ -39,6 +39,7 @@ class AwsBox(Served):
         unknown: float | None = None,
         counted: float | None = None,
         volume: float | None = None,
+        late: float | None = None,
     ) -> None:
         """Seconds that things take.
 
@@ -48,8 +49,17 @@ class AwsBox(Served):
             unknown: For which other calls do not know a security group that was made; 0 for EC2 as it never is.
             counted: For which quotas count a machine that has ended.
             volume: Until a volume is made, attached or detached, and a file system or its mount target is made.
+            late: For which interfaces of a machine that has ended are in its security groups still.
         """
-        self.ask("timing", boot=boot, stop=stop, unknown=unknown, counted=counted, volume=volume)
+        self.ask(
+            "timing",
+            boot=boot,
+            stop=stop,
+            unknown=unknown,
+            counted=counted,
+            volume=volume,
+            late=late,
+        )
 
     def boots(self, *outcomes: str) -> None:
         """How the next instances boot, one after the other: "runs", "never", or "dies" (soon after it began).
@@ -129,6 +139,11 @@ class AwsBox(Served):
     def forget_ended(self) -> None:
         """Terminated instances are not listed any more, as after an hour."""
         self.ask("forget_ended")
+
+    def tagged(self, key: str, value: str) -> dict[str, list[str]]:
+        """What bears a tag in any region, by kind, but for terminated instances."""
+        found = self.ask("tagged", key=key, value=value)
+        return {str(kind): [str(id) for id in ids] for kind, ids in found.items()}
 
     def leftovers(self) -> dict[str, list[str]]:
         """What there is beside instances: volumes, interfaces, addresses, open spot requests, placement groups."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-import time
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any, cast
 
 from moto.core.responses import ActionResult
@@ -13,10 +12,12 @@ from moto.ec2.exceptions import InvalidInstanceIdError
 from moto.ec2.responses._base_response import EC2BaseResponse
 from moto.ec2.responses.security_groups import SecurityGroups
 
+from flowlite import clock
 from flowlite.testing.cloud.ec2 import network
 from flowlite.testing.cloud.ec2.cloud import Cloud, Reserved
 from flowlite.testing.cloud.ec2.life import BY_USER, CODES, Life
 from flowlite.testing.cloud.ec2.names import ACCOUNT, Refusal, new_id
+from flowlite.testing.cloud.timers import utc_now
 
 
 class Ending(EC2BaseResponse):
@@ -86,7 +87,7 @@ class Ending(EC2BaseResponse):
         """GetConsoleOutput."""
         life = self._life(self._get_param("InstanceId"))
         output = Base64EncodedString.from_raw_string(self.cloud.lives.console(life))
-        now = datetime.now(UTC)
+        now = utc_now()
         return ActionResult({"InstanceId": life.instance.id, "Output": output, "Timestamp": now})
 
     def _lives(self) -> list[Life]:
@@ -121,7 +122,7 @@ class Groups(SecurityGroups):
         """CreateSecurityGroup."""
         made = super().create_security_group()
         group = cast("dict[str, Any]", made.result)["GroupId"]
-        self.cloud.security_groups[group] = time.monotonic()
+        self.cloud.security_groups[group] = clock.monotonic()
         return made
 
     def describe_security_groups(self) -> ActionResult:
@@ -147,7 +148,7 @@ class Groups(SecurityGroups):
         """DeleteSecurityGroup: only when nothing is in it any more."""
         id = self._get_param("GroupId")
         for life in self.cloud.lives.all():
-            if life.state == "terminated" or life.region != self.region:
+            if not self.cloud.holds_groups(life) or life.region != self.region:
                 continue
             if any(
                 group.id == id for nic in life.instance.nics.values() for group in nic.group_set
@@ -197,7 +198,7 @@ class Groups(SecurityGroups):
             )
         for life in self.cloud.lives.all():
             inside = life.instance.placement.group_name == name and life.region == self.region
-            if inside and life.state != "terminated":
+            if inside and self.cloud.holds_groups(life):
                 raise Refusal(
                     "InvalidPlacementGroup.InUse",
                     f"The placement group '{name}' is in use and may not be deleted.",
@@ -233,7 +234,7 @@ class Reservations(EC2BaseResponse):
         kind = self._get_param("InstanceType") or "p5.48xlarge"
         hours = int(self._get_param("CapacityDurationHours") or 24)
         count = int(self._get_param("InstanceCount") or 1)
-        begin = datetime.now(UTC).replace(hour=11, minute=30, second=0, microsecond=0)
+        begin = utc_now().replace(hour=11, minute=30, second=0, microsecond=0)
         begin += timedelta(days=1)
         price = (self.cloud.market.price(kind, self.region) or 0.0) * 0.6 * hours * count
         offer = {

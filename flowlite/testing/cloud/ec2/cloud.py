@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from flowlite import clock
 from flowlite.testing.cloud.ec2.disks import Disks
 from flowlite.testing.cloud.ec2.file_systems import FileSystems
 from flowlite.testing.cloud.ec2.firewall import Firewall
@@ -15,6 +15,7 @@ from flowlite.testing.cloud.ec2.life import Life, Lives
 from flowlite.testing.cloud.ec2.market import Market, quota_code
 from flowlite.testing.cloud.ec2.policy import Policy
 from flowlite.testing.cloud.machines import Machines
+from flowlite.testing.cloud.timers import Timers
 
 
 @dataclass
@@ -48,9 +49,9 @@ COUNTED_SECONDS = 1.0
 class Cloud:
     """One region's worth of rules, for all regions."""
 
-    def __init__(self, machines: Machines) -> None:
+    def __init__(self, machines: Machines, timers: Timers) -> None:
         self.machines = machines
-        self.lives = Lives(machines)
+        self.lives = Lives(machines, timers)
         self.disks = Disks(self.lives)
         self.lives.on_gone = self.disks.let_go
         self.files = FileSystems(self.lives)
@@ -64,6 +65,8 @@ class Cloud:
         self.security_groups: dict[str, float] = {}
         # Seconds for which machines that have ended count against quotas.
         self.counted_seconds = COUNTED_SECONDS
+        # Seconds for which interfaces of machines that have ended hold on to their groups; minutes at EC2.
+        self.late_seconds = 0.0
         self.reserved: dict[str, Reserved] = {}
         self.boots: list[str] = []
 
@@ -79,6 +82,7 @@ class Cloud:
         self.groups.clear()
         self.security_groups.clear()
         self.unknown_seconds, self.counted_seconds = UNKNOWN_SECONDS, COUNTED_SECONDS
+        self.late_seconds = 0.0
         self.reserved.clear()
         self.boots.clear()
 
@@ -92,11 +96,16 @@ class Cloud:
 
     def is_unknown(self, group: str) -> bool:
         """Whether a security group was made so lately that EC2 does not know it everywhere."""
-        return time.monotonic() - self.security_groups.get(group, -math.inf) < self.unknown_seconds
+        return clock.monotonic() - self.security_groups.get(group, -math.inf) < self.unknown_seconds
+
+    def holds_groups(self, life: Life) -> bool:
+        """Whether an instance is in its groups: until it has ended, and as long as its interfaces are there."""
+        since = clock.monotonic() - self.late_seconds
+        return life.state != "terminated" or life.history[-1][0] > since
 
     def counted(self, region: str) -> list[Life]:
         """Instances of a region that count against quotas: those that live, and those that ended a moment ago."""
-        since = time.monotonic() - self.counted_seconds
+        since = clock.monotonic() - self.counted_seconds
         return [
             life
             for life in self.lives.all()

@@ -8,6 +8,8 @@ from moto.ec2.models import instances
 from moto.ec2.models.elastic_network_interfaces import NetworkInterface
 from moto.ec2.models.instances import Instance
 
+from flowlite.testing.cloud.timers import utc_now
+
 
 class RentedInstance(Instance):
     """An instance with a machine.
@@ -23,6 +25,7 @@ class RentedInstance(Instance):
         self.capacity_reservation_id: str | None = None
         self.gone = False
         super().__init__(*arguments, **named)
+        self.launch_time = utc_now().replace(tzinfo=None)
 
     @property
     def network_interfaces(self) -> list[NetworkInterface]:

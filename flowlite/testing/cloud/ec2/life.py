@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from moto.ec2.models import ec2_backends
 from moto.ec2.models.instances import InstanceState, StateReason
 
+from flowlite import clock
 from flowlite.testing.cloud.ec2.instance import RentedInstance
 from flowlite.testing.cloud.ec2.metadata import Metadata
 from flowlite.testing.cloud.ec2.names import ACCOUNT, iso, stamp
 from flowlite.testing.cloud.machines import Machine, Machines
+from flowlite.testing.cloud.timers import Pending, Timers, utc_now
 
 CODES = {
     "pending": 0,
@@ -61,7 +62,7 @@ class Life:
     history: list[tuple[float, str]] = field(default_factory=list)
     notice: datetime | None = None
     rebalance: datetime | None = None
-    timers: list[threading.Timer] = field(default_factory=list)
+    timers: list[Pending] = field(default_factory=list)
     console: str = ""
     gigabytes: int = 0
     public: bool = False
@@ -75,7 +76,7 @@ class Life:
     def enter(self, state: str) -> None:
         """It is in another state from now on."""
         self.instance._state = InstanceState(state, CODES[state])
-        self.history.append((time.monotonic(), state))
+        self.history.append((clock.monotonic(), state))
 
     def explain(self, reason: tuple[str, str], transition: str) -> None:
         """Why it is in that state."""
@@ -90,9 +91,10 @@ class Lives:
         on_gone: Called with each instance when it is terminated.
     """
 
-    def __init__(self, machines: Machines) -> None:
+    def __init__(self, machines: Machines, timers: Timers) -> None:
         self.lock = threading.RLock()
         self.machines = machines
+        self._timers = timers
         self.boot_seconds = 0.5
         self.stop_seconds = 0.1
         self.lag = 0.0
@@ -154,7 +156,7 @@ class Lives:
         life.console = self.machines.console(life.instance.id)
         self._cancel(life)
         # Not under the lock of the caller: it takes the room a moment.
-        threading.Thread(target=self.machines.end, args=[life.instance.id], daemon=True).start()
+        self._timers.after(0.0, lambda: self.machines.end(life.instance.id))
         self._later(life, self.stop_seconds, lambda: self._buried(life, reason, said))
 
     def _buried(self, life: Life, reason: tuple[str, str], said: str) -> None:
@@ -179,18 +181,18 @@ class Lives:
 
     def advise(self, life: Life) -> None:
         """Recommends to its owner to leave."""
-        life.rebalance = datetime.now(UTC)
+        life.rebalance = utc_now()
 
     def interrupt(self, life: Life, seconds: float) -> None:
         """Gives notice, and takes the instance back after so many seconds."""
-        life.notice = datetime.now(UTC) + timedelta(seconds=seconds)
+        life.notice = utc_now() + timedelta(seconds=seconds)
         if life.spot is not None:
             life.spot.mark("marked-for-termination")
         self._later(life, seconds, lambda: self.end(life, SPOT, f"Service initiated ({stamp()})"))
 
     def end_with_block(self, life: Life, ends: datetime) -> None:
         """Ends the instance when EC2 begins to end those of its block, which ends at that time."""
-        left = (ends - datetime.now(UTC)).total_seconds() - BLOCK_ENDS_SECONDS
+        left = (ends - utc_now()).total_seconds() - BLOCK_ENDS_SECONDS
         said = "Service initiated ({})"
         self._later(life, max(0.0, left), lambda: self.end(life, BLOCK_ENDED, said.format(stamp())))
 
@@ -229,7 +231,7 @@ class Lives:
         if not self.lag:
             yield
             return
-        then = time.monotonic() - self.lag
+        then = clock.monotonic() - self.lag
         undo: list[Callable[[], None]] = []
         for life in self._lives.values():
             self._show_as_of(life, then, undo)
@@ -262,10 +264,7 @@ class Lives:
                 if self._lives.get(life.instance.id) is life:
                     act()
 
-        timer = threading.Timer(seconds, run)
-        timer.daemon = True
-        life.timers.append(timer)
-        timer.start()
+        life.timers.append(self._timers.after(seconds, run))
 
     def _cancel(self, life: Life) -> None:
         for timer in life.timers:

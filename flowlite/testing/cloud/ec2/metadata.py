@@ -6,11 +6,11 @@ import json
 import secrets
 import socket
 import threading
-import time
 from http.server import BaseHTTPRequestHandler
 from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, Any
 
+from flowlite import clock
 from flowlite.testing.cloud.ec2.names import ACCOUNT, iso
 
 if TYPE_CHECKING:
@@ -27,8 +27,10 @@ class Metadata:
         self._lives = lives
 
     def serve(self, life: Life) -> None:
-        """From now on, until the machine ends."""
+        """From now on, until the machine ends; not where machines exist on paper only, since nobody could ask."""
         listener = self._lives.machines.listen(life.instance.id, ADDRESS, PORT)
+        if listener is None:
+            return
         server = _Server(listener, life, self._lives)
         threading.Thread(target=server.serve, daemon=True).start()
 
@@ -72,7 +74,7 @@ class _Handler(BaseHTTPRequestHandler):
         if not seconds.isdigit() or not 1 <= int(seconds) <= _LONGEST:
             return self._say(400)
         token = secrets.token_urlsafe(42)
-        self.server.tokens[token] = time.monotonic() + int(seconds)
+        self.server.tokens[token] = clock.monotonic() + int(seconds)
         return self._say(200, token)
 
     def do_GET(self) -> None:
@@ -80,7 +82,7 @@ class _Handler(BaseHTTPRequestHandler):
         required = self.server.life.instance.metadata_options.http_tokens == "required"
         if token is None and required:
             return self._say(401)
-        if token is not None and self.server.tokens.get(token, 0) < time.monotonic():
+        if token is not None and self.server.tokens.get(token, 0) < clock.monotonic():
             return self._say(401)
         with self.server.lives.lock:
             found = _known(self.server.life, self.server.lives).get(self.path.rstrip("/"))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import secrets
-from datetime import UTC, datetime
+from datetime import datetime
 from xml.sax.saxutils import escape
 
 from werkzeug.exceptions import HTTPException
+
+from flowlite.testing.cloud.timers import utc_now
 
 ACCOUNT = "123456789012"
 ACCESS_KEY = "AKIAFLOWLITEINTHEBOX"
@@ -80,11 +82,11 @@ def new_id(kind: str) -> str:
     return f"{kind}-{secrets.token_hex(4 if kind == 'sir' else 8)}{'' if kind == 'sir' else '0'}"
 
 
-def stamp(moment: datetime | None = None) -> str:
+def stamp(when: datetime | None = None) -> str:
     """As in `StateTransitionReason`."""
-    return f"{(moment or datetime.now(UTC)):%Y-%m-%d %H:%M:%S} GMT"
+    return f"{(when or utc_now()):%Y-%m-%d %H:%M:%S} GMT"
 
 
-def iso(moment: datetime) -> str:
+def iso(when: datetime) -> str:
     """As in the metadata service."""
-    return f"{moment:%Y-%m-%dT%H:%M:%S}Z"
+    return f"{when:%Y-%m-%dT%H:%M:%S}Z"

@@ -7,7 +7,8 @@ import json
 import re
 import threading
 import urllib.parse
-from datetime import UTC, datetime, timedelta
+from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 from moto.ec2.models import ec2_backends
@@ -45,24 +46,42 @@ from flowlite.testing.cloud.ec2.spot import SpotMarket
 from flowlite.testing.cloud.machines import Machines
 from flowlite.testing.cloud.orders import Fault, Orders
 from flowlite.testing.cloud.serving import Environ, Reply
+from flowlite.testing.cloud.timers import ThreadTimers, Timers, utc_now
+from flowlite.testing.cloud.unkind import Habits
 
 _SCOPE = re.compile(r"Credential=[^/]+/\d+/([^/]+)/([^/]+)/aws4_request")
 _REST = re.compile(r"/2015-02-01/([a-z-]+)(/[^/]+)?(/[a-z-]+)?")
 _QUERY = ("sts", "iam")
 _EFS = "elasticfilesystem:"
+# Seconds for which it is silent before the connection ends.
+_SILENCE = 0.3
+_HABITS = Habits(
+    before=(
+        Fault("", code="RequestLimitExceeded"),
+        Fault("", code="InternalError", status=500),
+        Fault("", code="Unavailable", status=503),
+        Fault("", hang=_SILENCE),
+    ),
+    after=(Fault("", code="InternalError", status=500), Fault("", hang=_SILENCE)),
+)
 
 
 class Ec2Service:
     """The API, and what the box can order of it."""
 
-    def __init__(self, machines: Machines, orders: Orders) -> None:
-        self._cloud = Cloud(machines)
+    def __init__(self, machines: Machines, orders: Orders, timers: Timers | None = None) -> None:
+        self._cloud = Cloud(machines, timers or ThreadTimers())
         self._orders = orders
         self._others = Others(self._cloud.market)
         self._moto = DomainDispatcherApplication(create_backend_app)
         self._seen = threading.local()
         self._day = 0
         _install(self._cloud)
+
+    @property
+    def habits(self) -> Habits:
+        """What EC2 does wrong by itself."""
+        return _HABITS
 
     def read(self, environ: Environ, body: bytes) -> tuple[str, dict[str, Any]] | None:
         """The action and its parameters; `Region` is always among them."""
@@ -196,6 +215,7 @@ class Ec2Service:
         unknown: float | None = None,
         counted: float | None = None,
         volume: float | None = None,
+        late: float | None = None,
     ) -> None:
         """How long machines take to boot and to end, groups to be known, machines not to be counted, volumes to be."""
         lives, cloud = self._cloud.lives, self._cloud
@@ -203,6 +223,7 @@ class Ec2Service:
             kind.seconds = kind.seconds if volume is None else volume
         cloud.unknown_seconds = cloud.unknown_seconds if unknown is None else unknown
         cloud.counted_seconds = cloud.counted_seconds if counted is None else counted
+        cloud.late_seconds = cloud.late_seconds if late is None else late
         lives.boot_seconds = lives.boot_seconds if boot is None else boot
         lives.stop_seconds = lives.stop_seconds if stop is None else stop
 
@@ -248,7 +269,7 @@ class Ec2Service:
     def do_spot_price(self, kind: str, zone: str, price: float) -> None:
         """What spot costs there now."""
         changes = self._cloud.market.spot.setdefault((kind, zone), [])
-        changes.append((datetime.now(UTC), price))
+        changes.append((utc_now(), price))
 
     def do_policy(self, document: dict[str, Any] | None) -> None:
         """What the user may do."""
@@ -267,7 +288,7 @@ class Ec2Service:
         reserved = Reserved(new_id("cr"), kind, zone, count, state=state)
         if block:
             reserved.market = "capacity-block"
-            reserved.ends = datetime.now(UTC) + timedelta(seconds=ends_in)
+            reserved.ends = utc_now() + timedelta(seconds=ends_in)
             reserved.begins = reserved.ends - timedelta(days=1)
         self._cloud.reserved[reserved.id] = reserved
         return reserved.id
@@ -303,11 +324,47 @@ class Ec2Service:
                 )
         return {kind: sorted(ids) for kind, ids in found.items()}
 
+    def do_tagged(self, key: str, value: str) -> dict[str, list[str]]:
+        """What bears a tag, whatever it costs, but for terminated instances: ids by kind, over all regions."""
+        found: dict[str, list[str]] = {}
+        with self._cloud.lives.lock:
+            for region, backend in ec2_backends.get(ACCOUNT, {}).items():
+                groups = [each for by_id in backend.groups.values() for each in by_id.values()]
+                requests = backend.spot_instance_requests.values()
+                kinds: dict[str, list[tuple[str, Any]]] = {
+                    "security groups": [(each.id, each.get_tags()) for each in groups],
+                    "volumes": [(k, v.get_tags()) for k, v in backend.volumes.items()],
+                    "interfaces": [(k, v.get_tags()) for k, v in backend.enis.items()],
+                    "key pairs": [(k, v.get_tags()) for k, v in backend.key_pairs.items()],
+                    "spot requests": [
+                        (each.id, each.get_tags())
+                        for each in requests
+                        if each.state in ("open", "active")
+                    ],
+                    "instances": [
+                        (life.instance.id, life.instance.get_tags())
+                        for life in self._cloud.lives.all()
+                        if life.region == region and life.state != "terminated"
+                    ],
+                }
+                for kind, there in kinds.items():
+                    for id, tags in there:
+                        if any(_pair(tag) == (key, value) for tag in tags):
+                            found.setdefault(kind, []).append(id)
+            for (_, name), group in self._cloud.groups.items():
+                if any(_pair(tag) == (key, value) for tag in group["Tags"]):
+                    found.setdefault("placement groups", []).append(name)
+        return {kind: sorted(ids) for kind, ids in found.items()}
+
     def _find(self, ids: list[str]) -> list[Life]:
         found = [self._cloud.lives.find(id) for id in ids]
         if missing := [id for id, life in zip(ids, found, strict=True) if life is None]:
             raise ValueError(f"no instance {', '.join(missing)}")
         return [life for life in found if life is not None]
+
+
+def _pair(tag: Mapping[str, str]) -> tuple[str, str]:
+    return tag.get("key", tag.get("Key", "")), tag.get("value", tag.get("Value", ""))
 
 
 def _show(life: Life) -> dict[str, Any]:

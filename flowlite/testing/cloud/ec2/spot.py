@@ -14,6 +14,7 @@ from flowlite.testing.cloud.ec2.cloud import Cloud
 from flowlite.testing.cloud.ec2.instance import RentedInstance
 from flowlite.testing.cloud.ec2.market import ON_DEMAND
 from flowlite.testing.cloud.ec2.names import Refusal, new_id
+from flowlite.testing.cloud.timers import utc_now
 
 PRODUCT = "Linux/UNIX"
 _MESSAGES = {
@@ -74,7 +75,7 @@ class SpotRequest(TaggedEC2Resource):
         self.instance_interruption_behavior = request.behaviour
         self.product_description = PRODUCT
         self.launched_availability_zone = request.zone
-        self.create_time = datetime.now(UTC)
+        self.create_time = utc_now()
         self.state = "active"
         self._code = "fulfilled"
         self._updated = self.create_time
@@ -87,7 +88,7 @@ class SpotRequest(TaggedEC2Resource):
 
     def mark(self, code: str) -> None:
         """Another status."""
-        self._code, self._updated = code, datetime.now(UTC)
+        self._code, self._updated = code, utc_now()
 
     def close(self, reason: str) -> None:
         """The instance has ended."""
@@ -136,7 +137,7 @@ class SpotMarket(EC2BaseResponse):
         kinds = self._get_param("InstanceTypes") or filters.get("instance-type") or list(ON_DEMAND)
         zone = self._get_param("AvailabilityZone")
         zones = [zone] if zone else filters.get("availability-zone")
-        start, now = self._get_param("StartTime"), datetime.now(UTC)
+        start, now = self._get_param("StartTime"), utc_now()
         history = []
         for offer in self.ec2_backend.describe_instance_type_offerings(
             "availability-zone", {"instance-type": list(kinds)}
@@ -160,13 +161,13 @@ class SpotMarket(EC2BaseResponse):
         return ActionResult({"SpotPriceHistory": history, "NextToken": ""})
 
 
-def _entry(kind: str, zone: str, price: float, moment: datetime) -> dict[str, Any]:
+def _entry(kind: str, zone: str, price: float, since: datetime) -> dict[str, Any]:
     return {
         "InstanceType": kind,
         "AvailabilityZone": zone,
         "ProductDescription": PRODUCT,
         "SpotPrice": f"{price:.6f}",
-        "Timestamp": moment,
+        "Timestamp": since,
     }
 
 

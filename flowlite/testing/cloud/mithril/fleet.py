@@ -8,12 +8,12 @@ from __future__ import annotations
 import shlex
 import string
 import sys
-import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from contextlib import suppress
 
+from flowlite import clock
 from flowlite.testing.cloud.mithril.forms import new_fid, stamp
 from flowlite.testing.cloud.mithril.records import Bid, Instance
 from flowlite.testing.cloud.mithril.world import World
@@ -34,9 +34,9 @@ class Fleet:
         odd_boots: How the next machines start, in order, if not as they should: one of `BOOTS`.
     """
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, workers: Executor) -> None:
         self._world = world
-        self._work = ThreadPoolExecutor(16, thread_name_prefix="mithril-machines")
+        self._work = workers
         self._last: dict[str, Future[None]] = {}
         self.odd_boots: deque[str] = deque()
 
@@ -204,13 +204,13 @@ class Fleet:
 
     def _plug(self, instance: Instance, disks: dict[str, str]) -> None:
         """Has the disks appear on a machine that is about to start; who had one before may still be ending."""
-        deadline = time.monotonic() + _LET_GO_SECONDS
+        deadline = clock.monotonic() + _LET_GO_SECONDS
         for fid, device in disks.items():
             while not self._world.ground.attach_disk(fid, instance.fid, device):
-                if time.monotonic() > deadline:
+                if clock.monotonic() > deadline:
                     sys.stderr.write(f"{fid} is still mounted elsewhere\n")
                     return
-                time.sleep(0.02)
+                clock.sleep(0.02)
 
     def _attach(self, bid: Bid) -> None:
         self.detach(bid)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-
+from flowlite import clock
 from flowlite.testing.cloud.mithril.fleet import Fleet
 from flowlite.testing.cloud.mithril.records import Bid, Instance
 from flowlite.testing.cloud.mithril.world import Auction, World
@@ -42,7 +41,7 @@ class Market:
         bids.sort(key=lambda bid: (-bid.limit_cents, bid.created_at))
         free, outbid, least = auction.capacity, 0, None
         winners, losers = [], []
-        now = time.monotonic()
+        now = clock.monotonic()
         for bid in bids:
             barred = now < bid.barred_until
             if not barred and bid.limit_cents >= auction.price_cents and bid.quantity <= free:
@@ -90,7 +89,7 @@ class Market:
         if cents == auction.clearing_cents:
             return
         auction.clearing_cents = cents
-        auction.history.append((time.time(), cents))
+        auction.history.append((clock.wall(), cents))
         for instance in self._world.instances.values():
             charged = instance.periods and instance.periods[-1][2] is None
             if charged and instance.instance_type == auction.instance_type.fid:
@@ -105,7 +104,7 @@ class Market:
         bid.status = "Preempting"
         bid.happened("Preempted")
         bid.keep()
-        ends = time.time() + seconds
+        ends = clock.wall() + seconds
         for instance in self._world.instances_of(bid):
             if instance.status != "STATUS_STOPPING":
                 self._fleet.announce(instance, "STATUS_PREEMPTING", ends)
@@ -124,12 +123,12 @@ class Market:
 
     def bar(self, bid: Bid, seconds: float) -> None:
         """It wins nothing for so long."""
-        bid.barred_until = time.monotonic() + seconds
+        bid.barred_until = clock.monotonic() + seconds
 
     def relocate(self, instance: Instance, seconds: float) -> None:
         """Announces to a machine that another one takes its place after that time."""
         bid = self._world.bids[instance.bid or ""]
-        self._fleet.announce(instance, "STATUS_RELOCATING", time.time() + seconds)
+        self._fleet.announce(instance, "STATUS_RELOCATING", clock.wall() + seconds)
 
         def over() -> None:
             with self._world.lock:
@@ -154,7 +153,7 @@ class Market:
     def cancel(self, bid: Bid) -> None:
         """The end of a bid: of its machines, and of what they cost."""
         bid.status = "Terminated"
-        bid.deactivated_at = time.time()
+        bid.deactivated_at = clock.wall()
         bid.happened("Terminated")
         self._give_back(bid, "STATUS_TERMINATED")
         self._retire(bid)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
 from typing import Any
 
+from flowlite import clock
 from flowlite.testing.cloud.mithril import books
 from flowlite.testing.cloud.mithril.fleet import BOOTS, Fleet
 from flowlite.testing.cloud.mithril.ground import Ground
@@ -103,7 +103,7 @@ class Obeying(ABC):
     def do_bill(self) -> list[dict[str, Any]]:
         """What each instance has cost, by books of their own; see `books.bill`."""
         with self.world.lock:
-            return books.bill(self.world.instances.values(), self.world.auctions, time.time())
+            return books.bill(self.world.instances.values(), self.world.auctions, clock.wall())
 
     def do_volumes(self) -> list[dict[str, Any]]:
         """All volumes that are there."""
@@ -199,13 +199,13 @@ class Obeying(ABC):
         with self.world.lock:
             for key in self.world.api_keys.values():
                 if key.name == name:
-                    key.expires_at = time.time() + seconds
+                    key.expires_at = clock.wall() + seconds
                     key.keep()
 
     def do_new_key(self, name: str, seconds: float) -> str:
         """The secret of a new key."""
         with self.world.lock:
-            return self.world.new_api_key(name, time.time() + seconds).secret
+            return self.world.new_api_key(name, clock.wall() + seconds).secret
 
     def do_auction(self) -> None:
         """Every auction, now."""

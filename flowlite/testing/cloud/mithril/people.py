@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
+from flowlite import clock
 from flowlite.testing.cloud.mithril.errors import business, missing
 from flowlite.testing.cloud.mithril.forms import new_fid
 from flowlite.testing.cloud.mithril.records import SshKey
@@ -54,7 +54,7 @@ class People:
         request.checked()
         if len(name) > _LONGEST_NAME:
             raise business("API key name must be less than 60 characters")
-        if not time.time() < expires_at <= time.time() + _YEAR:
+        if not clock.wall() < expires_at <= clock.wall() + _YEAR:
             raise business("API key expiry must be in the future and within one year")
         key = self._world.new_api_key(name, expires_at)
         return 201, {**key.model(), "secret": key.secret}
@@ -65,7 +65,7 @@ class People:
         if key is None:
             raise missing("API key")
         if key.deactivated_at is None:
-            key.deactivated_at = time.time()
+            key.deactivated_at = clock.wall()
             key.keep()
         return 204, None
 

@@ -5,11 +5,11 @@ Every change is kept with its time, so that a listing can be of a moment ago.
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any
 
+from flowlite import clock
 from flowlite.testing.cloud.mithril.forms import money, stamp
 
 NOT_ENDED = frozenset(
@@ -29,7 +29,7 @@ class Kept(ABC):
     """Something with an id and a past."""
 
     fid: str
-    created_at: float = field(default_factory=time.time)
+    created_at: float = field(default_factory=clock.wall)
     versions: list[tuple[float, dict[str, Any] | None]] = field(default_factory=list, repr=False)
 
     @abstractmethod
@@ -40,7 +40,7 @@ class Kept(ABC):
         """Remembers how it looks now."""
         found = self.model()
         if not self.versions or self.versions[-1][1] != found:
-            self.versions.append((time.monotonic(), found))
+            self.versions.append((clock.monotonic(), found))
 
     def as_of(self, moment: float) -> dict[str, Any] | None:
         """How it looked at a moment of the monotonic clock; None if it was not there."""
@@ -59,7 +59,7 @@ class ApiKey(Kept):
     @property
     def good(self) -> bool:
         """Whether it opens anything."""
-        return self.deactivated_at is None and time.time() < self.expires_at
+        return self.deactivated_at is None and clock.wall() < self.expires_at
 
     def model(self) -> dict[str, Any]:
         return {
@@ -136,7 +136,7 @@ class Bid(Kept):
 
     def happened(self, what: str, **details: Any) -> None:
         """Writes an event into its history."""
-        event = {"timestamp": stamp(time.time()), "event_type": what, "user_id": self.created_by}
+        event = {"timestamp": stamp(clock.wall()), "event_type": what, "user_id": self.created_by}
         self.events.append({**event, **details})
 
 
@@ -189,7 +189,7 @@ class Instance(Kept):
     def becomes(self, status: str) -> None:
         """Takes on a status, and remembers when."""
         if status != self.status or not self.statuses:
-            now = time.time()
+            now = clock.wall()
             self.status = status
             self.statuses.append({"timestamp": stamp(now), "status": status})
             self.states.append((now, status))
@@ -197,7 +197,7 @@ class Instance(Kept):
 
     def charge(self, cents: int | None) -> None:
         """From now on it costs so much an hour; None for nothing any more."""
-        now = time.time()
+        now = clock.wall()
         if self.periods and self.periods[-1][2] is None:
             old, since, _ = self.periods[-1]
             if old == cents:
@@ -209,7 +209,7 @@ class Instance(Kept):
     @property
     def cost(self) -> float:
         """US dollars until now."""
-        now = time.time()
+        now = clock.wall()
         spans = [
             (cents, (now if end is None else end) - start) for cents, start, end in self.periods
         ]

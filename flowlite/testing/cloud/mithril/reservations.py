@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
+from flowlite import clock
 from flowlite.testing.cloud.mithril.errors import business, missing
 from flowlite.testing.cloud.mithril.forms import money, new_fid, stamp
 from flowlite.testing.cloud.mithril.records import Reservation
@@ -52,7 +52,7 @@ class Reservations:
         request.checked()
         self._world.project_of(project)
         auction = self._world.auction_of(instance_type, region)
-        if not max(start, time.time() - 60) < end or quantity < 1:
+        if not max(start, clock.wall() - 60) < end or quantity < 1:
             raise business("A reservation needs an end after its start, and at least one instance")
         cents = auction.instance_type.spot_cents * 2
         shown = {

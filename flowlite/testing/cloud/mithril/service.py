@@ -24,10 +24,22 @@ from flowlite.testing.cloud.mithril.request import Request
 from flowlite.testing.cloud.mithril.reservations import Reservations
 from flowlite.testing.cloud.mithril.routes import ROUTES
 from flowlite.testing.cloud.mithril.storage import Storage
+from flowlite.testing.cloud.mithril.timer import Background, Threads
 from flowlite.testing.cloud.mithril.world import Rules, World
 from flowlite.testing.cloud.orders import Fault
 from flowlite.testing.cloud.serving import Environ, Reply
+from flowlite.testing.cloud.unkind import Habits
 
+# Seconds for which it is silent before the connection ends.
+_SILENCE = 0.3
+_HABITS = Habits(
+    before=(
+        Fault("", status=429, retry_after=0.5),
+        Fault("", status=503),
+        Fault("", hang=_SILENCE),
+    ),
+    after=(Fault("", status=502), Fault("", hang=_SILENCE)),
+)
 Watch = Callable[[str, int, Any], None]
 _PATTERNS = [
     (method, re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", path)), action)
@@ -49,20 +61,27 @@ class Mithril(Obeying):
         ground: What the instances stand on.
         capacity: Machines in every auction.
         watch: Told of every reply: the action, the status, and the body before it becomes text.
+        background: What does the rest, in threads unless given.
     """
 
     def __init__(
-        self, ground: Ground, capacity: int, rules: Rules | None = None, watch: Watch | None = None
+        self,
+        ground: Ground,
+        capacity: int,
+        rules: Rules | None = None,
+        watch: Watch | None = None,
+        background: Background | None = None,
     ) -> None:
         self._ground = ground
         self._capacity = capacity
         self._watch = watch
+        self._background = background or Threads()
         self._first_rules = rules or Rules()
         self._begin(replace(self._first_rules))
 
     def _begin(self, rules: Rules) -> None:
-        self.world = World(self._ground, rules, self._capacity)
-        self.fleet = Fleet(self.world)
+        self.world = World(self._ground, rules, self._capacity, self._background)
+        self.fleet = Fleet(self.world, self._background.workers())
         self.market = Market(self.world, self.fleet)
         parts = (
             Bids(self.world, self.market),
@@ -76,6 +95,11 @@ class Mithril(Obeying):
             action: next(getattr(part, action) for part in parts if hasattr(part, action))
             for _, _, action in ROUTES
         }
+
+    @property
+    def habits(self) -> Habits:
+        """What Mithril does wrong by itself."""
+        return _HABITS
 
     def close(self) -> None:
         """Ends what works in the background. The machines stay."""

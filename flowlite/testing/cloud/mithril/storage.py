@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-import time
 from typing import Any
 
+from flowlite import clock
 from flowlite.testing.cloud.mithril import catalog
 from flowlite.testing.cloud.mithril.errors import business, missing
 from flowlite.testing.cloud.mithril.forms import fixed_fid, new_fid
@@ -119,7 +119,7 @@ class Storage:
         if volume.bids:
             raise business("Volume is in use and cannot be deleted")
         self._world.ground.remove_disk(volume.fid)
-        volume.deleted_at = time.time()
+        volume.deleted_at = clock.wall()
         volume.keep()
         return 204, None
 

@@ -1,13 +1,48 @@
-"""Things that happen later: one thread with a list of what is due."""
+"""What the cloud does besides answering: things that happen later, and work on machines, in threads of their own."""
 
 from __future__ import annotations
 
 import heapq
 import itertools
 import threading
-import time
 import traceback
 from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import Protocol
+
+from flowlite import clock
+
+
+class Timeline(Protocol):
+    """Calls functions at their time."""
+
+    def after(self, seconds: float, what: Callable[[], None]) -> object:
+        """Calls it once, so many seconds from now."""
+
+    def close(self) -> None:
+        """Nothing more happens."""
+
+
+class Background(Protocol):
+    """Makes what works in the background of one cloud."""
+
+    def timer(self) -> Timeline:
+        """What calls functions later."""
+
+    def workers(self) -> Executor:
+        """What makes and ends machines."""
+
+
+class Threads:
+    """The background of a cloud in real time."""
+
+    def timer(self) -> Timeline:
+        """One thread with a list of what is due."""
+        return Timer()
+
+    def workers(self) -> Executor:
+        """So many that machines boot side by side."""
+        return ThreadPoolExecutor(16, thread_name_prefix="mithril-machines")
 
 
 class Timer:
@@ -24,7 +59,7 @@ class Timer:
     def after(self, seconds: float, what: Callable[[], None]) -> None:
         """Calls it once, so many seconds from now."""
         with self._changed:
-            heapq.heappush(self._due, (time.monotonic() + seconds, next(self._numbers), what))
+            heapq.heappush(self._due, (clock.monotonic() + seconds, next(self._numbers), what))
             self._changed.notify()
 
     def close(self) -> None:
@@ -44,7 +79,7 @@ class Timer:
     def _next(self) -> Callable[[], None] | None:
         with self._changed:
             while not self._closed:
-                left = self._due[0][0] - time.monotonic() if self._due else None
+                left = self._due[0][0] - clock.monotonic() if self._due else None
                 if left is not None and left <= 0:
                     return heapq.heappop(self._due)[2]
                 self._changed.wait(left)

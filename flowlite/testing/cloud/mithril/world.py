@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from flowlite import clock
 from flowlite.testing.cloud.mithril import catalog
 from flowlite.testing.cloud.mithril.catalog import InstanceType
 from flowlite.testing.cloud.mithril.errors import business, forbidden
@@ -22,7 +22,7 @@ from flowlite.testing.cloud.mithril.records import (
     SshKey,
     Volume,
 )
-from flowlite.testing.cloud.mithril.timer import Timer
+from flowlite.testing.cloud.mithril.timer import Background
 
 Record = TypeVar("Record", bound=Kept)
 
@@ -86,7 +86,7 @@ class Project:
     fid: str
     name: str
     member: bool = True
-    created_at: float = field(default_factory=time.time)
+    created_at: float = field(default_factory=clock.wall)
 
     def model(self) -> dict[str, Any]:
         """As the API shows it."""
@@ -96,13 +96,13 @@ class Project:
 class World:
     """The state. Whoever reads or changes it holds `lock`; whoever changes a record calls its `keep`."""
 
-    def __init__(self, ground: Ground, rules: Rules, capacity: int) -> None:
+    def __init__(self, ground: Ground, rules: Rules, capacity: int, background: Background) -> None:
         self.lock = threading.RLock()
         self.ground = ground
         self.rules = rules
-        self.timer = Timer()
+        self.timer = background.timer()
         self.types = {each.fid: each for each in catalog.instance_types()}
-        now = time.time()
+        now = clock.wall()
         self.auctions = {
             fid: Auction(each, capacity, each.spot_cents, each.spot_cents, [(now, each.spot_cents)])
             for fid, each in self.types.items()
@@ -154,7 +154,7 @@ class World:
 
     def listed(self, table: Mapping[str, Kept]) -> list[dict[str, Any]]:
         """What a listing shows, which may be behind."""
-        moment = time.monotonic() - self.rules.lag
+        moment = clock.monotonic() - self.rules.lag
         found: Iterable[dict[str, Any] | None] = (each.as_of(moment) for each in table.values())
         return [each for each in found if each is not None]
 

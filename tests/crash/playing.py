@@ -1,0 +1,75 @@
+"""Plays crash points on a simulated clock, in a process of its own: the fake clouds change moto for all its process.
+
+python -m tests.crash.playing --chunks 0 1 2 --of 40        these parts of all cases
+python -m tests.crash.playing --kills 200 --seed 77         kills at random moments, from this seed on
+python -m tests.crash.playing --calls                       whether every call of a task is a crash point
+
+It says what left something, and ends with 1 then.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.crash.cases import all_cases
+from tests.crash.clouds import POINTS
+from tests.crash.reenacting import Reenactment
+from tests.crash.simulated import Simulation
+
+
+def main() -> int:
+    """Plays what the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--chunks", type=int, nargs="*", default=[])
+    parser.add_argument("--of", type=int, default=1)
+    parser.add_argument("--kills", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--calls", action="store_true")
+    asked = parser.parse_args()
+    memory = Path("/dev/shm")
+    root = Path(tempfile.mkdtemp(prefix="flow-crash-", dir=memory if memory.is_dir() else None))
+    wrong = played = hits = 0
+
+    def attempt(name: str, play: Callable[[], bool | None]) -> None:
+        nonlocal wrong, played, hits
+        played += 1
+        try:
+            hits += bool(play())
+        except Exception:
+            wrong += 1
+            sys.stdout.write(f"\n{name} left something:\n{traceback.format_exc()}\n")
+
+    try:
+        stage = Reenactment(Simulation(), root)
+        cases = all_cases(POINTS)
+        with stage.world.running():
+            if asked.calls:
+                for name in POINTS:
+                    attempt(name, lambda name=name: check_calls(stage, name))  # type: ignore[misc]
+            for chunk in asked.chunks:
+                for case in cases[chunk :: asked.of]:
+                    attempt(str(case), lambda case=case: stage.play(case))  # type: ignore[misc]
+            for seed in range(asked.seed, asked.seed + asked.kills):
+                attempt(f"seed {seed}", lambda seed=seed: stage.kill_at_random(seed))  # type: ignore[misc]
+    finally:
+        shutil.rmtree(root)
+    sys.stdout.write(f"played {played}, of which {hits} were hit at their call; {wrong} wrong\n")
+    return 1 if wrong else 0
+
+
+def check_calls(stage: Reenactment, name: str) -> None:
+    """What a task asks of a cloud, from its intent to its end, is in the lists of crash points."""
+    made = stage.uneventful(stage.cloud(name))
+    points = POINTS[name]
+    known = {*points.boot, *points.end, *points.run}
+    assert made <= known | points.harmless, sorted(made - known)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
