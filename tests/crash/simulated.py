@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 import os
 import random
 import re
@@ -70,7 +71,7 @@ class SimulatedHost:
         self.on_end = on_end
         self.running = False
         self.until = 0.0
-        self.ends_bid = ""
+        self.ends_bids: dict[str, str] = {}
 
     def start(self) -> None:
         """It runs from now on."""
@@ -106,6 +107,7 @@ class SimulatedMachines:
         delay: float = 0.0,
         on_up: Callable[[], None] | None = None,
         on_end: Callable[[], None] | None = None,
+        script: str | bytes = "",
         **_: Any,
     ) -> Machine:
         """Has an address at once, and runs after the delay."""
@@ -113,6 +115,8 @@ class SimulatedMachines:
         place = f"{self._count // 250 % 250}.{self._count % 250 + 1}"
         machine = Machine(name, f"paper{self._count}", f"127.98.{place}", f"127.99.{place}")
         host = self._hosts[name] = SimulatedHost(self._world, machine, on_end)
+        if isinstance(script, str):
+            host.ends_bids = _constants(script)
 
         def up() -> None:
             if self._hosts.get(name) is host:
@@ -127,12 +131,18 @@ class SimulatedMachines:
     def power_off(self, host: SimulatedHost) -> None:
         """It ends by itself, after it has ended its bid if it can."""
         host.running = False
-        if host.ends_bid:
-            address, key = host.ends_bid.split()
-            headers = {"Authorization": f"Bearer {key}"}
-            wire.call(self._world.mithril.gate, "DELETE", address, headers, b"")
+        if host.ends_bids:
+            self._end_bids(**host.ends_bids)
         if host.on_end is not None:
             host.on_end()
+
+    def _end_bids(self, bids: str, which: str, key: str) -> None:
+        """As the program of `nodekey` does."""
+        gate, headers = self._world.mithril.gate, {"Authorization": f"Bearer {key}"}
+        found = json.loads(wire.call(gate, "GET", bids + which, headers, b"").body)
+        for bid in found.get("data", [found]):
+            if bid.get("status", "Terminated") != "Terminated":
+                wire.call(gate, "DELETE", f"{bids}/{bid['fid']}", headers, b"")
 
     def end(self, name: str) -> None:
         """It does not run any more."""
@@ -451,13 +461,8 @@ class Simulation:
         return Met(place.id, {"place": asdict(place), **about})
 
     def _bring(self, name: str, python: str, text: str) -> None:
-        address = re.search(r"^ADDRESS = '(.*)'$", text, re.M)
-        key = re.search(r"^KEY = '(.*)'$", text, re.M)
-        host = self.machines.host(name)
-        assert address is not None
-        assert key is not None
-        if host is not None:
-            host.ends_bid = f"{address[1]} {key[1]}"
+        if (host := self.machines.host(name)) is not None:
+            host.ends_bids = _constants(text)
 
     def _attempt(self, **given: Any) -> SimulatedAttempt:
         return SimulatedAttempt(self, **given)
@@ -515,6 +520,14 @@ class SimulatedAttempt:
 
     async def close(self) -> None:
         """As `Attempt.close`."""
+
+
+def _constants(text: str) -> dict[str, str]:
+    """Which bids a program of `nodekey` ends, and with what; {} for a text without one."""
+    names = ("BIDS", "WHICH", "KEY")
+    found = [re.search(rf"^{name} = '(.*)'$", text, re.M) for name in names]
+    values = [match[1] for match in found if match is not None]
+    return dict(zip(("bids", "which", "key"), values, strict=True)) if len(values) == 3 else {}
 
 
 def _kept(home: Path) -> Path:
