@@ -1,6 +1,6 @@
 """Crash points on a simulated clock: whatever is killed, and whenever, nothing is left in the cloud.
 
-`FLOW_CRASH_CHUNKS=40` plays every one of them, and `FLOW_CRASH_KILLS` says how many are killed at random.
+`FLOW_CRASH_CHUNKS=100` plays every one of them, and `FLOW_CRASH_KILLS` says how many are killed at random.
 `FLOW_CRASH_SEED` is the first seed of these; the seed of what went wrong stands in the message.
 """
 
@@ -21,9 +21,9 @@ pytest.importorskip("httpx")
 pytestmark = [pytest.mark.timeout(1800), pytest.mark.slow]
 
 # Each has some of everything. Every run of the tests plays the first ones, `make crash` all of them.
-CHUNKS, CHUNKS_OF_A_TEST = 40, 4
+CHUNKS, CHUNKS_OF_A_TEST = 100, 10
 PLAYED = int(os.environ.get("FLOW_CRASH_CHUNKS", "1"))
-KILLS, KILLS_OF_A_TEST = int(os.environ.get("FLOW_CRASH_KILLS", "5")), 100
+KILLS, KILLS_OF_A_TEST = int(os.environ.get("FLOW_CRASH_KILLS", "3")), 100
 SEED = int(os.environ.get("FLOW_CRASH_SEED", "0"))
 
 
