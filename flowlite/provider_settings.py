@@ -25,11 +25,14 @@ class ProviderSettings:
         provider: Name of the provider.
         values: Its table, JSON only. What is not in it has its default.
         origins: Where each value was set, by its keys from the outside in: a file, or a variable of the environment.
+        credentials: Variables in whose values alone the credentials of whoever submitted were, by name; "" if they are
+            to be found otherwise. The values themselves are never kept.
     """
 
     provider: str
     values: Mapping[str, Any] = field(default_factory=dict)
     origins: Mapping[Keys, str] = field(default_factory=dict)
+    credentials: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """A dict of plain JSON values."""
@@ -37,13 +40,16 @@ class ProviderSettings:
             "provider": self.provider,
             "values": dict(self.values),
             "origins": [[list(keys), origin] for keys, origin in self.origins.items()],
+            "credentials": self.credentials,
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ProviderSettings:
         """Rebuilds from `to_json`."""
         origins = {tuple(keys): str(origin) for keys, origin in data["origins"]}
-        return cls(str(data["provider"]), dict(data["values"]), origins)
+        return cls(
+            str(data["provider"]), dict(data["values"]), origins, str(data.get("credentials") or "")
+        )
 
     def origin_of(self, *keys: str) -> str:
         """Where a value was set, or any value below it; "" if nowhere."""
@@ -56,6 +62,17 @@ class ProviderSettings:
             for key in path:
                 value = value[key]
             yield ".".join((self.provider, *path)), value, origin
+        if self.credentials:
+            yield f"{self.provider} credentials", "not kept", self.credentials
+
+    def lacking(self) -> str:
+        """What to add where no credentials are found that whoever submitted had in the environment; else ""."""
+        if not self.credentials:
+            return ""
+        return (
+            f". The task was submitted with those of the environment ({self.credentials}), which are kept nowhere: set "
+            "them here as well"
+        )
 
     def with_value(self, key: str, value: Any, origin: str) -> ProviderSettings:
         """These settings with one value set, or set otherwise."""

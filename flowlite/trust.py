@@ -37,6 +37,7 @@ SENSITIVE: Mapping[str, Mapping[str, str]] = {
         "python": "this program is run on the nodes",
         "node_dir": "programs are put there, and run from there as you",
         "shared_dir": "programs are put there, and run from there as you",
+        "ssh_config": "an OpenSSH configuration runs programs here (`Match exec`, `ProxyCommand`)",
         "sbatch": "any option of `sbatch` can be given, also those that hand over an environment",
     },
     "aws": {
@@ -46,10 +47,14 @@ SENSITIVE: Mapping[str, Mapping[str, str]] = {
         "instance_profile": "the nodes get its rights in your account",
         "security_group": "its rules decide who reaches the nodes",
         "ssh_from": "these networks reach the nodes' SSH server",
+        "shared_config_file": "AWS's configuration runs programs here (`credential_process`)",
+        "shared_credentials_file": "AWS's file of credentials runs programs here (`credential_process`)",
+        "ssh_config": "an OpenSSH configuration runs programs here (`Match exec`, `ProxyCommand`)",
     },
     "mithril": {
         "api_url": "your API key is sent to this address",
         "api_key_file": "what is in this file is sent to the API as a key",
+        "ssh_config": "an OpenSSH configuration runs programs here (`Match exec`, `ProxyCommand`)",
         "node_key": "it can put a key of your account where everybody in the project reads it",
     },
 }
@@ -58,8 +63,8 @@ decide where code, secrets and credentials go. The table of an adapter that is n
 
 _UNKNOWN = "what it does is known to its adapter only"
 _FILE = "trusted.json"
-# Settings whose value names an OpenSSH configuration; its content is trusted together with the file.
-_CONFIGURATIONS = ("config_file",)
+# Settings whose value names a file that can run programs; its content is trusted together with the file.
+_CONFIGURATIONS = ("config_file", "ssh_config", "shared_config_file", "shared_credentials_file")
 _LARGEST = 4 * 1024 * 1024
 
 

@@ -70,7 +70,7 @@ class Context:
         """Reaches nodes."""
         from provider_adapters.rented.contact import Contact
 
-        return Contact(self.home, "aws")
+        return Contact(self.home, "aws", self.settings.ssh_config)
 
     def catalog(self, region: str) -> Catalog:
         """What a region has."""

@@ -48,11 +48,15 @@ class AwsProvider(Provider):
     name = "aws"
     # Nothing is charged once EC2 has been told; to tell it may take several tries.
     teardown_seconds = 120.0
-    account_settings = frozenset({"profile", "endpoint_url"})
+    account_settings = frozenset(
+        {"profile", "endpoint_url", "shared_config_file", "shared_credentials_file"}
+    )
+    local_files = frozenset({"shared_config_file", "shared_credentials_file", "ssh_config"})
 
     @classmethod
     def freeze(cls, settings: Settings, environment: Mapping[str, str]) -> ProviderSettings:
-        return from_environment(super().freeze(settings, environment), environment)
+        found = from_environment(super().freeze(settings, environment), environment)
+        return found.with_absolute_paths(cls.local_files)
 
     @classmethod
     def remembered(cls, home: Path) -> list[ProviderSettings]:

@@ -45,7 +45,7 @@ class Clients:
         """The session of boto3. Raises ConfigError."""
         with self._lock:
             if self._session is None:
-                self._session = _make_session(self._settings.profile)
+                self._session = _make_session(self._settings)
             return self._session
 
     @property
@@ -80,7 +80,7 @@ class Clients:
             if self.session.get_credentials() is None:
                 raise PermissionRefused(
                     "there are no credentials for AWS: set AWS_PROFILE or [aws] profile, log in (`aws sso login`), or "
-                    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+                    f"set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY{self._settings.lacking}"
                 )
             client = self.session.client(
                 service,
@@ -110,18 +110,27 @@ def _tell_calls(client: Any, service: str, region: str) -> None:
     client.meta.events.register("after-call-error", failed)
 
 
-def _make_session(profile: str) -> Any:
+def _make_session(settings: AwsSettings) -> Any:
     if importlib.util.find_spec("boto3") is None:
         raise ConfigError("the provider aws needs boto3: pip install 'flowlite[aws]'")
     import boto3
     import botocore.session
     from botocore.exceptions import BotoCoreError
 
-    if not profile and not os.environ.get(KEY_VARIABLE):
-        # A profile of whoever submitted would be among the settings; one of this process's starter means nothing.
-        own = botocore.session.Session(session_vars={"profile": (None, None, None, None)})
-        return boto3.session.Session(botocore_session=own)
+    # Profile and files of whoever submitted are among the settings; those of this process's starter mean nothing.
+    read: dict[str, tuple[None, None, str | None, None]] = {
+        "config_file": (None, None, settings.shared_config_file or "~/.aws/config", None),
+        "credentials_file": (
+            None,
+            None,
+            settings.shared_credentials_file or "~/.aws/credentials",
+            None,
+        ),
+    }
+    if settings.profile or not os.environ.get(KEY_VARIABLE):
+        read["profile"] = (None, None, None, None)
     try:
-        return boto3.session.Session(profile_name=profile or None)
+        own = botocore.session.Session(session_vars=read)
+        return boto3.session.Session(botocore_session=own, profile_name=settings.profile or None)
     except BotoCoreError as error:
         raise ConfigError(f"[aws] profile, or AWS_PROFILE: {error}") from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flowlite.errors import ConfigError
@@ -45,6 +45,10 @@ class AwsSettings:
         prices: US dollars per hour by instance type, over the list prices.
         cny_per_usd: Yuan for a US dollar, for regions in China, whose prices are in yuan; None where it is not set.
         listing_lag: Seconds for which a new instance may be missing in a listing.
+        shared_config_file: AWS's own configuration; "" for ~/.aws/config.
+        shared_credentials_file: AWS's own file of credentials; "" for ~/.aws/credentials.
+        ssh_config: OpenSSH's configuration that `jump` is looked up in; "" for the usual one.
+        lacking: What to add to the message where there are no credentials.
     """
 
     region: tuple[str, ...] = ()
@@ -69,6 +73,10 @@ class AwsSettings:
     prices: Mapping[str, float] = field(default_factory=dict)
     cny_per_usd: float | None = None
     listing_lag: float = 300.0
+    shared_config_file: str = ""
+    shared_credentials_file: str = ""
+    ssh_config: str = ""
+    lacking: str = ""
 
     @classmethod
     def read(cls, settings: ProviderSettings) -> AwsSettings:
@@ -83,7 +91,7 @@ class AwsSettings:
                 values[key] = _READ[key](value)
             except ValueError as error:
                 raise ConfigError(f"{where} is {value!r}; give {error}") from None
-        found = cls(**values)
+        found = cls(**values, lacking=settings.lacking())
         if found.capacity_block and found.capacity_reservation:
             raise ConfigError("[aws] capacity_reservation and capacity_block exclude each other")
         return found
@@ -114,6 +122,8 @@ def from_environment(found: ProviderSettings, environment: Mapping[str, str]) ->
         name = next((each for each in names if environment.get(each)), None)
         if name is not None and key not in found.values:
             found = found.with_value(key, environment[name], name)
+    if environment.get(KEY_VARIABLE) and "profile" not in found.values:
+        found = replace(found, credentials=f"{KEY_VARIABLE}, {SECRET_VARIABLE}")
     return found
 
 
@@ -209,11 +219,17 @@ _READ: dict[str, Callable[[object], Any]] = {
     "prices": _prices,
     "cny_per_usd": _rate,
     "listing_lag": _seconds(0),
+    "shared_config_file": _text("a path", r"[^\n]+"),
+    "shared_credentials_file": _text("a path", r"[^\n]+"),
+    "ssh_config": _text("a path", r"[^\n]+"),
 }
 # In the order in which boto3 looks at them.
 _VARIABLES = {
     "profile": ("AWS_DEFAULT_PROFILE", "AWS_PROFILE"),
     "region": ("AWS_DEFAULT_REGION",),
     "endpoint_url": ("AWS_ENDPOINT_URL",),
+    "shared_config_file": ("AWS_CONFIG_FILE",),
+    "shared_credentials_file": ("AWS_SHARED_CREDENTIALS_FILE",),
+    "ssh_config": ("FLOW_SSH_CONFIG",),
 }
-KEY_VARIABLE = "AWS_ACCESS_KEY_ID"
+KEY_VARIABLE, SECRET_VARIABLE = "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"

@@ -64,8 +64,9 @@ class Account:
             if self._api is None:
                 key = credentials.find_key(self.settings.api_key_file, self.home)
                 if key is None:
+                    how = credentials.how_to_give_one(self.home)
                     raise PermissionRefused(
-                        f"no API key of Mithril was found: {credentials.how_to_give_one(self.home)}"
+                        f"no API key of Mithril was found: {how}{self._given.lacking()}"
                     )
                 self._api = MithrilApi(self.settings.api_url, key, transport=self._transport)
             return self._api

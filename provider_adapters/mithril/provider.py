@@ -47,7 +47,7 @@ class MithrilProvider(Provider):
 
     name = "mithril"
 
-    local_files = frozenset({"api_key_file"})
+    local_files = frozenset({"api_key_file", "ssh_config"})
     account_settings = ACCOUNT_SETTINGS
 
     def __init__(
@@ -61,7 +61,8 @@ class MithrilProvider(Provider):
 
     @classmethod
     def freeze(cls, settings: Settings, environment: Mapping[str, str]) -> ProviderSettings:
-        return from_environment(super().freeze(settings, environment), environment)
+        found = from_environment(super().freeze(settings, environment), environment)
+        return found.with_absolute_paths(cls.local_files)
 
     @classmethod
     def remembered(cls, home: Path) -> list[ProviderSettings]:

@@ -6,7 +6,7 @@ import ipaddress
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -48,6 +48,7 @@ class MithrilSettings:
         boot_timeout: Seconds a machine may take from its allocation until it answers.
         jump: A host to go through, as OpenSSH's ProxyJump; "" for none.
         listing_lag: Seconds for which a new bid may be missing in a listing.
+        ssh_config: OpenSSH's configuration that `jump` is looked up in; "" for the usual one.
     """
 
     project: str = ""
@@ -60,12 +61,14 @@ class MithrilSettings:
     boot_timeout: float = _BOOT
     jump: str = ""
     listing_lag: float = _LAG
+    ssh_config: str = ""
 
 
 def from_environment(found: ProviderSettings, environment: Mapping[str, str]) -> ProviderSettings:
     """The settings with the environment's variables over them; a key in the environment comes before one in a file."""
     if environment.get(KEY_VARIABLE):
         found = found.only([key for key in found.values if key != "api_key_file"])
+        found = replace(found, credentials=KEY_VARIABLE)
     for key, name in _VARIABLES.items():
         if environment.get(name):
             found = found.with_value(key, environment[name], name)
@@ -163,5 +166,10 @@ _READERS: dict[str, Callable[[object], Any]] = {
     "boot_timeout": _patience,
     "jump": _word,
     "listing_lag": _patience,
+    "ssh_config": _file,
 }
-_VARIABLES = {"api_url": "MITHRIL_API_URL", "project": "MITHRIL_PROJECT"}
+_VARIABLES = {
+    "api_url": "MITHRIL_API_URL",
+    "project": "MITHRIL_PROJECT",
+    "ssh_config": "FLOW_SSH_CONFIG",
+}

@@ -52,7 +52,7 @@ class Workplace:
         self.account = Account(home, settings, transport)
         account = settings.only(ACCOUNT_SETTINGS).values
         self.ledger = Ledger(self.account.directory / "launches", account)
-        self.contact = Contact(home, "mithril")
+        self.contact = Contact(home, "mithril", self.account.settings.ssh_config)
         self.looks = Looks(pauses=_PAUSES)
         self.starting = Looks(pauses=_STARTING)
         self.volumes = Volumes(self.account)

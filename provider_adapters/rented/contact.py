@@ -79,10 +79,15 @@ class NotYet:
 
 
 class Contact:
-    """Machines of one provider, from one FLOW_HOME."""
+    """Machines of one provider, from one FLOW_HOME.
 
-    def __init__(self, home: Path, provider: str) -> None:
+    Args:
+        ssh_config: OpenSSH's configuration that jump hosts are looked up in; "" for the usual one.
+    """
+
+    def __init__(self, home: Path, provider: str, ssh_config: str = "") -> None:
         self._home = home
+        self._ssh_config = ssh_config or None
         self._pins = Pins(home / provider / "known_hosts")
         self._met: dict[str, Met] = {}
         self._lock = threading.Lock()
@@ -239,5 +244,6 @@ class Contact:
         )
         if not place.jump:
             return target
-        way = resolve_target({"host": place.address, "jump": place.jump}).jump
+        written = {"host": place.address, "jump": place.jump}
+        way = resolve_target(written, self._ssh_config).jump
         return replace(target, jump=way)

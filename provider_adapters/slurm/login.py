@@ -95,12 +95,19 @@ class SlurmLogin:
         written: As in `user@cluster`; "" for this machine.
         directory: Where is remembered what it said of itself.
         connection: What leads there, in tests.
+        ssh_config: OpenSSH's configuration that it is looked up in; "" for the usual one.
     """
 
     def __init__(
-        self, written: str, directory: Path, connection: Connection | None = None, python: str = ""
+        self,
+        written: str,
+        directory: Path,
+        connection: Connection | None = None,
+        python: str = "",
+        ssh_config: str = "",
     ) -> None:
         self.written = written
+        self._ssh_config = ssh_config
         self._directory = directory
         self._given = self._connection = connection
         self._python = python
@@ -125,12 +132,12 @@ class SlurmLogin:
         """What leads there. Raises ConfigError."""
         with self._lock:
             if self._connection is None:
-                self._connection = _connect(self.written)
+                self._connection = _connect(self.written, self._ssh_config)
             return self._connection
 
     def another(self) -> Connection:
         """A connection of its own, for whoever closes it. Raises ConfigError."""
-        return self._given or _connect(self.written)
+        return self._given or _connect(self.written, self._ssh_config)
 
     @property
     def facts(self) -> Facts:
@@ -278,7 +285,7 @@ def last_line(done: Completed) -> str:
     return said[-1].strip() if said else f"exit code {done.code}"
 
 
-def _connect(written: str) -> Connection:
+def _connect(written: str, ssh_config: str) -> Connection:
     if not written:
         from flowlite.connect.local import LocalConnection
 
@@ -286,4 +293,4 @@ def _connect(written: str) -> Connection:
     from flowlite.connect.ssh.connection import SshConnection
     from flowlite.connect.ssh.targets import resolve_target
 
-    return SshConnection(resolve_target(written))
+    return SshConnection(resolve_target(written, ssh_config or None))

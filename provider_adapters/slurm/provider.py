@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -25,10 +25,12 @@ from provider_adapters.slurm.arrays import Arrays
 from provider_adapters.slurm.ending import Ending
 from provider_adapters.slurm.launching import Launching
 from provider_adapters.slurm.listing import Listing
+from provider_adapters.slurm.settings import from_environment
 from provider_adapters.slurm.settling import Settling
 from provider_adapters.slurm.workplace import Workplace
 
 if TYPE_CHECKING:
+    from flowlite.config import Settings
     from flowlite.connect.base import Connection
     from flowlite.provider_settings import ProviderSettings
     from flowlite.spec import TaskConfig
@@ -47,6 +49,7 @@ class SlurmProvider(Provider):
     """
 
     name = "slurm"
+    local_files = frozenset({"ssh_config"})
     may_take_away = True
     arrays = True
 
@@ -55,6 +58,11 @@ class SlurmProvider(Provider):
     ) -> None:
         super().__init__(home, settings)
         self._connection = connection
+
+    @classmethod
+    def freeze(cls, settings: Settings, environment: Mapping[str, str]) -> ProviderSettings:
+        found = from_environment(super().freeze(settings, environment), environment)
+        return found.with_absolute_paths(cls.local_files)
 
     def plan(self, config: TaskConfig) -> Plan:
         from provider_adapters.slurm.planning import make_plan

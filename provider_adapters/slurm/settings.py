@@ -14,6 +14,7 @@ from flowlite.spec import slurm as options_of
 from flowlite.suggest import did_you_mean
 
 _TABLE = "[slurm]"
+_SSH_CONFIG = "FLOW_SSH_CONFIG"
 _SHARED = "~/.flowlite-slurm"
 _NODE_DIR = "/tmp/flowlite-slurm-%u"
 _LEASE = 300.0
@@ -37,6 +38,7 @@ class SlurmSettings:
         python: A Python on the nodes; "" looks for one.
         lease: Seconds without any contact after which the nodes end the job.
         signal_seconds: How long before the end of its time a job is warned.
+        ssh_config: OpenSSH's configuration that `login` is looked up in; "" for the usual one.
         options: What is asked of Slurm where the task asks for nothing else.
     """
 
@@ -46,7 +48,16 @@ class SlurmSettings:
     python: str = ""
     lease: float = _LEASE
     signal_seconds: int = _SIGNAL
+    ssh_config: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def from_environment(found: ProviderSettings, environment: Mapping[str, str]) -> ProviderSettings:
+    """The settings with OpenSSH's configuration of whoever submits, where they name none."""
+    path = environment.get(_SSH_CONFIG)
+    if not path or "ssh_config" in found.values:
+        return found
+    return found.with_value("ssh_config", path, _SSH_CONFIG)
 
 
 def read_settings(settings: ProviderSettings) -> SlurmSettings:
@@ -85,6 +96,12 @@ def _login(value: object) -> str:
     except ConfigError:
         raise ValueError(what) from None
     return value.strip()
+
+
+def _file(value: object) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError("a path")
+    return value
 
 
 def _shared(value: object) -> str:
@@ -129,4 +146,5 @@ _READERS: dict[str, Callable[[object], Any]] = {
     "python": _path,
     "lease": _lease,
     "signal_seconds": _signal,
+    "ssh_config": _file,
 }

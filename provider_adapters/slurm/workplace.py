@@ -69,7 +69,9 @@ class Workplace:
         where = self.settings.login if written is None else written
         if where not in self._logins:
             python = self.settings.python
-            self._logins[where] = SlurmLogin(where, self.directory, self._connection, python)
+            self._logins[where] = SlurmLogin(
+                where, self.directory, self._connection, python, self.settings.ssh_config
+            )
         return self._logins[where]
 
     def queue(self, written: str | None = None) -> Queue:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flowlite.adapters import adapter, settings_here
+from flowlite.errors import PermissionRefused
 from flowlite.provider import (
     SHIPPED,
     Plan,
@@ -54,6 +56,9 @@ CASES: dict[str, dict[str, str]] = {
         "cny_per_usd": "[aws]\ncny_per_usd = 7.1\n",
         "prices": "[aws.prices]\n'p5.48xlarge' = 44.0\n",
         "listing_lag": "[aws]\nlisting_lag = 60\n",
+        "shared_config_file": "[aws]\nshared_config_file = 'aws/config'\n",
+        "shared_credentials_file": "[aws]\nshared_credentials_file = 'aws/credentials'\n",
+        "ssh_config": "[aws]\nssh_config = 'ssh_config'\n",
     },
     "mithril": {
         "project": "[mithril]\nproject = 'team'\n",
@@ -66,6 +71,7 @@ CASES: dict[str, dict[str, str]] = {
         "boot_timeout": "[mithril]\nboot_timeout = '3m'\n",
         "jump": "[mithril]\njump = 'bastion'\n",
         "listing_lag": "[mithril]\nlisting_lag = 61\n",
+        "ssh_config": "[mithril]\nssh_config = 'ssh_config'\n",
     },
     "slurm": {
         "login": "[slurm]\nlogin = 'me@cluster'\n",
@@ -74,6 +80,7 @@ CASES: dict[str, dict[str, str]] = {
         "python": "[slurm]\npython = '/opt/python3'\n",
         "lease": "[slurm]\nlease = '9m'\n",
         "signal_seconds": "[slurm]\nsignal_seconds = 240\n",
+        "ssh_config": "[slurm]\nssh_config = 'ssh_config'\n",
     },
     "ssh": {
         **{
@@ -197,6 +204,8 @@ def test_each_setting_of_the_project_holds_in_a_supervisor(
         "MITHRIL_PROJECT": "another",
         "MITHRIL_API_URL": "https://another.example",
         "FLOW_SSH_CONFIG": "/another",
+        "AWS_CONFIG_FILE": "/another",
+        "AWS_SHARED_CREDENTIALS_FILE": "/another",
         "FLOW_LOCAL_TASKS": "1",
     }
     assert in_supervisors(flow_home, list(expected), shell) == expected
@@ -225,20 +234,66 @@ def test_variables_count_at_submission_and_are_named(
         "AWS_DEFAULT_REGION": "eu-west-1",
         "MITHRIL_PROJECT": "team",
         "FLOW_SSH_CONFIG": "ssh_config",
+        "AWS_CONFIG_FILE": "aws/config",
+        "AWS_SHARED_CREDENTIALS_FILE": "/credentials",
     }.items():
         monkeypatch.setenv(name, value)
     (project / "flow.toml").write_text("[mithril]\nproject = 'mine'\n[aws]\nregion = 'us-west-2'\n")
     rows = {
         name: (value, origin)
-        for provider in ("aws", "mithril", "ssh")
+        for provider in ("aws", "mithril", "slurm", "ssh")
         for name, value, origin in settings_of_task(submit(flow_home, provider)).rows()
     }
     assert rows == {
         "aws.profile": ("research", "AWS_PROFILE"),
         "aws.region": ("us-west-2", str(project / "flow.toml")),
+        "aws.shared_config_file": (str(project / "aws/config"), "AWS_CONFIG_FILE"),
+        "aws.shared_credentials_file": ("/credentials", "AWS_SHARED_CREDENTIALS_FILE"),
+        "aws.ssh_config": (str(project / "ssh_config"), "FLOW_SSH_CONFIG"),
         "mithril.project": ("team", "MITHRIL_PROJECT"),
+        "mithril.ssh_config": (str(project / "ssh_config"), "FLOW_SSH_CONFIG"),
+        "slurm.ssh_config": (str(project / "ssh_config"), "FLOW_SSH_CONFIG"),
         "ssh.config_file": (str(project / "ssh_config"), "FLOW_SSH_CONFIG"),
     }
+
+
+def opened(provider: Any) -> object:
+    """What an adapter asks its cloud through."""
+    if provider.name == "aws":
+        return provider._context.clients("ec2", "us-east-1")
+    return provider._place.account.api
+
+
+@pytest.mark.parametrize(
+    ("provider", "variables"),
+    [
+        ("mithril", ("MITHRIL_API_KEY",)),
+        ("aws", ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")),
+    ],
+)
+def test_credentials_that_only_the_submitter_had_are_named_where_there_are_none(
+    project: Path,
+    flow_home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    provider: str,
+    variables: tuple[str, ...],
+) -> None:
+    monkeypatch.setenv("HOME", str(project))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("PYTHON_KEYRING_BACKEND", "keyring.backends.null.Keyring")
+    for name in variables:
+        monkeypatch.setenv(name, "fkey_secret")
+    record = submit(flow_home, provider)
+    kept = settings_of_task(record)
+    assert (f"{provider} credentials", "not kept", ", ".join(variables)) in list(kept.rows())
+    assert "secret" not in str(record.plan)
+    # The supervisor is started again from another shell.
+    for name in variables:
+        monkeypatch.delenv(name)
+    ask = provider_of_task(record, flow_home)
+    with pytest.raises(PermissionRefused, match="submitted with those of the environment") as told:
+        opened(ask)
+    assert all(name in str(told.value) for name in variables)
 
 
 def test_a_profile_leaves_keys_of_the_environment_their_precedence(
