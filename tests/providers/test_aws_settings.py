@@ -106,9 +106,11 @@ def test_endpoints_are_those_of_boto_users(variables: pytest.MonkeyPatch) -> Non
 
 def test_profiles_are_those_of_boto_users(variables: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "config").write_text("[profile research]\nregion = eu-north-1\n")
-    assert Clients(AwsSettings(profile="research")).region == "eu-north-1"
+    config = str(tmp_path / "config")
+    own = AwsSettings(profile="research", shared_config_file=config)
+    assert Clients(own).region == "eu-north-1"
     with pytest.raises(ConfigError, match="nobody"):
-        _ = Clients(AwsSettings(profile="nobody")).session
+        _ = Clients(AwsSettings(profile="nobody", shared_config_file=config)).session
 
 
 def test_a_launch_is_sent_once_and_everything_else_again(variables: pytest.MonkeyPatch) -> None:
