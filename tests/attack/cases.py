@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
+from tests.security.hostile_hosts import HOSTS
+
 NODES = 3
 """Nodes of the gang; the pool has one host more."""
 PHASES = (
@@ -33,14 +35,33 @@ KINDS = ("partition", "disk", "clock", "sshd", "squatter", "hostile")
 _SHARES = {"partition": 10, "disk": 2, "clock": 2, "sshd": 2, "squatter": 1, "hostile": 2}
 BEFORE = ("squatter", "hostile")
 """Kinds of faults that are there before the task comes."""
+_TABLE = {script: name for name, (_, script, _) in reversed(HOSTS.items())}
 SSHD_ANSWERS = {
-    "zeros": "cat /dev/zero",
-    "lines": "yes",
     "control": r"printf '\033]0;TITLE\007\033[2J'; exec sleep 1000000",
-    "silence": "sleep 1000000",
+    "silence": "exec sleep 1000000",
     "nothing": "true",
+    **{name: script for script, name in reversed(_TABLE.items())},
 }
-MISDEEDS = ("control", "killed", "pickle", "line", "agent.log")
+"""What a host says in place of what is asked, each once: shell scripts."""
+MISDEEDS = (
+    "control",
+    "killed",
+    "pickle",
+    "line",
+    "agent.log",
+    "agent.log of control sequences",
+    "progress bar",
+    "line of control sequences",
+    "line that is no text",
+    "empty lines",
+    "exception of 30 MB",
+    "chain of exceptions",
+    "result of nonsense",
+    "report that is a bomb",
+    "process file without end",
+    "files of other kinds",
+)
+"""What a worker does to its node and to all that the node sends (`program/attacked.py`)."""
 SQUATS = ("yes", "silence", "zeros", "garbage", "directory")
 
 

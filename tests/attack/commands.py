@@ -1,4 +1,4 @@
-"""What `flow` commands show of a task whose node is hostile, and what that costs this machine."""
+"""What `flow` commands show of hostile nodes and hosts, and what that costs this machine."""
 
 from __future__ import annotations
 
@@ -9,29 +9,24 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from tests.attack.stage import Stage
-
 MOST_MB = 150.0
 """Commands and the supervisor stay below."""
-_SECONDS = 60
-_ASKED = (
+_SECONDS = 240
+"""A command that looks at what has no end never ends; on a busy machine, one that ends may take minutes."""
+OF_A_NODE = (
     ("status",),
     ("logs", "attacked"),
     ("result", "--no-pickle", "attacked"),
     ("doctor", "attacked"),
 )
+"""What people ask of a task, one of whose nodes was hostile."""
+OF_A_HOST = (("hosts", "check"), ("hosts", "list"))
+"""What they ask while a host of the pool is."""
 _MOST_READ = 1 << 20
 
 
-def judge(stage: Stage) -> list[str]:
-    """What is wrong, in words."""
-    wrong = [text for words in _ASKED for text in _ask(words)]
-    if stage.poisoned.exists():
-        wrong.append("something that a node sent was executed here")
-    return wrong
-
-
-def _ask(words: tuple[str, ...]) -> list[str]:
+def ask(words: tuple[str, ...]) -> tuple[list[str], float]:
+    """Runs `flow` with these words: what is wrong, and the most memory that it had, in MB."""
     name = f"`flow {' '.join(words)}`"
     with tempfile.TemporaryFile() as shown:
         command = subprocess.Popen(
@@ -58,7 +53,7 @@ def _ask(words: tuple[str, ...]) -> list[str]:
         wrong.append(f"{name} breaks: {text[-300:].decode(errors='replace')}")
     if peak > MOST_MB:
         wrong.append(f"{name} took {peak:.0f} MB")
-    return wrong
+    return wrong, peak
 
 
 def peak_mb(pid: int) -> float:

@@ -60,11 +60,19 @@ class Run:
         """The run in one line."""
         clean = max((each.clean_after for each in self.findings), default=0.0)
         memory = max((each.supervisor_mb for each in self.findings), default=0.0)
+        command = max((each.command_mb for each in self.findings), default=0.0)
+        told = [each.acknowledged_after for each in self.findings if each.acknowledged_after >= 0]
         return (
             f"{len(self.findings)} cases (seeds {self.seed} to {self.seed + len(self.findings) - 1}, kind {self.kind}) "
             f"in {self.seconds / 60:.0f} min, {self.jobs} at a time, load average {os.getloadavg()[0]:.0f}: "
             f"{len(self.wrong)} wrong; clean at the latest {clean:.0f} s after the end; "
             f"the largest supervisor had {memory:.0f} MB"
+            + (f", the largest `flow` command {command:.0f} MB" if command else "")
+            + (
+                f"; {len(told)} cancelled, told after {max(told):.1f} s at the latest"
+                if told
+                else ""
+            )
             + (f"; {self.simulated:,} simulated gangs" if self.simulated else "")
         )
 

@@ -76,8 +76,8 @@ def _wrong_lines(stage: Stage, touched: set[str]) -> list[str]:
             )
             where = f"{stream} of {life}"
             have = _first_bytes(path, len(most) + 1)
-            if stage.case.kind == "hostile" and life.host in touched:
-                # What else it wrote is of its own making.
+            if stage.case.kind in ("hostile", "disk") and life.host in touched:
+                # What else it wrote is of its own making: a misdeed, or the error of a full disk.
                 have = have[: len(least)]
             if not most.startswith(have):
                 wrong.append(f"lines doubled, changed or out of order: {where}")

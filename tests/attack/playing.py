@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -20,6 +21,8 @@ from tests.helpers import SUPERVISOR
 PHASE_SECONDS = 120.0
 END_SECONDS = 360.0
 """So long after the last fault the task must have ended."""
+ACKNOWLEDGED_SECONDS = 20.0
+"""So long after a cancellation the task must say so; a second where the machine is not busy."""
 CLEAN_SECONDS = 60.0
 """So long after its end, and after the last fault, nothing may be left."""
 _LINES = 3
@@ -43,6 +46,8 @@ class Finding:
         ended_after: Seconds from the last fault's end to the task's; negative where it ended before.
         clean_after: Seconds until nothing was left.
         supervisor_mb: The most memory its supervisor had.
+        command_mb: The most memory that a `flow` command had which looked at a hostile node or host.
+        acknowledged_after: Seconds until a cancellation was acknowledged; negative where nobody cancelled.
         seconds: How long the case took.
         load: The machine's load average at its end.
         story: For a case where something is wrong: what the task's journal says.
@@ -60,6 +65,8 @@ class Finding:
     ended_after: float = 0.0
     clean_after: float = 0.0
     supervisor_mb: float = 0.0
+    command_mb: float = 0.0
+    acknowledged_after: float = -1.0
     seconds: float = 0.0
     load: float = 0.0
     story: list[str] = field(default_factory=list)
@@ -101,6 +108,8 @@ class _Play:
         self._healed_at = 0.0
         self._ended_at = 0.0
         self._running = 0
+        self._cancelled_at = 0.0
+        self._asking: threading.Thread | None = None
 
     def play(self) -> None:
         if any(fault.kind == "client-disk" for fault in self.case.faults):
@@ -131,7 +140,11 @@ class _Play:
         self.found.attempt = record.attempt
         self.found.wrong += oracle.judge(self.stage, self.touched)
         if self.case.kind == "hostile":
-            self.found.wrong += commands.judge(self.stage)
+            self._ask(commands.OF_A_NODE)
+            if self.stage.poisoned.exists():
+                self.found.wrong.append("something that a node sent was executed here")
+        if self._asking is not None:
+            self._asking.join()
         if self.found.supervisor_mb > commands.MOST_MB:
             self.found.wrong.append(f"the supervisor had {self.found.supervisor_mb:.0f} MB")
         self._wait_until_clean()
@@ -186,6 +199,9 @@ class _Play:
             def begin(fault: Any = fault) -> None:
                 self.touched |= {self.stage.host_of(node).name for node in fault.nodes}
                 end = striking.strike(self.stage, fault)
+                if fault.kind == "sshd":
+                    self._asking = threading.Thread(target=self._ask, args=(commands.OF_A_HOST,))
+                    self._asking.start()
                 self._due.append((time.monotonic() + fault.seconds, end))
                 self._due.sort(key=lambda due: due[0])
 
@@ -208,6 +224,26 @@ class _Play:
         record = self.stage.record
         self.stage.cancelled_in = record.state, record.outcome or "", time.monotonic()
         self.stage.task.cancel()
+        self._cancelled_at = time.monotonic()
+
+    def _ask(self, asked: Sequence[tuple[str, ...]]) -> None:
+        """Runs `flow` commands while a node or host is hostile."""
+        for words in asked:
+            wrong, peak = commands.ask(words)
+            self.found.wrong += wrong
+            self.found.command_mb = max(self.found.command_mb, peak)
+
+    def _watch_cancellation(self) -> None:
+        """Notes when the task says that it was cancelled."""
+        if not self._cancelled_at or self.found.acknowledged_after >= 0.0:
+            return
+        record = self.stage.record
+        if record.final or record.state == "stopping" or "cancel" in record.reason:
+            self.found.acknowledged_after = time.monotonic() - self._cancelled_at
+            if self.found.acknowledged_after > ACKNOWLEDGED_SECONDS:
+                self.found.wrong.append(
+                    f"cancelled, and not told for {self.found.acknowledged_after:.0f} s"
+                )
 
     def _do_what_is_due(self) -> None:
         while self._due and self._due[0][0] <= time.monotonic():
@@ -218,6 +254,7 @@ class _Play:
         deadline = None
         while True:
             self._do_what_is_due()
+            self._watch_cancellation()
             now = time.monotonic()
             if not self._due and deadline is None:
                 self._healed_at, deadline = now, now + END_SECONDS

@@ -44,6 +44,7 @@ while True:
     threading.Thread(target=serve, args=listener.accept()[:1], daemon=True).start()
 """
 TRAP = "tmp/trap"
+ANSWER = "tmp/attack-answer"
 
 
 _CLIENT_DISK = 256 << 20
@@ -136,7 +137,8 @@ def _mount(*arguments: str) -> None:
 def _answer_with(stage: Stage, fault: Fault) -> Callable[[], None]:
     """Whoever is logged in is thrown out, and whoever comes gets no shell but this."""
     host = stage.host_of(fault.nodes[0])
-    host.restart_sshd(sessions=True, ForceCommand=SSHD_ANSWERS[fault.way])
+    (host.root / ANSWER).write_text(SSHD_ANSWERS[fault.way] + "\n")
+    host.restart_sshd(sessions=True, ForceCommand=f"/bin/sh /{ANSWER}")
     return lambda: host.restart_sshd(sessions=True)
 
 

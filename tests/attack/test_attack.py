@@ -20,7 +20,13 @@ ENDS = [
     Case(6, "partition", "running", (cut("member-all", 1, 45.0),), retries=1),
     Case(7, "partition", "running", (cut("client-all", seconds=15.0),), cancel_after=5.0),
     Case(8, "clock", "running", (Fault("clock", (), 0.0, 10.0, "+3600"),)),
-    Case(9, "sshd", "last seconds", (Fault("sshd", (1,), 0.0, 15.0, "zeros"),), finish_after=2.0),
+    Case(
+        9,
+        "sshd",
+        "last seconds",
+        (Fault("sshd", (1,), 0.0, 15.0, "noise before the command"),),
+        finish_after=2.0,
+    ),
 ]
 OTHERS = [
     Case(10, "squatter", "bring-up", (Fault("squatter", (1,), 0.0, 20.0, "yes"),)),

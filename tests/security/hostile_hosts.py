@@ -1,0 +1,51 @@
+"""What a hostile host says: shell scripts that run in place of whatever is asked of it."""
+
+from __future__ import annotations
+
+BEGIN = "echo flowlite-begins $$; echo flowlite-begins >&2\n"
+ZEROS = "exec cat /dev/zero"
+HOSTS: dict[str, tuple[str, str, str]] = {
+    "noise before the command": ("ssh_run", ZEROS, "is longer than 1 MiB"),
+    "noise on the other output": ("ssh_run", f"{ZEROS} >&2", "is longer than 1 MiB"),
+    "output without end": ("ssh_run", BEGIN + ZEROS, "is longer than 16 MiB"),
+    "complaints without end": ("ssh_run", BEGIN + f"{ZEROS} >&2", "is longer than 16 MiB"),
+    "lines without end": ("ssh_run", BEGIN + "exec yes", "is longer than 16 MiB"),
+    "a byte now and then": (
+        "ssh_slow_run",
+        BEGIN + "while :; do echo x; sleep 0.01; done",
+        "did not end within 2",
+    ),
+    "a file without end": ("ssh_read", BEGIN + ZEROS, "is longer than 16 MiB"),
+    "complaints about a file": ("ssh_read", BEGIN + f"{ZEROS} >&2", "is longer than 16 MiB"),
+    "an answer to a file": ("ssh_put", BEGIN + f"cat >/dev/null & {ZEROS}", "is longer than"),
+    "a courier's head without end": ("ssh_courier", BEGIN + ZEROS, "answers nonsense"),
+    "a courier's content without end": (
+        "ssh_courier",
+        BEGIN + """echo '{"size": 1000}'; """ + ZEROS,
+        "answers nonsense",
+    ),
+    "a courier's content of 10 GB": (
+        "ssh_courier",
+        BEGIN + """echo '{"size": 10000000000}'; """ + ZEROS,
+        "answers nonsense",
+    ),
+    "a courier's size below nothing": (
+        "ssh_courier",
+        BEGIN + """echo '{"size": -1}'; sleep 5""",
+        "answers nonsense",
+    ),
+    "a courier's deep document": (
+        "ssh_courier",
+        BEGIN + "head -c 300000 /dev/zero | tr '\\0' '['; echo",
+        "answers nonsense",
+    ),
+    "a courier's complaints": ("ssh_courier", BEGIN + f"{ZEROS} >&2", "is longer than 16 MiB"),
+    "hosts check, without end": ("hosts_check", BEGIN + ZEROS, "is longer than"),
+    "hosts check, noise": ("hosts_check", ZEROS, "is longer than"),
+    "hosts check, a document of 15 MB": (
+        "hosts_check",
+        BEGIN + "head -c 15000000 /dev/zero | tr '\\0' '['; echo",
+        "does not say what it is",
+    ),
+}
+"""By name: what is asked of the host in test_memory.py, the script, and what is told of its answer."""
