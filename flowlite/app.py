@@ -12,11 +12,13 @@ import re
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
 from flowlite import remote
 from flowlite.errors import SpecError
 from flowlite.on_node import on_a_node
+from flowlite.world_of_one import world_of_one
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -116,12 +118,18 @@ class Function(Generic[P, R]):
     # Here
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Runs the function here, in this process."""
-        return self.__wrapped__(*args, **kwargs)
+        """Runs the function here, in this process; outside of a gang as the one worker of a world of one."""
+        with world_of_one(self.__name__):
+            value = self.__wrapped__(*args, **kwargs)
+        return cast("R", self._awaited(value)) if isinstance(value, CoroutineType) else value
+
+    async def _awaited(self, value: Coroutine[Any, Any, Any]) -> Any:
+        with world_of_one(self.__name__):
+            return await value
 
     def local(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """The same as a plain call: runs the function here, in this process."""
-        return self.__wrapped__(*args, **kwargs)
+        return self(*args, **kwargs)
 
     # On a gang
 

@@ -23,12 +23,17 @@ CARRIED = (
     "suggest",
     "sweep",
     "terminal",
+    "world_of_one",
 )
+
+
+LOCAL_TASK = "local"
+"""`FLOW_TASK_ID` during a plain call of a decorated function, which belongs to no task."""
 
 
 def on_a_node() -> bool:
     """Whether this process belongs to a task: a worker, or the warm process that workers are forked from."""
-    return "FLOW_TASK_ID" in os.environ
+    return os.environ.get("FLOW_TASK_ID", LOCAL_TASK) != LOCAL_TASK
 
 
 def placeholder(name: str) -> type:
