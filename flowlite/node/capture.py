@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
 TAIL_LINES = 20
 TAIL_BYTES = 4096
+# A crash in native code ends with the stacks of all threads, written by faulthandler; the user's line is near the top.
+_DUMP_BYTES = 256 * 1024
+_DUMP_FRAMES = 6
+_CRASH = "Fatal Python error: "
+_OURS = re.compile(r'  File "(flowlite_node/|[^"]*\.pyz/|<frozen runpy>)')
 
 
 def sizes(files: Mapping[str, Path]) -> dict[str, int]:
@@ -26,15 +32,8 @@ def tail(path: Path) -> list[str]:
     At most `TAIL_LINES` lines and `TAIL_BYTES` bytes; of a progress bar only what was shown last; no
     blank lines at the end.
     """
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - TAIL_BYTES))
-            data = file.read(TAIL_BYTES)
-    except OSError:
-        return []
-    lines = data.decode("utf-8", "replace").split("\n")
-    if size > TAIL_BYTES and len(lines) > 1:
+    lines, cut = _end(path, TAIL_BYTES)
+    if cut and len(lines) > 1:
         del lines[0]
     shown = [line.rstrip("\r").rpartition("\r")[2] for line in lines]
     while shown and not shown[-1].strip():
@@ -42,6 +41,40 @@ def tail(path: Path) -> list[str]:
     return shown[-TAIL_LINES:]
 
 
+def _end(path: Path, most: int) -> tuple[list[str], bool]:
+    """The lines in the last bytes of a file, and whether there is something before them."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - most))
+            data = file.read(most)
+    except OSError:
+        return [], False
+    return data.decode("utf-8", "replace").split("\n"), size > most
+
+
 def last_words(files: Mapping[str, Path]) -> list[str]:
-    """The end of a worker's stderr, or of its stdout where stderr is empty."""
-    return tail(files["err"]) or tail(files["out"])
+    """The end of a worker's stderr, or of its stdout where stderr is empty; of a crash in native code, where it was."""
+    return _crash(files["err"]) or tail(files["err"]) or tail(files["out"])
+
+
+def _crash(path: Path) -> list[str]:
+    """What crashed and where, if a stream ends with what faulthandler writes; frames of ours are left out."""
+    lines = _end(path, _DUMP_BYTES)[0]
+    start = max((i for i, line in enumerate(lines) if line.startswith(_CRASH)), default=None)
+    if start is None:
+        return []
+    dump = lines[start:]
+    current = next((i for i, line in enumerate(dump) if line.startswith("Current thread ")), None)
+    if current is None:
+        return []
+    frames: list[str] = []
+    for line in dump[current + 1 :]:
+        if not line.startswith("  File "):
+            break
+        if not _OURS.match(line):
+            frames.append(line)
+    if not frames:
+        return []
+    more = ["  …"] if frames[_DUMP_FRAMES:] else []
+    return [dump[0], dump[current], *frames[:_DUMP_FRAMES], *more]

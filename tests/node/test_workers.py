@@ -370,6 +370,39 @@ def test_last_words(tmp_path: Path, written: bytes, shown: list[str]) -> None:
     assert capture.tail(path) == shown
 
 
+def test_of_a_crash_in_native_code_the_users_line_is_shown(tmp_path: Path) -> None:
+    deep = "".join(f'  File "/home/me/train.py", line {line} in step\n' for line in range(7, 40))
+    ours = "".join(
+        f'  File "flowlite_node/template.py", line {line} in main\n' for line in range(60)
+    )
+    files = {"out": tmp_path / "out", "err": tmp_path / "err"}
+    for frames, shown in (
+        ('  File "/home/me/train.py", line 7 in step\n', 1),
+        (deep, 7),
+    ):
+        files["err"].write_text(
+            "step 1\nFatal Python error: Segmentation fault\n\nThread 0x01 (most recent call first):\n"
+            '  File "/usr/lib/python3.11/threading.py", line 1 in wait\n\n'
+            f"Current thread 0x02 (most recent call first):\n{frames}{ours}"
+            '  File "/x/agents/1c59.pyz/__main__.py", line 8 in <module>\n  File "<frozen runpy>", line 88 in x\n\n'
+            "Extension modules: numpy.core (total: 1)\n"
+        )
+        said = capture.last_words(files)
+        assert said[:3] == [
+            "Fatal Python error: Segmentation fault",
+            "Current thread 0x02 (most recent call first):",
+            '  File "/home/me/train.py", line 7 in step',
+        ]
+        # What is shown of them later is ten lines at most.
+        assert len(said) == 2 + shown
+        assert not any("flowlite_node" in line or "runpy" in line for line in said)
+    files["err"].write_text(
+        "Fatal Python error: Aborted\n\nCurrent thread 0x02 (most recent call first):\n  <no Python frame>\n"
+    )
+    assert said != capture.last_words(files)
+    assert capture.last_words(files)[0] == "Fatal Python error: Aborted"
+
+
 def test_last_words_of_nothing(tmp_path: Path) -> None:
     files = {"out": tmp_path / "out", "err": tmp_path / "err"}
     assert capture.last_words(files) == []
