@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from flowlite.errors import ConfigError
@@ -52,11 +53,15 @@ class Workplace:
         self.account = Account(home, settings, transport)
         account = settings.only(ACCOUNT_SETTINGS).values
         self.ledger = Ledger(self.account.directory / "launches", account)
-        self.contact = Contact(home, "mithril", self.account.settings.ssh_config)
         self.looks = Looks(pauses=_PAUSES)
         self.starting = Looks(pauses=_STARTING)
         self.volumes = Volumes(self.account)
         self.seen: dict[str, Bid] = {}
+
+    @cached_property
+    def contact(self) -> Contact:
+        """How its machines are reached. Raises ConfigError: the settings are wrong."""
+        return Contact(self.account.home, "mithril", self.account.settings.ssh_config)
 
     @property
     def home_id(self) -> str:
