@@ -40,7 +40,7 @@ from provider_adapters.aws.session import Clients
 from provider_adapters.mithril import nodekey
 from provider_adapters.rented.contact import Contact, Met, NotYet, Place
 from tests.crash import wire
-from tests.crash.timeline import Background, Loop, Timeline
+from tests.crash.timeline import RESOLUTION, Background, Loop, Timeline
 
 assert ec2  # It sets the variables that moto reads when it is imported.
 
@@ -86,7 +86,7 @@ class SimulatedHost:
     def _watch(self) -> None:
         if not self.running:
             return
-        if (left := self.until - self._world.timeline.now) > 0:
+        if (left := self.until - self._world.timeline.now) > RESOLUTION:
             self._world.timeline.after(left, self._watch)
             return
         self._world.machines.power_off(self)

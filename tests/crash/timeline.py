@@ -17,6 +17,8 @@ from typing import Any
 from tests.attack.deciding import JumpingLoop
 
 _MONOTONIC_BEGINS = 10_000.0
+RESOLUTION = 1e-6
+"""Seconds below which two times are the same."""
 
 
 @dataclass(order=True)
@@ -92,6 +94,8 @@ class Loop(JumpingLoop):
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
         super().__init__()
+        # A nanosecond is nothing beside half a year of seconds, and what is due now would not be done.
+        self._clock_resolution = RESOLUTION
 
     @property
     def now(self) -> float:
