@@ -67,7 +67,7 @@ def _own(words: str) -> bool:
 
 
 def _shown(path: Path, root: Path) -> str:
-    return f"/{path.relative_to(root)}"
+    return f"/{path.relative_to(root)}".replace("/root/", "~/")
 
 
 def _words(pid: int) -> str:

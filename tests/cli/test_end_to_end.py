@@ -378,13 +378,15 @@ class Terminal:
             os.environ["TERM"] = "xterm"
             os.execv(FLOW[0], [*FLOW, *words])
         self.seen = ""
+        self._readable = select.poll()
+        self._readable.register(self.fd, select.POLLIN)
 
     def read(self, until: str | None = None, timeout: float = 60) -> str:
         deadline = time.monotonic() + timeout
         while until is None or until not in self.seen:
             left = deadline - time.monotonic()
             assert left > 0, self.seen
-            if not select.select([self.fd], [], [], left)[0]:
+            if not self._readable.poll(1000 * left):
                 continue
             try:
                 data = os.read(self.fd, 65536)
