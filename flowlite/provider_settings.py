@@ -15,6 +15,8 @@ from typing import Any
 Keys = tuple[str, ...]
 # The origin of what nobody has set.
 DEFAULT = "default"
+SSH_CONFIG_VARIABLE = "FLOW_SSH_CONFIG"
+"""Variable with the OpenSSH configuration that is used in place of the usual files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,11 @@ class ProviderSettings:
     def origin_of(self, *keys: str) -> str:
         """Where a value was set, or any value below it; "" if nowhere."""
         return next((o for path, o in self.origins.items() if path[: len(keys)] == keys), "")
+
+    @property
+    def names_provider(self) -> bool:
+        """Whether anything is set for this provider. OpenSSH's configuration of the environment is for all of them."""
+        return any(self.origin_of(key) != SSH_CONFIG_VARIABLE for key in self.values)
 
     def rows(self) -> Iterator[tuple[str, Any, str]]:
         """Each value with its dotted name and its origin, for people."""

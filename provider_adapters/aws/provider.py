@@ -217,7 +217,7 @@ class AwsProvider(Provider):
             return False
         files = Path.home() / ".aws"
         known = any(os.environ.get(name) for name in _WORDS_OF_AWS) or files.is_dir()
-        if not known and not self.settings.values:
+        if not known and not self.settings.names_provider:
             return False
         try:
             return bool(self._planner().regions(None)[0]) and self._has_credentials()

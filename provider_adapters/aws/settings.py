@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flowlite.errors import ConfigError
-from flowlite.provider_settings import ProviderSettings
+from flowlite.provider_settings import SSH_CONFIG_VARIABLE, ProviderSettings
 from flowlite.readers import duration_seconds
 from flowlite.suggest import did_you_mean
 
@@ -230,6 +230,6 @@ _VARIABLES = {
     "endpoint_url": ("AWS_ENDPOINT_URL",),
     "shared_config_file": ("AWS_CONFIG_FILE",),
     "shared_credentials_file": ("AWS_SHARED_CREDENTIALS_FILE",),
-    "ssh_config": ("FLOW_SSH_CONFIG",),
+    "ssh_config": (SSH_CONFIG_VARIABLE,),
 }
 KEY_VARIABLE, SECRET_VARIABLE = "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from flowlite.errors import ConfigError
-from flowlite.provider_settings import ProviderSettings
+from flowlite.provider_settings import SSH_CONFIG_VARIABLE, ProviderSettings
 from flowlite.readers import duration_seconds
 from flowlite.suggest import did_you_mean
 
@@ -171,5 +171,5 @@ _READERS: dict[str, Callable[[object], Any]] = {
 _VARIABLES = {
     "api_url": "MITHRIL_API_URL",
     "project": "MITHRIL_PROJECT",
-    "ssh_config": "FLOW_SSH_CONFIG",
+    "ssh_config": SSH_CONFIG_VARIABLE,
 }

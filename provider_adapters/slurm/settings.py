@@ -8,13 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flowlite.errors import ConfigError
-from flowlite.provider_settings import ProviderSettings
+from flowlite.provider_settings import SSH_CONFIG_VARIABLE, ProviderSettings
 from flowlite.readers import duration_seconds
 from flowlite.spec import slurm as options_of
 from flowlite.suggest import did_you_mean
 
 _TABLE = "[slurm]"
-_SSH_CONFIG = "FLOW_SSH_CONFIG"
 _SHARED = "~/.flowlite-slurm"
 _NODE_DIR = "/tmp/flowlite-slurm-%u"
 _LEASE = 300.0
@@ -54,10 +53,10 @@ class SlurmSettings:
 
 def from_environment(found: ProviderSettings, environment: Mapping[str, str]) -> ProviderSettings:
     """The settings with OpenSSH's configuration of whoever submits, where they name none."""
-    path = environment.get(_SSH_CONFIG)
+    path = environment.get(SSH_CONFIG_VARIABLE)
     if not path or "ssh_config" in found.values:
         return found
-    return found.with_value("ssh_config", path, _SSH_CONFIG)
+    return found.with_value("ssh_config", path, SSH_CONFIG_VARIABLE)
 
 
 def read_settings(settings: ProviderSettings) -> SlurmSettings:

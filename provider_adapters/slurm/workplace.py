@@ -55,7 +55,7 @@ class Workplace:
     @property
     def configured(self) -> bool:
         """Whether the user has said anything about Slurm, or Slurm is here."""
-        if self._given.values:
+        if self._given.names_provider:
             return True
         return bool(self.ledger.launches()) or _is_login_node()
 

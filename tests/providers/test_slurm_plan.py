@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from flowlite.errors import ConfigError
+from flowlite.provider_settings import ProviderSettings
 from flowlite.spec import TaskConfig
 from flowlite.spec.slurm import checked, of_words
 from provider_adapters.slurm.cluster import is_kind
+from provider_adapters.slurm.provider import SlurmProvider
 from tests.providers.slurm_on_paper import Paper
 
 
@@ -257,6 +259,9 @@ def test_it_counts_as_set_up_where_slurm_is_or_somebody_has_said_where(
     slurm_paper.configure()
     assert not slurm_paper.make().configured()
     assert slurm_paper.make().list_instances() == []
+    # Which all providers with hosts read.
+    here = ProviderSettings("slurm").with_value("ssh_config", "/a/config", "FLOW_SSH_CONFIG")
+    assert not SlurmProvider(tmp_path / "home", here).configured()
     slurm_paper.configure(login="ada@cluster")
     assert slurm_paper.make().configured()
     slurm_paper.configure()
