@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from tests.attack.cases import NODES, SSHD_ANSWERS, Fault
 from tests.attack.stage import HOSTILE, Stage
+from tests.helpers import eventually
 
 # Keeps names that flowlite's node program would take, as a user with no rights; argument: how it answers.
 SQUATTER = r"""
@@ -105,8 +106,16 @@ def _fill_disk(stage: Stage, fault: Fault) -> Callable[[], None]:
 
 
 def _fill_client_disk(stage: Stage, fault: Fault) -> Callable[[], None]:
-    facts = os.statvfs(stage.home)
-    _resize(stage, (facts.f_blocks - facts.f_bfree) * facts.f_frsize)
+    def fill() -> bool:
+        facts = os.statvfs(stage.home)
+        try:
+            _resize(stage, (facts.f_blocks - facts.f_bfree) * facts.f_frsize)
+        except subprocess.CalledProcessError:
+            # Something was written meanwhile, so that what is there would not fit.
+            return False
+        return True
+
+    eventually(fill)
     return lambda: _resize(stage, _CLIENT_DISK)
 
 
