@@ -99,11 +99,11 @@ class Flow:
             show_plan: Gets what will be launched, if that costs money, before it does; else it is said in a sentence.
             element: Its place among tasks that are launched together, where `launches_together`.
         """
-        from flowlite import importing, s3
+        from flowlite import import_guard, s3
         from flowlite.submission import submit
         from flowlite.supervise import quote, tidying
 
-        importing.refuse_to_submit()
+        import_guard.refuse_to_submit()
         config, plan = self.plan(config)
         if element is not None:
             plan = dataclasses.replace(plan, options={**plan.options, "array": dict(element)})

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
 from flowlite.errors import ConfigError
-from flowlite.spec.elsewhere import flag_for
+from flowlite.spec.other_tools import flag_for
 from flowlite.suggest import did_you_mean
 
 Convert = Callable[[str], Any]

@@ -307,7 +307,7 @@ def _usage_message(error: Any) -> str:
         return message
     unknown = getattr(error, "option_name", None)
     if unknown is not None and hasattr(error, "possibilities"):
-        from flowlite.spec.elsewhere import flag_for
+        from flowlite.spec.other_tools import flag_for
 
         known = [flag for option in context.command.params for flag in option.opts]
         message = f"no option {unknown}{flag_for(unknown, known)}"

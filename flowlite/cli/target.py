@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
-from flowlite import importing
+from flowlite import import_guard
 from flowlite.cli.output import Quit, tell
 from flowlite.errors import ConfigError, FlowError, NotFound
 from flowlite.suggest import did_you_mean
@@ -63,9 +63,9 @@ def load_module(path: Path) -> ModuleType:
         sys.path.insert(0, str(root))
     importlib.invalidate_caches()
     try:
-        with importing.users_file():
+        with import_guard.users_file():
             module = importlib.import_module(name)
-    except (KeyboardInterrupt, Quit, importing.StartedByImport):
+    except (KeyboardInterrupt, Quit, import_guard.StartedByImport):
         raise
     except BaseException as error:
         _explain(error, path)

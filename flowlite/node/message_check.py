@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .messages import NOTICES, OUTCOMES, PHASES, STREAMS, MessageError
-from .shapes import (
+from .json_shapes import (
     Shape,
     anything,
     count,
@@ -26,6 +25,7 @@ from .shapes import (
     pair,
     text,
 )
+from .messages import NOTICES, OUTCOMES, PHASES, STREAMS, MessageError
 
 _FAILURE = fields({"kind": text}, {"type": maybe(text), "message": maybe(text), "why": maybe(text)})
 _SIZES = fields({}, {"out": count, "err": count, "result": count})

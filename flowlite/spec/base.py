@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
 from flowlite.errors import SpecError
-from flowlite.spec.elsewhere import option_for
+from flowlite.spec.other_tools import option_for
 from flowlite.suggest import did_you_mean
 
 

@@ -364,11 +364,11 @@ def test_a_file_that_starts_a_task_when_it_is_imported_is_refused(
 
 def test_after_an_import_tasks_may_be_started_again(flow: Flow, folder: Path) -> None:
     from flowlite import Flow as Client
-    from flowlite import TaskConfig, importing
+    from flowlite import TaskConfig, import_guard
 
-    with pytest.raises(importing.StartedByImport), importing.users_file():
+    with pytest.raises(import_guard.StartedByImport), import_guard.users_file():
         Client().submit(TaskConfig(command="true"))
-    importing.refuse_to_submit()
+    import_guard.refuse_to_submit()
 
 
 @pytest.mark.parametrize("command", ["run", "scale"])

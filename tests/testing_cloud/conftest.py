@@ -1,10 +1,12 @@
-"""A client of the box's EC2."""
+"""A client of the box's EC2, and gangs at its Mithril."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from tests.testing_cloud.mithril_gangs import submit as submit
 
 if TYPE_CHECKING:
     from flowlite.testing.cloud import CloudInABox

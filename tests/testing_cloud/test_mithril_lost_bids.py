@@ -3,51 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flowlite.client import Flow
-from flowlite.errors import FlowError
 from flowlite.provider import Plan
-from flowlite.spec import TaskConfig
 from flowlite.store import Store
 from flowlite.supervise.remains import COLLECT_SECONDS
 from flowlite.task import Task
 from flowlite.testing.cloud import CloudInABox
 from tests.helpers import eventually, kill_processes_of_home
-
-Submit = Callable[..., Task[Any]]
-PATIENCE = 120.0
+from tests.testing_cloud.mithril_gangs import PATIENCE, Submit
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 WORKS = (
     "[ $FLOW_ATTEMPT = 1 ] || { echo went on; exit 0; }; i=0; "
     "while :; do i=$((i+1)); echo works $i; sleep 0.2; done"
 )
-
-
-@pytest.fixture
-def submit(box: CloudInABox, flow_home: Path) -> Iterator[Submit]:
-    (flow_home / "config.toml").write_text('[mithril]\nlease = "10m"\n')
-    made: list[Task[Any]] = []
-
-    def submit(script: str, **options: Any) -> Task[Any]:
-        config = TaskConfig(
-            provider="mithril", command=["sh", "-c", script], num_instances=2, **options
-        )
-        made.append(Flow(provider="mithril", notify=lambda _: None).submit(config))
-        return made[-1]
-
-    yield submit
-    for task in made:
-        with suppress(FlowError):
-            if not task.done:
-                task.cancel()
-                task.wait(PATIENCE)
 
 
 def works(task: Task[Any]) -> bool:

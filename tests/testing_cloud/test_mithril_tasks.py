@@ -2,45 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flowlite.client import Flow
-from flowlite.errors import FlowError
-from flowlite.spec import TaskConfig
-from flowlite.task import Task
 from flowlite.testing.cloud import CloudInABox
 from tests.helpers import eventually
-
-Submit = Callable[..., Task[Any]]
-PATIENCE = 120.0
+from tests.testing_cloud.mithril_gangs import PATIENCE, Submit
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
-
-
-@pytest.fixture
-def submit(box: CloudInABox, flow_home: Path) -> Iterator[Submit]:
-    """Submits a shell script for two nodes; whatever still runs after the test is cancelled."""
-    (flow_home / "config.toml").write_text('[mithril]\nlease = "10m"\n')
-    made: list[Task[Any]] = []
-
-    def submit(script: str, **options: Any) -> Task[Any]:
-        config = TaskConfig(
-            provider="mithril", command=["sh", "-c", script], num_instances=2, **options
-        )
-        made.append(Flow(provider="mithril", notify=lambda _: None).submit(config))
-        return made[-1]
-
-    yield submit
-    for task in made:
-        with suppress(FlowError):
-            if not task.done:
-                task.cancel()
-                task.wait(PATIENCE)
 
 
 def _nothing_left(box: CloudInABox) -> bool:

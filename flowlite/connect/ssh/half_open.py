@@ -87,7 +87,7 @@ def end(there: Address) -> None:
         ).start()
 
 
-def after_fork() -> None:
+def _after_fork() -> None:
     """A forked process leaves the connections of its parent alone."""
     global _lock
     _lock = threading.Lock()
@@ -127,4 +127,4 @@ def _forget() -> None:
             _all.pop(ends).sock.close()
 
 
-os.register_at_fork(after_in_child=after_fork)
+os.register_at_fork(after_in_child=_after_fork)

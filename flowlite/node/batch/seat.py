@@ -20,7 +20,7 @@ from .. import checks, processes
 from ..config import AgentConfig, AttemptPaths
 from ..connection import Connection
 from ..wire import Frame, encode
-from . import hostlist, shells, variables
+from . import hostlist, shell_startup, variables
 from .options import signal_number
 from .place import Ground, dial, programs, write_programs
 from .runner import Runner
@@ -85,7 +85,7 @@ class _Seat:
             write_programs(
                 self._paths.directory, processes.own_command(sys.executable, flags=("-I", "-S"))
             )
-            shells.write_bash_env(self._paths.directory, self._their_bash_env)
+            shell_startup.write_bash_env(self._paths.directory, self._their_bash_env)
         connected, session, shield = dial(self._config, self._paths, "seat")
         link = _Link(session, shield, self)
         self._runner = Runner(self._config, self._paths, self._ground, link.tell)
@@ -142,7 +142,7 @@ class _Seat:
         path.write_text(self._batch["script"], "utf-8")
         path.chmod(0o700)
         return await asyncio.create_subprocess_exec(
-            *shells.command(self._batch["script"], path),
+            *shell_startup.command(self._batch["script"], path),
             *self._batch.get("arguments", ()),
             stdin=asyncio.subprocess.DEVNULL,
             cwd=self._ground.directory,
@@ -224,7 +224,7 @@ class _Seat:
         if cluster:
             own |= {name: environment[name] for name in _OF_CLUSTER if name in environment}
         self._their_bash_env = own.get("BASH_ENV", "")
-        own |= shells.variables(self._paths.directory, own)
+        own |= shell_startup.variables(self._paths.directory, own)
         return Ground(job, names, counts, self._config.node_rank, directory, own)
 
 

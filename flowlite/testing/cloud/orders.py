@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from flowlite.testing.cloud.unkind import Unkindness
+    from flowlite.testing.cloud.fault_injection import Unkindness
 
 BEFORE, AFTER = "before", "after"
 _LOOK_SECONDS = 5.0

@@ -43,11 +43,11 @@ from flowlite.testing.cloud.ec2.names import (
 from flowlite.testing.cloud.ec2.needs import needs_of
 from flowlite.testing.cloud.ec2.others import Others, refusal
 from flowlite.testing.cloud.ec2.spot import SpotMarket
+from flowlite.testing.cloud.fault_injection import Habits
 from flowlite.testing.cloud.machines import Machines
 from flowlite.testing.cloud.orders import Fault, Orders
 from flowlite.testing.cloud.serving import Environ, Reply
 from flowlite.testing.cloud.timers import ThreadTimers, Timers, utc_now
-from flowlite.testing.cloud.unkind import Habits
 
 _SCOPE = re.compile(r"Credential=[^/]+/\d+/([^/]+)/([^/]+)/aws4_request")
 _REST = re.compile(r"/2015-02-01/([a-z-]+)(/[^/]+)?(/[a-z-]+)?")

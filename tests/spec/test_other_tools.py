@@ -14,7 +14,7 @@ from flowlite import FlowApp
 from flowlite.cli.run import register
 from flowlite.errors import SpecError
 from flowlite.spec import TaskConfig
-from flowlite.spec import elsewhere as table
+from flowlite.spec import other_tools as table
 from flowlite.spec.options import ConfigOptions
 from tests.cli.conftest import Flow, flow
 
