@@ -160,6 +160,8 @@ def _call(config: TaskConfig, draft: Draft) -> tuple[str, dict[str, Any]]:
             "`function.build_task_config(…)`"
         )
     from flowlite.bundle.call import build_bundle
+    from flowlite.bundle.call_text import call_text
+    from flowlite.supervise.paths import write_private
 
     bundle = build_bundle(
         call.function,
@@ -169,6 +171,8 @@ def _call(config: TaskConfig, draft: Draft) -> tuple[str, dict[str, Any]]:
         results=config.results,
         start=config.start,
     )
+    text = call_text(bundle.function, call.args, call.kwargs)
+    write_private(draft.paths.call_text, text.encode("utf-8", "replace"))
     # On this machine the bundle lies as it would in the directory of a node.
     return bundle.function, bundle.call_config(str(draft.paths.bundle))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
@@ -84,6 +85,24 @@ class Task(Generic[R_co]):
     def function(self) -> str:
         """Name of the function, or the command line."""
         return self._latest.function
+
+    @property
+    def call(self) -> str:
+        """What it runs in full: the call with its arguments as one would write it, or the command line.
+
+        Long values are shortened, and the values of its secrets are masked.
+        """
+        record, paths = self._latest, self._session.paths(self.id)
+        command = record.config.get("command")
+        if command is not None:
+            text = command if isinstance(command, str) else shlex.join(map(str, command))
+        else:
+            try:
+                text = paths.call_text.read_text("utf-8")
+            except (OSError, UnicodeDecodeError):
+                # Of an earlier flowlite, or forgotten.
+                text = record.function
+        return masking.of_file(paths.secrets)(text)
 
     @property
     def provider(self) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 # Command -> module below `flowlite.cli` that registers it, in the order of `flow --help`.
 COMMANDS = {
     "run": "run",
-    "status": "tasks",
+    "status": "status",
     "logs": "logs",
     "result": "tasks",
     "cancel": "tasks",

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from flowlite import terminal
 from flowlite.cli import interrupts, output
 from flowlite.cli.logs import LiveLine, show
-from flowlite.cli.values import one_line
 from flowlite.errors import FlowError
 from flowlite.printing import DIM, Painted
 from flowlite.task import LONGEST_PAUSE
@@ -227,6 +226,7 @@ def _reach(task: Task[Any]) -> str:
 
 
 def _what(config: TaskConfig) -> str:
+    from flowlite.bundle.call_text import call_text
     from flowlite.submission import command_line
 
     if config.command is not None:
@@ -234,9 +234,7 @@ def _what(config: TaskConfig) -> str:
     call = config.call
     if call is None:
         return "nothing"
-    shown = [one_line(value) for value in call.args]
-    shown += [f"{name}={one_line(value)}" for name, value in call.kwargs.items()]
-    return f"{call.function.__name__}({', '.join(shown)})"
+    return call_text(call.function.__name__, call.args, call.kwargs)
 
 
 @contextmanager

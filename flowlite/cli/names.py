@@ -28,3 +28,11 @@ def complete_provider(incomplete: str) -> list[str]:
     from flowlite.provider import provider_names
 
     return [name for name in provider_names() if name.startswith(incomplete)]
+
+
+def complete_state(incomplete: str) -> list[str]:
+    """States of tasks that begin like this, and the two words for several of them."""
+    from flowlite.records import STATES
+
+    words = sorted({*STATES, "unfinished", "finished"})
+    return [word for word in words if word.startswith(incomplete)]

@@ -11,7 +11,7 @@ import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from flowlite import masking, printing, terminal
 from flowlite.errors import FlowError, RemoteTraceback
@@ -19,8 +19,10 @@ from flowlite.printing import DIM, RED, YELLOW, Painted
 from flowlite.supervise.quote import dollars
 
 if TYPE_CHECKING:
+    from rich.table import Table
     from rich.text import Text
 
+    from flowlite.cli.columns import Fitted
     from flowlite.store import TaskRecord
 
 # Rises when a field is renamed or taken away; new fields do not count.
@@ -115,6 +117,11 @@ def tell(*parts: str | Painted) -> None:
     sys.stderr.flush()
 
 
+def tell_wrapped(text: str) -> None:
+    """A sentence on standard error, broken between words where the terminal is narrower than it."""
+    tell("\n".join(_wrapped(text, sys.stderr)))
+
+
 def warn(text: str) -> None:
     """A warning on standard error."""
     tell(Painted("warning:", YELLOW), " ", text)
@@ -135,6 +142,18 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = ""
         say("  ".join(cells).rstrip())
 
 
+def fitted_table(fitted: Fitted) -> Table:
+    """A table that was cut to the width of the terminal, drawn as it is."""
+    from rich.table import Table
+
+    drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in fitted.columns:
+        drawn.add_column(name.upper(), no_wrap=True, overflow="ellipsis")
+    for row in fitted.rows:
+        drawn.add_row(*map(cell, row))
+    return drawn
+
+
 def _rich_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str) -> None:
     from rich.console import Console
     from rich.table import Table
@@ -147,29 +166,21 @@ def _rich_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: st
         padding=(0, 2, 0, 0),
     )
     for column in columns:
-        # These may be long; everything else stays whole.
+        # These may be long and are wrapped; everything else keeps to one line, and is marked where it is cut.
+        wraps = column in {"what", "function", "detail", "note", "reason"}
         drawn.add_column(
-            column.upper(), overflow="fold", no_wrap=column not in {"reason", "what", "function"}
+            column.upper(), overflow="fold" if wraps else "ellipsis", no_wrap=not wraps
         )
     for row in rows:
-        drawn.add_row(
-            *(
-                # A reason keeps to one line; the task's own page has all of it.
-                cell(text, no_wrap=True) if column == "reason" else cell(text)
-                for column, text in zip(columns, row, strict=True)
-            )
-        )
+        drawn.add_row(*map(cell, row))
     Console(file=sys.stdout).print(drawn)
 
 
-def cell(text: str, *, no_wrap: bool = False) -> Text:
+def cell(text: str) -> Text:
     """A text as rich draws it: nothing in it is markup, and nothing acts on the terminal."""
     from rich.text import Text
 
-    shown = terminal.in_one_line(masking.cleaned(text))
-    if no_wrap:
-        return Text(shown, no_wrap=True, overflow="ellipsis")
-    return Text(shown, style=COLOURS.get(text, ""))
+    return Text(terminal.in_one_line(masking.cleaned(text)), style=COLOURS.get(text, ""))
 
 
 def say_value(text: str) -> None:
@@ -186,11 +197,27 @@ def say_value(text: str) -> None:
 
 
 def facts(pairs: Mapping[str, str | None]) -> None:
-    """Names and values, one a line; those without a value are left out."""
+    """Names and values; those without a value are left out. On a terminal, long values are wrapped between words."""
     shown = {name: value for name, value in pairs.items() if value}
     width = max(map(len, shown), default=0)
     for name, value in shown.items():
-        say(Painted(name.ljust(width), DIM), "  ", terminal.in_one_line(value))
+        first, *more = _wrapped(terminal.in_one_line(value), sys.stdout, width + 2)
+        say(Painted(name.ljust(width), DIM), "  ", first)
+        for line in more:
+            say(" " * (width + 2), line)
+
+
+def _wrapped(text: str, stream: TextIO, indent: int = 0) -> list[str]:
+    """A text in lines as wide as the terminal, without what the indentation takes; elsewhere in one line."""
+    if not stream.isatty():
+        return [text]
+    import shutil
+    import textwrap
+
+    width = max(20, shutil.get_terminal_size().columns - indent)
+    return (
+        textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False) if text else [""]
+    ) or [""]
 
 
 def money(amount: float | None) -> str:

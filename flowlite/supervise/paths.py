@@ -38,6 +38,11 @@ class TaskPaths:
         return self.directory / "plan.json"
 
     @property
+    def call_text(self) -> Path:
+        """The call as one would write it, for people."""
+        return self.directory / "call.txt"
+
+    @property
     def secret(self) -> Path:
         """The gang's shared secret, 64 hex digits."""
         return self.directory / "secret"

@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import pty
-import struct
-import sys
-import termios
 from pathlib import Path
 
 import pytest
@@ -16,6 +10,7 @@ from flowlite.store import Store
 from flowlite.supervise import journal
 from flowlite.supervise.journal import Journal
 from tests.cli.conftest import Flow
+from tests.cli.terminals import on_a_terminal
 from tests.helpers import eventually
 from tests.test_store import leased, task
 
@@ -31,27 +26,9 @@ def a_task(home: Path, reason: str) -> Store:
     return store
 
 
-def on_a_terminal(words: list[str], columns: int) -> str:
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.environ["TERM"] = "xterm"
-        fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
-        os.execv(sys.executable, [sys.executable, "-m", "flowlite.cli", *words])
-    said = b""
-    try:
-        while block := os.read(terminal, 1 << 16):
-            said += block
-    except OSError:
-        # The terminal ends with its program.
-        pass
-    os.close(terminal)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    return said.decode()
-
-
 def test_a_long_reason_is_one_line_on_a_terminal(flow_home: Path) -> None:
     a_task(flow_home, LONG)
-    lines = on_a_terminal(["status"], 120).splitlines()
+    lines = on_a_terminal("status", columns=120).splitlines()
     assert len(lines) == 2, lines
     assert "…" in lines[1]
     assert "no room for 2" in lines[1]

@@ -1,0 +1,171 @@
+"""`flow status` on terminals of several widths: one line for each task, filters, watching, the whole of one task."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from flowlite.cli.columns import Column, cut, fit
+from tests.cli.conftest import Flow
+from tests.cli.terminals import OnTerminal, on_a_terminal
+from tests.tasks_made_by_hand import HandMade
+
+WIDTHS = [60, 80, 120]
+REASON = (
+    "first failure: node 1, rank 3: RuntimeError: CUDA out of memory, tried to allocate 20.00 GiB"
+)
+
+
+@pytest.fixture(autouse=True)
+def no_supervisors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flowlite.supervise.start.start_supervisor", lambda home, task_id, **_: 0)
+
+
+def a_list(*, paid: bool = False) -> list[str]:
+    """Some tasks as they are in real lists; their ids, newest first."""
+    now = time.time()
+    made = [
+        HandMade("digits", created_at=now - 4000),
+        HandMade("a-quite-long-name-of-an-experiment-v12", nodes=16, created_at=now - 300),
+        HandMade("talk", created_at=now - 56),
+    ]
+    made[0].end()
+    made[1].end("failed", REASON)
+    made[2].change("stopping", "cancelled while running")
+    if paid:
+        made[0].instance(0, price=40.0, hours=3, ended=True)
+    return [one.id for one in reversed(made)]
+
+
+@pytest.mark.parametrize("columns", WIDTHS)
+@pytest.mark.parametrize("paid", [False, True])
+def test_each_task_is_one_line_that_fits(flow_home: Path, columns: int, paid: bool) -> None:
+    ids = a_list(paid=paid)
+    heading, *lines = on_a_terminal("status", columns=columns).splitlines()
+    assert [line for line in lines if "no room for" not in line][: len(ids)] == lines[: len(ids)]
+    for id_, line in zip(ids, lines, strict=False):
+        assert id_ in line, lines
+        assert cell_len(line.rstrip()) <= columns
+    # States and ids are never cut; names and reasons are, with a mark, and never inside a word of a reason.
+    failed = lines[1]
+    assert " failed " in failed
+    *_, reason = failed.rstrip().partition("first")
+    assert reason.endswith("…")
+    said = f"first{reason.removesuffix('…')}"
+    assert REASON.startswith(said)
+    assert not REASON[len(said) :][:1].isalnum()
+    assert "GPU" not in heading
+    assert ("COST" in heading) == (paid and columns > 60)
+
+
+def test_what_has_no_room_is_named(flow_home: Path) -> None:
+    a_list(paid=True)
+    said = on_a_terminal("status", columns=60)
+    assert "no room for: nodes, created" in " ".join(said.split())
+    assert "no room for" not in on_a_terminal("status", columns=120)
+
+
+def test_what_is_not_shown_is_counted(flow: Flow) -> None:
+    for number in range(23):
+        HandMade(f"t{number}", created_at=1000.0 + number).end(
+            "failed" if number % 2 else "completed"
+        )
+    HandMade("alive", created_at=1.0)
+    ran = flow("status", "--state", "failed", "--name", "t*")
+    assert len(ran.out.splitlines()) == 1 + 11
+    assert "13 other tasks are not shown; `flow status` without --state and --name" in ran.err
+    ran = flow("status", "--state", "finished")
+    assert "3 older finished tasks are not shown; `flow status --all`" in ran.err
+    assert [task["name"] for task in flow("status", "-s", "unfinished", "--json").json] == ["alive"]
+    assert flow("status", "--name", "nobody").out == "no task fits\n"
+
+
+def test_a_wrong_state_is_one_line(flow: Flow) -> None:
+    ran = flow("status", "--state", "runing")
+    assert (ran.code, ran.err) == (
+        2,
+        "error: --state: no state 'runing'; did you mean 'running'?\n",
+    )
+
+
+def test_the_list_can_be_watched(flow_home: Path) -> None:
+    made = HandMade("digits")
+    watching = OnTerminal("status", "--watch")
+    watching.read_until(lambda said: "running" in said)
+    made.end("failed", "first failure: node 0, rank 1: no")
+    watching.read_until(lambda said: "first failure" in said)
+    watching.type("\x03")
+    assert watching.end()[0] == 0
+
+
+def test_watching_one_task_ends_with_it(flow_home: Path) -> None:
+    made = HandMade("digits")
+    HandMade("another")
+    watching = OnTerminal("status", "digits", "-w")
+    watching.read_until(lambda said: "running" in said)
+    made.end()
+    code, said = watching.end()
+    assert code == 0
+    assert "completed" in said
+    assert "another" not in said
+
+
+def test_watching_needs_a_terminal(flow: Flow) -> None:
+    ran = flow("status", "--watch")
+    assert (ran.code, ran.out) == (2, "")
+    assert "--watch needs a terminal" in ran.err
+
+
+@pytest.mark.parametrize("columns", WIDTHS)
+def test_one_task_has_its_whole_reason(flow_home: Path, columns: int) -> None:
+    made = HandMade("digits")
+    made.end("failed", REASON)
+    said = on_a_terminal("status", "digits", columns=columns)
+    assert REASON in " ".join(said.split())
+    for word in REASON.split():
+        assert word in said
+
+
+def test_one_task_shows_the_arguments_of_its_call(flow: Flow, tmp_path: Path) -> None:
+    script = tmp_path / "work.py"
+    script.write_text(
+        "from flowlite import FlowApp\napp = FlowApp()\n"
+        "@app.function\ndef train(lr: float, epochs: int = 1): pass\n"
+    )
+    ran = flow("run", "-d", f"{script}::train", "0.1", "--epochs", "3")
+    assert ran.code == 0, ran.err
+    task_id = ran.out.strip()
+    assert "train(lr=0.1, epochs=3)" in flow("status", task_id).out
+    assert flow("status", task_id, "--json").json["call"] == "train(lr=0.1, epochs=3)"
+    command = flow("run", "-d", "--", "sh", "-c", f"echo {'x' * 300} 'a b'").out.strip()
+    assert f"sh -c 'echo {'x' * 300}" in " ".join(flow("status", command).out.split())
+
+
+# Fitting, as such
+
+
+@given(st.text(), st.integers(1, 60))
+def test_a_cut_text_fits(text: str, width: int) -> None:
+    text = " ".join(text.split())
+    shown = cut(text, width)
+    assert cell_len(shown) <= width
+    assert shown == text or (shown.endswith("…") and text.startswith(shown[:-1]))
+
+
+@given(
+    st.lists(st.tuples(*[st.from_regex(r"[a-z0-9 ]{0,40}", fullmatch=True)] * 4), min_size=1),
+    st.integers(10, 150),
+)
+def test_a_fitted_table_is_no_wider(rows: list[tuple[str, ...]], width: int) -> None:
+    columns = [Column("a", 4), Column("b", 3, 2), Column("c", 2, 1), Column("d", 4)]
+    fitted = fit(columns, rows, width)
+    for row in (fitted.columns, *fitted.rows):
+        assert sum(map(cell_len, row)) + 2 * (len(row) - 1) <= width
+    for index, column in enumerate(columns):
+        has_value = any(row[index] for row in rows)
+        assert (column.name in (*fitted.columns, *fitted.left_out)) == has_value
