@@ -72,6 +72,7 @@ PRINTS = re.compile(
 PRINTING = {
     # Draw with rich what `cell` and `terminal.plain` have cleaned.
     "flowlite/cli/output.py",
+    "flowlite/cli/status.py",
     "flowlite/cli/top.py",
     # Cleans every record.
     "flowlite/debugging.py",
