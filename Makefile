@@ -5,6 +5,7 @@ VENV ?= .venv
 PY := $(VENV)/bin/python
 ENV_READY := $(VENV)/.ready
 BENCH_READY := $(VENV)/.bench-ready
+DOCS_READY := $(VENV)/.docs-ready
 # Most tests wait more than they compute.
 TEST_PROCESSES ?= 8
 N ?= 4
@@ -20,7 +21,7 @@ LOCKING = $(VENV)/bin/uv pip compile --quiet pyproject.toml --universal --python
 	--no-emit-index-url --no-emit-package pip --no-emit-package setuptools --no-annotate --custom-compile-command 'make lock'
 
 .DEFAULT_GOAL := help
-.PHONY: help env train test test-all test-bare test-hours crash attack attack-docs check format lock audit hosts hosts-shell hosts-down slurm slurm-shell slurm-down bench bench-docs clean
+.PHONY: help env train test test-all test-bare test-hours crash attack attack-docs check format docs lock audit hosts hosts-shell hosts-down slurm slurm-shell slurm-down bench bench-docs clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -69,9 +70,12 @@ format: $(ENV_READY) ## rewrite the code as `make check` wants it
 	$(PY) -m ruff format .
 	$(PY) -m ruff check --fix .
 
+docs: $(DOCS_READY) ## the documentation as a site, in site/; a broken link or a page outside the navigation is an error
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
+
 lock: $(ENV_READY) ## write requirements.lock anew, after a change of dependencies (UPGRADE=--upgrade: newest versions)
-	$(LOCKING) --extra dev -o $(LOCK)
-	$(LOCKING) --extra dev --extra bench -o $(BENCH_LOCK)
+	$(LOCKING) --extra dev --extra docs -o $(LOCK)
+	$(LOCKING) --extra dev --extra docs --extra bench -o $(BENCH_LOCK)
 
 audit: $(ENV_READY) ## look for known vulnerabilities of what requirements.lock names (asks an advisory service)
 	$(VENV)/bin/pip-audit --strict --requirement $(LOCK) --no-deps --disable-pip --progress-spinner off
@@ -101,7 +105,7 @@ bench-docs: $(BENCH_READY) ## the same, and write the table into docs/performanc
 	$(PY) -m benchmarks --write
 
 clean: ## remove the environment and all caches
-	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(ENV_READY): pyproject.toml $(LOCK)
@@ -126,4 +130,8 @@ $(ENV_READY): pyproject.toml $(LOCK)
 
 $(BENCH_READY): $(ENV_READY) $(BENCH_LOCK)
 	@$(PY) -m pip install --quiet $(PIP_FLAGS) --constraint $(BENCH_LOCK) --editable '.[dev,bench]'
+	@touch $@
+
+$(DOCS_READY): $(ENV_READY)
+	@$(PY) -m pip install --quiet $(PIP_FLAGS) --constraint $(LOCK) --editable '.[docs]'
 	@touch $@

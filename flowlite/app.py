@@ -48,8 +48,8 @@ class FlowApp:
     """A group of functions with common options.
 
     Attributes:
-        name: Stands in front of the names of its tasks ("digits" makes "digits-train"); None for nothing.
-        defaults: Options of all its functions, where they give none themselves.
+        name: Prefix of the names of its tasks ("digits" makes "digits-train"); None for no prefix.
+        defaults: Options of all its functions. An option of the function itself takes precedence.
     """
 
     def __init__(
@@ -58,6 +58,15 @@ class FlowApp:
         provider: str | None = None,
         **defaults: Unpack[CommonOptions],
     ) -> None:
+        """
+        Args:
+            name: Prefix of the names of its tasks; None for no prefix.
+            provider: Provider of all its functions; None for the setting `provider` (default "local").
+            **defaults: Any option of `@app.function` except `name`; each is described at `TaskConfig`.
+
+        Raises:
+            SpecError: An option is unknown or has a wrong value.
+        """
         self.name = name
         options = _merge({}, defaults)
         if provider is not None:
@@ -79,8 +88,12 @@ class FlowApp:
     ) -> Any:
         """Makes a `Function`, as `@app.function` or `@app.function(gpu="h100:8", …)`.
 
+        Args:
+            fn: The function: written with `def`, `async def` or `lambda`; no method, class or generator.
+            **options: Each is described at `TaskConfig`.
+
         Raises:
-            SpecError: An option is unknown or wrong, or this kind of function cannot run on a node.
+            SpecError: An option is unknown or has a wrong value, or this kind of function cannot run on a node.
         """
 
         def decorate(fn: Callable[P, T]) -> Function[P, T]:
@@ -95,7 +108,10 @@ class FlowApp:
 
 
 class Function(Generic[P, R]):
-    """A function that can run here, or on a gang of nodes. Calling it runs it here, as any function."""
+    """A decorated function. A plain call runs it in this process; `remote`, `spawn` and `map` run it on gangs of nodes.
+
+    Made by `FlowApp.function`. On a gang, every worker calls the function once with the same arguments.
+    """
 
     __flowlite_function__ = True
     __wrapped__: Callable[P, R]
@@ -118,7 +134,11 @@ class Function(Generic[P, R]):
     # Here
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Runs the function here, in this process; outside of a gang as the one worker of a world of one."""
+        """Runs the function in this process.
+
+        Outside of a gang, the variables of a worker (RANK, WORLD_SIZE, MASTER_ADDR …) are set for the call as in a gang
+        of one worker, and restored afterwards. An async function gives a coroutine, as it does without the decorator.
+        """
         with world_of_one(self.__name__):
             value = self.__wrapped__(*args, **kwargs)
         return cast("R", self._awaited(value)) if isinstance(value, CoroutineType) else value
@@ -144,11 +164,17 @@ class Function(Generic[P, R]):
     def remote(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Runs the function on its gang and waits; returns what rank 0 returned.
 
-        Ctrl-C cancels the task. On a terminal the workers' output is shown meanwhile (setting `show_logs`).
+        Ctrl-C cancels the task. The setting `show_logs` decides whether the workers' output is shown meanwhile.
 
         Raises:
             ConfigError: The call or an option is wrong; nothing was started.
-            TaskFailed: A worker was killed or exited; a worker's exception is raised as its own type instead.
+            BundleError: The function, an argument or a captured variable cannot be pickled; nothing was started.
+            CapExceeded: A price, time or cost cap forbids the launch; nothing was started.
+            ProviderError: The provider refused or failed.
+            TaskFailed: A worker was killed or exited with a status other than 0. If a worker raised an exception, that
+                exception is raised instead, as its own type, with its traceback as `RemoteTraceback` in `__cause__`.
+            TaskCancelled: The task was cancelled.
+            ResultUnavailable: The return value could not be sent back or cannot be loaded here.
         """
         remote.refuse_on_a_node()
         return remote.call(self.build_task_config(*args, **kwargs))
@@ -162,10 +188,14 @@ class Function(Generic[P, R]):
     def spawn(self: Function[P, T], *args: P.args, **kwargs: P.kwargs) -> Task[T]: ...
 
     def spawn(self, *args: P.args, **kwargs: P.kwargs) -> Any:
-        """Starts the function on its gang and returns at once; the task goes on without this process.
+        """Starts the function on its gang and returns as soon as the task is recorded.
+
+        The task does not need this process: `Flow().get_task(name)` finds it again from any other.
 
         Raises:
             ConfigError: The call or an option is wrong; nothing was started.
+            BundleError: The function, an argument or a captured variable cannot be pickled; nothing was started.
+            CapExceeded: A price, time or cost cap forbids the launch; nothing was started.
         """
         remote.refuse_on_a_node()
         return remote.start(self.build_task_config(*args, **kwargs))
@@ -198,10 +228,16 @@ class Function(Generic[P, R]):
         max_concurrent: int = DEFAULT_CONCURRENCY,
         return_exceptions: bool = False,
     ) -> Iterator[Any]:
-        """One task per value, `max_concurrent` at a time; gives their results in the order of the values.
+        """Runs one task per value and yields their results in the order of the values.
 
-        Tasks start when the first result is asked for. When one fails, its exception is raised and the rest cancelled;
-        `return_exceptions` gives exceptions in place of results. Leaving the loop early cancels what still runs.
+        The returned iterator is lazy: the first tasks start when its first result is asked for. Leaving the loop early
+        cancels the tasks that still run.
+
+        Args:
+            iterable: The values; each task calls the function with one of them.
+            max_concurrent: Tasks that run at the same time.
+            return_exceptions: Yield the exception of a failed task in place of its result. Otherwise the first failure
+                is raised, and all other tasks are cancelled.
 
         Raises:
             ConfigError: A call does not fit the function; those of a list or tuple are all checked before any starts.
@@ -238,7 +274,7 @@ class Function(Generic[P, R]):
         max_concurrent: int = DEFAULT_CONCURRENCY,
         return_exceptions: bool = False,
     ) -> Iterator[Any]:
-        """As `map`, each element being all positional arguments of one call.
+        """As `map`; each element is the sequence of all positional arguments of one call: `starmap([(1, 2), (3, 4)])`.
 
         Raises:
             ConfigError: An element of a list or tuple is no sequence of arguments; or as `map`.
@@ -250,10 +286,13 @@ class Function(Generic[P, R]):
     # Options and configuration
 
     def options(self, **overrides: Unpack[TaskOptions]) -> Function[P, R]:
-        """The same function with these options changed. Mappings are added to, key by key; None empties one.
+        """The same function with other options; the original is unchanged.
+
+        `environment`, `mounts` and `volumes` are merged key by key, and None empties them. Every other option is
+        replaced.
 
         Raises:
-            SpecError: An option is unknown or wrong.
+            SpecError: An option is unknown or has a wrong value.
         """
         return Function(self.__wrapped__, self._app, _merge(self._given, overrides))
 

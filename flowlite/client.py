@@ -27,10 +27,10 @@ R = TypeVar("R")
 
 
 class Flow:
-    """The door to flowlite for programs. Cheap to make; opens FLOW_HOME on first use.
+    """The client: submits tasks, finds them again, lists offers and volumes. Opens FLOW_HOME on first use.
 
     Attributes:
-        volumes: Named volumes of the provider.
+        volumes: Named volumes of the provider: `create(name, size_gb)`, `list()`, `delete(name)`.
     """
 
     def __init__(
@@ -38,8 +38,9 @@ class Flow:
     ) -> None:
         """
         Args:
-            provider: Where nodes come from; None for what a configuration or the settings say.
-            notify: Takes sentences the user should read at submission; standard error unless given.
+            provider: Name of the provider; None for that of the configuration, or else of the settings.
+            notify: Called with each message to the user at submission, such as the price; by default, they are written
+                to standard error.
         """
         self._provider = provider
         self._notify = notify or _to_stderr
@@ -65,14 +66,14 @@ class Flow:
 
         Args:
             target: A configuration with a call or a command, a decorated function that needs no arguments, or the path
-                of a task file (YAML) or of a batch script of Slurm.
+                of a task file (YAML) or of a Slurm batch script.
             mounts: Read-only buckets by path, beside those of the configuration.
-            wait: Return only when the task is final, whatever its end.
+            wait: Return only when the task has completed, failed or been cancelled; a failure is not raised.
 
         Raises:
-            ConfigError: An option is wrong, or cannot be honoured by the provider.
-            BundleError: The function or an argument cannot travel.
-            CapExceeded: A cap forbids the launch.
+            ConfigError: An option is wrong, or the provider does not support it.
+            BundleError: The function or an argument cannot be pickled.
+            CapExceeded: A price, time or cost cap forbids the launch.
         """
         config = self._config_of(target)
         if mounts:
@@ -88,16 +89,16 @@ class Flow:
         show_plan: Callable[[Plan], None] | None = None,
         element: Element | None = None,
     ) -> Task[Any]:
-        """Submits what a configuration says: its call or its command. Raises as `run` does.
+        """Submits the call or the command of a configuration. Raises the same errors as `run`.
 
-        Everything that can be wrong is found before anything is written; from the moment this returns, the task goes
-        on without this process. Ctrl-C before that leaves no task behind, unless `announce` was called: it gets the
-        task first, before any interrupt, and its caller then decides.
+        Every error is found before anything is written. Once this has returned, the task no longer needs this process.
+        Ctrl-C before that leaves no task behind, unless `announce` was called: it receives the task before any
+        interrupt is handled, and the caller decides what becomes of it.
 
         Args:
-            announce: Gets the task as soon as it is recorded.
-            show_plan: Gets what will be launched, if that costs money, before it does; else it is said in a sentence.
-            element: Its place among tasks that are launched together, where `launches_together`.
+            announce: Called with the task as soon as it is recorded.
+            show_plan: Called with the plan before a launch that costs money; by default, `notify` gets the price.
+            element: Its place among tasks that are launched together, if `launches_together`.
         """
         from flowlite import import_guard, s3
         from flowlite.submission import submit
@@ -141,8 +142,8 @@ class Flow:
         """What would be launched, without launching it: the configuration with all settings, and the plan.
 
         Raises:
-            ConfigError: An option is wrong, or cannot be honoured by the provider.
-            CapExceeded: A cap forbids the launch.
+            ConfigError: An option is wrong, or the provider does not support it.
+            CapExceeded: A price, time or cost cap forbids the launch.
         """
         from flowlite.config import load_settings
         from flowlite.submission import check_caps, with_caps, with_notes
@@ -167,7 +168,11 @@ class Flow:
     # Finding
 
     def get_task(self, name: str) -> Task[Any]:
-        """The task of that id, the newest of that name, or the one with that unique prefix. Raises NotFound."""
+        """The task with this id, the newest task of this name, or the one with this unique prefix.
+
+        Raises:
+            NotFound: There is no such task, or the prefix fits several.
+        """
         session = self._session
         record = session.store.find_task(name)
         session.ensure()
@@ -181,7 +186,13 @@ class Flow:
     def list_tasks(
         self, *, limit: int | None = None, unfinished: bool = False, name: str | None = None
     ) -> list[Task[Any]]:
-        """Tasks, newest first."""
+        """All tasks of this FLOW_HOME, newest first.
+
+        Args:
+            limit: At most this many; None for all.
+            unfinished: Only tasks that have not ended.
+            name: Only tasks of this name.
+        """
         session = self._session
         session.ensure()
         records = session.store.list_tasks(limit=limit, unfinished=unfinished, name=name)
@@ -190,13 +201,20 @@ class Flow:
         return [Task(session, record) for record in records]
 
     def warm_nodes(self) -> list[InstanceRecord]:
-        """Nodes of ended tasks that are kept for the next one (`keep_warm`); `ended_at` is when that ends."""
+        """Nodes of ended tasks that are kept for the next one (`keep_warm`), until their `ended_at` (Unix time)."""
         from flowlite.supervise.keeping import warm_nodes
 
         return warm_nodes(self._session.store, self._session.home)
 
     def cancel(self, name: str) -> bool:
-        """Asks for the end of a task. Returns False if it was final already. Raises NotFound."""
+        """Requests the cancellation of a task, as `Task.cancel` does.
+
+        Returns:
+            False if it had ended already.
+
+        Raises:
+            NotFound: There is no such task.
+        """
         return self.get_task(name).cancel()
 
     def offers(
@@ -207,13 +225,16 @@ class Flow:
         spot: bool | None = None,
         region: str | None = None,
     ) -> list[Offer]:
-        """What could be had from the provider, cheapest first; where nothing fits, the nearest with the reasons.
+        """What the provider offers, cheapest first. If nothing fits, the nearest offers, each with the reason.
 
         Args:
-            gpu: GPUs of each node, as in "h100:8".
+            gpu: GPUs of each node, as in "h100:8"; None for machines without GPUs.
             num_instances: Nodes in the gang.
-            spot: Only machines that may be taken away, or only others; None for both.
-            region: Only there.
+            spot: True for spot only, False for on demand only, None for both.
+            region: Only offers of this region; None for all.
+
+        Raises:
+            ProviderError: The provider refused or failed.
         """
         return self._chosen().offers(gpu, num_instances, spot=spot, region=region)
 

@@ -52,10 +52,13 @@ class Node:
 
 
 class Task(Generic[R_co]):
-    """One run. Every property is read anew when something has changed, and none of them waits.
+    """One run of a function or command. Made by `Function.spawn`, `Flow.run` and `Flow.get_task`.
+
+    Its properties show the state at the moment of reading; none of them waits. Times are in local time, costs in US
+    dollars.
 
     Attributes:
-        id: Unique id.
+        id: Unique id: "t" and ten letters or digits.
     """
 
     def __init__(self, session: Session, record: TaskRecord) -> None:
@@ -78,7 +81,7 @@ class Task(Generic[R_co]):
 
     @property
     def name(self) -> str:
-        """Its name; need not be unique."""
+        """Its name, which other tasks may have too."""
         return self._latest.name
 
     @property
@@ -106,17 +109,17 @@ class Task(Generic[R_co]):
 
     @property
     def provider(self) -> str:
-        """Name of the provider its nodes come from."""
+        """Name of the provider, such as "local" or "aws"."""
         return self._latest.provider
 
     @property
     def status(self) -> str:
-        """pending, provisioning, starting, running or stopping; at the end completed, failed or cancelled."""
+        """One of pending, provisioning, starting, running, stopping; finally completed, failed or cancelled."""
         return self.record.state
 
     @property
     def reason(self) -> str:
-        """Why it is in this state, in words."""
+        """Why it is in this state, as a sentence; "" if there is nothing to say."""
         return self.record.reason
 
     @property
@@ -148,7 +151,7 @@ class Task(Generic[R_co]):
 
     @property
     def max_price_per_hour(self) -> float | None:
-        """Cap in US dollars per instance and hour, or the price itself where no cap was set and a price is known."""
+        """The cap in US dollars per instance and hour; without a cap, the price."""
         cap = self._latest.config.get("max_price_per_hour")
         return float(cap) if cap is not None else float(self._latest.plan["price_per_hour"])
 
@@ -161,7 +164,7 @@ class Task(Generic[R_co]):
 
     @property
     def cost_is_upper_bound(self) -> bool:
-        """Whether `estimated_cost` is only the most it can have cost: nobody saw the end of one of its nodes."""
+        """Whether `estimated_cost` is an upper bound, because nobody saw when one of its nodes ended."""
         from flowlite.supervise.cost import is_upper_bound
 
         return is_upper_bound(self._session.store.instances(self.id))
@@ -187,19 +190,19 @@ class Task(Generic[R_co]):
 
     @property
     def started_at(self) -> datetime | None:
-        """When its workers started."""
+        """When its workers started; None before that."""
         at = self.record.started_at
         return None if at is None else _local(at)
 
     @property
     def finished_at(self) -> datetime | None:
-        """When it became final: its nodes are known to be gone."""
+        """When it ended: its nodes are known to be gone. None before that."""
         at = self.record.finished_at
         return None if at is None else _local(at)
 
     @property
     def done(self) -> bool:
-        """Whether it is final: completed, failed or cancelled. Who asks again and again keeps its supervisor alive."""
+        """Whether it has completed, failed or been cancelled. Reading it restarts a supervisor that has died."""
         if self.record.final:
             return True
         now = time.monotonic()
@@ -218,7 +221,7 @@ class Task(Generic[R_co]):
         return self._latest
 
     def events(self) -> list[Event]:
-        """What has happened, oldest first."""
+        """Its history, oldest first: states, nodes, failures, each with a Unix time."""
         return self._session.store.events(self.id)
 
     # Logs
@@ -236,13 +239,13 @@ class Task(Generic[R_co]):
         """The output of its workers. Prints as text, iterates as `LogLine`.
 
         Args:
-            node: Only of this node rank.
-            rank: Only of this global rank.
-            follow: Go on until the task is final and everything is read.
-            tail: Only the last so many lines.
+            node: Only the lines of this node rank.
+            rank: Only the lines of this global rank.
+            follow: Wait for new lines until the task has ended and everything has been read.
+            tail: Only this many of the last lines.
             since: Only lines seen since then: "5m", "10:30", a datetime, a timedelta or a Unix time.
-            after: `position` of an earlier `Logs`, to go on exactly there.
-            on_pause: Called whenever there is nothing new, with the line that a worker is writing just now.
+            after: `position` of an earlier `Logs`, to continue exactly there.
+            on_pause: Called whenever there is nothing new, with the unfinished line of a worker, or None.
 
         Raises:
             ConfigError: `since` or `tail` cannot be read.
@@ -266,10 +269,13 @@ class Task(Generic[R_co]):
     # Waiting for the end
 
     def wait(self, timeout: float | None = None) -> Task[R_co]:
-        """Waits until the task is final, whatever its end, and gives it back.
+        """Waits until the task has completed, failed or been cancelled, and returns the task itself.
+
+        Args:
+            timeout: Seconds to wait at most; None for no limit.
 
         Raises:
-            TaskTimeout: Not final after `timeout` seconds; the task goes on.
+            TaskTimeout: It had not ended after `timeout` seconds. The task itself continues.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         pause = SHORTEST_PAUSE
@@ -285,23 +291,23 @@ class Task(Generic[R_co]):
         return self
 
     def result(self, timeout: float | None = None, *, allow_pickle: bool = True) -> R_co:
-        """Waits for the end and gives what rank 0 returned; None for a command.
+        """Waits for the end and returns what rank 0 returned; None for a command.
 
         Args:
-            timeout: Seconds to wait at most.
+            timeout: Seconds to wait at most; None for no limit.
             allow_pickle: False loads no pickle at all: results that are not plain data are refused, and a worker's
                 exception is raised as `RemoteError`.
 
         Raises:
-            TaskFailed: It failed. Where a worker raised an exception, that is raised instead, as its own type.
-            TaskCancelled: Somebody cancelled it.
-            TaskTimeout: Not final in time; the task goes on.
+            TaskFailed: It failed. If a worker raised an exception, that exception is raised instead, as its own type.
+            TaskCancelled: It was cancelled.
+            TaskTimeout: It had not ended after `timeout` seconds. The task itself continues.
             ResultUnavailable: There is no result that can be read.
         """
         return cast("R_co", self._values(timeout, allow_pickle, (0,))[0])
 
     def results(self, timeout: float | None = None, *, allow_pickle: bool = True) -> list[R_co]:
-        """As `result`, of all ranks, by rank."""
+        """As `result`, for all ranks: element i is what rank i returned."""
         from flowlite.failures import world_size
 
         ranks = range(world_size(self._latest))
@@ -310,22 +316,22 @@ class Task(Generic[R_co]):
     def result_of(
         self, rank: int, timeout: float | None = None, *, allow_pickle: bool = True
     ) -> R_co:
-        """As `result`, of one rank."""
+        """As `result`, for one rank. Raises NotFound if there is no such rank."""
         self._check_place(None, rank)
         return cast("R_co", self._values(timeout, allow_pickle, (rank,))[0])
 
     def exception(
         self, timeout: float | None = None, *, allow_pickle: bool = True
     ) -> Exception | None:
-        """Waits for the end and gives what `result()` would raise, or None.
+        """Waits for the end and returns what `result()` would raise; None if the task completed.
 
-        What nodes that did not answer at the end still hold of results and logs is fetched first, if they answer now.
+        Results and logs that could not be fetched at the end are fetched first, from nodes that answer now.
         """
         self.wait(timeout)
         return self._error(self._outcomes(allow_pickle))
 
     def failures(self, *, allow_pickle: bool = True) -> dict[int, Exception]:
-        """What each rank that failed ended with, the first failure at the front. Does not wait."""
+        """The failure of each failed rank by global rank, in the order in which they happened. Does not wait."""
         from flowlite.failures import failures_of
 
         return failures_of(self.events(), self._outcomes(allow_pickle))
@@ -333,10 +339,10 @@ class Task(Generic[R_co]):
     # Acting on it
 
     def cancel(self) -> bool:
-        """Asks for the end of the task and returns at once; `wait()` waits for it.
+        """Requests the cancellation of the task and returns at once; `wait()` waits for its end.
 
         Returns:
-            False if it was final already.
+            False if it had ended already.
         """
         from flowlite.supervise.start import cancel
 
@@ -345,10 +351,10 @@ class Task(Generic[R_co]):
         return asked
 
     def resume(self) -> None:
-        """Has a task go on that nobody has led for a while and that has no machines; it asks for them again.
+        """Continues a task that lost its supervisor before it had machines; it requests them again.
 
         Raises:
-            ConfigError: It has ended, or goes on already.
+            ConfigError: It has ended, or is running already.
         """
         from flowlite.supervise.resuming import resume
 
@@ -357,7 +363,7 @@ class Task(Generic[R_co]):
 
     @property
     def needs_resume(self) -> bool:
-        """Whether it goes on only after `resume()`: nobody has led it for a while, and it has no machines."""
+        """Whether it waits for `resume()`: it has had no supervisor for a while, and it has no machines."""
         from flowlite.supervise.resuming import needs_resume
         from flowlite.supervise.start import has_supervisor
 
@@ -368,7 +374,15 @@ class Task(Generic[R_co]):
     def exec(
         self, command: str | Sequence[str], node: int = 0, *, timeout: float | None = None
     ) -> Completed:
-        """Runs a command on a node, in the environment of its first worker. A text goes through the shell.
+        """Runs a command on a node, in the environment of its first worker.
+
+        Args:
+            command: A string is run by the shell; a sequence is run as it is.
+            node: Node rank.
+            timeout: Seconds after which the command is killed; None for no limit.
+
+        Returns:
+            The exit status, negative for a signal, and its output as bytes (`code`, `stdout`, `stderr`).
 
         Raises:
             NotFound: There is no such node (yet).

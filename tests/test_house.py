@@ -211,7 +211,10 @@ def test_every_dependency_has_an_upper_bound() -> None:
 
 @pytest.mark.parametrize(
     ("file", "extras"),
-    [("requirements.lock", ["", "dev"]), ("benchmarks/requirements.lock", ["", "dev", "bench"])],
+    [
+        ("requirements.lock", ["", "dev", "docs"]),
+        ("benchmarks/requirements.lock", ["", "dev", "docs", "bench"]),
+    ],
 )
 def test_the_lock_has_an_exact_version_of_all_that_is_asked_for(
     file: str, extras: list[str]
