@@ -1,32 +1,41 @@
 """Sessions that a host keeps because it could not hear that they ended.
 
-A connection that is closed during an outage ends on this side only. The kernel repeats its last segments, but ever more
-rarely, so sshd may keep the session for a minute or two after the network is back. Whoever reaches the host again ends
-it at once: it asks for a connection from the same port. The host answers that there is one, this machine knows of none,
-and says so with a reset (RFC 9293, section 3.5.1; RFC 5961, section 4).
+A connection that is closed during an outage ends on this side only. The kernel repeats its last segments ever more
+rarely, and not at all once it has given the connection up, so sshd may keep the session for minutes or hours after the
+network is back. A thread of this process therefore looks after each connection until the host has acknowledged its end.
+If that takes longer than a moment, the thread throws away what was not acknowledged, and asks the host for a connection
+from the same port until it answers. A host that still has the old connection says so; this machine knows of none, and
+answers with a reset (RFC 9293, section 3.5.1; RFC 5961, section 4). The host accepts the next request, or refuses it
+itself: both prove that the old connection is gone.
 """
 
 from __future__ import annotations
 
 import array
+import errno
 import fcntl
 import os
+import selectors
 import socket
 import struct
 import termios
 import threading
 import time
+from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 Address = tuple[Any, ...]
 
-# So long a host that does not answer is told of the end; later it is left to sshd's own time-outs.
+# So long a host that does not answer is told of the end; later it is left to sshd, and to our program there.
 REPEATED_SECONDS = 600.0
-# Less than the second after which the kernel asks again: one question is enough for a host that answers.
-_ASK_SECONDS = 0.9
-_CLOSE_WITHOUT_A_WORD = struct.pack("ii", 1, 0)
+# A host within reach acknowledges the end of a connection sooner.
+_ACKNOWLEDGED_SECONDS = 1.0
+# The kernel repeats a request after one second: the first ends the old connection, the second is accepted.
+_ANSWERED_SECONDS = 2.5
+_PAUSE_SECONDS = 3.0
+_CLOSE_WITH_A_RESET = struct.pack("ii", 1, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +46,18 @@ class Ends:
     there: Address
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _HalfOpen:
-    """A connection that has ended here; `sock` keeps the kernel repeating it."""
+    """A connection that has ended here. `sock` is None once the kernel has been told to forget it."""
 
-    sock: socket.socket
     ends: Ends
-    since: float
+    sock: socket.socket | None
+    since: float = field(default_factory=time.monotonic)
 
 
 _all: dict[Ends, _HalfOpen] = {}
 _lock = threading.Lock()
+_telling: threading.Thread | None = None
 
 
 def ends_of(sock: Any) -> Ends | None:
@@ -61,56 +71,63 @@ def ends_of(sock: Any) -> Ends | None:
 
 
 def leave(sock: Any, ends: Ends | None) -> None:
-    """Ends a connection. The kernel goes on telling the host for some minutes, should it not answer now."""
+    """Ends a connection, and has the host told of it for some minutes, should it not answer now."""
     if ends is None:
         return
     with suppress(OSError, ValueError), _lock:
-        _forget()
         if ends not in _all:
-            _all[ends] = _HalfOpen(sock.dup(), ends, time.monotonic())
+            _all[ends] = _HalfOpen(ends, sock.dup())
+            _begin_to_tell()
     with suppress(AttributeError, OSError, ValueError):
+        # For a process that ends before the host has acknowledged it: its kernel goes on for so long.
         limit = int(1000 * REPEATED_SECONDS)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limit)
     with suppress(OSError, ValueError):
         sock.shutdown(socket.SHUT_RDWR)
 
 
-def end(there: Address) -> None:
-    """Ends the sessions that a host still has of connections that have ended here. To be called when it answers."""
-    with _lock:
-        _forget()
-        found = [_all.pop(ends) for ends in list(_all) if ends.there == there]
-    if found:
-        # Nobody waits for it: the host is in use again already.
-        threading.Thread(
-            target=_end_all, args=(found,), name="flowlite-half-open", daemon=True
-        ).start()
+def _begin_to_tell() -> None:
+    global _telling
+    if _telling is None:
+        _telling = threading.Thread(target=_tell_all, name="flowlite-half-open", daemon=True)
+        try:
+            _telling.start()
+        except RuntimeError:
+            # No thread can be started now. Whoever leaves the next connection tries again.
+            _telling = None
 
 
-def _after_fork() -> None:
-    """A forked process leaves the connections of its parent alone."""
-    global _lock
-    _lock = threading.Lock()
-    for each in _all.values():
-        each.sock.close()
-    _all.clear()
+def _tell_all() -> None:
+    """Tells hosts of the ends of connections, until all of them know or have been silent for too long."""
+    global _telling
+    pause = _ACKNOWLEDGED_SECONDS
+    while True:
+        time.sleep(pause)
+        with _lock:
+            for ends in [ends for ends, each in _all.items() if _is_over(each)]:
+                _forget(ends)
+            if not _all:
+                _telling = None
+                return
+            asked = [
+                each
+                for each in _all.values()
+                if time.monotonic() - each.since >= _ACKNOWLEDGED_SECONDS
+            ]
+            for each in asked:
+                _have_kernel_forget(each)
+        answered = _ask([each.ends for each in asked])
+        with _lock:
+            for ends in answered:
+                _forget(ends)
+            fresh = any(each.sock is not None for each in _all.values())
+        pause = _ACKNOWLEDGED_SECONDS if fresh else _PAUSE_SECONDS
 
 
-def _end_all(found: list[_HalfOpen]) -> None:
-    for each in found:
-        with suppress(OSError):
-            _end(each)
-
-
-def _end(each: _HalfOpen) -> None:
-    with each.sock:
-        # What was never sent is thrown away, and the port is free.
-        each.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _CLOSE_WITHOUT_A_WORD)
-    with socket.socket(each.sock.family, socket.SOCK_STREAM) as asking:
-        asking.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        asking.bind(each.ends.here)
-        asking.settimeout(_ASK_SECONDS)
-        asking.connect(each.ends.there)
+def _is_over(each: _HalfOpen) -> bool:
+    if time.monotonic() - each.since > REPEATED_SECONDS:
+        return True
+    return each.sock is not None and _is_acknowledged(each.sock)
 
 
 def _is_acknowledged(sock: socket.socket) -> bool:
@@ -120,11 +137,79 @@ def _is_acknowledged(sock: socket.socket) -> bool:
     return count[0] == 0
 
 
-def _forget() -> None:
-    """Leaves alone what the host knows of, and what is too old to be repeated."""
-    for ends, each in list(_all.items()):
-        if _is_acknowledged(each.sock) or time.monotonic() - each.since > REPEATED_SECONDS:
-            _all.pop(ends).sock.close()
+def _have_kernel_forget(each: _HalfOpen) -> None:
+    """Throws away what the host has not acknowledged, and frees the port."""
+    if each.sock is None:
+        return
+    with each.sock, suppress(OSError):
+        each.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _CLOSE_WITH_A_RESET)
+    each.sock = None
+
+
+def _forget(ends: Ends) -> None:
+    each = _all.pop(ends, None)
+    if each is not None and each.sock is not None:
+        each.sock.close()
+
+
+def _ask(asked: Iterable[Ends]) -> list[Ends]:
+    """Asks hosts for connections from the ports of old ones. Returns those whose hosts answered."""
+    answered = []
+    with selectors.DefaultSelector() as waiting:
+        for ends in asked:
+            if (sock := _request(ends)) is not None:
+                waiting.register(sock, selectors.EVENT_WRITE, ends)
+        deadline = time.monotonic() + _ANSWERED_SECONDS
+        while waiting.get_map() and (left := deadline - time.monotonic()) > 0:
+            for key, _ in waiting.select(left):
+                waiting.unregister(key.fileobj)
+                if _is_answered(key.fileobj):
+                    answered.append(key.data)
+        for key in list(waiting.get_map().values()):
+            _close(key.fileobj)
+    return answered
+
+
+def _request(ends: Ends) -> socket.socket | None:
+    """A socket that asks for a connection; None if that cannot be done now."""
+    family = socket.AF_INET6 if len(ends.here) == 4 else socket.AF_INET
+    try:
+        sock = socket.socket(family, socket.SOCK_STREAM)
+    except OSError:
+        return None
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _CLOSE_WITH_A_RESET)
+        sock.setblocking(False)
+        # Somebody else may have the port for a while, or this machine another address.
+        sock.bind(ends.here)
+        if sock.connect_ex(ends.there) in (0, errno.EINPROGRESS):
+            return sock
+    except OSError:
+        pass
+    sock.close()
+    return None
+
+
+def _is_answered(sock: Any) -> bool:
+    error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    _close(sock)
+    return error in (0, errno.ECONNREFUSED)
+
+
+def _close(sock: Any) -> None:
+    with suppress(OSError):
+        sock.close()
+
+
+def _after_fork() -> None:
+    """A forked process leaves the connections of its parent alone."""
+    global _lock, _telling
+    _lock, _telling = threading.Lock(), None
+    for each in _all.values():
+        if each.sock is not None:
+            each.sock.close()
+    _all.clear()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Protocol
 
-from flowlite.connect.ssh import half_open, host_keys
+from flowlite.connect.ssh import host_keys
 from flowlite.connect.ssh.library import paramiko
 from flowlite.connect.ssh.login import log_in
 from flowlite.connect.ssh.quoting import readable
@@ -104,8 +104,6 @@ class Link:
             transport.close()
             raise
         transport.watch()
-        if transport.ends is not None:
-            half_open.end(transport.ends.there)
         return transport
 
     def greet(self) -> Transport:
