@@ -121,6 +121,10 @@ class Function(Generic[P, R]):
     def __init__(self, fn: Callable[P, R], app: FlowApp, options: Mapping[str, Any]) -> None:
         _refuse_what_cannot_travel(fn)
         functools.update_wrapper(self, fn)
+        if self.__module__ == "__main__" and not on_a_node():
+            from flowlite.main_file import note_main_file
+
+            note_main_file()
         self._app = app
         self._given = _merge({}, options)
         self._options = _merge(app.defaults, self._given)
@@ -341,10 +345,20 @@ class Function(Generic[P, R]):
     # Identity
 
     def __reduce__(self) -> str | tuple[Any, ...]:
-        """By name where the name leads back here; else by value, as for `__main__`, notebooks and closures."""
-        if self.__module__ != "__main__" and _found_by_name(self):
+        """By name where the name leads back here; else by value, as for closures.
+
+        `__main__` is the same module in processes that exchange plain pickles (multiprocessing), and another one where
+        cloudpickle is used to reach a process of another program.
+        """
+        if _found_by_name(self) and (self.__module__ != "__main__" or not _asked_by_cloudpickle()):
             return self.__qualname__
         return Function, (self.__wrapped__, self._app, self._given)
+
+    def described(self) -> bytes:
+        """What `redecorate` needs to make it again from its function."""
+        import pickle
+
+        return pickle.dumps((self._app.name, self._app.defaults, self._given))
 
     def __repr__(self) -> str:
         options = "".join(f" {name}={value!r}" for name, value in self._options.items())
@@ -419,6 +433,28 @@ def _arguments_of(call: Any) -> Sequence[Any]:
             f"starmap: {call!r} is no sequence of arguments; write ({call!r},), or use map() for one argument each"
         )
     return tuple(call)
+
+
+def redecorate(fn: Callable[..., Any], described: bytes) -> Function[..., Any]:
+    """The `Function` that a worker finds in place of one that travelled by value.
+
+    Its options matter only where tasks are started from tasks, which needs all of flowlite.
+    """
+    import pickle
+
+    try:
+        name, defaults, given = pickle.loads(described)
+    except ImportError:
+        name, defaults, given = None, {}, {}
+    app = FlowApp()
+    app.name, app.defaults = name, defaults
+    return Function(fn, app, given)
+
+
+def _asked_by_cloudpickle() -> bool:
+    """Whether the pickler that asks for a reduction is one of cloudpickle, or of a copy of it (Ray has one)."""
+    frame = sys._getframe(2)
+    return "cloudpickle" in str(frame.f_globals.get("__name__"))
 
 
 def _found_by_name(function: Function[..., Any]) -> bool:

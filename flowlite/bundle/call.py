@@ -5,21 +5,25 @@ How the function travels:
 - by reference, when it belongs to a module that a node can import: an installed one, or one of the project,
   whose source is snapshotted now (`source.py`). `call.bin` names module and function, and the node takes
   the function out from under its decorator;
-- by value otherwise (`__main__`, notebooks, lambdas, closures, modules whose file is not where their name
-  says): its code and the variables it captures are pickled, and modules of the project that it imports are
-  snapshotted all the same.
+- by reference to `__main__`, when it belongs to the program's own file: the file is snapshotted, the node loads it as
+  its main module, and what the program has changed since is laid over it (`main_program.py`);
+- by value otherwise (notebooks, lambdas, closures, modules whose file is not where their name says): its code and the
+  variables it captures are pickled, and modules of the project that it imports are snapshotted all the same.
 
 `call.bin` is an envelope (`node/envelope.py`); its header is JSON:
 
     {"kind": "call", "format": 1, "python": [3, 11], "name": "train", "function": [module, qualified name] or null,
-     "lines": {file name: source text of code that travels by value}, "parts": [...]}
+     "lines": {file name: source text of code that travels by value}, "main": {...} or null, "parts": [...]}
 
-and its first part is the pickle of (function or None, args, kwargs), the others are the memory of its arrays.
+and its first part is the pickle of (function or None, args, kwargs, names in `__main__`), the others are the memory of
+its arrays. "main" says what `__main__` is: a file of the snapshot "source" ({"kind": "file", "file", "source", "path",
+"module", "digest", "argv"}), or a module that takes what the pickle brings ({"kind": "names", "settings"}).
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import linecache
 import os
@@ -34,12 +38,15 @@ from typing import Any
 
 from flowlite.bundle.captures import captures, explain
 from flowlite.bundle.imports import warm_imports
+from flowlite.bundle.main_program import MainProgram
 from flowlite.bundle.project import Project
 from flowlite.bundle.signature import bind, function_name, raw_function
 from flowlite.bundle.source import Source, reachable, snapshot
 from flowlite.errors import BundleError, BundleWarning, StoreError
+from flowlite.main_file import MainFile, note_main_file
 from flowlite.node import pickling
 from flowlite.node.envelope import write_envelope
+from flowlite.node.process_settings import note_settings
 
 __all__ = ["Bundle", "Source", "bind", "build_bundle", "read_bundle"]
 
@@ -133,21 +140,29 @@ def build_bundle(
     bound = bind(raw, args, kwargs)
     arguments = _named(bound.arguments if bound else {}, args, kwargs)
     project = Project()
-    reference, pickled = _pickle(raw, args, kwargs, arguments, project)
+    program = _program()
+    reference, pickled = _pickle(raw, args, kwargs, arguments, project, program)
     texts = tuple(_warnings(pickled))
     codes = _codes(raw, pickled, project)
     modules = pickled.modules | ({reference[0]} if reference else set())
-    header = {
-        "kind": "call",
-        "format": 1,
-        "python": list(sys.version_info[:2]),
-        "name": function_name(raw),
-        "function": reference,
-        "lines": _lines(pickled.by_value),
-    }
-    needed = reachable(project, modules, codes)
+    main = program if pickled.main == "file" else None
+    if main is not None:
+        main.refuse_top_level()
+        if main.file.package:
+            modules |= {main.file.package}
+    needed = reachable(project, modules, [*codes, *_main_code(main)])
+    imports = warm_imports(project, modules, codes, _main_code(main))
     with _writing(directory):
-        sources = snapshot(project, needed, directory)
+        sources = snapshot(project, needed, directory, main.file if main is not None else None)
+        header = {
+            "kind": "call",
+            "format": 2,
+            "python": list(sys.version_info[:2]),
+            "name": function_name(raw),
+            "function": reference,
+            "lines": _lines(pickled.by_value, main),
+            "main": _describe_main(pickled, main, sources, imports),
+        }
         path = directory / "call.bin"
         written = write_envelope(
             path, header, [pickled.stream, *([b] for b in pickled.buffers)], sealed=False
@@ -158,8 +173,8 @@ def build_bundle(
             size=written.size,
             python=".".join(map(str, sys.version_info[:2])),
             function=function_name(raw),
-            by_value=reference is None,
-            imports=warm_imports(project, modules, codes),
+            by_value=reference is None and raw in pickled.by_value,
+            imports=imports,
             sources=sources,
             warnings=texts,
             results=results,
@@ -212,6 +227,7 @@ def _pickle(
     kwargs: Mapping[str, Any],
     arguments: list[tuple[str, Any]],
     project: Project,
+    program: MainProgram | None,
 ) -> tuple[tuple[str, str] | None, pickling.Pickled]:
     """The reference to the function, if it has one, and the pickle of the rest."""
     reference = pickling.reference_of(raw)
@@ -224,7 +240,7 @@ def _pickle(
         content = (None if reference else raw, tuple(args), dict(kwargs))
         with _by_value(by_value):
             try:
-                pickled = pickling.dumps(content)
+                pickled = pickling.dumps(content, to_worker=True, program=program)
             except Exception as error:
                 raise BundleError(explain(arguments, raw, error)) from error
         # What a node could not import has to travel by value as well; it may lead to more of the kind.
@@ -299,10 +315,54 @@ def _codes(
     return [(fn.__code__, str(fn.__globals__.get("__package__") or "")) for fn in functions]
 
 
-def _lines(functions: Sequence[types.FunctionType]) -> dict[str, str]:
+def _program() -> MainProgram | None:
+    """The running program, where it has a file of Python."""
+    file = note_main_file()
+    if file is None:
+        return None
+    try:
+        return _program_of(file)
+    except (SyntaxError, ValueError):
+        return None
+
+
+@functools.lru_cache(maxsize=1)
+def _program_of(file: MainFile) -> MainProgram:
+    return MainProgram(file)
+
+
+def _main_code(main: MainProgram | None) -> list[tuple[types.CodeType, str]]:
+    return [] if main is None else [(main.code, main.file.package)]
+
+
+def _describe_main(
+    pickled: pickling.Pickled,
+    main: MainProgram | None,
+    sources: Sequence[Source],
+    imports: Sequence[str],
+) -> dict[str, Any] | None:
+    if main is None:
+        if pickled.main is None:
+            return None
+        uses_torch = any(name.partition(".")[0] == "torch" for name in imports)
+        return {"kind": "names", "settings": note_settings(torch_too=uses_torch)}
+    file = main.file
+    return {
+        "kind": "file",
+        "file": os.path.relpath(file.path, file.root),
+        "source": next(each.sha256 for each in sources if each.root == file.root),
+        "path": file.path,
+        "module": file.name,
+        "digest": file.sha256,
+        "argv": list(file.argv),
+    }
+
+
+def _lines(functions: Sequence[types.FunctionType], main: MainProgram | None) -> dict[str, str]:
     """Source text by file name, so that tracebacks on the node show the lines that were submitted."""
     texts = {}
-    for name in sorted({fn.__code__.co_filename for fn in functions}):
+    own = {main.file.path} if main is not None else set()
+    for name in sorted({fn.__code__.co_filename for fn in functions} - own):
         text = "".join(linecache.getlines(name))
         if 0 < len(text) <= _LONGEST_SOURCE:
             texts[name] = text

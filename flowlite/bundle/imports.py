@@ -55,6 +55,7 @@ def warm_imports(
     project: Project,
     modules: Iterable[str],
     codes: Iterable[tuple[types.CodeType, str]],
+    bodies: Iterable[tuple[types.CodeType, str]] = (),
 ) -> tuple[str, ...]:
     """Names of installed modules to import, sorted.
 
@@ -62,8 +63,11 @@ def warm_imports(
         project: Tells the project's modules, which are never among them, from installed ones.
         modules: Modules that loading the call imports.
         codes: Code that will run, each with the package that its relative imports count from.
+        bodies: Code of main modules that nodes load.
     """
     reach = _Reach(project)
+    for body, package in bodies:
+        reach.add_body(body, package, loaded=True)
     for code, package in codes:
         reach.add_code(code, package)
     for name in modules:
@@ -122,11 +126,14 @@ class _Reach:
         code = self._project.code(name)
         if code is None:
             return
-        package = self._project.package_of(name)
+        self.add_body(code, self._project.package_of(name), loaded=name in sys.modules)
+
+    def add_body(self, code: types.CodeType, package: str, *, loaded: bool) -> None:
+        """The code of a module: its body runs, and its functions wait to be used."""
         for body in scan.class_bodies(code):
             self.codes.append(body)
             self.mentioned.update(body.co_names)
-            self._imports(body, package, loaded=name in sys.modules)
+            self._imports(body, package, loaded=loaded)
         for constant in code.co_consts:
             if isinstance(constant, types.CodeType):
                 if constant.co_name in self.names:

@@ -5,6 +5,7 @@ What is taken, for every module that the call can reach through imports, those i
 - of a package, the whole tree of its top-level package, data files too;
 - of a single file (a script beside which others lie), the Python files beside it and the packages beside it
   (Python files only);
+- the program's own file, as it was when it was started, where the node loads it as its main module;
 - and the files of all other project modules that are loaded now, for what is imported by computed names.
 
 Never taken: hidden directories, caches, virtual environments, `node_modules`, and what `.flowignore` in the
@@ -21,12 +22,13 @@ import os
 import sys
 import types
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from flowlite.bundle import scan
 from flowlite.bundle.project import NEVER_SENT, Project, Top
 from flowlite.errors import BundleError
+from flowlite.main_file import MainFile
 
 MOST_FILES = 10_000
 MOST_BYTES = 128 * 1024 * 1024
@@ -39,11 +41,19 @@ _PACK_FROM = 4 * 1024 * 1024
 
 @dataclass(frozen=True)
 class Source:
-    """One snapshot of project source: a zip to be extracted and put in front of `sys.path`."""
+    """One snapshot of project source: a zip to be extracted and put in front of `sys.path`.
+
+    Attributes:
+        path: The zip.
+        sha256: Its hash.
+        size: Its size in bytes.
+        root: The directory that it was taken of.
+    """
 
     path: Path
     sha256: str
     size: int
+    root: str = field(default="", compare=False)
 
 
 def reachable(
@@ -72,13 +82,19 @@ def reachable(
     return found
 
 
-def snapshot(project: Project, modules: Iterable[str], directory: Path) -> tuple[Source, ...]:
-    """Write a zip for each root into `directory`, in the order of `sys.path`.
+def snapshot(
+    project: Project, modules: Iterable[str], directory: Path, main: MainFile | None = None
+) -> tuple[Source, ...]:
+    """Write a zip for each root into `directory`, in the order of `sys.path`; with the program's file, if given.
 
     Raises:
         BundleError: The source is beyond the limits, or cannot be read.
     """
     roots = _files(project, modules)
+    own: dict[str, bytes] = {}
+    if main is not None:
+        roots.setdefault(main.root, {})[os.path.relpath(main.path, main.root)] = main.path
+        own[main.path] = main.data
     order = {
         os.path.abspath(entry or os.getcwd()): at
         for at, entry in reversed(list(enumerate(sys.path)))
@@ -86,7 +102,7 @@ def snapshot(project: Project, modules: Iterable[str], directory: Path) -> tuple
     ranked = sorted(roots, key=lambda root: (order.get(root, len(order)), root))
     for root in ranked:
         _check_limits(root, roots[root])
-    return tuple(_write(roots[root], directory) for root in ranked)
+    return tuple(_write(root, roots[root], directory, own) for root in ranked)
 
 
 def _imported(project: Project, code: types.CodeType, package: str) -> Iterator[str]:
@@ -195,13 +211,15 @@ def _check_limits(root: str, files: dict[str, str]) -> None:
     )
 
 
-def _write(files: dict[str, str], directory: Path) -> Source:
+def _write(root: str, files: dict[str, str], directory: Path, own: dict[str, bytes]) -> Source:
+    """`own` are the contents of files that are not sent as they lie on the disk now."""
     import zipfile
 
     contents = {}
     for name in sorted(files):
         try:
-            contents[name] = Path(files[name]).read_bytes()
+            known = own.get(files[name])
+            contents[name] = Path(files[name]).read_bytes() if known is None else known
         except OSError as error:
             raise BundleError(
                 f"the source file {files[name]} cannot be read: {error.strerror}"
@@ -220,4 +238,4 @@ def _write(files: dict[str, str], directory: Path) -> Source:
     temporary = path.with_suffix(".tmp")
     temporary.write_bytes(data)
     temporary.replace(path)
-    return Source(path, sha256, len(data))
+    return Source(path, sha256, len(data), root)

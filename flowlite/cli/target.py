@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, cast
 from flowlite import import_guard
 from flowlite.cli.output import Quit, tell
 from flowlite.errors import ConfigError, FlowError, NotFound
+from flowlite.main_file import read_main_file, set_main_file
+from flowlite.node.main_module import MainModuleError, make_main, run_main
 from flowlite.suggest import did_you_mean
 
 if TYPE_CHECKING:
@@ -43,37 +45,39 @@ def load_function(target: str) -> Function[..., Any]:
 
 
 def load_module(path: Path) -> ModuleType:
-    """Imports a file under the name it has for Python, so that the nodes can import it by the same name."""
+    """Loads a file as the main module, as nodes will: all but what stands under `if __name__ == "__main__":`."""
     path = path.resolve()
     if not path.is_file():
         raise NotFound(f"no file {path}; give FILE.py::FUNCTION, task.yaml, or `-- COMMAND`")
     root, name = path.parent, path.stem
     while (root / "__init__.py").exists():
         root, name = root.parent, f"{root.name}.{name}"
-    name = name.removesuffix(".__init__")
+    in_package = root != path.parent
     known = sys.modules.get(name)
-    if known is not None:
-        if _file_of(known) != path:
-            raise ConfigError(
-                f"{path.name} has the name of the module {name!r}, which is loaded already from "
-                f"{_file_of(known)}; rename the file"
-            )
-        return known
+    if known is not None and _file_of(known) != path:
+        raise ConfigError(
+            f"{path.name} has the name of the module {name!r}, which is loaded already from {_file_of(known)}; "
+            "rename the file"
+        )
     if str(root) not in sys.path:
         sys.path.insert(0, str(root))
     importlib.invalidate_caches()
+    arguments = sys.argv
     try:
+        file = read_main_file(str(path), name if in_package else None, ())
+        module = make_main(
+            file.path, file.path, module=file.name, digest=file.sha256, argv=file.argv
+        )
+        set_main_file(file)
         with import_guard.users_file():
-            module = importlib.import_module(name)
+            run_main(module, file.text, file.path)
     except (KeyboardInterrupt, Quit, import_guard.StartedByImport):
         raise
     except BaseException as error:
         _explain(error, path)
         raise Quit(2) from None
-    if _file_of(module) != path:
-        raise ConfigError(
-            f"{path.name} has the name of another module, {_file_of(module)}, which Python finds first; rename the file"
-        )
+    finally:
+        sys.argv = arguments
     return module
 
 
@@ -116,12 +120,8 @@ def _explain(error: BaseException, path: Path) -> None:
     """The user's own traceback, without the frames of the import machinery and ours."""
     from flowlite.printing import RED, Painted
 
-    if isinstance(error, SystemExit):
-        tell(
-            Painted("error:", RED),
-            f" {path} ended Python while it was imported; "
-            "put what it does at the top level under `if __name__ == '__main__':`",
-        )
+    if isinstance(error, MainModuleError):
+        tell(Painted("error:", RED), f" {error}")
         return
     at = error.__traceback__
     while at is not None and at.tb_frame.f_code.co_filename != str(path):

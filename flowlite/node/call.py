@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from . import outcome, pickling
+from . import main_module, outcome, pickling, process_settings
 from .envelope import Envelope, EnvelopeError, open_envelope
 
 
@@ -67,16 +67,28 @@ def load_call(call: dict[str, Any], home: str | os.PathLike[str] = ".") -> Call:
             sys.path.insert(0, directory)
     _add_packed_modules()
     _show_lines(envelope.header.get("lines", {}))
+    _load_main(call, home, envelope.header.get("main"))
     reference = envelope.header.get("function")
     try:
         function = None if reference is None else _import_function(*reference)
-        by_value, args, kwargs = pickling.loads(envelope.parts[0], envelope.parts[1:])
+        by_value, args, kwargs, _ = pickling.loads(envelope.parts[0], envelope.parts[1:])
     except BaseException as error:
         if isinstance(error, SystemExit | KeyboardInterrupt | GeneratorExit):
             raise
         raise LoadError(_why_not(error, envelope.header)) from error
     return Call(
         by_value if function is None else function, args, kwargs, call.get("results", "any")
+    )
+
+
+def fill_main(names: dict[str, Any], call: dict[str, Any], home: str) -> None:
+    """In a process that a worker started: let its main module have what the worker's own got from a notebook."""
+    main_module.fresh_main()
+    load_call({**call, "main": "filled"}, home)
+    names.update(
+        (name, value)
+        for name, value in vars(sys.modules["__main__"]).items()
+        if not (name.startswith("__") and name.endswith("__"))
     )
 
 
@@ -118,6 +130,53 @@ def _report(
         # A full disk: the event that goes out with the exit still says what happened.
         summary = f"{error} (and it could not be written to {os.fspath(result)}: {problem})"
         return {"kind": kind, "type": type(error).__name__, "message": summary}
+
+
+def _load_main(
+    call: dict[str, Any], home: str | os.PathLike[str], main: dict[str, Any] | None
+) -> None:
+    """Make `__main__` what it is for this call.
+
+    Raises:
+        LoadError: The program's file raises something; the message names the line.
+    """
+    if main is None:
+        return
+    if main["kind"] == "names":
+        if call.get("main") != "filled":
+            directory = os.path.dirname(os.path.abspath(os.path.join(home, call["bundle"])))
+            main_module.fillable_main(directory, call, os.fspath(home))
+        process_settings.make_settings(main["settings"])
+        return
+    from importlib.util import decode_source
+
+    path = main["path"]
+    archive = next(each for each in call["source"] if each["sha256"] == main["source"])
+    file = os.path.join(_extract(os.path.join(home, archive["zip"]), main["source"]), main["file"])
+    try:
+        with open(file, "rb") as opened:
+            text = decode_source(opened.read())
+        made = main_module.make_main(
+            path, file, module=main["module"], digest=main["digest"], argv=main["argv"]
+        )
+        main_module.run_main(made, text, path)
+    except main_module.MainModuleError as error:
+        raise LoadError(str(error)) from error
+    except Exception as error:
+        raise LoadError(_why_not_main(error, path)) from error
+
+
+def _why_not_main(error: Exception, path: str) -> str:
+    place = main_module.where_in(error, path)
+    if isinstance(error, ModuleNotFoundError):
+        return (
+            f"{place}: there is no module {error.name!r} on this node; install it there, or name its package in "
+            "dependencies="
+        )
+    return (
+        f"{place}: {type(error).__name__}: {error}. Each worker loads this file as its main module; what only the "
+        'program itself should do belongs under `if __name__ == "__main__":`'
+    )
 
 
 def _open(call: dict[str, Any], home: str | os.PathLike[str]) -> Envelope:

@@ -9,8 +9,10 @@ What this adds to cloudpickle:
   device. A tensor that is read back cannot be enlarged in place (`resize_`), since its memory is the
   file's.
 - A decorated flowlite `Function` travels as its module's attribute where its module can be imported (so it
-  is whatever the module makes it there), else as the user's own function with itself as `.local`, so that
-  `f(...)` and `f.local(...)` both work.
+  is whatever the module makes it there), else as the user's own function, decorated anew where it is loaded.
+- Functions and classes of the program's file travel as attributes of `__main__` (`Program`), together with the global
+  variables that they use and that the file alone does not make so. What else belongs to `__main__` travels by value,
+  shares the `__main__` of the worker, and is found there by its name.
 
 Pickles never refer to this package, which has another name on nodes: what they need for loading travels in
 them by value.
@@ -19,18 +21,40 @@ them by value.
 from __future__ import annotations
 
 import functools
+import inspect
 import pickle
+import re
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from .envelope import Piece
+from .main_module import PROGRAM
 
 OUT_OF_BAND = 16 * 1024
 _PROTOCOL = 5
 _NOWHERE = "__flowlite_pickle__"
+
+
+class Program(Protocol):
+    """The program that a call is made from, where it has a file that nodes load (bundle/main_program.py)."""
+
+    def holds(self, value: Any) -> bool:
+        """Whether a node finds this very function or class by its name in `__main__`."""
+
+    def is_of_file(self, function: types.FunctionType) -> bool:
+        """Whether a function uses the global variables of the file."""
+
+    def state_of(self, value: Any) -> dict[str, Any]:
+        """Global variables that go with a function or class."""
+
+    def attributes_of(self, kind: type) -> dict[str, Any]:
+        """Attributes of a class that go with it."""
+
+    def must_send(self, name: str, value: Any) -> bool:
+        """Whether a global variable may be another than the file alone makes it."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +68,8 @@ class Pickled:
         by_value: Functions whose code is in the pickle.
         by_reference: Functions that are imported when it is loaded.
         devices: Devices that tensors were fetched from, such as "cuda:0".
+        main: What of `__main__` it needs where it is loaded: "file" for the program's file, "names" for a `__main__`
+            that takes what it brings, or None.
     """
 
     stream: list[Piece]
@@ -52,6 +78,7 @@ class Pickled:
     by_value: list[types.FunctionType]
     by_reference: list[types.FunctionType]
     devices: frozenset[str]
+    main: str | None = None
 
     @property
     def size(self) -> int:
@@ -63,8 +90,23 @@ class Pickled:
         return b"".join(bytes(piece) for piece in self.stream)
 
 
-def dumps(value: Any, *, in_one_piece: bool = False) -> Pickled:
-    """Pickle; raises whatever the value's own reducers raise. `in_one_piece` keeps no buffers apart."""
+def dumps(
+    value: Any,
+    *,
+    in_one_piece: bool = False,
+    to_worker: bool = False,
+    program: Program | None = None,
+) -> Pickled:
+    """Pickle; raises whatever the value's own reducers raise.
+
+    Args:
+        value: What to pickle.
+        in_one_piece: Keep no buffers apart.
+        to_worker: It is a call, to be loaded by a worker whose `__main__` is the call's to fill.
+        program: The program that the call is made from, where it has a file.
+    """
+    if to_worker:
+        value = (*value, _Names())
     buffers: list[memoryview] = []
 
     def keep_apart(buffer: pickle.PickleBuffer) -> bool:
@@ -75,7 +117,7 @@ def dumps(value: Any, *, in_one_piece: bool = False) -> Pickled:
         return False
 
     sink = _Sink()
-    pickler = _pickler_class()(sink, keep_apart)
+    pickler = _pickler_class()(sink, keep_apart, to_worker, program)
     pickler.dump(value)
     return Pickled(
         sink.pieces,
@@ -84,6 +126,7 @@ def dumps(value: Any, *, in_one_piece: bool = False) -> Pickled:
         pickler.by_value,
         pickler.by_reference,
         frozenset(pickler.devices),
+        pickler.main,
     )
 
 
@@ -135,6 +178,14 @@ class _Storage:
         self.storage = storage
 
 
+class _MainGlobals:
+    """Stands for the global variables of the worker's `__main__` while a pickle is made."""
+
+
+class _Names:
+    """Stands for what is to be found in the worker's `__main__` by its name, once all else is pickled."""
+
+
 @functools.cache
 def _pickler_class() -> Any:
     """Made on first use, since importing cloudpickle takes 35 ms."""
@@ -142,15 +193,27 @@ def _pickler_class() -> Any:
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         def __init__(
-            self, sink: _Sink, buffer_callback: Callable[[pickle.PickleBuffer], bool]
+            self,
+            sink: _Sink,
+            buffer_callback: Callable[[pickle.PickleBuffer], bool],
+            to_worker: bool,
+            program: Program | None,
         ) -> None:
             super().__init__(sink, protocol=_PROTOCOL, buffer_callback=buffer_callback)
             self.modules: set[str] = set()
             self.by_value: list[types.FunctionType] = []
             self.by_reference: list[types.FunctionType] = []
             self.devices: set[str] = set()
+            self.main: str | None = None
             self._storages: dict[int, _Storage] = {}
             self._alive: list[Any] = []
+            self._to_worker = to_worker
+            self._program = program
+            self._namespace: dict[str, Any] = getattr(sys.modules.get("__main__"), "__dict__", {})
+            # By name, what was met of `__main__` and travels by value.
+            self._names: dict[str, Any] = {}
+            if to_worker:
+                self.globals_ref[id(self._namespace)] = _MainGlobals()
 
         def reducer_override(self, obj: Any) -> Any:
             kind = type(obj)
@@ -163,27 +226,118 @@ def _pickler_class() -> Any:
                     self.by_reference.append(obj)
                     if _is_wrapped(*reference, obj):
                         return _portable(_import_raw), reference
+                elif self._is_held(obj):
+                    return self._reduce_held(obj, _import_raw)
                 elif obj.__module__ != _NOWHERE:
                     self.by_value.append(obj)
+                    self._note_name(obj)
             elif issubclass(kind, type):
                 self.modules.add(str(obj.__module__))
+                if obj.__module__ == "__main__":
+                    if self._is_held(obj):
+                        return self._reduce_held(obj, _import_held)
+                    self._note_name(obj)
+                    if not self._to_worker:
+                        return self._reduce_returning(obj)
             elif kind is types.ModuleType:
                 self.modules.add(obj.__name__)
             elif kind is _Storage:
                 return _portable(_load_storage), (pickle.PickleBuffer(storage_bytes(obj.storage)),)
+            elif kind is _MainGlobals:
+                return _portable(_main_globals), ()
+            elif kind is _Names:
+                return _portable(_main_globals), (), None, None, self._bindings()
             elif _is_plain_tensor(obj):
                 return self._reduce_tensor(obj)
             return super().reducer_override(obj)
 
+        def _is_held(self, obj: Any) -> bool:
+            return self._program is not None and self._program.holds(obj)
+
+        def _reduce_held(self, obj: Any, load: Callable[..., Any]) -> Any:
+            """By name in the program's file, with what has to be set there before it is used."""
+            assert self._program is not None
+            self.main = "file"
+            reference = ("__main__", obj.__qualname__)
+            attributes = self._program.attributes_of(obj) if isinstance(obj, type) else {}
+            functions = [obj] if isinstance(obj, types.FunctionType) else []
+            self.by_reference += functions
+            state = self._program.state_of(obj)
+            if not state and not attributes:
+                return _portable(load), reference
+            return _portable(load), reference, (state, attributes), None, None, _portable(_lay_over)
+
+        def _dynamic_function_reduce(self, func: types.FunctionType) -> Any:
+            reduced = super()._dynamic_function_reduce(func)
+            if not self._to_worker or func.__globals__ is not self._namespace:
+                return reduced
+            slots = reduced[2][1]
+            program = self._program
+            if program is not None and program.is_of_file(func):
+                self.main = "file"
+                used = slots["__globals__"]
+                slots["__globals__"] = {
+                    name: value for name, value in used.items() if program.must_send(name, value)
+                } | program.state_of(func)
+            else:
+                self.main = self.main or "names"
+                self._note_annotations(func.__annotations__)
+            return reduced
+
+        def _note_name(self, obj: Any) -> None:
+            """Remember what travels by value, so that the worker's `__main__` has it under its name."""
+            name = obj.__qualname__
+            if self._to_worker and unwrap(self._namespace.get(name), until=obj) is obj:
+                self.main = self.main or "names"
+                self._names.setdefault(name, obj)
+            if self._to_worker and isinstance(obj, type) and obj.__module__ == "__main__":
+                for base in obj.__mro__:
+                    self._note_annotations(inspect.get_annotations(base))
+
+        def _note_annotations(self, annotations: Any) -> None:
+            """Names in annotations that are texts: `typing.get_type_hints` looks them up."""
+            for text in annotations.values():
+                for name in re.findall(r"[^\W\d]\w*", text) if isinstance(text, str) else ():
+                    if name in self._namespace:
+                        self._names.setdefault(name, self._namespace[name])
+
+        def _bindings(self) -> Iterator[tuple[str, Any]]:
+            """All that was noted; to pickle one may note others."""
+            done: set[str] = set()
+            while fresh := set(self._names) - done:
+                for name in sorted(fresh):
+                    yield name, self._names[name]
+                done |= fresh
+
         def _reduce_decorated(self, function: Any) -> Any:
             raw = unwrap(function)
             reference = reference_of(raw)
-            if reference is None or _by_value(raw):
+            if reference is not None and not _by_value(raw):
+                self.modules.add(reference[0])
+                if type(raw) is types.FunctionType:
+                    self.by_reference.append(raw)
+                return _portable(_import_held), reference
+            if self._is_held(raw):
+                return self._reduce_held(raw, _import_held)
+            described = getattr(function, "described", None)
+            if not self._to_worker or described is None:
                 return _portable(_adopt), (raw,)
-            self.modules.add(reference[0])
-            if type(raw) is types.FunctionType:
-                self.by_reference.append(raw)
-            return _portable(_import_held), reference
+            self.modules.add("flowlite.app")
+            if unwrap(self._namespace.get(raw.__qualname__), until=raw) is raw:
+                self._names[raw.__qualname__] = function
+            return _portable(_decorate), (raw, described())
+
+        def _reduce_returning(self, kind: type) -> Any:
+            """A class of the worker's main module: by name where the same program reads it, else by value."""
+            program = self._namespace.get(PROGRAM)
+            if program is None or not _found_in_main(kind):
+                return super().reducer_override(kind)
+            try:
+                value = _by_value_pickler(kind)
+            except Exception:
+                # Its methods use something that cannot travel; the program itself needs no copy of it.
+                value = b""
+            return _portable(_returned_class), (program, kind.__qualname__, value)
 
         def _reduce_tensor(self, tensor: Any) -> Any:
             self.modules.add("torch")
@@ -206,6 +360,21 @@ def _pickler_class() -> Any:
             )
 
     return Pickler
+
+
+def _found_in_main(kind: type) -> bool:
+    held: Any = sys.modules["__main__"]
+    for part in kind.__qualname__.split("."):
+        held = getattr(held, part, None)
+    return held is kind
+
+
+def _by_value_pickler(kind: type) -> bytes:
+    """A class of `__main__` with its code, in one piece."""
+    import cloudpickle
+
+    data: bytes = cloudpickle.dumps(kind, protocol=_PROTOCOL)
+    return data
 
 
 def _by_value(fn: Any) -> bool:
@@ -304,3 +473,41 @@ def _import_raw(module, qualname):  # type: ignore[no-untyped-def]
 def _adopt(fn):  # type: ignore[no-untyped-def]
     fn.local = fn
     return fn
+
+
+def _decorate(fn, described):  # type: ignore[no-untyped-def]
+    import importlib
+
+    return importlib.import_module("flowlite.app").redecorate(fn, described)
+
+
+def _main_globals():  # type: ignore[no-untyped-def]
+    import sys
+
+    return sys.modules["__main__"].__dict__
+
+
+def _lay_over(held, state):  # type: ignore[no-untyped-def]
+    import sys
+
+    names, attributes = state
+    sys.modules["__main__"].__dict__.update(names)
+    for name, value in attributes.items():
+        setattr(held, name, value)
+
+
+def _returned_class(program, qualname, value):  # type: ignore[no-untyped-def]
+    import pickle
+    import sys
+
+    held = sys.modules.get("__main__")
+    if getattr(held, "__flowlite_program__", None) == program:
+        for part in qualname.split("."):
+            held = getattr(held, part, None)
+        if isinstance(held, type):
+            return held
+    if not value:
+        raise ImportError(
+            f"the class {qualname} is found only by the program that the task was started from"
+        )
+    return pickle.loads(value)

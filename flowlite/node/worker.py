@@ -39,12 +39,12 @@ def preload() -> None:
     import threading
     import traceback
 
-    from . import call, outcome, torch_care, torch_store
+    from . import call, main_module, outcome, torch_care, torch_store
 
     with contextlib.suppress(ImportError):
         importlib.import_module("cloudpickle")
     _ = atexit, faulthandler, pickle, random, threading, traceback
-    _ = call, outcome, torch_care, torch_store
+    _ = call, main_module, outcome, torch_care, torch_store
 
 
 def main(order: Mapping[str, Any], parent: int, *, forked: bool) -> NoReturn:
@@ -260,15 +260,10 @@ def _line_buffer_c_streams() -> None:
 
 
 def _fresh_main(order: Mapping[str, Any]) -> None:
-    """An empty `__main__`, which is what code that was pickled by value takes itself to come from.
+    """A `__main__` of its own; the call says what is in it (main_module.py)."""
+    from . import main_module
 
-    Without `__file__` and `__spec__`, processes that the user's code spawns do not try to run the agent again.
-    """
-    import types
-
-    module = types.ModuleType("__main__")
-    module.__dict__["__builtins__"] = __builtins__
-    sys.modules["__main__"] = module
+    main_module.fresh_main()
     sys.argv = [str(order.get("name") or "flowlite")]
 
 

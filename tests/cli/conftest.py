@@ -46,6 +46,7 @@ def flow(
     """Calls `flow` with these words. What it has imported from a user's directory is forgotten after the test."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     before = set(sys.modules)
+    main_modules = {name: sys.modules.get(name) for name in ("__main__", "__mp_main__")}
 
     def run(*words: str) -> Ran:
         capsys.readouterr()
@@ -54,6 +55,9 @@ def flow(
         return Ran(code, said.out, said.err)
 
     yield run
+    for name, module in main_modules.items():
+        if module is not None:
+            sys.modules[name] = module
     for name in set(sys.modules) - before:
         # Not more than these: flowlite keeps what it has once imported of itself.
         if any(place.startswith(str(tmp_path)) for place in _places(sys.modules[name])):

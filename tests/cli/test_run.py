@@ -303,7 +303,9 @@ def test_a_module_of_a_package_has_its_full_name(flow: Flow, folder: Path) -> No
     (package / "mod.py").write_text("from . import other\n" + TRAIN)
     (package / "other.py").write_text("")
     assert planned(flow, "pack/inner/mod.py")["name"] == "train"
-    assert "pack.inner.mod" in sys.modules
+    spec = sys.modules["__main__"].__spec__
+    assert spec is not None
+    assert spec.name == "pack.inner.mod"
 
 
 def test_a_function_and_a_command_do_not_mix(flow: Flow, folder: Path) -> None:

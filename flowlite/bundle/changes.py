@@ -1,0 +1,220 @@
+"""Which global variables of a program may differ from what its file alone makes of them, read from its source.
+
+A worker loads the file without what stands under `if __name__ == "__main__":`. What that code, or a function that it
+calls, may have assigned or changed since has to be sent. Everything else must not be: a rank or a device that the top
+level reads from the environment is another on the node.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+_Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+_REMOTE = frozenset(
+    {"remote", "spawn", "map", "starmap", "options", "build_task_config", "_build_task_config"}
+)
+
+
+@dataclass
+class Changes:
+    """Names of global variables.
+
+    Attributes:
+        assigned: Bound anew by code that nodes do not run.
+        touched: Its value may have been changed in place: something of it was assigned, a method of it was called, or
+            it was handed to somebody.
+    """
+
+    assigned: set[str] = field(default_factory=set)
+    touched: set[str] = field(default_factory=set)
+
+
+def changes_of(text: str) -> Changes:
+    """What code under `if __name__ == …` may have changed, with all functions of the file that it leads to."""
+    tree = ast.parse(text)
+    functions = {
+        node.name: node
+        for node in _top_level(tree.body)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+    }
+    found = _Reader()
+    for node in _guarded(tree.body):
+        found.visit(node)
+    followed: set[str] = set()
+    while names := (found.called & set(functions)) - followed:
+        followed |= names
+        for name in sorted(names):
+            found.enter(functions[name])
+    return Changes(found.assigned, found.touched)
+
+
+def _top_level(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    """Statements of a module, also those in branches and blocks."""
+    for node in body:
+        yield node
+        if isinstance(node, ast.If | ast.Try | ast.With | ast.For | ast.While):
+            yield from _top_level(_blocks(node))
+
+
+def _blocks(node: ast.stmt) -> Iterator[ast.stmt]:
+    for each in ast.iter_child_nodes(node):
+        if isinstance(each, ast.stmt):
+            yield each
+        elif isinstance(each, ast.ExceptHandler):
+            yield from each.body
+
+
+def _guarded(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    """What only the program itself runs."""
+    for node in _top_level(body):
+        if isinstance(node, ast.If) and any(
+            isinstance(each, ast.Name) and each.id == "__name__" for each in ast.walk(node.test)
+        ):
+            yield from (*node.body, *node.orelse)
+
+
+class _Reader(ast.NodeVisitor):
+    """Collects names; `_local` are the names that are variables of a function that is being read."""
+
+    def __init__(self) -> None:
+        self.assigned: set[str] = set()
+        self.touched: set[str] = set()
+        self.called: set[str] = set()
+        self._local: set[str] = set()
+        self._inside = False
+
+    def enter(self, node: ast.stmt) -> None:
+        """Read a function or class that is called."""
+        self._inside = True
+        if isinstance(node, ast.ClassDef):
+            for each in node.body:
+                if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
+                    self._function(each)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            self._function(node)
+        self._inside = False
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        self._bind(node.name)
+        self._function(node)
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
+        self._bind(node.name)
+        self._function(node)
+
+    def visit_Lambda(self, node: ast.Lambda) -> None:
+        self._function(node)
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        self._bind(node.name)
+        self.generic_visit(node)
+
+    def visit_Import(self, node: ast.Import) -> None:
+        for each in node.names:
+            self._bind(each.asname or each.name.partition(".")[0])
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        for each in node.names:
+            self._bind(each.asname or each.name)
+
+    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> None:
+        if node.name:
+            self._bind(node.name)
+        self.generic_visit(node)
+
+    def visit_Name(self, node: ast.Name) -> None:
+        if not isinstance(node.ctx, ast.Load):
+            self._bind(node.id)
+        else:
+            self._touch(node.id)
+
+    def visit_Attribute(self, node: ast.Attribute) -> None:
+        self._chain(node, touches=not isinstance(node.ctx, ast.Load))
+
+    def visit_Subscript(self, node: ast.Subscript) -> None:
+        self._chain(node, touches=not isinstance(node.ctx, ast.Load))
+
+    def visit_Call(self, node: ast.Call) -> None:
+        if isinstance(node.func, ast.Attribute) and node.func.attr in _REMOTE:
+            # What runs on nodes changes nothing here.
+            if not isinstance(node.func.value, ast.Name):
+                self.visit(node.func.value)
+        elif isinstance(node.func, ast.Attribute | ast.Subscript):
+            self._chain(node.func, touches=True)
+        else:
+            self.visit(node.func)
+        for each in (*node.args, *node.keywords):
+            self.visit(each)
+
+    def _chain(self, node: ast.Attribute | ast.Subscript, *, touches: bool) -> None:
+        """`name.a[b].c`: follow it to the name that it begins with."""
+        inner: ast.expr = node
+        while isinstance(inner, ast.Attribute | ast.Subscript):
+            if isinstance(inner, ast.Subscript):
+                self.visit(inner.slice)
+            inner = inner.value
+        if not isinstance(inner, ast.Name):
+            self.visit(inner)
+        elif touches:
+            self._touch(inner.id)
+        else:
+            self._call(inner.id)
+
+    def _bind(self, name: str) -> None:
+        if not self._inside and name not in self._local:
+            self.assigned.add(name)
+
+    def _touch(self, name: str) -> None:
+        if name not in self._local:
+            self.touched.add(name)
+        self._call(name)
+
+    def _call(self, name: str) -> None:
+        if name not in self._local:
+            self.called.add(name)
+
+    def _function(self, node: _Function) -> None:
+        outer, inside = self._local, self._inside
+        stored, declared = _variables(node)
+        self._local = (outer | stored) - declared
+        self._inside = True
+        self.assigned |= stored & declared
+        body = node.body if isinstance(node.body, list) else [node.body]
+        for each in (*node.args.defaults, *filter(None, node.args.kw_defaults), *body):
+            self.visit(each)
+        self._local, self._inside = outer, inside
+
+
+def _variables(node: _Function) -> tuple[set[str], set[str]]:
+    """Names that a function binds, and names that it declares as global."""
+    arguments = node.args
+    stored = {
+        each.arg
+        for each in (
+            *arguments.posonlyargs,
+            *arguments.args,
+            *arguments.kwonlyargs,
+            *filter(None, (arguments.vararg, arguments.kwarg)),
+        )
+    }
+    declared: set[str] = set()
+    body: list[ast.AST] = list(node.body) if isinstance(node.body, list) else [node.body]
+    while body:
+        each = body.pop()
+        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            stored.add(each.name)
+            continue
+        if isinstance(each, ast.Lambda):
+            continue
+        if isinstance(each, ast.Global):
+            declared |= set(each.names)
+        elif isinstance(each, ast.Name) and not isinstance(each.ctx, ast.Load):
+            stored.add(each.id)
+        elif isinstance(each, ast.alias):
+            stored.add(each.asname or each.name.partition(".")[0])
+        elif isinstance(each, ast.ExceptHandler) and each.name:
+            stored.add(each.name)
+        body += ast.iter_child_nodes(each)
+    return stored, declared

@@ -1,0 +1,235 @@
+"""What a call sends of the program's own file, and by which names a node finds it there (`__main__`).
+
+A function or class of the file travels by name: the node loads the same file. With it go the global variables that it
+uses and that the file alone would not make so (`changes.py`). A function that is not in the file under its name (a
+lambda, a closure, one that was typed at a prompt) travels by value, with all that it uses.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import types
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from typing import Any
+
+from flowlite.bundle import scan
+from flowlite.bundle.changes import Changes, changes_of
+from flowlite.errors import BundleError
+from flowlite.main_file import MainFile
+from flowlite.node import pickling
+from flowlite.node.main_module import compile_main
+
+_NOTHING = object()
+# How deep lists and dictionaries are searched for functions of the program.
+_DEEPEST = 3
+_MOST_ITEMS = 1000
+_PLAIN = (bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset, type(None))
+
+
+class MainProgram:
+    """The running program as nodes will see it.
+
+    Attributes:
+        file: Its file.
+        code: The code that nodes run when they load it.
+    """
+
+    def __init__(self, file: MainFile) -> None:
+        """Raises SyntaxError where the file is no Python."""
+        self.file = file
+        self.namespace: dict[str, Any] = file.module.__dict__
+        self.code = compile_main(file.text, file.path)
+        self._functions: dict[str, list[types.CodeType]] = {}
+        self._classes: set[str] = set()
+        self._index(self.code)
+        self._bound = set(_stored(self.code))
+
+    # What is found by name
+
+    def holds(self, value: Any) -> bool:
+        """Whether a node finds this very function or class in the file by its name."""
+        name = getattr(value, "__qualname__", None)
+        if not isinstance(name, str) or getattr(value, "__module__", None) != "__main__":
+            return False
+        held = self._held(name)
+        if held is _NOTHING or pickling.unwrap(held, until=value) is not value:
+            return False
+        if isinstance(value, type):
+            return name in self._classes and self._has_methods_of_file(value)
+        return name in self._functions and self._is_code_of_file(name, value)
+
+    def is_of_file(self, function: types.FunctionType) -> bool:
+        """Whether a function was made by code of the file, so that its globals are those of the file."""
+        return (
+            function.__globals__ is self.namespace
+            and function.__code__.co_filename == self._filename
+        )
+
+    @cached_property
+    def _filename(self) -> str:
+        # As the interpreter calls the file; pdb and the like have other words for it.
+        own = getattr(self.file.module, "__file__", None)
+        return own if isinstance(own, str) else self.file.path
+
+    def _held(self, name: str) -> Any:
+        held: Any = self.file.module
+        for part in name.split("."):
+            held = getattr(held, part, _NOTHING)
+        return held
+
+    def _is_code_of_file(self, name: str, function: Any) -> bool:
+        seen = 0
+        while function is not None and seen < 16:
+            code = getattr(function, "__code__", None)
+            if code in self._functions[name]:
+                return True
+            # Decorators that keep what they decorate in sight.
+            function, seen = getattr(function, "__wrapped__", None), seen + 1
+        return False
+
+    def _has_methods_of_file(self, kind: type) -> bool:
+        own = [
+            each
+            for name, each in vars(kind).items()
+            if isinstance(each, types.FunctionType)
+            and each.__qualname__ == f"{kind.__qualname__}.{name}"
+            and each.__qualname__ in self._functions
+        ]
+        return not own or any(each.__code__ in self._functions[each.__qualname__] for each in own)
+
+    def _index(self, code: types.CodeType) -> None:
+        for constant in code.co_consts:
+            if not isinstance(constant, types.CodeType):
+                continue
+            if constant.co_name.startswith("<generic parameters"):
+                self._index(constant)
+            elif constant.co_flags & 0x2:
+                self._functions.setdefault(constant.co_qualname, []).append(constant)
+            else:
+                self._classes.add(constant.co_qualname)
+                self._index(constant)
+
+    # What is sent with it
+
+    def state_of(self, value: Any) -> dict[str, Any]:
+        """Global variables, by name, that must be set in the node's `__main__` for this function or class."""
+        names: set[str] = set()
+        self._follow(value, names, set(), 0)
+        return {
+            name: self.namespace[name]
+            for name in sorted(names)
+            if name in self.namespace and self.must_send(name, self.namespace[name])
+        }
+
+    def attributes_of(self, kind: type) -> dict[str, Any]:
+        """Plain attributes of a class of the file that may have been changed since."""
+        if type(kind) is not type or kind.__qualname__ not in self._changes.touched:
+            return {}
+        return {
+            name: value
+            for name, value in vars(kind).items()
+            if not name.startswith("__") and isinstance(value, _PLAIN) and _can_travel(value)
+        }
+
+    def must_send(self, name: str, value: Any) -> bool:
+        """Whether the value of a global variable may be another than the file alone makes it."""
+        if name.startswith("__") and name.endswith("__"):
+            return False
+        raw = pickling.unwrap(value)
+        if isinstance(raw, types.FunctionType | type) and self.holds(raw):
+            return bool(raw.__name__ != name)
+        if name not in self._bound or name in self._changes.assigned:
+            return True
+        if name not in self._changes.touched or isinstance(value, types.ModuleType | type):
+            return False
+        return not _is_immutable(value) and _can_travel(value)
+
+    @cached_property
+    def _changes(self) -> Changes:
+        return changes_of(self.file.text) if self.file.started else Changes()
+
+    def _follow(self, value: Any, names: set[str], seen: set[int], depth: int) -> None:
+        """Collect the global names that code uses, and that the code it names uses in turn."""
+        value = pickling.unwrap(value)
+        if id(value) in seen or depth > _DEEPEST:
+            return
+        if isinstance(value, types.FunctionType) and value.__globals__ is self.namespace:
+            seen.add(id(value))
+            for name in scan.global_names(value.__code__):
+                if name in self.namespace:
+                    names.add(name)
+                    self._follow(self.namespace[name], names, seen, 0)
+        elif isinstance(value, type):
+            if value.__module__ == "__main__":
+                seen.add(id(value))
+                for each in _functions_of(value):
+                    self._follow(each, names, seen, 0)
+        elif isinstance(value, dict | list | tuple | set | frozenset) and len(value) < _MOST_ITEMS:
+            for each in value.values() if isinstance(value, dict) else value:
+                self._follow(each, names, seen, depth + 1)
+        elif getattr(type(value), "__module__", None) == "__main__":
+            self._follow(type(value), names, seen, 0)
+
+    # Where it is started from
+
+    def refuse_top_level(self) -> None:
+        """Raises BundleError where the call is made by a line that nodes would come to as well."""
+        if not self.file.started:
+            return
+        main_thread = threading.main_thread().ident
+        frame = sys._current_frames().get(main_thread) if main_thread is not None else None
+        while frame is not None:
+            if (
+                frame.f_globals is self.namespace
+                and frame.f_code.co_name == "<module>"
+                and frame.f_code.co_filename == self._filename
+                and frame.f_lineno in {line for _, _, line in self.code.co_lines()}
+            ):
+                raise BundleError(
+                    f"{self.file.path}, line {frame.f_lineno}: a task is started at the top level of the file. Workers "
+                    "load the file, and would come to this line, too; put it under "
+                    '`if __name__ == "__main__":`'
+                )
+            frame = frame.f_back
+
+
+def _functions_of(kind: type) -> Iterator[types.FunctionType]:
+    for base in kind.__mro__:
+        if base.__module__ != "__main__":
+            continue
+        for each in vars(base).values():
+            for inner in (each, *(getattr(each, name, None) for name in ("fget", "fset", "func"))):
+                inner = getattr(inner, "__func__", inner)
+                if isinstance(inner, types.FunctionType):
+                    yield inner
+
+
+def _stored(code: types.CodeType) -> Iterable[str]:
+    import dis
+
+    return {
+        each.argval
+        for each in dis.get_instructions(code)
+        if each.opname in ("STORE_NAME", "STORE_GLOBAL")
+    }
+
+
+def _is_immutable(value: Any) -> bool:
+    """Whether nothing in it can have been changed in place."""
+    if hasattr(value, "__dict__"):
+        return False
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
+
+
+def _can_travel(value: Any) -> bool:
+    try:
+        pickling.dumps(value)
+    except Exception:
+        return False
+    return True

@@ -1,0 +1,202 @@
+"""The main module of a worker: the program's own file, loaded as multiprocessing loads it in a child process.
+
+Python pickles what a program's file defines by the name `__main__.NAME`, so `__main__` of a worker must hold it. Code
+under `if __name__ == "__main__":` is left out. Unlike in a child of multiprocessing, `__name__` is "__main__" all the
+same: classes, loggers and checkpoints have the names that they have where the program was started.
+
+A notebook has no file. Its `__main__` is filled with the functions, classes and values that came with the call, and
+its `__file__` is a small file of ours that does the same in processes that the worker starts.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import linecache
+import os
+import sys
+import types
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+PROGRAM = "__flowlite_program__"
+"""Name in `__main__` of the hash of its file: where it is the same, classes are found by name."""
+
+_FILLED = '''\
+"""Written by flowlite: the main module of processes that a worker starts. The task came from a notebook."""
+
+import sys
+
+if {above!r} not in sys.path:
+    sys.path.append({above!r})
+
+from {package}.call import fill_main
+
+fill_main(globals(), {call!r}, {home!r})
+'''
+
+
+class MainModuleError(Exception):
+    """The program's file cannot be loaded; the message names file and line."""
+
+
+def compile_main(text: str, path: str) -> types.CodeType:
+    """The code of a main module without what runs only where the program was started.
+
+    Comparisons of `__name__` outside of functions come out as in a child process of multiprocessing. All other code
+    is what Python itself makes of the file.
+
+    Raises:
+        SyntaxError: The text is no Python.
+    """
+    if "__name__" not in text:
+        return compile(text, path, "exec", dont_inherit=True)
+    tree = _Guards().visit(ast.parse(text, path))
+    return compile(ast.fix_missing_locations(tree), path, "exec", dont_inherit=True)
+
+
+class _Guards(ast.NodeTransformer):
+    """Lets every comparison of `__name__` at the top level, or in a class body, find another name."""
+
+    def visit_Compare(self, node: ast.Compare) -> ast.expr:
+        operands = [node.left, *node.comparators]
+        if not any(_is_name(each) for each in operands):
+            return node
+        if len(operands) == 2 and any(_is_main(each) for each in operands):
+            if isinstance(node.ops[0], ast.Eq | ast.Is):
+                return ast.copy_location(ast.Constant(False), node)
+            if isinstance(node.ops[0], ast.NotEq | ast.IsNot):
+                return ast.copy_location(ast.Constant(True), node)
+        left, *rest = (_other_name(each) for each in operands)
+        return ast.copy_location(ast.Compare(left, node.ops, rest), node)
+
+    def visit_Match(self, node: ast.Match) -> ast.AST:
+        node.subject = _other_name(node.subject)
+        return self.generic_visit(node)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        return node
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
+        return node
+
+    def visit_Lambda(self, node: ast.Lambda) -> ast.AST:
+        return node
+
+
+def _is_name(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id == "__name__"
+
+
+def _is_main(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value == "__main__"
+
+
+def _other_name(node: ast.expr) -> ast.expr:
+    return ast.copy_location(ast.Constant("__mp_main__"), node) if _is_name(node) else node
+
+
+def make_main(
+    path: str, file: str, *, module: str | None, digest: str, argv: Sequence[str]
+) -> types.ModuleType:
+    """A `__main__` for a program's file, and `sys.argv` for it; `run_main` runs the file.
+
+    Args:
+        path: Where the program lay when it was started.
+        file: Where it lies here; processes that are started from here load it from there.
+        module: Its name, where it was started with `python -m`.
+        digest: Hash of the file.
+        argv: Arguments of the program, without its name.
+    """
+    main = _new_main()
+    package = module.rpartition(".")[0] if module is not None else None
+    _describe(main, file, module, package)
+    main.__dict__[PROGRAM] = digest
+    sys.argv = [file, *argv]
+    return main
+
+
+def run_main(main: types.ModuleType, text: str, path: str) -> None:
+    """Run a program's file as `main`, without what only the program itself does. Tracebacks name it `path`.
+
+    Raises:
+        MainModuleError: The file ended Python.
+        BaseException: What the file raised.
+    """
+    linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
+    code = compile_main(text, path)
+    if main.__package__:
+        __import__(main.__package__)
+    try:
+        exec(code, main.__dict__)
+    except SystemExit as error:
+        raise MainModuleError(
+            f"{where_in(error, path)}: the file ended Python while it was loaded (SystemExit: {error.code}); what only "
+            "the program itself should do belongs under `if __name__ == '__main__':`"
+        ) from error
+
+
+def fresh_main() -> types.ModuleType:
+    """An empty `__main__`.
+
+    Without `__file__` and `__spec__`, processes that the user's code spawns do not try to run the agent again.
+    """
+    return _new_main()
+
+
+def fillable_main(directory: str, call: Mapping[str, Any], home: str) -> None:
+    """An empty `__main__` for what a notebook sends, and its file for processes that are started from here."""
+    main = _new_main()
+    package = str(__package__)
+    above = os.path.abspath(__file__)
+    for _ in range(package.count(".") + 2):
+        above = os.path.dirname(above)
+    text = _FILLED.format(above=above, package=package, call=dict(call), home=os.path.abspath(home))
+    path = os.path.join(directory, f"main-{call['sha256'][:16]}.py")
+    part = f"{path}.{os.getpid()}.part"
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with open(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+    os.replace(part, path)
+    main.__file__ = path
+
+
+def where_in(error: BaseException, path: str) -> str:
+    """The place in a file at which an error was raised, as `FILE, line N`."""
+    line = None
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == path:
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    if isinstance(error, SyntaxError) and error.filename == path:
+        line = error.lineno
+    return path if line is None else f"{path}, line {line}"
+
+
+def _new_main() -> types.ModuleType:
+    main = types.ModuleType("__main__")
+    main.__dict__["__builtins__"] = builtins
+    sys.modules["__main__"] = main
+    # What multiprocessing calls it in child processes.
+    sys.modules["__mp_main__"] = main
+    return main
+
+
+def _describe(main: types.ModuleType, file: str, module: str | None, package: str | None) -> None:
+    """What Python notes of a main module; multiprocessing reads it to load the same in a child."""
+    from importlib.machinery import ModuleSpec, SourceFileLoader
+
+    loader = SourceFileLoader("__main__" if module is None else module, file)
+    main.__file__ = file
+    main.__loader__ = loader
+    main.__dict__["__cached__"] = None
+    main.__annotations__ = {}
+    if module is not None:
+        main.__package__ = package
+        main.__spec__ = ModuleSpec(module, loader, origin=file)
+    else:
+        main.__package__ = None
