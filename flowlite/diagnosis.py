@@ -5,6 +5,7 @@ Pure: what the nodes said goes in, words come out.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,9 +24,9 @@ _WAITS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("flowlite/node/torch_care.py", ("leave_together",), "the end of the other ranks"),
 )
 _WRAPPERS = frozenset({"wrapper", "inner", "decorate_context", "_new_process_group_helper"})
-# Sources lie in a directory of their own on each node; people know them by the path below it.
+# Sources lie in a directory of their own on each node.
 _SNAPSHOT = re.compile(r".*/source-[0-9a-f]{64}/")
-_OURS = ("flowlite_node/", "/flowlite/node/")
+_OURS = ("flowlite_node/", "flowlite/node/")
 _COLLECTIVES_END = "torch/distributed/distributed_c10d.py"
 
 
@@ -45,7 +46,7 @@ class Rank:
     def of(cls, node: int, found: Mapping[str, Any]) -> Rank:
         """From what the node's program says of one worker."""
         frames = tuple(
-            (_SNAPSHOT.sub("", f["file"]), int(f["line"]), str(f["function"]).rpartition(".")[2])
+            (_known_as(f["file"]), int(f["line"]), str(f["function"]).rpartition(".")[2])
             for f in found["frames"]
         )
         frames = frames[: _users_part(frames)]
@@ -202,6 +203,11 @@ def spans(numbers: Iterable[int]) -> str:
             parts.append(str(number) if first == number else f"{first}-{number}")
             start = index + 1
     return ", ".join(parts)
+
+
+def _known_as(file: str) -> str:
+    """A file as people here name it: by its path in the project, or below the working directory."""
+    return _SNAPSHOT.sub("", file).removeprefix(os.path.join(os.getcwd(), ""))
 
 
 def _is_library(file: str) -> bool:

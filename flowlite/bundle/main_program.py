@@ -12,6 +12,7 @@ import threading
 import types
 from collections.abc import Iterable, Iterator
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 from flowlite.bundle import scan
@@ -181,18 +182,28 @@ class MainProgram:
         main_thread = threading.main_thread().ident
         frame = sys._current_frames().get(main_thread) if main_thread is not None else None
         while frame is not None:
-            if (
-                frame.f_globals is self.namespace
-                and frame.f_code.co_name == "<module>"
-                and frame.f_code.co_filename == self._filename
-                and frame.f_lineno in {line for _, _, line in self.code.co_lines()}
-            ):
+            if self._is_at_top_level(frame):
                 raise BundleError(
                     f"{self.file.path}, line {frame.f_lineno}: a task is started at the top level of the file. Workers "
                     "load the file, and would come to this line, too; put it under "
                     '`if __name__ == "__main__":`'
                 )
             frame = frame.f_back
+
+    def _is_at_top_level(self, frame: types.FrameType) -> bool:
+        """Whether a frame is the program's own, at a place that the code for nodes has as well."""
+        return (
+            frame.f_globals is self.namespace
+            and frame.f_code.co_name == "<module>"
+            and frame.f_code.co_filename == self._filename
+            and _position(frame) in set(self.code.co_positions())
+        )
+
+
+def _position(frame: types.FrameType) -> tuple[int | None, ...]:
+    """Lines and columns of what a frame does now: `if __name__ == "__main__": f.remote()` may be one line."""
+    # An instruction takes two bytes.
+    return next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
 
 
 def _functions_of(kind: type) -> Iterator[types.FunctionType]:
