@@ -45,7 +45,7 @@ class LogLine(NamedTuple):
     Attributes:
         node: Node rank.
         rank: Global rank of the worker.
-        stream: "out" or "err".
+        stream: "out" or "err"; "setup" for the output of the node's `setup=`, with the rank of its first worker.
         time: Unix time at which its first byte was seen.
         text: The line without its end, with colours kept and every other terminal control sequence removed; of a
             progress bar, which overwrites itself, the last state. A line of more than a megabyte comes in pieces,
@@ -59,12 +59,16 @@ class LogLine(NamedTuple):
     text: str
 
     def __str__(self) -> str:
-        return f"{label(self.node, self.time)} {self.text}"
+        return f"{label(self.node, self.time, self.stream)} {self.text}"
 
 
-def label(node: int, at: float) -> str:
-    """What stands before a line: `[Node 1] [10:30:16]`. The one place where a line is labelled."""
-    return f"[Node {node}] [{_clock(int(at))}]"
+def label(node: int, at: float, stream: str = "out") -> str:
+    """What stands before a line: `[Node 1] [10:30:16]`, of the node's setup `[Node 1 setup] [10:30:16]`.
+
+    The one place where a line is labelled.
+    """
+    which = f"{node} setup" if stream == "setup" else f"{node}"
+    return f"[Node {which}] [{_clock(int(at))}]"
 
 
 @lru_cache(maxsize=4096)
@@ -325,7 +329,7 @@ def _lines(piece: Piece, mask: Mask) -> list[LogLine]:
 
 
 def _labelled(piece: Piece, mask: Mask) -> str:
-    prefix = f"{label(piece.stream.node, piece.time)} "
+    prefix = f"{label(piece.stream.node, piece.time, piece.stream.kind)} "
     if not mask and not piece.goes_on:
         return f"{prefix}{piece.joined(prefix)}\n"
     text = f"\n{prefix}".join(_texts(piece, mask))

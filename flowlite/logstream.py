@@ -16,7 +16,7 @@ from typing import NamedTuple
 from flowlite.terminal import clean_line, without_colours
 
 INDEX_RECORD = struct.Struct("<Qd")
-_NAME = re.compile(r"a(\d+)\.n(\d+)\.r(\d+)\.(out|err)")
+_NAME = re.compile(r"a(\d+)\.n(\d+)\.r(\d+)\.(out|err|setup)")
 
 # Unfinished lines are shortened to their last state when they reach this size; only progress bars do.
 LONG_PENDING = 64 << 10
@@ -27,6 +27,7 @@ MOST_LINES = 1 << 15
 
 # Records of an index that are held; of a longer one every second is left out, and so on.
 _MOST_RECORDS = 1 << 21
+_KINDS = ("setup", "out", "err")
 _INDEX_BLOCK = 1 << 20
 # Clocks of nodes say what they like; a time outside of these cannot be written as one.
 _EARLIEST, _LATEST = 0.0, 1e11
@@ -41,7 +42,7 @@ _BEYOND_ASCII = (
 
 
 class Stream(NamedTuple):
-    """Which stream of which worker. `kind` is "out" or "err"."""
+    """Which stream of which worker. `kind` is "out", "err", or "setup" of a node's `setup=`."""
 
     attempt: int
     node: int
@@ -55,7 +56,7 @@ class Stream(NamedTuple):
 
 
 def list_streams(directory: Path, node: int | None, rank: int | None) -> list[tuple[Stream, int]]:
-    """The streams in a directory with their present sizes, by attempt, node, rank and kind ("out" first)."""
+    """The streams in a directory with their present sizes, by attempt, node, rank and kind."""
     found = []
     try:
         with os.scandir(directory) as entries:
@@ -68,7 +69,7 @@ def list_streams(directory: Path, node: int | None, rank: int | None) -> list[tu
                     found.append((stream, entry.stat().st_size))
     except FileNotFoundError:
         return []
-    found.sort(key=lambda item: (*item[0][:3], item[0].kind == "err"))
+    found.sort(key=lambda item: (*item[0][:3], _KINDS.index(item[0].kind)))
     return found
 
 

@@ -153,7 +153,8 @@ class LaunchIntent(_Json):
         plan: The plan being launched, as JSON.
         preload: What an adapter may use to warm nodes up before any agent is there: {"agent": path of the agent's
             zipapp on this machine, "call": what workers will run, "environment": the user's variables, "secrets": names
-            of the secret ones, "processes_per_node", "warm_seconds"}. Losing it costs time only.
+            of the secret ones, "processes_per_node", "warm_seconds", "setup": whether there is
+            one}. Losing it costs time only.
     """
 
     token: str

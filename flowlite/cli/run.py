@@ -158,6 +158,15 @@ def run(
             rich_help_panel=_PANEL,
         ),
     ] = None,
+    setup: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--setup",
+            metavar="COMMAND",
+            help="Run once on every node before the workers: 'pip install -e .'.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None,
     workdir: Annotated[
         str | None,
         typer.Option(
@@ -220,6 +229,7 @@ def run(
         "image": image,
         "priority": priority,
         "spot": spot,
+        "setup": setup or None,
         "workdir": workdir,
         "volume": volume,
         "mount": mount,

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from .containers.container import Container
     from .pythons.environments import Ready
     from .server import RendezvousServer
+    from .setup.run import Setup
 
 log = logging.getLogger("flowlite.agent")
 
@@ -69,7 +70,13 @@ class Agent:
         self._volume_token = ""
         self._python: Ready | None = None
         self._container: Container | None = None
+        self._scene: Mapping[str, Any] | None = None
         self._needs = Needs(config, paths, self._call)
+        self._setup: Setup | None = None
+        if config.setup:
+            from .setup.run import Setup
+
+            self._setup = Setup(config, paths)
         self._storage = Storage(config, paths, self._tell, self._find_leader)
         self._vigil = Vigil(config, paths, lambda: self._workers.listeners(signal.SIGUSR2))
         self._led = Led(config, paths)
@@ -90,6 +97,9 @@ class Agent:
             for rank in config.ranks
             for stream in ("out", "err", "result")
         }
+        if config.setup:
+            first = config.ranks[0]
+            self._streams[f"{first}.setup"] = paths.stream(first, "setup")
 
     @property
     def needs(self) -> Needs:
@@ -133,7 +143,8 @@ class Agent:
             join_timeout=config.join_timeout,
             linger=config.linger,
             grace=config.grace,
-            prepare_timeout=LOADING_SECONDS if self._needs.loads_much else PREPARE_SECONDS,
+            prepare_timeout=(LOADING_SECONDS if self._needs.loads_much else PREPARE_SECONDS)
+            + (config.setup_seconds if config.setup else 0.0),
             after_stop=float((config.checkpoint or {}).get("final_seconds", 0.0)),
         )
         serving: asyncio.Task[str] | None = None
@@ -233,6 +244,10 @@ class Agent:
             state = await asyncio.shield(self._warming)
             if state["volumes_error"]:
                 raise PrepareError(state["volumes_error"])
+            if self._setup is not None:
+                # What it costs is worth it only where the gang can meet.
+                await self._prove(order, self._setup.workers)
+                state = await self._set_up(self._setup)
             if self._call.get("start") == "fork" and state["hazard"]:
                 raise PrepareError(f'workers cannot be forked: {state["hazard"]}; use start="auto"')
             if wrong := await self._led.missing():
@@ -241,11 +256,8 @@ class Agent:
                 wrong = await self._workers.prepare(self._call)
                 if wrong:
                     raise PrepareError(wrong)
-            await asyncio.gather(
-                probes.reach_master(order, self._trial_of_leader()),
-                self._probe_volumes(order),
-                self._readiness.prove(order),
-            )
+            if self._setup is None:
+                await self._prove(order, self._workers)
             restored = await self._storage.restore(order)
         except (OSError, WorkersLost) as error:
             raise PrepareError(str(error)) from error
@@ -304,29 +316,68 @@ class Agent:
             self._python = await environments.ready(self._config, self._paths)
             self._config.python = self._python.python
             self._workers.use_python(self._python.python)
+        if self._setup is not None:
+            self._setup.use_python(self._config.python)
+            return await self._setup.get_ready(self._shown())
         if self._needs.keeps_warm:
             self._workers.use(self._needs.kept_spec())
         return await self._workers.connect(self._storage.ready())
+
+    async def _shown(self) -> Mapping[str, Any]:
+        """What the workers are to see, once it is there."""
+        if self._scene is None:
+            self._scene = await self._storage.ready()
+        return self._scene
+
+    async def _set_up(self, setup: Setup) -> dict[str, Any]:
+        """Run the setup, then have the warm process: its Python begins with what the setup has brought."""
+        await setup.run()
+        if self._config.container is not None:
+            spec = {**self._needs.warm_spec(), "inside": True}
+            self._workers.use(spec)
+        elif self._needs.keeps_warm:
+            self._workers.use(self._needs.kept_spec(setup.run_id))
+        shown = await self._shown()
+        inside = self._config.container is not None
+        state = await self._workers.connect(_nothing_more(shown) if inside else self._shown())
+        if inside:
+            state["volumes"] = [{**each, "how": "container"} for each in shown["volumes"]]
+        await setup.close()
+        return state
 
     async def _get_ready_inside(self) -> dict[str, Any]:
         """The same in a container, which shows what the workers are to see."""
         from .containers.container import Container
 
-        shown = await self._storage.ready()
+        shown = await self._shown()
         spec = {**self._needs.warm_spec(), "inside": True}
         self._container = Container(self._config, self._paths)
+        if self._setup is not None:
+            # What is imported before the commands have run may be something else afterwards.
+            bare = {**spec, "imports": []}
+            await self._container.start(bare, shown)
+            self._setup.use(bare)
+            return await self._setup.get_ready(_nothing_more(shown))
         await self._container.start(spec, shown)
         self._workers.use(spec)
         state = await self._workers.connect(_nothing_more(shown))
         state["volumes"] = [{**each, "how": "container"} for each in shown["volumes"]]
         return state
 
-    async def _probe_volumes(self, order: Mapping[str, Any]) -> None:
+    async def _prove(self, order: Mapping[str, Any], workers: Workers) -> None:
+        """The ways to other nodes and to what they share; `workers` see the volumes of this node."""
+        await asyncio.gather(
+            probes.reach_master(order, self._trial_of_leader()),
+            self._probe_volumes(order, workers),
+            self._readiness.prove(order),
+        )
+
+    async def _probe_volumes(self, order: Mapping[str, Any], workers: Workers) -> None:
         token = self._volume_token = str(order["volume_token"])
         paths = self._needs.shared_paths
         if paths and token and self._config.num_nodes > 1:
             await probes.volumes(
-                self._workers,
+                workers,
                 paths,
                 token,
                 write=self._config.is_leader,
@@ -379,6 +430,8 @@ class Agent:
         checkpoints = self._storage.checkpoints
         if checkpoints is not None and self._workers.running:
             checkpoints.hurry()
+        if self._setup is not None:
+            await self._setup.stop(grace)
         await self._workers.stop(grace)
         if checkpoints is not None:
             await checkpoints.finish()
@@ -438,6 +491,9 @@ class Agent:
         if self._needs.shared_socket is None and not self._needs.keeps_warm:
             self._workers.dismiss()
         await self._workers.close()
+        if self._setup is not None:
+            await self._setup.close()
+            self._setup.note_end()
         if self._container is not None:
             await self._container.close()
         await self._led.end()

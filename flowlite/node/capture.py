@@ -26,13 +26,13 @@ def sizes(files: Mapping[str, Path]) -> dict[str, int]:
     return found
 
 
-def tail(path: Path) -> list[str]:
+def tail(path: Path, begin: int = 0) -> list[str]:
     """The last lines of a stream, as people would see them.
 
     At most `TAIL_LINES` lines and `TAIL_BYTES` bytes; of a progress bar only what was shown last; no
-    blank lines at the end.
+    blank lines at the end, and nothing from before the byte `begin`.
     """
-    lines, cut = _end(path, TAIL_BYTES)
+    lines, cut = _end(path, TAIL_BYTES, begin)
     if cut and len(lines) > 1:
         del lines[0]
     shown = [line.rstrip("\r").rpartition("\r")[2] for line in lines]
@@ -41,16 +41,16 @@ def tail(path: Path) -> list[str]:
     return shown[-TAIL_LINES:]
 
 
-def _end(path: Path, most: int) -> tuple[list[str], bool]:
+def _end(path: Path, most: int, begin: int = 0) -> tuple[list[str], bool]:
     """The lines in the last bytes of a file, and whether there is something before them."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)
-            file.seek(max(0, size - most))
+            file.seek(max(begin, size - most))
             data = file.read(most)
     except OSError:
         return [], False
-    return data.decode("utf-8", "replace").split("\n"), size > most
+    return data.decode("utf-8", "replace").split("\n"), size - begin > most
 
 
 def last_words(files: Mapping[str, Path]) -> list[str]:

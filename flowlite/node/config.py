@@ -51,6 +51,8 @@ class AgentConfig:
         max_run_seconds: Longest run after GO; None for no limit.
         paid_seconds: Longest life of this agent until the workers must stop, for what the task's money lasts for.
         gang: {"cpus"}: what a gang that node 0 leads is told of each node; None for what is there.
+        setup: Commands for the shell to run once on this node before the workers (setup/run.py).
+        setup_seconds: How long they may take, all together.
         preemption: {"kind"}: how the node learns that it will be taken away (preemption.py); None where it never is.
     """
 
@@ -92,6 +94,8 @@ class AgentConfig:
     lease: dict[str, Any] | None = None
     preemption: dict[str, Any] | None = None
     gang: dict[str, Any] | None = None
+    setup: list[str] = field(default_factory=list)
+    setup_seconds: float = 3600.0
 
     def __post_init__(self) -> None:
         if self.instance not in self.roster:
@@ -232,7 +236,7 @@ class AttemptPaths:
         return self.home / f"a{int(self.directory.name[1:]) + 1}"
 
     def stream(self, rank: int, stream: str) -> Path:
-        """The file of one stream of one rank: "out", "err" or "result"."""
+        """The file of one stream of one rank: "out", "err", "setup" or "result"."""
         return self.directory / f"r{rank}.{stream}"
 
     def failure(self, rank: int) -> Path:

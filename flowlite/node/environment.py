@@ -268,6 +268,37 @@ def worker_environment(
     return environment
 
 
+_BEFORE_GO = frozenset(
+    {
+        "FLOW_NODE_RANK",
+        "FLOW_NUM_NODES",
+        "FLOW_TASK_ID",
+        "FLOW_TASK_NAME",
+        "FLOW_ATTEMPT",
+        "OMP_NUM_THREADS",
+        "PYTHONUNBUFFERED",
+        "CUDA_VISIBLE_DEVICES",
+        "PATH",
+    }
+)
+"""Of the table, what is known before the nodes have met."""
+
+
+def setup_environment(
+    inherited: Mapping[str, str],
+    seat: Seat,
+    user: Mapping[str, str] | None = None,
+    secrets: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """The environment of a node's `setup=`: that of its workers, without ranks and addresses, which come with GO."""
+    environment = worker_environment(inherited, seat, user, secrets)
+    given = {*(user or {}), *(secrets or {})}
+    for row in TABLE:
+        if row.name not in _BEFORE_GO and row.name not in given:
+            environment.pop(row.name, None)
+    return environment
+
+
 def path_with(python: str, inherited: str | None) -> str | None:
     """PATH with the directory of the task's Python first, so that `python` and `torchrun` mean that one."""
     directory = python.rpartition("/")[0]

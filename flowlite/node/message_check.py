@@ -28,7 +28,7 @@ from .json_shapes import (
 from .messages import NOTICES, OUTCOMES, PHASES, STREAMS, MessageError
 
 _FAILURE = fields({"kind": text}, {"type": maybe(text), "message": maybe(text), "why": maybe(text)})
-_SIZES = fields({}, {"out": count, "err": count, "result": count})
+_SIZES = fields({}, dict.fromkeys(STREAMS, count))
 _ENDED: dict[str, Shape] = {
     "local_rank": count,
     "node": count,

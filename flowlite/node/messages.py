@@ -33,7 +33,8 @@ on until the node is killed or has fenced itself (`fence_after` + `grace` second
 
 The body of a worker that ended: rank, local_rank, node, code (int | None), signal (int | None), failure (None or
 {"kind": "exception"|"signal"|"exit"|"load"|"result", "type", "message"}), tail [last lines], sizes {"out", "err",
-"result"} (final, in bytes), started, ended (unix of the node). It failed unless code is 0 and failure is None.
+"result"} and, of a node's first rank, {"setup"} (final, in bytes), started, ended (unix of the node). It failed unless
+code is 0 and failure is None.
 """
 
 from __future__ import annotations
@@ -78,8 +79,9 @@ STOP_OUTCOMES = {
 }
 """What a stop asked for by the supervisor (or a node) ends the gang with."""
 
-STREAMS = ("out", "err", "result")
-"""The files of each rank that are followed; a stream is named "<rank>.<stream>"."""
+STREAMS = ("out", "err", "setup", "result")
+"""The files of each rank that are followed; a stream is named "<rank>.<stream>". "setup" is what `setup=` says on a
+node; it belongs to the first rank there."""
 
 
 class MessageError(ValueError):

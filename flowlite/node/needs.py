@@ -15,6 +15,9 @@ from . import checks, warm
 from .config import AgentConfig, AttemptPaths
 from .orders import secret_names
 
+SETUP_RUN = "FLOWLITE_SETUP_RUN"
+"""Variable of warm processes that are kept: the run of `setup=` after which they began."""
+
 
 @dataclass(frozen=True)
 class Needs:
@@ -40,15 +43,15 @@ class Needs:
             idle=warm.IDLE_AFTER_LAST if shared else 0.0,
         )
 
-    def kept_spec(self) -> dict[str, Any]:
-        """The warm process that stays for the next task."""
+    def kept_spec(self, setup_run: str = "") -> dict[str, Any]:
+        """The warm process that stays for the next task; after another run of a setup it is another one."""
         config = self.config
         spec = warm.make_kept_spec(
             task=config.task,
             python=config.python or sys.executable,
             seconds=config.warm_seconds,
             imports=self.call.get("imports", ()),
-            environment=self._environment(),
+            environment={**self._environment(), **({SETUP_RUN: setup_run} if setup_run else {})},
             secrets=secret_names(self.paths),
         )
         return {**spec, "socket": config.warm_socket or spec["socket"]}
@@ -74,7 +77,7 @@ class Needs:
         """Whether preparing may mean to load gigabytes: a checkpoint, packages, an image."""
         config = self.config
         packages = (config.python_spec or {}).get("requirements")
-        return any((config.checkpoint, packages, config.container))
+        return any((config.checkpoint, packages, config.container, config.setup))
 
     @property
     def forks(self) -> bool:

@@ -48,7 +48,7 @@ def worker_orders(
         only_cpu=_only_cpu(config),
         launcher_files=str(paths.directory) if config.mode == "manual" else None,
     )
-    secrets = _read_secrets(paths.secrets)
+    secrets = read_secrets(paths.secrets)
     if seat.launcher_files is not None:
         seen = worker_environment({}, seat, config.environment)
         launcher_files.write(paths.directory, seat.addresses, seat.processes_per_node, seen)
@@ -75,10 +75,18 @@ def worker_orders(
             "err": str(paths.stream(rank, "err")),
             "result": str(paths.stream(rank, "result")),
             "failure": str(paths.failure(rank)),
+            **_setup_stream(config, paths, rank),
             **what,
         }
         for local_rank, rank in enumerate(config.ranks)
     ]
+
+
+def _setup_stream(config: AgentConfig, paths: AttemptPaths, rank: int) -> dict[str, str]:
+    """What a node's setup said is reported with its first worker."""
+    if not config.setup or rank != config.ranks[0]:
+        return {}
+    return {"setup": str(paths.stream(rank, "setup"))}
 
 
 def call_with_paths(call: Mapping[str, Any], paths: AttemptPaths) -> dict[str, Any]:
@@ -98,7 +106,7 @@ def beyond_inherited(environment: Mapping[str, str]) -> dict[str, str]:
 
 def secret_names(paths: AttemptPaths) -> list[str]:
     """Names of the variables that only workers may have."""
-    return sorted(_read_secrets(paths.secrets))
+    return sorted(read_secrets(paths.secrets))
 
 
 def _only_cpu(config: AgentConfig) -> bool:
@@ -107,7 +115,8 @@ def _only_cpu(config: AgentConfig) -> bool:
     return checks.only_cpu(config.visible_gpus)
 
 
-def _read_secrets(path: Path) -> dict[str, str]:
+def read_secrets(path: Path) -> dict[str, str]:
+    """The task's secrets by variable name."""
     try:
         found = json.loads(path.read_bytes())
     except FileNotFoundError:

@@ -53,8 +53,9 @@ class Readiness:
         """
         config = self._config
         await self._meeting.open(config.leader_address if config.is_leader else address)
-        # While others are waited for, it costs nothing.
-        self._found = asyncio.create_task(self._versions())
+        if not config.setup:
+            # While others are waited for, it costs nothing. A setup may change what is there.
+            self._found = asyncio.create_task(self._versions())
         if self._has_gpus:
             from . import stats
 
@@ -96,7 +97,7 @@ class Readiness:
             from .pythons import environments
 
             packages = environments.packages_of(made.python)
-        versions, talks = await self._found if self._found is not None else (None, False)
+        versions, talks = await (self._found or self._versions())
         return {
             "packages": packages,
             "versions": versions,

@@ -13,6 +13,7 @@ from typing import Any
 from . import capture, handlers, processes, warm
 from .config import AttemptPaths
 from .memory import Watch
+from .messages import STREAMS
 
 KEEPER_SECONDS = 30.0
 """How long the keeper may take to end the workers after their grace; one that cannot be killed takes 20."""
@@ -275,7 +276,7 @@ def describe_end(
     order: Mapping[str, Any], event: Mapping[str, Any], memory: Watch | None = None
 ) -> dict[str, Any]:
     """The body of the worker event: how it ended, why, its last words, and the final size of its files."""
-    files = {name: Path(order[name]) for name in ("out", "err", "result")}
+    files = {name: Path(order[name]) for name in STREAMS if name in order}
     failure = None if event["stopped"] else _failure(order, event, memory)
     return {
         "rank": int(order["rank"]),

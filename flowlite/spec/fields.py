@@ -189,6 +189,15 @@ def _command(value: object) -> tuple[str, ...] | str:
     return tuple(words)
 
 
+def _setup(value: object) -> tuple[str, ...]:
+    what = "a command for the shell, or a list of them"
+    commands = [value] if isinstance(value, str) else _items(value, what)
+    for each in commands:
+        if not isinstance(each, str) or not each.strip() or "\0" in each or not is_unicode(each):
+            raise _wanted(each, what)
+    return tuple(commands)
+
+
 def _directory(value: object) -> str:
     if not isinstance(value, str) or not value.startswith("/") or not value.isprintable():
         raise _wanted(value, "an absolute path on the node")
@@ -219,5 +228,6 @@ Hours = Annotated[float, PlainValidator(_hours)]
 Duration = Annotated[float, PlainValidator(_duration)]
 StopSignal = Annotated[str, PlainValidator(_stop_signal)]
 Command = Annotated[tuple[str, ...] | str, BeforeValidator(_command)]
+Setup = Annotated[tuple[str, ...], BeforeValidator(_setup)]
 Directory = Annotated[str, PlainValidator(_directory)]
 SlurmOptions = Annotated[dict[str, Any], PlainValidator(_slurm)]

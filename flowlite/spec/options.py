@@ -92,6 +92,8 @@ class CommonOptions(TypedDict, total=False):
     image: str | None
     dependencies: Sequence[str] | str | None
     python: str | None
+    setup: Sequence[str] | str | None
+    setup_timeout: float | str
     priority: Literal["low", "med", "high"]
     spot: bool | None
     max_price_per_hour: float | None

@@ -26,6 +26,8 @@ _ELSEWHERE: Mapping[str, str] = {
     "dependencies": "requirements requirements_txt requirements_file packages pip pip_packages pip_install deps "
     "python_packages install conda conda_env",
     "python": "python_version py_version",
+    "setup": "setup_commands setup_command setup_script setup_cmd init_commands initialization_commands worker_setup "
+    "run_commands pre_run prolog",
     "priority": "tier",
     "spot": "use_spot spot_policy preemptible preemptable interruptible use_spot_instances capacity_type",
     "max_price_per_hour": "max_price price price_cap max_hourly_price limit_price bid max_hourly_cost",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import hashlib
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -152,6 +154,10 @@ class BringUp:
             raise ProviderError("the provider does not list it any more")
         config = self._config(node)
         if config.python_spec is not None:
+            if config.setup:
+                commands = json.dumps(config.setup).encode()
+                made_for = hashlib.sha256(commands).hexdigest()[:32]
+                config.python_spec = {**config.python_spec, "setup": made_for}
             # Only here: it brings along what few tasks need.
             from flowlite.supervise import pythons
 
@@ -216,6 +222,8 @@ class BringUp:
             lease=settings.lease,
             preemption=settings.preemption,
             gang={"cpus": asked.cpus} if asked.mode in kinds.LED else None,
+            setup=list(asked.setup),
+            setup_seconds=asked.setup_seconds,
         )
 
     def _check(self, nodes: Sequence[Node], problems: Sequence[str]) -> None:

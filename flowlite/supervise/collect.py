@@ -17,7 +17,12 @@ from flowlite.supervise.paths import TaskPaths
 
 _RECORD = struct.Struct("<Qd")
 _MOST_OPEN = 256
-LOGS = ("out", "err")
+LOGS = ("out", "err", "setup")
+
+
+def logs_of(rank: int, workers_per_node: int) -> tuple[str, ...]:
+    """The logs that a rank may have; what a node's setup said is kept with its first one."""
+    return LOGS if rank % workers_per_node == 0 else LOGS[:-1]
 
 
 class Collector:

@@ -20,7 +20,7 @@ from flowlite.errors import NodeUnreachable, ProviderError
 from flowlite.node.roster import global_rank, node_of
 from flowlite.node.sizes import human_size
 from flowlite.supervise import holdings
-from flowlite.supervise.collect import LOGS, Collector, add_all
+from flowlite.supervise.collect import Collector, add_all, logs_of
 from flowlite.supervise.crew import Crew
 from flowlite.supervise.holdings import Holding, Outlook, Place
 from flowlite.supervise.nodes import Finding, Node
@@ -247,7 +247,7 @@ class Harvest:
             for rank in self._ranks(node.rank):
                 body = self.workers.get(rank)
                 if not clean:
-                    for stream in LOGS if body is None else self._logs_missing(rank):
+                    for stream in self._logs(rank) if body is None else self._logs_missing(rank):
                         self._sweep(node, rank, stream)
                 partial = self._partial(rank)
                 if body is None or (partial is not None and not partial.whole):
@@ -274,6 +274,9 @@ class Harvest:
         first = global_rank(node, self.workers_per_node, 0)
         return range(first, first + self.workers_per_node)
 
+    def _logs(self, rank: int) -> tuple[str, ...]:
+        return logs_of(rank, self.workers_per_node)
+
     def _sizes(self, rank: int) -> dict[str, int] | None:
         body = self.workers.get(rank)
         return None if body is None else dict(body.get("sizes") or {})
@@ -293,7 +296,7 @@ class Harvest:
             sizes = self._sizes(rank)
             if sizes is None:
                 if self.began and not self._states[node].swept:
-                    found += [(f"r{rank}.{name}", None) for name in (*LOGS, RESULT)]
+                    found += [(f"r{rank}.{name}", None) for name in (*self._logs(rank), RESULT)]
                 continue
             found += [(f"r{rank}.{stream}", sizes[stream]) for stream in self._logs_missing(rank)]
             partial = self._partial(rank)

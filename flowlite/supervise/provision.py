@@ -418,6 +418,7 @@ class Provisioner:
             "processes_per_node": self._asked.workers_per_node,
             "secrets": self._asked.secrets,
             "warm_seconds": self._asked.warm_seconds,
+            "setup": bool(self._asked.setup),
         }
         launches = [intent for intent in self._intents() if intent.kind == "launch"]
         left_open = [intent for intent in launches if intent.state == "open"][skip:]

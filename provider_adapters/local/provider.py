@@ -259,7 +259,8 @@ class LocalProvider(Provider):
 
     def _socket_for_later(self, plan: Plan, intent: LaunchIntent) -> str | None:
         """Where the agents find their warm process; None where what is kept depends on a Python yet to be made."""
-        if plan.options.get("python_spec") and intent.preload.get("warm_seconds"):
+        depends = plan.options.get("python_spec") or intent.preload.get("setup")
+        if depends and intent.preload.get("warm_seconds"):
             return None
         return warming.socket_of(self._home, intent.task_id)
 

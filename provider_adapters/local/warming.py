@@ -36,8 +36,9 @@ def spec_of(home: Path, plan: Plan, intent: LaunchIntent) -> dict[str, Any] | No
         OSError: There is no place for its socket.
     """
     agent, call = intent.preload.get("agent"), intent.preload.get("call", {})
-    if not agent or plan.options.get("python_spec") or plan.options.get("container"):
-        # Its Python has to be made first; the first agent that has it starts the warm process.
+    waits = plan.options.get("python_spec") or intent.preload.get("setup")
+    if not agent or waits or plan.options.get("container"):
+        # Its Python has to be made or set up first; the first agent that has it starts the warm process.
         return None
     forks = call.get("kind") == "function" and call.get("start", "auto") != "spawn"
     workers = plan.num_instances * int(intent.preload.get("processes_per_node", 1))

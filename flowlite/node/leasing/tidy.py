@@ -149,7 +149,7 @@ def _is_home(root: str, home: str) -> bool:
 
 def _is_output(name: str) -> bool:
     rank, _, kind = name.partition(".")
-    of_rank = rank[:1] == "r" and rank[1:].isdigit() and kind in ("out", "err", "result")
+    of_rank = rank[:1] == "r" and rank[1:].isdigit() and kind in ("out", "err", "setup", "result")
     return of_rank or name in ("agent.log", "report.json")
 
 

@@ -3,7 +3,8 @@
 What is wanted comes as `AgentConfig.python_spec`:
 
     {"python": "3.11", "requirements": None | "text of a requirements file", "uv": path of uv on this node,
-      "why_no_uv": why it could not be brought, "upon": id of the image whose packages it has, too}
+      "why_no_uv": why it could not be brought, "upon": id of the image whose packages it has, too,
+      "setup": hash of the commands that will install more into it}
 
 Environments lie side by side in one directory, named by the hash of what they are made from:
 
@@ -103,6 +104,9 @@ def key(spec: Mapping[str, Any], python: str, version: str) -> str:
         sorted(requirement_lines(spec.get("requirements") or "")),
         spec.get("upon", ""),
     ]
+    if spec.get("setup"):
+        # What they install is nobody else's affair.
+        parts.append(spec["setup"])
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
@@ -179,6 +183,9 @@ async def _fill(path: Path, spec: Mapping[str, Any], python: str, tool: uv.Uv) -
         done = await tool.run("pip", "install", "--python", inside, "--requirement", str(file))
         if done.code != 0:
             raise PythonError(_why_not(wanted, done, tool))
+    if spec.get("setup"):
+        # It brings its pip along. Where it cannot, `uv pip` is there, or another pip (setup/run.py).
+        await tool.run("-m", "ensurepip", "--default-pip", program=inside)
     listed = await tool.run("pip", "freeze", "--quiet", "--python", inside)
     note = {
         "python": python,

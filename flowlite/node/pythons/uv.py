@@ -74,10 +74,10 @@ class Uv:
         found = next((self._settings[name] for name in names if self._settings.get(name)), None)
         return without_credentials(found or DEFAULT_INDEX)
 
-    async def run(self, *arguments: str) -> Done:
-        """Run it to its end; it ends with its caller, whatever becomes of that."""
+    async def run(self, *arguments: str, program: str | None = None) -> Done:
+        """Run it, or another program in its way, to its end; it ends with its caller, whatever becomes of that."""
         child = await asyncio.create_subprocess_exec(
-            self._path,
+            program or self._path,
             *arguments,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,

@@ -1,0 +1,1 @@
+"""`setup=`: commands that a node runs once before its workers start."""

@@ -1,0 +1,219 @@
+"""What setup was done on a machine already, and for whom that counts.
+
+A note `setup.json` in the node's directory says what was done for this task: a further attempt there does not
+run it again. Where nodes are kept warm, a note among those of the machine says it for later tasks, too, as long as the
+node stays warm, unless the commands left something that belongs to the task alone: files in its copy of the project, or
+an editable install that points there.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shlex
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from .. import runtime_dir
+from ..config import AgentConfig, AttemptPaths, write_atomically
+
+_FORMAT = 1
+_LOOK_AGAIN = 0.1
+# A working directory with more files than this counts as changed.
+_MOST_FILES = 50_000
+# A file that a command names is read as one of its dependencies up to this size.
+_MOST_BYTES = 16 << 20
+_DEPENDENCY_FILES = (
+    *("requirements.txt", "pyproject.toml", "setup.py", "setup.cfg", "uv.lock", "poetry.lock"),
+    *("pdm.lock", "Pipfile.lock", "environment.yml", "constraints.txt"),
+)
+
+Listing = dict[str, tuple[int, int, int]]
+"""Files of a directory by relative path: size, time of the last change, inode."""
+
+
+class Done(NamedTuple):
+    """A setup that was run.
+
+    Attributes:
+        run: Names this run of the commands, and no other.
+        ours: Whether it was run for this task, and not for an earlier one.
+    """
+
+    run: str
+    ours: bool
+
+
+class Record:
+    """The notes about one setup on one node."""
+
+    def __init__(self, config: AgentConfig, paths: AttemptPaths) -> None:
+        """Raises OSError: this machine has no place for notes."""
+        self._config = config
+        self._home = paths.home
+        self._workdir = Path(config.workdir or paths.home)
+        if config.cache is not None:
+            self._place = Path(config.cache).parent / "setup"
+            self._place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        else:
+            self._place = Path(runtime_dir.find())
+        self._commands = hashlib.sha256(json.dumps(config.setup).encode()).hexdigest()[:32]
+        self._key = self._hash()
+
+    def find(self) -> Done | None:
+        """What was done already and still counts."""
+        own = _read(self._of_task)
+        if own is not None and self._key in (own.get("key"), own.get("key_before")):
+            return Done(str(own.get("run")), True)
+        shared = _read(self._of_machine(self._key))
+        if self._config.warm_seconds <= 0 or shared is None:
+            return None
+        with suppress(OSError):
+            if (
+                time.time() - self._of_machine(self._key).stat().st_mtime
+                <= self._config.warm_seconds
+            ):
+                return Done(str(shared.get("run")), False)
+        return None
+
+    def note(self, before: Listing | None) -> Done:
+        """Notes that the commands ran to their end; `before` is what `listing` gave when they began."""
+        # Commands may name, and change, a file on which they depend.
+        key_before, self._key = self._key, self._hash()
+        found = {"key": self._key, "key_before": key_before, "run": os.urandom(8).hex()}
+        write_atomically(self._of_task, json.dumps(found))
+        if self._config.warm_seconds > 0 and self._serves_others(before):
+            for key in {key_before, self._key}:
+                write_atomically(self._of_machine(key), json.dumps(found))
+        return Done(found["run"], True)
+
+    def still_used(self) -> None:
+        """The time for which the node stays warm begins now."""
+        with suppress(OSError):
+            os.utime(self._of_machine(self._key))
+
+    def listing(self) -> Listing | None:
+        """The files of the working directory where it belongs to the task; None where it does not, or has too many."""
+        if not self._workdir.is_relative_to(self._home):
+            return None
+        found: Listing = {}
+        # The agent's own files change all the time.
+        root = self._home / "project"
+        for directory, directories, files in os.walk(root):
+            for name in (*directories, *files):
+                path = os.path.join(directory, name)
+                with suppress(OSError):
+                    status = os.lstat(path)
+                    is_directory = name in directories
+                    facts = (status.st_size, status.st_mtime_ns, status.st_ino)
+                    found[os.path.relpath(path, root)] = (0, 0, 0) if is_directory else facts
+            if len(found) > _MOST_FILES:
+                return None
+        return found
+
+    @contextmanager
+    def lock(self) -> Iterator[int]:
+        """A descriptor to lock: nodes of one machine run the same commands one after another."""
+        path = self._place / f"setup-{self._commands}.lock"
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    @property
+    def _of_task(self) -> Path:
+        return self._home / "setup.json"
+
+    def _of_machine(self, key: str) -> Path:
+        return self._place / f"setup-{key}.json"
+
+    def _serves_others(self, before: Listing | None) -> bool:
+        if not self._workdir.is_relative_to(self._home):
+            return True
+        unchanged = before is not None and before == self.listing()
+        return unchanged and not self._points_home()
+
+    def _points_home(self) -> bool:
+        """Whether an installed package is a link into the directory of this task, as `pip install -e` makes it."""
+        home, python = os.fsencode(str(self._home)), Path(self._config.python)
+        places = [
+            *python.parent.parent.glob("lib/python3*/site-packages"),
+            *Path("~/.local/lib").expanduser().glob("python3*/site-packages"),
+            *Path("/usr/local/lib").glob("python3*/*-packages"),
+        ]
+        for place in places:
+            for pattern in ("*.pth", "__editable__*", "*.egg-link"):
+                for path in place.glob(pattern):
+                    with suppress(OSError):
+                        if home in path.read_bytes():
+                            return True
+        return False
+
+    def _hash(self) -> str:
+        """A hash of what the commands depend on: their text, variables, Python, files, this boot of this machine."""
+        config = self._config
+        own = self._workdir.is_relative_to(self._home)
+        parts = [
+            _FORMAT,
+            config.setup,
+            sorted(config.environment.items()),
+            [config.python, os.path.realpath(config.python)],
+            os.path.relpath(self._workdir, self._home) if own else str(self._workdir),
+            self._files(),
+            os.uname().nodename,
+            _boot(),
+        ]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+
+    def _files(self) -> list[list[str]]:
+        """The files that the commands depend on, with their hashes."""
+        manifest = self._home / "project.json"
+        if manifest.is_file():
+            return [["project", hashlib.sha256(manifest.read_bytes()).hexdigest()]]
+        found = []
+        for name in sorted({*_DEPENDENCY_FILES, *_words(self._config.setup)}):
+            path = self._workdir / name
+            with suppress(OSError, ValueError):
+                if path.is_file() and path.stat().st_size <= _MOST_BYTES:
+                    found.append([name, hashlib.sha256(path.read_bytes()).hexdigest()])
+        return found
+
+
+def take(descriptor: int) -> bool:
+    """Whether the lock could be had now."""
+    with suppress(BlockingIOError):
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
+
+
+def _words(commands: list[str]) -> Iterator[str]:
+    for command in commands:
+        try:
+            words = shlex.split(command, comments=True)
+        except ValueError:
+            words = command.split()
+        for word in words:
+            yield word
+            yield word.rpartition("=")[2]
+            yield word.removeprefix("-r")
+
+
+def _boot() -> str:
+    with suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return ""
+
+
+def _read(path: Path) -> dict[str, object] | None:
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
