@@ -11,8 +11,8 @@ from benchmarks.pool import pool
 from benchmarks.processes import wait_for
 from benchmarks.table import Row, seconds
 from flowlite import Flow, TaskConfig
+from flowlite.api.task import Task
 from flowlite.errors import FlowError
-from flowlite.task import Task
 from flowlite.testing.hosts import Cluster
 
 NODES, PER_NODE = 3, 2

@@ -17,8 +17,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from flowlite.app import FlowApp, Function
-    from flowlite.client import Flow
+    from flowlite.api.app import FlowApp, Function
+    from flowlite.api.client import Flow
+    from flowlite.api.task import Task
     from flowlite.errors import (
         AnswerTooLong,
         ArgumentError,
@@ -44,15 +45,14 @@ if TYPE_CHECKING:
         TaskFailed,
         TaskTimeout,
     )
-    from flowlite.logs import LogLine, Logs
+    from flowlite.in_worker.should_stop import should_stop
+    from flowlite.output.reader import LogLine, Logs
     from flowlite.spec.checkpoint import Checkpoint
     from flowlite.spec.gpu import GpuRequest
     from flowlite.spec.limits import Retries
     from flowlite.spec.secrets import Secret
     from flowlite.spec.storage import Volume
     from flowlite.spec.task import TaskConfig
-    from flowlite.stopping import should_stop
-    from flowlite.task import Task
 
 __version__ = "0.1.0"
 
@@ -121,7 +121,7 @@ def __getattr__(name: str) -> object:
     try:
         value = getattr(import_module(f"flowlite.{_ROOMS.get(name, 'errors')}"), name)
     except ModuleNotFoundError:
-        from flowlite.on_node import on_a_node, placeholder
+        from flowlite.in_worker.on_node import on_a_node, placeholder
 
         if not on_a_node():
             raise

@@ -16,16 +16,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from flowlite.errors import NotFound
-from flowlite.provider_settings import ProviderSettings
-from flowlite.suggest import did_you_mean
+from flowlite.settings.provider_settings import ProviderSettings
+from flowlite.settings.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-    from flowlite.config import Settings
     from flowlite.connect.base import Connection
-    from flowlite.records import TaskRecord
+    from flowlite.settings.settings import Settings
     from flowlite.spec import TaskConfig
+    from flowlite.state.records import TaskRecord
 
 PRICES = "prices"
 """In an instance's `data`: [[from when, US dollars per hour], ...] where its price has changed."""
@@ -327,7 +327,7 @@ class Provider(ABC):
     """Whether instances may be given to somebody else before their time, also where nothing is charged for them."""
 
     arrays: bool = False
-    """Whether the tasks of one sweep may be launched together: their plans then have options["array"] (sweep.py)."""
+    """Whether the tasks of one sweep may be launched together: their plans then have options["array"] (api/sweep.py)."""
 
     teardown_seconds: float = 30.0
     """Seconds for which instances are still charged while they are given back; kept free below `max_cost`."""

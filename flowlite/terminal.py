@@ -1,7 +1,7 @@
 """Control characters and sequences: what a terminal acts on, and how a text looks without them.
 
 A terminal moves the cursor, erases, renames its window, fills the clipboard and turns the direction of writing when a
-text tells it to. `printing.py` cleans everything that flowlite prints with the functions here.
+text tells it to. `output/printing.py` cleans everything that flowlite prints with the functions here.
 """
 
 from __future__ import annotations

@@ -178,7 +178,7 @@ COMPONENTS = {
 
 
 def _sftp() -> str:
-    from flowlite.node.sharing.sftp import find_server
+    from flowlite.node.leader_volumes.confined_sftp import find_server
 
     try:
         find_server()

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from flowlite.provider import Plan
-from flowlite.store import Store, TaskRecord
-from flowlite.supervise import start
-from flowlite.supervise.paths import TaskPaths
+from flowlite.state.store import Store, TaskRecord
+from flowlite.supervise.process import launch
+from flowlite.supervise.record.paths import TaskPaths
 from tests.helpers import (
     SUPERVISOR,
     assert_no_process_left,
@@ -51,7 +51,7 @@ class Gang:
             nonlocal looked
             if time.monotonic() - looked > 0.3:
                 looked = time.monotonic()
-                start.ensure_supervisors(self.store, self.home, only=self.id)
+                launch.ensure_supervisors(self.store, self.home, only=self.id)
             record = self.record
             return record if record.final or record.state in states else None
 
@@ -134,8 +134,8 @@ def submit(
         max_cost=config.get("max_cost"),
         options={"max_tasks": max_tasks},
     )
-    with start.draft_task(home) as draft:
-        record = start.submit(
+    with launch.draft_task(home) as draft:
+        record = launch.submit(
             store,
             draft,
             name=name,

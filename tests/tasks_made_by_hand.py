@@ -7,12 +7,12 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from flowlite.node.outcome import write_exception, write_value
-from flowlite.session import Session, open_session
-from flowlite.store import InstanceRecord, Lease, Store, TaskRecord
-from flowlite.supervise import identity
-from flowlite.supervise.start import new_task_id
-from flowlite.task import Task
+from flowlite.api.session import Session, open_session
+from flowlite.api.task import Task
+from flowlite.node.serialization.result_file import write_exception, write_value
+from flowlite.state.store import InstanceRecord, Lease, Store, TaskRecord
+from flowlite.supervise.process.launch import new_task_id
+from flowlite.supervise.record import process_identity
 
 
 class HandMade:
@@ -55,7 +55,7 @@ class HandMade:
                 created_at=created_at or time.time(),
             )
         )
-        lease = self.store.acquire_lease(self.id, identity.owner(), 600)
+        lease = self.store.acquire_lease(self.id, process_identity.owner(), 600)
         assert lease is not None
         self.lease: Lease = lease
         self.change("running", attempt=1, started_at=time.time())

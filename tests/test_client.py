@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 
-from flowlite.app import FlowApp
-from flowlite.client import Flow
+from flowlite.api.app import FlowApp
+from flowlite.api.client import Flow
+from flowlite.api.submission import _name_of
+from flowlite.api.task import Task
 from flowlite.connect.base import Connection
 from flowlite.errors import BundleError, CapExceeded, ConfigError, NotFound, SpecError, StoreError
 from flowlite.provider import (
@@ -26,8 +28,6 @@ from flowlite.provider import (
     VolumeInfo,
 )
 from flowlite.spec import TaskConfig
-from flowlite.submission import _name_of
-from flowlite.task import Task
 from tests.tasks_made_by_hand import HandMade
 
 app = FlowApp()
@@ -78,10 +78,10 @@ def paid(flow_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
     # No supervisor: these tests end where its work begins.
     monkeypatch.setattr(
-        "flowlite.supervise.start.start_supervisor", lambda home, task_id, spare=False: 0
+        "flowlite.supervise.process.launch.start_supervisor", lambda home, task_id, spare=False: 0
     )
     monkeypatch.setattr(
-        "flowlite.supervise.start.ensure_supervisors", lambda store, home, *, only=None: []
+        "flowlite.supervise.process.launch.ensure_supervisors", lambda store, home, *, only=None: []
     )
     return flow_home
 
@@ -278,7 +278,7 @@ def test_a_store_that_fails_leaves_nothing_behind(
     def full(self: Any, task: Any) -> None:
         raise StoreError("the disk is full")
 
-    monkeypatch.setattr("flowlite.store.Store.create_task", full)
+    monkeypatch.setattr("flowlite.state.store.Store.create_task", full)
     with pytest.raises(StoreError, match="disk is full"):
         quiet()[0].run(TaskConfig(command="true"))
     assert tasks_on_disk(paid) == []
@@ -316,7 +316,7 @@ def interrupt_at_the_start_of_the_supervisor(monkeypatch: pytest.MonkeyPatch) ->
             os.kill(os.getpid(), number)
         return 0
 
-    monkeypatch.setattr("flowlite.supervise.start.start_supervisor", press)
+    monkeypatch.setattr("flowlite.supervise.process.launch.start_supervisor", press)
 
 
 def test_an_interrupt_while_submitting_cancels_and_names_the_task(
@@ -347,7 +347,7 @@ def test_an_interrupt_before_that_leaves_nothing(
     def interrupted(*_: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("flowlite.submission._call", interrupted)
+    monkeypatch.setattr("flowlite.api.submission._call", interrupted)
     flow, _ = quiet()
     with pytest.raises(KeyboardInterrupt):
         flow.run(TaskConfig(command="true"))
@@ -414,7 +414,7 @@ def test_a_task_without_a_name_is_named_after_what_it_runs(function: str, name: 
 def test_looking_at_tasks_needs_none_of_the_heavy_packages(flow_home: Path) -> None:
     HandMade()
     code = (
-        "import sys; from flowlite.client import Flow; flow = Flow(); flow.list_tasks();"
+        "import sys; from flowlite.api.client import Flow; flow = Flow(); flow.list_tasks();"
         "str(flow.get_task('digits').logs());"
         "heavy = ('pydantic', 'typer', 'rich', 'cloudpickle', 'torch', 'numpy', 'asyncio');"
         "print([name for name in heavy if name in sys.modules])"

@@ -10,9 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from flowlite import config
-from flowlite.config import Settings, ensure_home, home, load_settings, set_value, unset_value
 from flowlite.errors import ConfigError
+from flowlite.settings import settings as config
+from flowlite.settings.settings import (
+    Settings,
+    ensure_home,
+    home,
+    load_settings,
+    set_value,
+    unset_value,
+)
 
 
 @pytest.fixture
@@ -183,7 +190,7 @@ def test_home_on_a_full_disk(flow_home: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_home_that_cannot_be_written(flow_home: Path) -> None:
     code = (
-        "import os, tempfile; from flowlite.config import ensure_home;"
+        "import os, tempfile; from flowlite.settings.settings import ensure_home;"
         "os.getuid() or os.setuid(65534);"  # root may write everywhere
         "ensure_home()"
     )
@@ -203,7 +210,7 @@ def test_home_that_cannot_be_written(flow_home: Path) -> None:
 
 def test_reading_settings_loads_no_large_library(flow_home: Path) -> None:
     code = (
-        "import sys; from flowlite.config import load_settings, home; load_settings(); home();"
+        "import sys; from flowlite.settings.settings import load_settings, home; load_settings(); home();"
         "print([m for m in ('pydantic', 'typing_extensions', 'asyncio', 'sqlite3') if m in sys.modules])"
     )
     done = subprocess.run(
@@ -284,14 +291,14 @@ def test_a_value_that_cannot_be_used_is_not_written(
     ],
 )
 def test_hours_are_a_number_or_a_time(text: object, hours: float) -> None:
-    from flowlite import readers
+    from flowlite.settings import parse
 
-    assert readers.hours(text) == hours
+    assert parse.hours(text) == hours
 
 
 @pytest.mark.parametrize("wrong", ["", "h", "1h30", "-1", "nan", "inf", True, None, 0, "0s"])
 def test_what_is_no_time_is_refused(wrong: object) -> None:
-    from flowlite import readers
+    from flowlite.settings import parse
 
     with pytest.raises(ValueError, match="1h30m"):
-        readers.hours(wrong)
+        parse.hours(wrong)

@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from flowlite import masking
 from flowlite.cli import output
-from flowlite.credentials import Key, find_key, read_key
 from flowlite.errors import PermissionRefused
+from flowlite.output import redact
+from flowlite.settings.credentials import Key, find_key, read_key
 
 SECRET = "fkey_0123456789abcdef"
 
 
 @pytest.fixture(autouse=True)
 def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(masking, "_kept_out", set())
-    monkeypatch.setattr(masking, "_ours", masking.Mask())
+    monkeypatch.setattr(redact, "_kept_out", set())
+    monkeypatch.setattr(redact, "_ours", redact.Mask())
     monkeypatch.setitem(sys.modules, "keyring", None)
     monkeypatch.delenv("CLOUD_KEY", raising=False)
 

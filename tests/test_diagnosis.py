@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlite.diagnosis import Rank, diagnose, spans
+from flowlite.diagnosis.hang import Rank, diagnose, spans
 
 C10D = "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
 WRAPPER = ("/venv/lib/python3.11/site-packages/torch/distributed/c10d_logger.py", 83, "wrapper")
@@ -73,8 +73,8 @@ def test_the_users_part_of_a_stack() -> None:
     home = f"/n/source-{'a' * 64}/pkg/hang.py"
     frames = [
         {"file": home, "line": 9, "function": "train"},
-        {"file": "flowlite_node/call.py", "line": 35, "function": "Call.run"},
-        {"file": "flowlite_node/worker.py", "line": 152, "function": "_run_function"},
+        {"file": "flowlite_node/worker/load_call.py", "line": 35, "function": "Call.run"},
+        {"file": "flowlite_node/worker/worker.py", "line": 152, "function": "_run_function"},
     ]
     told = {"rank": 3, "pid": 7, "state": "S", "frames": frames, "how": "py-spy", "why": ""}
 

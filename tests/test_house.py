@@ -72,15 +72,15 @@ PRINTS = re.compile(
 PRINTING = {
     # Draw with rich what `cell` and `terminal.plain` have cleaned.
     "flowlite/cli/output.py",
-    "flowlite/cli/status.py",
-    "flowlite/cli/top.py",
+    "flowlite/cli/commands/status.py",
+    "flowlite/cli/commands/top.py",
     # Cleans every record.
-    "flowlite/debugging.py",
+    "flowlite/settings/request_log.py",
     # The text of a program that runs on nodes.
     # Is a program for hosts.
     "flowlite/connect/programs.py",
     # Write the supervisor's log, which is a file.
-    "flowlite/supervise/leading.py",
+    "flowlite/supervise/process/task_lease.py",
 }
 ON_TEST_HOSTS = re.compile(r"/root/(?!\.pyenv|\.venv)[\w.-]+")
 
@@ -117,7 +117,7 @@ def test_types_are_published() -> None:
 
 def test_supervisor_does_without_heavy_modules() -> None:
     loaded = in_fresh_python(
-        "import json, sys, flowlite.supervise.supervisor, provider_adapters.local;"
+        "import json, sys, flowlite.supervise.process.supervisor, provider_adapters.local;"
         "print(json.dumps([m for m in sys.modules if '.' not in m]))"
     )
     assert not {"pydantic", "typer", "rich", "paramiko", "torch", "numpy"} & set(loaded)

@@ -19,9 +19,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowlite.errors import ConfigError
-from flowlite.logs import GOES_ON, LogLine, Logs, label, parse_since
-from flowlite.logstream import LONG_PENDING, LONGEST_LINE, MOST_LINES, is_clean
-from flowlite.masking import SHORTEST, SHOWN, Mask
+from flowlite.output.reader import GOES_ON, LogLine, Logs, label, parse_since
+from flowlite.output.redact import SHORTEST, SHOWN, Mask
+from flowlite.output.stream_file import LONG_PENDING, LONGEST_LINE, MOST_LINES, is_clean
 from flowlite.terminal import clean_line
 from tests.helpers import eventually
 
@@ -31,8 +31,8 @@ START = 1_700_000_000.0
 @pytest.fixture(autouse=True, scope="module")
 def short_pauses() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("flowlite.logs.SHORTEST_PAUSE", 0.0005)
-        patch.setattr("flowlite.logs.LONGEST_PAUSE", 0.005)
+        patch.setattr("flowlite.output.reader.SHORTEST_PAUSE", 0.0005)
+        patch.setattr("flowlite.output.reader.LONGEST_PAUSE", 0.005)
         yield
 
 
@@ -40,7 +40,7 @@ def short_pauses() -> Iterator[None]:
 def shortened_at(size: int) -> Iterator[None]:
     """Unfinished lines are shortened, and files read backwards, in pieces of this size."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("flowlite.logstream.LONG_PENDING", size)
+        patch.setattr("flowlite.output.stream_file.LONG_PENDING", size)
         yield
 
 
@@ -279,7 +279,7 @@ def test_many_short_lines_come_in_small_lots(tmp_path: Path) -> None:
 def test_a_long_index_is_thinned_and_a_mad_clock_does_no_harm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flowlite.logstream._MOST_RECORDS", 100)
+    monkeypatch.setattr("flowlite.output.stream_file._MOST_RECORDS", 100)
     for number in range(1000):
         write(tmp_path, b"line %d\n" % number, START + number)
     lines = list(Logs(tmp_path))
@@ -416,8 +416,8 @@ def test_small_blocks_and_index_records_change_nothing(
     data = b"".join(b"%d %s\n" % (n, b"y" * (n * 37 % 300)) for n in range(500))
     for at in range(0, len(data), 113):
         write(tmp_path, data[at : at + 113], START + at)
-    monkeypatch.setattr("flowlite.logs.LARGEST_BLOCK", 50)
-    monkeypatch.setattr("flowlite.logs.SMALLEST_BLOCK", 50)
+    monkeypatch.setattr("flowlite.output.reader.LARGEST_BLOCK", 50)
+    monkeypatch.setattr("flowlite.output.reader.SMALLEST_BLOCK", 50)
     lines = list(Logs(tmp_path))
     assert [line.text for line in lines] == expected_lines(data)
     offsets = itertools.accumulate((len(line.text) + 1 for line in lines), initial=0)

@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlite import FlowApp, TaskFailed, masking, terminal
-from flowlite.logs import Logs
-from flowlite.masking import SHOWN, Mask
+from flowlite import FlowApp, TaskFailed, terminal
+from flowlite.output import redact
+from flowlite.output.reader import Logs
+from flowlite.output.redact import SHOWN, Mask
 
 SECRET = 'hunter2/&"x'
 
@@ -164,9 +165,9 @@ def test_everything_in_a_report_is_masked() -> None:
 
 def test_values_come_from_the_file_of_the_task(tmp_path: Path) -> None:
     path = tmp_path / "secrets.json"
-    assert not masking.of_file(path)
+    assert not redact.of_file(path)
     path.write_text(json.dumps({"TOKEN": SECRET}))
-    assert masking.of_file(path)(f"x {SECRET}") == f"x {SHOWN}"
+    assert redact.of_file(path)(f"x {SECRET}") == f"x {SHOWN}"
 
 
 # Without the character that is shown instead, which would make values of its own.

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from flowlite import pythons
+from flowlite import python_request
 from flowlite.errors import ConfigError
 from flowlite.spec import TaskConfig
 
-HERE = pythons.version_here()
+HERE = python_request.version_here()
 COMMAND = {"command": ["true"]}
 
 
@@ -34,19 +34,19 @@ COMMAND = {"command": ["true"]}
     ],
 )
 def test_the_order(options: dict[str, Any], wanted: dict[str, Any] | None) -> None:
-    assert pythons.order(TaskConfig(**options)) == wanted
+    assert python_request.order(TaskConfig(**options)) == wanted
 
 
 def test_a_command_in_an_image_takes_the_python_of_the_image() -> None:
-    order = pythons.order(TaskConfig(command=["true"], image="i", dependencies=["a"]))
+    order = python_request.order(TaskConfig(command=["true"], image="i", dependencies=["a"]))
     assert order == {"python": HERE, "requirements": "a\n", "any": True}
     asked = TaskConfig(command=["true"], image="i", dependencies=["a"], python="3.12")
-    assert "any" not in (pythons.order(asked) or {})
+    assert "any" not in (python_request.order(asked) or {})
 
 
 def test_a_function_does_not_travel_to_another_minor_version() -> None:
     with pytest.raises(ConfigError, match=r"python: 3.99 was asked for.*Submit from a Python 3.99"):
-        pythons.order(TaskConfig(python="3.99"))
+        python_request.order(TaskConfig(python="3.99"))
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_a_function_does_not_travel_to_another_minor_version() -> None:
 def test_what_is_left_to_do_on_a_node(
     wanted: dict[str, Any] | None, version: str, left: bool
 ) -> None:
-    assert pythons.for_node(wanted, version) == (wanted if left else None)
+    assert python_request.for_node(wanted, version) == (wanted if left else None)
 
 
 class TestRequirementFiles:
@@ -75,7 +75,7 @@ class TestRequirementFiles:
         )
         (tmp_path / "sub" / "more.txt").write_text("--requirement=last.txt\n\nthree\n")
         (tmp_path / "sub" / "last.txt").write_text("four\n")
-        text = pythons.requirements_text(str(tmp_path / "all.txt"))
+        text = python_request.requirements_text(str(tmp_path / "all.txt"))
         assert text is not None
         assert [" ".join(line.split()) for line in text.splitlines()] == [
             "--extra-index-url https://host/simple",
@@ -101,11 +101,11 @@ class TestRequirementFiles:
     ) -> None:
         (tmp_path / "all.txt").write_text(f"one\n{line}\n")
         with pytest.raises(ConfigError, match=why):
-            pythons.requirements_text(str(tmp_path / "all.txt"))
+            python_request.requirements_text(str(tmp_path / "all.txt"))
 
     def test_a_list_is_checked_too(self) -> None:
         with pytest.raises(ConfigError, match="lies on this machine only"):
-            pythons.requirements_text(["a @ file:///x"])
+            python_request.requirements_text(["a @ file:///x"])
 
 
 class TestWherePackagesComeFrom:
@@ -122,7 +122,7 @@ class TestWherePackagesComeFrom:
             "PIP_EXTRA_INDEX_URL": "https://pip/simple",
             "PIP_TRUSTED_HOST": "host",
         }
-        assert pythons.index_settings(environment, [conf]) == {
+        assert python_request.index_settings(environment, [conf]) == {
             "UV_DEFAULT_INDEX": "https://me:pw@conf/simple",
             "UV_FIND_LINKS": "/a,/b",
             "UV_INDEX": "https://uv/simple",
@@ -133,7 +133,7 @@ class TestWherePackagesComeFrom:
     def test_a_variable_of_pip_wins_over_its_file(self, tmp_path: Path) -> None:
         conf = tmp_path / "pip.conf"
         conf.write_text("[global]\nindex-url = https://conf/simple\n")
-        found = pythons.index_settings({"PIP_INDEX_URL": "https://var/simple"}, [conf])
+        found = python_request.index_settings({"PIP_INDEX_URL": "https://var/simple"}, [conf])
         assert found == {"UV_DEFAULT_INDEX": "https://var/simple"}
 
     def test_files_of_pip_are_those_that_pip_reads(self, tmp_path: Path) -> None:
@@ -145,13 +145,13 @@ class TestWherePackagesComeFrom:
         given.write_text("[global]\nindex-url = https://given/simple\n")
         environment = {"HOME": str(tmp_path)}
         name = "UV_DEFAULT_INDEX"
-        assert pythons.index_settings(environment)[name] == "https://user/simple"
+        assert python_request.index_settings(environment)[name] == "https://user/simple"
         environment["PIP_CONFIG_FILE"] = str(given)
-        assert pythons.index_settings(environment)[name] == "https://given/simple"
+        assert python_request.index_settings(environment)[name] == "https://given/simple"
         environment["PIP_CONFIG_FILE"] = os.devnull
-        assert name not in pythons.index_settings(environment)
+        assert name not in python_request.index_settings(environment)
 
     def test_what_is_broken_is_passed_over(self, tmp_path: Path) -> None:
         conf = tmp_path / "pip.conf"
         conf.write_text("no section\n")
-        assert pythons.index_settings({}, [conf, tmp_path / "none"]) == {}
+        assert python_request.index_settings({}, [conf, tmp_path / "none"]) == {}

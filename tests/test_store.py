@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from flowlite.database import MIGRATIONS, SCHEMA_VERSION
 from flowlite.errors import LeaseLost, NotFound, StoreError
-from flowlite.store import InstanceRecord, Lease, Store, TaskRecord
+from flowlite.state.database import MIGRATIONS, SCHEMA_VERSION
+from flowlite.state.store import InstanceRecord, Lease, Store, TaskRecord
 from tests.helpers import eventually
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -286,7 +286,7 @@ def test_a_failed_transaction_leaves_nothing(store: Store) -> None:
 _TAKE = """
 import sys
 from pathlib import Path
-from flowlite.store import Store
+from flowlite.state.store import Store
 lease = Store(Path(sys.argv[1])).acquire_lease("t1", sys.argv[2], 30)
 print("got" if lease else "none")
 """
@@ -303,7 +303,7 @@ def test_of_two_processes_one_gets_the_lease(store: Store) -> None:
 _CONTEND = """
 import os, sys, time
 from pathlib import Path
-from flowlite.store import Store, TaskRecord
+from flowlite.state.store import Store, TaskRecord
 from tests.test_store import PLAN
 path, processes, writes = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 Store(path).close()
@@ -349,7 +349,7 @@ def test_32_processes_write_at_once_and_nothing_is_lost(tmp_path: Path) -> None:
 _OPEN_NEW = """
 import os, sys, time
 from pathlib import Path
-from flowlite.store import Store, TaskRecord
+from flowlite.state.store import Store, TaskRecord
 from tests.test_store import PLAN
 directory, rounds, processes = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 failed = 0

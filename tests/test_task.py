@@ -132,13 +132,13 @@ def test_wait_gives_up_after_its_timeout_and_leaves_the_task_alone() -> None:
 def test_waiting_looks_after_the_supervisor(monkeypatch: pytest.MonkeyPatch) -> None:
     made = HandMade()
     asked: list[str | None] = []
-    monkeypatch.setattr("flowlite.task.ENSURE_EVERY", 0.05)
+    monkeypatch.setattr("flowlite.api.task.ENSURE_EVERY", 0.05)
 
     def ensure(store: object, home: object, *, only: str | None = None) -> list[str]:
         asked.append(only)
         return []
 
-    monkeypatch.setattr("flowlite.supervise.start.ensure_supervisors", ensure)
+    monkeypatch.setattr("flowlite.supervise.process.launch.ensure_supervisors", ensure)
     with pytest.raises(TaskTimeout):
         made.task.wait(timeout=0.3)
     assert len(asked) >= 2

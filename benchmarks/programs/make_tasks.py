@@ -3,8 +3,9 @@
 import dataclasses
 import sys
 
-from flowlite import FlowApp, config
-from flowlite.store import Store
+from flowlite import FlowApp
+from flowlite.settings import settings
+from flowlite.state.store import Store
 
 app = FlowApp()
 
@@ -17,7 +18,7 @@ def nothing() -> None:
 if __name__ == "__main__":
     task = nothing.spawn()
     task.wait()
-    store = Store(config.home() / "state.db")
+    store = Store(settings.home() / "state.db")
     record = store.get_task(task.id)
     instances = store.instances(task.id)
     for number in range(int(sys.argv[1]) - 1):

@@ -15,9 +15,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from flowlite.node.messages import GangSettings
-from flowlite.node.server import RendezvousServer
-from flowlite.node.wire import ClientSession, Hello, encode
+from flowlite.node.protocol.framing import ClientSession, Hello, encode
+from flowlite.node.protocol.messages import GangSettings
+from flowlite.node.rendezvous.server import RendezvousServer
 
 SECRET = b"benchmark-secret"
 TASK = "benchmark"

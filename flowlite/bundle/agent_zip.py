@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from flowlite.errors import FlowError, StoreError
-from flowlite.on_node import CARRIED
+from flowlite.in_worker.on_node import CARRIED
 
 _FORMAT = 3
 _MAIN = """\

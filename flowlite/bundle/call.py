@@ -10,7 +10,7 @@ How the function travels:
 - by value otherwise (notebooks, lambdas, closures, modules whose file is not where their name says): its code and the
   variables it captures are pickled, and modules of the project that it imports are snapshotted all the same.
 
-`call.bin` is an envelope (`node/envelope.py`); its header is JSON:
+`call.bin` is an envelope (`node/serialization/envelope.py`); its header is JSON:
 
     {"kind": "call", "format": 1, "python": [3, 11], "name": "train", "function": [module, qualified name] or null,
      "lines": {file name: source text of code that travels by value}, "main": {...} or null, "parts": [...]}
@@ -38,15 +38,15 @@ from typing import Any
 
 from flowlite.bundle.captures import captures, explain
 from flowlite.bundle.imports import warm_imports
+from flowlite.bundle.main_file import MainFile, note_main_file
 from flowlite.bundle.main_program import MainProgram
 from flowlite.bundle.project import Project
 from flowlite.bundle.signature import bind, function_name, raw_function
 from flowlite.bundle.source import Source, reachable, snapshot
 from flowlite.errors import BundleError, BundleWarning, StoreError
-from flowlite.main_file import MainFile, note_main_file
-from flowlite.node import pickling
-from flowlite.node.envelope import write_envelope
-from flowlite.node.process_settings import note_settings
+from flowlite.node.serialization import pickling
+from flowlite.node.serialization.envelope import write_envelope
+from flowlite.node.worker.process_settings import note_settings
 
 __all__ = ["Bundle", "Source", "bind", "build_bundle", "read_bundle"]
 

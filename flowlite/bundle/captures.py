@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from flowlite.bundle import scan
 from flowlite.bundle.signature import function_name, raw_function
-from flowlite.node import pickling
-from flowlite.node.plain import type_name
+from flowlite.node.serialization import pickling
+from flowlite.node.serialization.safe import type_name
 
 _DEEPEST = 8
 # Of a large container only so many items are tried, to name the one at fault.

@@ -48,7 +48,7 @@ _COMPILE = ("torch._dynamo",)
 # Trainers that build optimizers out of sight.
 _TRAINERS = frozenset({"lightning", "pytorch_lightning", "accelerate"})
 # The public names of flowlite are loaded on use.
-_FLOWLITE = ("flowlite", "flowlite.app")
+_FLOWLITE = ("flowlite", "flowlite.api.app")
 
 
 def warm_imports(

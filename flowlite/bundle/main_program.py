@@ -17,10 +17,10 @@ from typing import Any
 
 from flowlite.bundle import scan
 from flowlite.bundle.changes import Changes, changes_of
+from flowlite.bundle.main_file import MainFile
 from flowlite.errors import BundleError
-from flowlite.main_file import MainFile
-from flowlite.node import pickling
-from flowlite.node.main_module import compile_main
+from flowlite.node.serialization import pickling
+from flowlite.node.serialization.main_module import compile_main
 
 _NOTHING = object()
 # How deep lists and dictionaries are searched for functions of the program.

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from flowlite.errors import RemoteError, RemoteTraceback, ResultUnavailable, TaskFailed
-from flowlite.node.outcome import OutcomeError, OutcomeFile, read_outcome
+from flowlite.node.serialization.result_file import OutcomeError, OutcomeFile, read_outcome
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from flowlite.errors import ArgumentError
-from flowlite.node.pickling import unwrap
-from flowlite.suggest import did_you_mean
+from flowlite.node.serialization.pickling import unwrap
+from flowlite.settings.suggest import did_you_mean
 
 _LONGEST = 300
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)

@@ -26,9 +26,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from flowlite.bundle import scan
+from flowlite.bundle.main_file import MainFile
 from flowlite.bundle.project import NEVER_SENT, Project, Top
 from flowlite.errors import BundleError
-from flowlite.main_file import MainFile
 
 MOST_FILES = 10_000
 MOST_BYTES = 128 * 1024 * 1024

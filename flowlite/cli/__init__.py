@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _tidy_up()
         return code
     except KeyboardInterrupt:
-        from flowlite.printing import write
+        from flowlite.output.printing import write
 
         write(sys.stderr, "\ninterrupted")
         return INTERRUPTED
@@ -68,20 +68,20 @@ def _debug(arguments: list[str]) -> None:
         del arguments[0]
     if not asked and not os.environ.get("FLOW_DEBUG"):
         return
-    from flowlite import debugging
+    from flowlite.settings import request_log
 
     if asked:
-        debugging.turn_on()
+        request_log.turn_on()
     else:
-        debugging.turn_on_if_asked()
+        request_log.turn_on_if_asked()
 
 
 def _tell_damage() -> None:
     """Says which rows of the store were left out because they are damaged."""
-    if "flowlite.session" not in sys.modules:
+    if "flowlite.api.session" not in sys.modules:
         return
+    from flowlite.api.session import take_damage
     from flowlite.cli.output import warn
-    from flowlite.session import take_damage
 
     for text in take_damage():
         warn(text)
@@ -93,12 +93,12 @@ def _tidy_up() -> None:
         return
     from contextlib import suppress
 
-    from flowlite import config
     from flowlite.errors import FlowError
-    from flowlite.supervise.tidying import tidy_in_background
+    from flowlite.settings import settings
+    from flowlite.supervise.cleanup.background_gc import tidy_in_background
 
     with suppress(FlowError, OSError):
-        tidy_in_background(config.home())
+        tidy_in_background(settings.home())
 
 
 def _run(arguments: list[str]) -> int:

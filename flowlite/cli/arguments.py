@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
 from flowlite.errors import ConfigError
+from flowlite.settings.suggest import did_you_mean
 from flowlite.spec.other_tools import flag_for
-from flowlite.suggest import did_you_mean
 
 Convert = Callable[[str], Any]
 _CONTAINERS: dict[Any, Callable[[list[Any]], Any]] = {

@@ -10,24 +10,24 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from flowlite import terminal
+from flowlite.api.task import LONGEST_PAUSE
 from flowlite.cli import interrupts, output
-from flowlite.cli.logs import LiveLine, show
+from flowlite.cli.commands.logs import LiveLine, show
 from flowlite.errors import FlowError
-from flowlite.printing import DIM, Painted
-from flowlite.task import LONGEST_PAUSE
+from flowlite.output.printing import DIM, Painted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from flowlite.logs import LogLine
+    from flowlite.api.task import Task
+    from flowlite.output.reader import LogLine
     from flowlite.provider import Plan
     from flowlite.spec import TaskConfig
-    from flowlite.task import Task
 
 
 def preview(config: TaskConfig, json: bool) -> None:
     """Shows what would be launched. Nothing is written, nothing is asked of the provider that could cost money."""
-    from flowlite.client import Flow
+    from flowlite.api.client import Flow
 
     with warnings_as_lines():
         config, plan = Flow().plan(config)
@@ -47,18 +47,18 @@ def preview(config: TaskConfig, json: bool) -> None:
 
 def plan_facts(plan: Plan) -> dict[str, str | None]:
     """What a plan would launch and what that costs, name by name."""
-    from flowlite.supervise import quote
+    from flowlite.supervise.money import price_text
 
     per_node = plan.processes_per_node
     return {
         "provider": " ".join(filter(None, (plan.provider, plan.region))),
-        "gang": quote.gang(plan),
+        "gang": price_text.gang(plan),
         "processes": f"{per_node} per node, {per_node * plan.num_instances} in all",
-        "price": quote.price(plan),
+        "price": price_text.price(plan),
         "longest run": output.duration(plan.max_run_seconds)
         if plan.max_run_seconds
         else "no limit",
-        "cost at most": quote.worst_case(plan),
+        "cost at most": price_text.worst_case(plan),
     }
 
 
@@ -72,7 +72,7 @@ def _show_plan(plan: Plan) -> None:
 
 def attend(config: TaskConfig, *, detach: bool, json: bool, show_logs: bool) -> int:
     """Submits a task and, unless detached, stays with it to its end. Gives the exit code of the command."""
-    from flowlite.client import Flow
+    from flowlite.api.client import Flow
 
     submitted: list[Task[Any]] = []
     try:
@@ -115,7 +115,7 @@ def _stay(task: Task[Any], *, json: bool, show_logs: bool) -> int:
 
 
 def _end(task: Task[Any], *, json: bool, logs_shown: bool) -> int:
-    from flowlite.cli.tasks import result_json, show_value
+    from flowlite.cli.commands.tasks import result_json, show_value
 
     error = task.exception()
     if error is None:
@@ -226,8 +226,8 @@ def _reach(task: Task[Any]) -> str:
 
 
 def _what(config: TaskConfig) -> str:
+    from flowlite.api.submission import command_line
     from flowlite.bundle.call_text import call_text
-    from flowlite.submission import command_line
 
     if config.command is not None:
         return command_line(config.command)

@@ -1,6 +1,6 @@
 """What commands print: tables, JSON and errors. Coloured on a terminal, plain text elsewhere.
 
-Whatever is shown goes through `flowlite.printing`, which cleans it.
+Whatever is shown goes through `flowlite.output.printing`, which cleans it.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
-from flowlite import masking, printing, terminal
+from flowlite import terminal
 from flowlite.errors import FlowError, RemoteTraceback
-from flowlite.printing import DIM, RED, YELLOW, Painted
-from flowlite.supervise.quote import dollars
+from flowlite.output import printing, redact
+from flowlite.output.printing import DIM, RED, YELLOW, Painted
+from flowlite.supervise.money.price_text import dollars
 
 if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
     from flowlite.cli.columns import Fitted
-    from flowlite.store import TaskRecord
+    from flowlite.state.store import TaskRecord
 
 # Rises when a field is renamed or taken away; new fields do not count.
 JSON_SCHEMA = 1
@@ -180,7 +181,7 @@ def cell(text: str) -> Text:
     """A text as rich draws it: nothing in it is markup, and nothing acts on the terminal."""
     from rich.text import Text
 
-    return Text(terminal.in_one_line(masking.cleaned(text)), style=COLOURS.get(text, ""))
+    return Text(terminal.in_one_line(redact.cleaned(text)), style=COLOURS.get(text, ""))
 
 
 def say_value(text: str) -> None:
@@ -192,7 +193,7 @@ def say_value(text: str) -> None:
     from rich.highlighter import ReprHighlighter
     from rich.text import Text
 
-    shown = Text(terminal.plain(masking.cleaned(text)))
+    shown = Text(terminal.plain(redact.cleaned(text)))
     Console(file=sys.stdout).print(ReprHighlighter()(shown), soft_wrap=True)
 
 

@@ -10,15 +10,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
-from flowlite import import_guard
+from flowlite.api import import_guard
+from flowlite.bundle.main_file import read_main_file, set_main_file
 from flowlite.cli.output import Quit, tell
 from flowlite.errors import ConfigError, FlowError, NotFound
-from flowlite.main_file import read_main_file, set_main_file
-from flowlite.node.main_module import MainModuleError, make_main, run_main
-from flowlite.suggest import did_you_mean
+from flowlite.node.serialization.main_module import MainModuleError, make_main, run_main
+from flowlite.settings.suggest import did_you_mean
 
 if TYPE_CHECKING:
-    from flowlite.app import Function
+    from flowlite.api.app import Function
 
 
 def load_function(target: str) -> Function[..., Any]:
@@ -106,7 +106,7 @@ def _named(
 
 
 def _decorated(function: Callable[..., Any]) -> Function[..., Any]:
-    from flowlite.app import FlowApp
+    from flowlite.api.app import FlowApp
 
     return FlowApp().function(function)
 
@@ -118,7 +118,7 @@ def _file_of(module: ModuleType) -> Path | None:
 
 def _explain(error: BaseException, path: Path) -> None:
     """The user's own traceback, without the frames of the import machinery and ours."""
-    from flowlite.printing import RED, Painted
+    from flowlite.output.printing import RED, Painted
 
     if isinstance(error, MainModuleError):
         tell(Painted("error:", RED), f" {error}")

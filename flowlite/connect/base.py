@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from flowlite.answers import MOST_OUTPUT, Output
 from flowlite.connect import fetching
+from flowlite.connect.bounded import MOST_OUTPUT, Output
 
 if TYPE_CHECKING:
     import asyncio

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from flowlite.node.sizes import human_size
+from flowlite.node.system.byte_sizes import human_size
 
 Read = Callable[[int], Iterator[bytes]]
 """Gives the bytes of the file from an offset to its end."""

@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from flowlite import printing
-from flowlite.answers import Output
 from flowlite.connect.base import Completed, Connection
+from flowlite.connect.bounded import Output
 from flowlite.connect.fetching import make_private
+from flowlite.output import printing
 
 _BLOCK = 1024 * 1024
 # Below this size a copy costs as little as a link, and nobody can change the original through it.

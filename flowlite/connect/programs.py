@@ -1,7 +1,7 @@
 """Programs of ours on a machine that may have none of ours yet, and the start of flowlite's own there.
 
 What is sent as text takes the node's modules that it needs along. Flowlite's own program (`agent.pyz`) lies on a node
-under its hash; before it is started, its directory and its content are looked at (flowlite/node/ownership.py), since it
+under its hash; before it is started, its directory and its content are looked at (flowlite/node/system/ownership.py), since it
 runs as the user, with the user's secrets.
 """
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from flowlite.connect import programs, uv
 from flowlite.connect.base import Connection
 from flowlite.errors import NodeUnreachable, ProviderError
-from flowlite.node.pythons.uv import in_short, without_credentials
+from flowlite.node.python_env.uv import in_short, without_credentials
 
 _SECONDS = 600.0
 _SCRIPT = f"""\
@@ -36,7 +36,7 @@ def install(
         root: Absolute path of everything flowlite keeps there.
         platform: `linux-x86_64-glibc`; what the node is.
         version: Minor version.
-        settings: Variables for uv (`flowlite.pythons.index_settings`); they go through standard input.
+        settings: Variables for uv (`flowlite.python_request.index_settings`); they go through standard input.
         home: FLOW_HOME, where uv is kept.
 
     Raises:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from flowlite.errors import ProviderError
-from flowlite.node.pythons import uv
+from flowlite.node.python_env import uv
 
 _FETCH_SECONDS = 300.0
 # What pip calls the platforms; the programs for musl are linked statically, and run with glibc, too.
@@ -48,7 +48,7 @@ class Program(NamedTuple):
 
 
 def programs_for(platform: str, home: Path) -> Iterator[Program]:
-    """Programs for a platform as `flowlite.node.pythons.uv.platform` calls it, the one that is here first.
+    """Programs for a platform as `flowlite.node.python_env.uv.platform` calls it, the one that is here first.
 
     Raises:
         ProviderError: None is here, and none can be had; the text says why.

@@ -11,7 +11,7 @@ Subcommands:
     share-server, -sftp ...  serve volumes to the other nodes (started by the leader's agent)
     share-mount, -tunnel ... show volumes that the leader serves (started by the other agents)
     volumes ATTEMPT_DIR      hold volumes that the machine mounts (started by the agent)
-    gang WHAT ATTEMPT_DIR... connect the nodes of a gang that node 0 leads (see modes/programs.py)
+    gang WHAT ATTEMPT_DIR... connect the nodes of a gang that node 0 leads (see leader_run/commands.py)
     exec NODE_HOME -- ARGV   run a command in the node's environment (used by `flow ssh`)
     look NODE_HOME           say where each worker is, and how the node is (used by `flow doctor`)
     stats NODE_HOME          say what the node is doing, as counters (used by `flow top`)
@@ -39,85 +39,85 @@ def main(arguments: list[str] | None = None) -> int:
     if what == "agent" and rest:
         # asyncio imports ssl if it can: a third of the agent's memory, for nothing.
         sys.modules.setdefault("ssl", None)  # type: ignore[arg-type]
-        from . import beginning
+        from .agent import main as beginning
 
         return beginning.main(rest)
     if what == "warm" and rest:
-        from . import template
+        from .forkserver import server
 
-        template.main(rest)
+        server.main(rest)
     if what == "worker" and len(rest) == 2:
-        from . import worker
+        from .worker import worker
 
         worker.main_of_spawned(rest)
     if what == "buckets" and rest:
-        from .buckets import guard
+        from .buckets import mount_sidecar
 
-        return guard.main(rest)
+        return mount_sidecar.main(rest)
     if what == "checkpoints" and len(rest) == 2:
-        from .checkpoints import session
+        from .checkpoints import sidecar as session
 
         return session.main(rest)
     if what in ("share-server", "share-sftp"):
-        from .sharing import server as sharing_server
+        from .leader_volumes import server as sharing_server
 
         return {"share-server": sharing_server.main, "share-sftp": sharing_server.serve_one}[what](
             rest
         )
     if what in ("share-mount", "share-tunnel"):
-        from .sharing import mount as sharing_mount
+        from .leader_volumes import sshfs_sidecar as sharing_mount
 
         return {"share-mount": sharing_mount.main, "share-tunnel": sharing_mount.tunnel}[what](rest)
     if what == "volumes" and rest:
-        from .sharing import attached
+        from .attached_volumes import sidecar as attached
 
         return attached.main(rest)
     if what == "gang" and len(rest) >= 2:
-        from .modes import programs
+        from .leader_run import commands
 
-        return programs.main(rest)
+        return commands.main(rest)
     if what == "exec" and rest:
-        from . import exec as enter
+        from .inspect import exec as enter
 
         return enter.main(rest)
     if what == "look" and rest:
-        from . import stacks
+        from .system import stack_dump
 
-        return stacks.main(rest)
+        return stack_dump.main(rest)
     if what == "stats" and rest:
-        from . import stats
+        from .inspect import metrics
 
-        return stats.main(rest)
+        return metrics.main(rest)
     if what == "links" and rest:
-        from . import links
+        from .inspect import netbench
 
-        return links.main(rest)
+        return netbench.main(rest)
     if what == "lease" and rest:
-        from .leasing import lease
+        from .host_lease import client
 
-        return lease.main(rest)
+        return client.main(rest)
     if what == "courier":
-        from . import courier
+        from .helper import courier
 
         return courier.main(rest)
     if what == "porter":
-        from . import porter
+        from .helper import mux_server
 
-        return porter.main(rest)
+        return mux_server.main(rest)
     if what == "anchor" and rest:
-        from . import anchor
+        from .slurm_step import daemon
 
-        return anchor.main(rest)
+        return daemon.main(rest)
     if what == "srun" and rest:
-        from .batch import srun
+        from .sbatch import srun
 
         return srun.main(rest)
     if what == "scontrol" and rest:
-        from .batch import scontrol
+        from .sbatch import scontrol
 
         return scontrol.main(rest)
     if what == "pythons":
-        from .pythons import environments
+        from .python_env import environments
 
         return environments.main(rest)
     if what == "version":

@@ -9,8 +9,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
 from flowlite.errors import SpecError
+from flowlite.settings.suggest import did_you_mean
 from flowlite.spec.other_tools import option_for
-from flowlite.suggest import did_you_mean
 
 
 class Spec(BaseModel):

@@ -10,14 +10,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, PlainValidator
 
-from flowlite.readers import duration_seconds, hours
+from flowlite.settings.parse import duration_seconds, hours
+from flowlite.settings.suggest import did_you_mean
 from flowlite.spec.base import shown
 from flowlite.spec.environment import is_unicode, variables
 from flowlite.spec.gpu import GpuRequest
 from flowlite.spec.limits import Retries
 from flowlite.spec.secrets import Secret
 from flowlite.spec.slurm import checked
-from flowlite.suggest import did_you_mean
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", re.ASCII)
 _PYTHON = re.compile(r"3\.\d{1,2}(\.\d{1,2})?", re.ASCII)

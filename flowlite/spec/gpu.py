@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from flowlite.errors import SpecError
-from flowlite.suggest import nearest
+from flowlite.settings.suggest import nearest
 
 MAX_PER_NODE = 64
 

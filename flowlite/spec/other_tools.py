@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from flowlite.suggest import did_you_mean
+from flowlite.settings.suggest import did_you_mean
 
 # Option of ours -> what SkyPilot, dstack, Modal, submitit, Ray, torchrun, SageMaker and Slurm call it, in any spelling
 # with dashes, underscores and capitals.

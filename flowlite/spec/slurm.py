@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from flowlite.suggest import did_you_mean
+from flowlite.settings.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs

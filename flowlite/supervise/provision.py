@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flowlite import clock
 from flowlite.errors import (
     CapacityUnavailable,
     LeaseLost,
@@ -19,15 +18,16 @@ from flowlite.errors import (
     QuotaExceeded,
     StoreError,
 )
-from flowlite.node import roster as ranks
+from flowlite.node.config import ranks
 from flowlite.provider import Instance, LaunchIntent, Plan, Provider
-from flowlite.store import InstanceRecord, Intent, Lease, Store, TaskRecord
-from flowlite.supervise import quote
-from flowlite.supervise.accounts import ENDED, LOST, Accounts
-from flowlite.supervise.asked import Asked
-from flowlite.supervise.crew import Crew
-from flowlite.supervise.leading import say
-from flowlite.supervise.limits import Limits
+from flowlite.state import clock
+from flowlite.state.store import InstanceRecord, Intent, Lease, Store, TaskRecord
+from flowlite.supervise.money import price_text
+from flowlite.supervise.money.billing import ENDED, LOST, Accounts
+from flowlite.supervise.money.caps import Limits
+from flowlite.supervise.process.task_lease import say
+from flowlite.supervise.record.task_view import Asked
+from flowlite.supervise.threads import Crew
 
 # A launch whose outcome is not known is asked for again, by the same token, so often.
 _UNKNOWN_TRIES = 5
@@ -172,7 +172,7 @@ class Provisioner:
         self._store.put_instances(self._lease, lost)
 
     async def end_beside(self, roster: Collection[str], *, doomed_too: bool) -> bool:
-        """Ends what is charged beside a gang that is being stopped: it serves nobody (see remains.py).
+        """Ends what is charged beside a gang that is being stopped: it serves nobody (see process/end_lost_launch.py).
 
         Args:
             roster: Instances of the gang.
@@ -335,8 +335,8 @@ class Provisioner:
     def _charged(self, price: float) -> str:
         plan = self._asked.plan
         return (
-            f"the plan says that {plan.instance_type} costs {quote.dollars(0.0)} per instance and hour, and "
-            f"{self._provider.name} charges {quote.dollars(price)} for it, so that no cap could be kept. Submit the "
+            f"the plan says that {plan.instance_type} costs {price_text.dollars(0.0)} per instance and hour, and "
+            f"{self._provider.name} charges {price_text.dollars(price)} for it, so that no cap could be kept. Submit the "
             "task again: its plan is then made with the settings of now"
         )
 

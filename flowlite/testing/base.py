@@ -15,7 +15,7 @@ import pytest
 from flowlite.bundle.agent_zip import build_agent_zip
 from flowlite.errors import FlowError
 from flowlite.provider import Instance, LaunchIntent
-from flowlite.supervise.start import new_task_id
+from flowlite.supervise.process.launch import new_task_id
 from flowlite.testing.subject import ProviderUnderTest
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from flowlite.api.task import Task
 from flowlite.provider import Instance
-from flowlite.task import Task
 from flowlite.testing.running import (
     Submit,
     TaskSuite,

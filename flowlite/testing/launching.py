@@ -12,7 +12,7 @@ import pytest
 
 from flowlite.connect.base import Connection
 from flowlite.errors import CapacityUnavailable, ConfigError, NodeUnreachable, ProviderError
-from flowlite.node.roster import assign_ranks
+from flowlite.node.config.ranks import assign_ranks
 from flowlite.provider import Instance, LaunchIntent, NodeSettings, Plan
 from flowlite.testing.base import Suite
 from flowlite.testing.subject import ProviderUnderTest

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from flowlite.adapters import settings_here
-from flowlite.client import Flow
+from flowlite.api.adapters import settings_here
+from flowlite.api.client import Flow
+from flowlite.api.task import Task
 from flowlite.errors import FlowError
 from flowlite.provider import Instance
-from flowlite.store import Store
-from flowlite.supervise.reconcile import reconcile
-from flowlite.task import Task
+from flowlite.state.store import Store
+from flowlite.supervise.cleanup.reconcile import reconcile
 from flowlite.testing.base import Suite
 from flowlite.testing.launching import Intend, by_id
 from flowlite.testing.subject import ProviderUnderTest

@@ -26,7 +26,7 @@ _LAUNCH = """
 import importlib, json, sys
 from pathlib import Path
 from flowlite.provider import LaunchIntent
-from flowlite.provider_settings import ProviderSettings
+from flowlite.settings.provider_settings import ProviderSettings
 adapter = getattr(importlib.import_module(sys.argv[1]), sys.argv[2])
 told = json.load(sys.stdin)
 made = adapter(Path(told["home"]), ProviderSettings.from_json(told["settings"]))

@@ -8,9 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from flowlite import clock
 from flowlite.errors import CapacityUnavailable, FlowError, ProviderError
 from flowlite.provider import Instance, Plan
+from flowlite.state import clock
 from provider_adapters.aws.context import Context, region_of, zone_of
 from provider_adapters.aws.ending import Ending
 from provider_adapters.aws.errors import NoAnswer, NotKnownYet, explained
@@ -177,7 +177,7 @@ class Booting:
             return []
         if self._launch.notes.get("mounts"):
             return list(self._launch.notes["mounts"])
-        from provider_adapters.aws.volumes import Place
+        from provider_adapters.aws.storage.volumes import Place
 
         zone = zone_of(self._call)
         site = next(

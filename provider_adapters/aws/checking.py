@@ -7,11 +7,12 @@ from typing import Any
 
 from flowlite.errors import ConfigError, FlowError, PermissionRefused
 from flowlite.provider import Finding
-from provider_adapters.aws import quotas, requests
+from provider_adapters.aws import requests
+from provider_adapters.aws.catalog import quotas
+from provider_adapters.aws.catalog.instance_types import Machine, Wanted
 from provider_adapters.aws.context import Context
 from provider_adapters.aws.errors import explained, refusal
 from provider_adapters.aws.images import find_image
-from provider_adapters.aws.kinds import Machine, Wanted
 from provider_adapters.aws.planning import Planner
 
 # What EC2 answers to a request that it would have fulfilled.

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from provider_adapters import identity
-from provider_adapters.aws.catalog import Catalog
+from provider_adapters.aws.catalog.regions import Catalog
 from provider_adapters.aws.session import Clients
 from provider_adapters.aws.settings import AwsSettings
 from provider_adapters.rented.ledger import Call, Ledger
@@ -18,7 +18,7 @@ from provider_adapters.rented.waiting import Looks
 
 if TYPE_CHECKING:
     from flowlite.provider import Instance
-    from provider_adapters.aws.volumes import Volumes
+    from provider_adapters.aws.storage.volumes import Volumes
     from provider_adapters.rented.contact import Contact
 
 TASK, HOME, OWNER = "flowlite:task", "flowlite:home", "flowlite:owner"
@@ -80,7 +80,7 @@ class Context:
 
     def volumes(self, region: str) -> Volumes:
         """The volumes of a region."""
-        from provider_adapters.aws.volumes import Volumes
+        from provider_adapters.aws.storage.volumes import Volumes
 
         def client(service: str) -> Any:
             # The price list is served in few regions.

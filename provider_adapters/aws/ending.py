@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from flowlite import clock
 from flowlite.errors import FlowError, PermissionRefused, ProviderError
 from flowlite.provider import Instance
+from flowlite.state import clock
 from provider_adapters.aws import network
 from provider_adapters.aws.context import (
     DEADLINE,

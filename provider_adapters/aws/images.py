@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from flowlite.errors import ConfigError
-from provider_adapters.aws.catalog import Catalog
+from provider_adapters.aws.catalog.instance_types import Machine
+from provider_adapters.aws.catalog.regions import Catalog
 from provider_adapters.aws.errors import explained
-from provider_adapters.aws.kinds import Machine
 from provider_adapters.aws.session import Clients
 from provider_adapters.aws.settings import AwsSettings
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from flowlite import clock
 from flowlite.errors import CapacityUnavailable, ProviderError
 from flowlite.provider import Instance, LaunchIntent, Plan
-from provider_adapters.aws import capacity, instances, network, quotas, requests, reservations
+from flowlite.state import clock
+from provider_adapters.aws import instances, network, requests
 from provider_adapters.aws.booting import Booting
-from provider_adapters.aws.capacity import Site
+from provider_adapters.aws.catalog import quotas, reservations, zone_order
+from provider_adapters.aws.catalog.zone_order import Site
 from provider_adapters.aws.context import (
     DEADLINE,
     EXTRAS,
@@ -47,7 +48,7 @@ class Launching:
         self._plan = Plan.from_json(intent.plan)
         self._options = self._plan.options
         self._ledger = context.ledger
-        self._sites = capacity.sites_of(self._options["places"])
+        self._sites = zone_order.sites_of(self._options["places"])
 
     def run(self) -> list[Instance]:
         """The instances, once all of them answer.
@@ -245,7 +246,7 @@ class Launching:
         for other in others:
             if (call := made_by(other)) is not None and not other.ended:
                 beside = call.where
-        return capacity.order(
+        return zone_order.order(
             self._sites,
             tried=tried - again,
             beside=beside,
@@ -330,7 +331,7 @@ class Launching:
     ) -> tuple[list[str], dict[str, str]]:
         if not self._options.get("volumes"):
             return [], {}
-        from provider_adapters.aws.volumes import tags_for
+        from provider_adapters.aws.storage.volumes import tags_for
 
         if "volumes" not in here:
             ready, groups = self._context.volumes(site.region).ready(
@@ -430,5 +431,5 @@ class Launching:
             return ProviderError(f"EC2 has no {what}: {where}. Try another region or type")
         self._ledger.note(launch.token, round=len(launch.calls), rounds=rounds + 1)
         return CapacityUnavailable(
-            f"EC2 has no room for {what} just now ({where})", capacity.pause(rounds)
+            f"EC2 has no room for {what} just now ({where})", zone_order.pause(rounds)
         )

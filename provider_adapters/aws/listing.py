@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
-from flowlite import clock
 from flowlite.errors import FlowError, PermissionRefused, ProviderError
 from flowlite.provider import PRICES, Instance
+from flowlite.state import clock
 from provider_adapters.aws import instances, requests
 from provider_adapters.aws.context import HOME, MACHINES_GONE, Context, region_of, zone_of
 from provider_adapters.aws.errors import explained

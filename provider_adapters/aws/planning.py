@@ -6,22 +6,29 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from flowlite import clock, pythons
+from flowlite import python_request
 from flowlite.errors import CapExceeded, ConfigError
 from flowlite.provider import Plan
-from provider_adapters.aws import market, network, requests, reservations
-from provider_adapters.aws.catalog import ADDRESS_PRICE, HOURS_PER_MONTH, Catalog, price_problem
+from flowlite.state import clock
+from provider_adapters.aws import network, requests
+from provider_adapters.aws.catalog import market, reservations
+from provider_adapters.aws.catalog.instance_types import Machine, Wanted, nearest
+from provider_adapters.aws.catalog.market import Choice
+from provider_adapters.aws.catalog.regions import (
+    ADDRESS_PRICE,
+    HOURS_PER_MONTH,
+    Catalog,
+    price_problem,
+)
 from provider_adapters.aws.images import find_image
 from provider_adapters.aws.instances import LEAST_SECONDS
-from provider_adapters.aws.kinds import Machine, Wanted, nearest
-from provider_adapters.aws.market import Choice
 from provider_adapters.aws.session import Clients
 from provider_adapters.aws.settings import REGION, ZONE, AwsSettings
 from provider_adapters.rented.node import lease_seconds
 
 if TYPE_CHECKING:
     from flowlite.spec import TaskConfig
-    from provider_adapters.aws.volumes import Planned
+    from provider_adapters.aws.storage.volumes import Planned
 
 _SUBNET_SECONDS = 600.0
 # From the first boot until the workers start, besides booting itself: environments are made, volumes mounted.
@@ -104,7 +111,7 @@ class Planner:
                 "lease": lease_seconds(config.retries.longest_pause, self.settings.lease),
                 "name": config.name or "",
                 "reservation_ends": reserved.ends if reserved else None,
-                **pythons.plan_options(config),
+                **python_request.plan_options(config),
                 "container": {"image": config.image} if config.image else None,
             },
         )

@@ -12,7 +12,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowlite import clock
 from flowlite.errors import FlowError, NodeUnreachable, PermissionRefused
 from flowlite.provider import (
     Finding,
@@ -24,19 +23,20 @@ from flowlite.provider import (
     Provider,
     VolumeInfo,
 )
-from flowlite.provider_settings import ProviderSettings
-from provider_adapters.aws.catalog import price_problem
+from flowlite.settings.provider_settings import ProviderSettings
+from flowlite.state import clock
+from provider_adapters.aws.catalog.regions import price_problem
 from provider_adapters.aws.context import Context
 from provider_adapters.aws.settings import AwsSettings, from_environment
 from provider_adapters.rented import ledger
 
 if TYPE_CHECKING:
-    from flowlite.config import Settings
     from flowlite.connect.base import Connection
+    from flowlite.settings.settings import Settings
     from flowlite.spec import TaskConfig
     from provider_adapters.aws.listing import Listing
     from provider_adapters.aws.planning import Planner
-    from provider_adapters.aws.volumes import Volumes
+    from provider_adapters.aws.storage.volumes import Volumes
 
 _BESIDE_SECONDS = 3.0
 _WORDS_OF_AWS = ("AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_ROLE_ARN", "AWS_ENDPOINT_URL")
@@ -75,7 +75,7 @@ class AwsProvider(Provider):
         spot: bool | None = None,
         region: str | None = None,
     ) -> list[Offer]:
-        from provider_adapters.aws.offers import offers_of
+        from provider_adapters.aws.catalog.offers import offers_of
 
         return offers_of(self._planner(), gpu, num_instances, spot, region)
 
@@ -239,6 +239,6 @@ def _preemption(plan: Plan) -> dict[str, Any] | None:
     ends = plan.options.get("reservation_ends")
     if ends is None:
         return None
-    from provider_adapters.aws import reservations
+    from provider_adapters.aws.catalog import reservations
 
     return reservations.notice(float(ends), clock.wall())

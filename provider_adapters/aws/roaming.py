@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 
-from flowlite import clock
 from flowlite.errors import FlowError
+from flowlite.state import clock
 from provider_adapters.aws import network
 from provider_adapters.aws.context import Context
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flowlite.errors import ConfigError
-from flowlite.provider_settings import SSH_CONFIG_VARIABLE, ProviderSettings
-from flowlite.readers import duration_seconds
-from flowlite.suggest import did_you_mean
+from flowlite.settings.parse import duration_seconds
+from flowlite.settings.provider_settings import SSH_CONFIG_VARIABLE, ProviderSettings
+from flowlite.settings.suggest import did_you_mean
 
 REGION = re.compile(r"[a-z]{2}(?:-[a-z]+)+-\d")
 ZONE = re.compile(rf"({REGION.pattern})[a-z]|({REGION.pattern})-[a-z]+-\d[a-z]")

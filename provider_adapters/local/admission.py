@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from flowlite import clock
 from flowlite.errors import CapacityUnavailable, ProviderError
-from flowlite.node import processes, runtime_dir
+from flowlite.node.system import processes, runtime_dir
 from flowlite.provider import Plan
+from flowlite.state import clock
 from provider_adapters.local.ledger import Ledger
 
 

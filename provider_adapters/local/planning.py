@@ -15,7 +15,7 @@ from provider_adapters.local.images import choose_container
 from provider_adapters.local.pythons import choose_python
 
 if TYPE_CHECKING:
-    from flowlite.provider_settings import ProviderSettings
+    from flowlite.settings.provider_settings import ProviderSettings
     from flowlite.spec import TaskConfig
 
 
@@ -115,9 +115,9 @@ def _check_machine(config: TaskConfig) -> None:
             f"memory: {config.memory:g} GB were asked for, and this machine has {memory:.0f} GB"
         )
     if config.mounts:
-        from flowlite.node.buckets import tools
+        from flowlite.node.buckets import fuse_programs
 
-        problem = tools.problem(tools.search_path(os.environ, sys.executable))
+        problem = fuse_programs.problem(fuse_programs.search_path(os.environ, sys.executable))
         if problem:
             raise ConfigError(f"mounts: {problem}")
 

@@ -13,11 +13,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowlite import clock
 from flowlite.connect.local import LocalConnection
 from flowlite.errors import NodeUnreachable, ProviderError
-from flowlite.node import processes, staging
-from flowlite.node.leasing import tidy
+from flowlite.node.host_lease import cleanup
+from flowlite.node.mount_namespace import unmount
+from flowlite.node.system import processes
 from flowlite.provider import (
     Instance,
     LaunchIntent,
@@ -27,14 +27,15 @@ from flowlite.provider import (
     Provider,
     VolumeInfo,
 )
+from flowlite.state import clock
 from provider_adapters.local import warming
 from provider_adapters.local.admission import Admission
 from provider_adapters.local.volumes import Volumes
 
 if TYPE_CHECKING:
-    from flowlite.config import Settings
     from flowlite.connect.base import Connection
-    from flowlite.provider_settings import ProviderSettings
+    from flowlite.settings.provider_settings import ProviderSettings
+    from flowlite.settings.settings import Settings
     from flowlite.spec import TaskConfig
 
 
@@ -136,9 +137,9 @@ class LocalProvider(Provider):
             for instance in ending:
                 home = self._node_home(instance)
                 if self._retained(instance).exists():
-                    tidy.shed(str(home))
+                    cleanup.shed(str(home))
                 # What is mounted there is not ours to delete.
-                elif not staging.unmount_below(home):
+                elif not unmount.unmount_below(home):
                     shutil.rmtree(home, ignore_errors=True)
             self._warm.end([instance.id for instance in ending])
             if whole:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from flowlite import pythons
+from flowlite import python_request
 from flowlite.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -26,10 +26,10 @@ def choose_python(
     Raises:
         ConfigError: It is not here, and there is no uv to make it.
     """
-    order = pythons.order(config)
+    order = python_request.order(config)
     if order is None:
         return None, []
-    same = pythons.version_here().split(".") == order["python"].split(".")[:2]
+    same = python_request.version_here().split(".") == order["python"].split(".")[:2]
     missing = missing_requirements((order["requirements"] or "").splitlines()) if same else []
     if same and not missing and not inside:
         return None, []
@@ -45,7 +45,7 @@ def choose_python(
             f"dependencies: missing in this Python: {'; '.join(missing)}; and there is no uv here to make an "
             f"environment with. Install it (`{sys.executable} -m pip install uv`), or what is missing"
         )
-    from flowlite.node.pythons import interpreters
+    from flowlite.node.python_env import interpreters
 
     if order["requirements"] is None and interpreters.find(order["python"]) is not None:
         return order, _notes(order, missing)

@@ -14,9 +14,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from flowlite import clock
-from flowlite.node import kept, warm
+from flowlite.node.forkserver import client, registry
 from flowlite.provider import Instance, LaunchIntent, Plan
+from flowlite.state import clock
 from provider_adapters.local.ledger import Ledger
 
 _PACKAGE = "flowlite_node"
@@ -26,7 +26,7 @@ _FORGET_SECONDS = 3600.0
 
 def socket_of(home: Path, task_id: str) -> str:
     """Path of the socket of a warm process that serves one task; short, as sockets demand."""
-    return warm.socket_path(f"{home}/{task_id}")
+    return client.socket_path(f"{home}/{task_id}")
 
 
 def spec_of(home: Path, plan: Plan, intent: LaunchIntent) -> dict[str, Any] | None:
@@ -55,12 +55,12 @@ def spec_of(home: Path, plan: Plan, intent: LaunchIntent) -> dict[str, Any] | No
         "environment": environment,
     }
     program, seconds = _as_shipped(Path(agent)), float(intent.preload.get("warm_seconds", 0.0))
-    if seconds > 0 and forks and warm.can_be_kept(None):
+    if seconds > 0 and forks and client.can_be_kept(None):
         spec: dict[str, Any] = program.make_kept_spec(
             **common,
             seconds=seconds,
             secrets=intent.preload.get("secrets", ()),
-            most=int(plan.options.get("most_warm", kept.MOST)),
+            most=int(plan.options.get("most_warm", registry.MOST)),
         )
     else:
         spec = program.make_spec(
@@ -150,13 +150,13 @@ class WarmNodes:
                 if not entry["by"]
             }
         sockets = {each["data"].get("warm_socket") for each in gone} - needed
-        found = (kept.look(str(socket)) for socket in sockets)
-        kept.end([each for each in found if each is not None])
+        found = (registry.look(str(socket)) for socket in sockets)
+        registry.end([each for each in found if each is not None])
 
 
-def _process(instance: Instance) -> kept.Kept | None:
+def _process(instance: Instance) -> registry.Kept | None:
     socket = str(instance.data.get("warm_socket") or "")
-    return kept.look(socket) if socket else None
+    return registry.look(socket) if socket else None
 
 
 def _as_warm(instance: Instance, socket: str, until: float) -> Instance:

@@ -10,16 +10,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowlite.errors import ConfigError, PermissionRefused
-from flowlite.suggest import did_you_mean
-from provider_adapters.mithril import credentials, requests
-from provider_adapters.mithril.api import ApiRefused, MithrilApi, OutcomeUnknown, Unreachable
+from flowlite.settings.suggest import did_you_mean
 from provider_adapters.mithril.markets import Catalogue
+from provider_adapters.mithril.rest import credentials, requests
+from provider_adapters.mithril.rest.client import (
+    ApiRefused,
+    MithrilApi,
+    OutcomeUnknown,
+    Unreachable,
+)
 from provider_adapters.mithril.settings import MithrilSettings, read_settings
 
 if TYPE_CHECKING:
     import httpx
 
-    from flowlite.provider_settings import ProviderSettings
+    from flowlite.settings.provider_settings import ProviderSettings
 
 
 class Account:
@@ -97,7 +102,7 @@ class Account:
                 return str(kept["project"])
         found = choose_project(self.api.get("/v2/projects"), wanted)
         with suppress(OSError):
-            from flowlite.node.config import write_atomically
+            from flowlite.node.config.agent_config import write_atomically
 
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_atomically(file, json.dumps({"of": marks, "project": found}))

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from provider_adapters.mithril import requests
-from provider_adapters.mithril.api import ApiRefused, MithrilApi, NotThere
+from provider_adapters.mithril.rest import requests
+from provider_adapters.mithril.rest.client import ApiRefused, MithrilApi, NotThere
 
 _SSH = re.compile(r"(?:\[([^\]]+)\]|([^:\s]+))(?::(\d+))?")
 # A query with hundreds of ids is longer than servers take.

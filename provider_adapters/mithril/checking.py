@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from flowlite.errors import ConfigError, FlowError, PermissionRefused, ProviderError
 from flowlite.provider import Finding
-from provider_adapters.mithril import credentials
 from provider_adapters.mithril.offers import reserved
+from provider_adapters.mithril.rest import credentials
 
 if TYPE_CHECKING:
     from provider_adapters.mithril.account import Account

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from flowlite.provider import PRICES, Instance
-from provider_adapters.mithril import requests
-from provider_adapters.mithril.api import MithrilApi
+from provider_adapters.mithril.rest import requests
+from provider_adapters.mithril.rest.client import MithrilApi
 
 
 @dataclass(frozen=True, slots=True)

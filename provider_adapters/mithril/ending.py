@@ -10,10 +10,11 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from flowlite import clock
 from flowlite.errors import ProviderError
 from flowlite.provider import Instance
-from provider_adapters.mithril import bids, costs, nodekey, requests
+from flowlite.state import clock
+from provider_adapters.mithril import bids, costs, nodekey
+from provider_adapters.mithril.rest import requests
 from provider_adapters.rented.ledger import Call, Launch
 
 if TYPE_CHECKING:

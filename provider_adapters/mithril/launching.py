@@ -15,13 +15,14 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from flowlite import clock
 from flowlite.errors import CapacityUnavailable, NodeUnreachable, ProviderError
-from flowlite.node.roster import assign_ranks
+from flowlite.node.config.ranks import assign_ranks
 from flowlite.provider import Instance, LaunchIntent, Plan
-from provider_adapters.mithril import bids, costs, disks, nodekey, requests
+from flowlite.state import clock
+from provider_adapters.mithril import bids, costs, disks, nodekey
 from provider_adapters.mithril.bids import Bid
 from provider_adapters.mithril.markets import read_price
+from provider_adapters.mithril.rest import requests
 from provider_adapters.mithril.settings import IN_SCRIPT
 from provider_adapters.mithril.settling import Settling
 from provider_adapters.rented.contact import Met, NotYet, Place

@@ -10,13 +10,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from flowlite import clock
 from flowlite.errors import ProviderError
 from flowlite.provider import Instance
-from provider_adapters.mithril import bids, costs, requests
+from flowlite.state import clock
+from provider_adapters.mithril import bids, costs
 from provider_adapters.mithril.bids import Bid
 from provider_adapters.mithril.ending import ended
 from provider_adapters.mithril.launching import broken, given
+from provider_adapters.mithril.rest import requests
 from provider_adapters.rented.ledger import Launch
 
 if TYPE_CHECKING:

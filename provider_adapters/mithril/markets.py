@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from flowlite import clock
 from flowlite.spec.gpu import KINDS, GpuRequest
-from provider_adapters.mithril import requests
-from provider_adapters.mithril.api import MithrilApi
+from flowlite.state import clock
+from provider_adapters.mithril.rest import requests
+from provider_adapters.mithril.rest.client import MithrilApi
 
 # Prices move with every auction, each two minutes.
 _FRESH_SECONDS = 60.0
@@ -155,7 +155,7 @@ class Catalogue:
             return None
 
     def _keep(self, markets: Sequence[Market]) -> None:
-        from flowlite.node.config import write_atomically
+        from flowlite.node.config.agent_config import write_atomically
 
         kept = {"url": self._url, "at": clock.wall(), "markets": [asdict(m) for m in markets]}
         try:

@@ -16,8 +16,13 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from flowlite.errors import NodeUnreachable, ProviderError
-from provider_adapters.mithril import requests
-from provider_adapters.mithril.api import ApiRefused, MithrilApi, OutcomeUnknown, Unreachable
+from provider_adapters.mithril.rest import requests
+from provider_adapters.mithril.rest.client import (
+    ApiRefused,
+    MithrilApi,
+    OutcomeUnknown,
+    Unreachable,
+)
 from provider_adapters.rented.watchdog import DIRECTORY
 
 if TYPE_CHECKING:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from flowlite import pythons
+from flowlite import python_request
 from flowlite.errors import CapExceeded, ConfigError
 from flowlite.provider import Plan
 from provider_adapters.mithril import markets as known
-from provider_adapters.mithril import requests
 from provider_adapters.mithril.markets import Market, Price, Wish
-from provider_adapters.mithril.requests import dollars
+from provider_adapters.mithril.rest import requests
+from provider_adapters.mithril.rest.requests import dollars
 from provider_adapters.mithril.settings import AROUND_SECONDS, IN_SCRIPT
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def make_plan(
             "type_id": market.type_id,
             "limit_price": limit,
             "volumes": mounts,
-            **pythons.plan_options(config),
+            **python_request.plan_options(config),
             "container": {"image": config.image} if config.image else None,
             "workdir": config.workdir,
             "retry_pause": config.retries.longest_pause,

@@ -19,7 +19,7 @@ from flowlite.provider import (
     Provider,
     VolumeInfo,
 )
-from flowlite.provider_settings import ProviderSettings
+from flowlite.settings.provider_settings import ProviderSettings
 from provider_adapters.mithril.ending import Ending
 from provider_adapters.mithril.launching import Launching
 from provider_adapters.mithril.listing import Listing
@@ -31,8 +31,8 @@ from provider_adapters.rented import ledger
 if TYPE_CHECKING:
     import httpx
 
-    from flowlite.config import Settings
     from flowlite.connect.base import Connection
+    from flowlite.settings.settings import Settings
     from flowlite.spec import TaskConfig
 
 

@@ -11,9 +11,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from flowlite.errors import ConfigError
-from flowlite.provider_settings import SSH_CONFIG_VARIABLE, ProviderSettings
-from flowlite.readers import duration_seconds
-from flowlite.suggest import did_you_mean
+from flowlite.settings.parse import duration_seconds
+from flowlite.settings.provider_settings import SSH_CONFIG_VARIABLE, ProviderSettings
+from flowlite.settings.suggest import did_you_mean
 
 API_URL = "https://api.mithril.ai"
 KEY_VARIABLE = "MITHRIL_API_KEY"

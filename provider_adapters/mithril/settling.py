@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from flowlite import clock
 from flowlite.errors import CapacityUnavailable, ProviderError, QuotaExceeded
-from provider_adapters.mithril import bids, nodekey, requests
-from provider_adapters.mithril.api import ApiRefused, OutcomeUnknown, Unreachable
+from flowlite.state import clock
+from provider_adapters.mithril import bids, nodekey
+from provider_adapters.mithril.rest import requests
+from provider_adapters.mithril.rest.client import ApiRefused, OutcomeUnknown, Unreachable
 from provider_adapters.rented.ledger import Call, Launch
 
 if TYPE_CHECKING:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from provider_adapters.mithril import nodekey, requests
+from provider_adapters.mithril import nodekey
+from provider_adapters.mithril.rest import requests
 from provider_adapters.rented.keys import client_public
 
 if TYPE_CHECKING:

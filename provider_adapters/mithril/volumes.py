@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from flowlite.errors import CapacityUnavailable, ConfigError, NotFound, ProviderError
 from flowlite.provider import VolumeInfo
-from provider_adapters.mithril import requests
-from provider_adapters.mithril.api import ApiRefused, OutcomeUnknown, Unreachable
 from provider_adapters.mithril.planning import VOLUME_PRICE
+from provider_adapters.mithril.rest import requests
+from provider_adapters.mithril.rest.client import ApiRefused, OutcomeUnknown, Unreachable
 
 if TYPE_CHECKING:
     from provider_adapters.mithril.account import Account

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 from flowlite.errors import ConfigError
 from flowlite.provider import LaunchIntent, Plan
 from provider_adapters import identity
-from provider_adapters.mithril import nodekey, requests
+from provider_adapters.mithril import nodekey
 from provider_adapters.mithril.account import Account
 from provider_adapters.mithril.bids import Bid
+from provider_adapters.mithril.rest import requests
 from provider_adapters.mithril.settings import AROUND_SECONDS, IN_SCRIPT
 from provider_adapters.mithril.volumes import Volumes
 from provider_adapters.rented.contact import Contact, Place
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     import httpx
 
-    from flowlite.provider_settings import ProviderSettings
+    from flowlite.settings.provider_settings import ProviderSettings
 
 # Whose bids are meant: the API, the key, and the project.
 ACCOUNT_SETTINGS = frozenset({"api_url", "api_key_file", "project"})

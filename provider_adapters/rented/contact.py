@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowlite import clock
 from flowlite.errors import HostKeyError, NodeUnreachable, ProviderError
+from flowlite.state import clock
 from provider_adapters.rented import meeting, ports
 from provider_adapters.rented.keys import client_key
 from provider_adapters.rented.pins import Pins

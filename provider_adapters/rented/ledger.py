@@ -27,9 +27,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from flowlite import clock
 from flowlite.errors import ProviderError
-from flowlite.provider_settings import Keys, ProviderSettings
+from flowlite.settings.provider_settings import Keys, ProviderSettings
+from flowlite.state import clock
 from provider_adapters.rented.durable import make_directory, write_durably
 
 INTENDED, MADE, REFUSED = "intended", "made", "refused"

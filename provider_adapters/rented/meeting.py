@@ -119,7 +119,7 @@ def change_over(connection: Connection, name: str) -> None:
 def bring_python(connection: Connection, told: Told, minor: str | None, home: Path) -> str:
     """Installs a Python with uv beside our files, and gives its path. Raises NodeUnreachable, ProviderError."""
     # Rarely needed, and long to import.
-    from flowlite import pythons
+    from flowlite import python_request as pythons
     from flowlite.connect.pythons import install
 
     new_enough = _numbers(minor or "") >= OLDEST_PYTHON

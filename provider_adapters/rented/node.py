@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from flowlite import pythons
+from flowlite import python_request
 from flowlite.provider import Instance, NodeSettings, Plan
 from provider_adapters.rented.watchdog import LEASE_FILE
 
@@ -40,7 +40,7 @@ def node_settings(
         environment={"FLOW_TASK_ID": instance.task_id, **(environment or {})},
         volumes=tuple(volumes),
         cache=f"{data['root']}/blobs",
-        python_spec=wanted if container else pythons.for_node(wanted, _version(data)),
+        python_spec=wanted if container else python_request.for_node(wanted, _version(data)),
         container=container,
         lease={"file": LEASE_FILE, "seconds": lease_seconds},
         preemption=preemption,

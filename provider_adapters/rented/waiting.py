@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from flowlite.clock import monotonic
+from flowlite.state.clock import monotonic
 
 PAUSES = (1.0, 1.0, 2.0, 2.0, 4.0, 4.0, 8.0, 8.0, 12.0, 15.0)
 """Seconds between one call to the cloud and the next; the last one from then on."""

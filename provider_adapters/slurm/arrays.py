@@ -21,8 +21,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowlite import clock
 from flowlite.errors import CapacityUnavailable
+from flowlite.state import clock
 from provider_adapters.rented.ledger import MADE, REFUSED, Call, Launch, Ledger
 from provider_adapters.slurm import shared
 from provider_adapters.slurm.settling import Settling

@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from flowlite import clock
 from flowlite.errors import ProviderError
 from flowlite.provider import Instance
+from flowlite.state import clock
 from provider_adapters.rented.ledger import Launch
-from provider_adapters.slurm import words
 from provider_adapters.slurm.launching import given, run_of
 from provider_adapters.slurm.login import last_line
+from provider_adapters.slurm.queries import state_words
 
 if TYPE_CHECKING:
     from provider_adapters.slurm.arrays import Arrays
-    from provider_adapters.slurm.reading import Job
+    from provider_adapters.slurm.queries.parse import Job
     from provider_adapters.slurm.settling import Settling
     from provider_adapters.slurm.workplace import Workplace
 
@@ -91,7 +91,7 @@ class Ending:
         ledger = self._place.ledger
         if launch.open_call is not None or not (given(launch) or launch.notes.get("ending")):
             return None
-        if any(each is None or each.state not in words.ENDED for each in jobs.values()):
+        if any(each is None or each.state not in state_words.ENDED for each in jobs.values()):
             return None
         with ledger.hold(launch.token):
             known = ledger.read(launch.token) or launch
@@ -112,7 +112,7 @@ class Ending:
         if run is None:
             return True
         job = self._place.queue(launch.frozen["login"]).find([job_id])[job_id]
-        over = words.ENDING | words.ENDED
+        over = state_words.ENDING | state_words.ENDED
         if job and (job.restarts > int(run) or job.state in over or job.taken_at):
             # Slurm ends it already, and may bring the job back; that is another matter.
             return False
@@ -122,7 +122,9 @@ class Ending:
         """Whether there are anchors to be told: the job runs, and they were met."""
         job_id = launch.ids[-1]
         job = self._place.queue(launch.frozen["login"]).find([job_id])[job_id]
-        runs = job is not None and job.state in words.RUNNING and job.restarts == run_of(launch)
+        runs = (
+            job is not None and job.state in state_words.RUNNING and job.restarts == run_of(launch)
+        )
         return bool(given(launch)) and runs
 
     def _known_to_have_ended(self, job: str) -> bool:
@@ -163,12 +165,12 @@ def gone(launch: Launch, instance: Instance, job: Job | None) -> Instance:
         # A node that fails is nobody's wish.
         what, taken, at = "Slurm has queued the job again", not down, now
     else:
-        what, taken = words.end(job.state, None, job.reason), words.preempted(job.state)
+        what, taken = state_words.end(job.state, None, job.reason), state_words.preempted(job.state)
         at = min(job.end or now, now)
     return dataclasses.replace(
         instance,
         state="ended",
-        why=words.because_of(host, down, what),
+        why=state_words.because_of(host, down, what),
         preempted=taken,
         failed=host in down,
         ended_at=at,

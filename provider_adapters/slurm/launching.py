@@ -17,18 +17,19 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowlite import clock
 from flowlite.errors import CapacityUnavailable, ProviderError
 from flowlite.provider import Instance, LaunchIntent, Plan
+from flowlite.state import clock
 from provider_adapters.rented.ledger import Call, Launch
-from provider_adapters.slurm import nodes, shared, words
+from provider_adapters.slurm import nodes, shared
+from provider_adapters.slurm.queries import state_words
 from provider_adapters.slurm.script import Script, Wrap, render
 from provider_adapters.slurm.workplace import job_name
 
 if TYPE_CHECKING:
     from provider_adapters.slurm.arrays import Arrays
     from provider_adapters.slurm.ending import Ending
-    from provider_adapters.slurm.reading import Job
+    from provider_adapters.slurm.queries.parse import Job
     from provider_adapters.slurm.settling import Settling
     from provider_adapters.slurm.workplace import Workplace
 
@@ -173,10 +174,10 @@ class Launching:
             if other.token == launch.token or call is None or gone or other.count != launch.count:
                 continue
             job = self._find(other, call)
-            if job is None or job.state in words.ENDING or _is_taken(other, job):
+            if job is None or job.state in state_words.ENDING or _is_taken(other, job):
                 # It may come back.
                 raise self._wait(other, f"it is not certain yet what became of job {call.ids[0]}")
-            if job.state in words.ENDED or job.restarts <= run_of(other):
+            if job.state in state_words.ENDED or job.restarts <= run_of(other):
                 continue
             mine = ledger.intend(launch.token, call.where, {"adopt": call.ids[0]})
             detail = {"frozen": frozen_of(other, call)}
@@ -203,18 +204,18 @@ class Launching:
         number = call.ids[0]
         if job is None:
             raise self._wait(launch, f"job {number} was submitted, and is not listed yet")
-        if job.state in words.ENDED:
+        if job.state in state_words.ENDED:
             raise self._ended(launch, call, job)
-        if job.state in words.WAITING:
-            if words.hopeless(job.reason):
+        if job.state in state_words.WAITING:
+            if state_words.hopeless(job.reason):
                 self._ending.end(launch)
                 raise ProviderError(
-                    f"job {number} would wait for ever and was cancelled: {words.waits(job.reason)}"
+                    f"job {number} would wait for ever and was cancelled: {state_words.waits(job.reason)}"
                 )
             if job.restarts and launch.notes.get("hurried") != job.restarts:
                 self._start_now(launch, job)
-            raise self._wait(launch, f"job {number} waits: {words.waits(job.reason)}")
-        if job.state in words.RUNNING:
+            raise self._wait(launch, f"job {number} waits: {state_words.waits(job.reason)}")
+        if job.state in state_words.RUNNING:
             again = given(launch) and job.restarts == run_of(launch)
             return given(launch) if again else self._meet(launch, call, job)
         raise self._wait(launch, f"job {number} is {job.state.lower()}")
@@ -223,7 +224,7 @@ class Launching:
         frozen, ledger = frozen_of(launch, call), self._place.ledger
         login = self._place.login(frozen["login"])
         told = self._place.queue(frozen["login"]).shown(job.id)
-        if told is None or told[0].state not in words.RUNNING:
+        if told is None or told[0].state not in state_words.RUNNING:
             raise self._wait(launch, f"job {job.id} begins")
         places = nodes.places_of(login, told[0], told[1], frozen["node_dir"], frozen["program"])
         data = {
@@ -292,10 +293,10 @@ class Launching:
             self._place.proof(launch.frozen["login"]).forget()
             ledger.made(launch.token, call.name, call.ids, {"dropped": True})
             return CapacityUnavailable(
-                f"job {job.id}: {words.CODES[code]}; another is submitted", 0.5
+                f"job {job.id}: {state_words.CODES[code]}; another is submitted", 0.5
             )
         self._ending.end(launch)
-        return ProviderError(f"job {job.id}: {words.end(job.state, code, job.reason)}")
+        return ProviderError(f"job {job.id}: {state_words.end(job.state, code, job.reason)}")
 
     def _wait(self, launch: Launch, text: str) -> CapacityUnavailable:
         pause = self._place.queue(launch.frozen["login"]).pause()
@@ -330,7 +331,9 @@ def run_of(launch: Launch) -> int:
 
 def _is_taken(launch: Launch, job: Job) -> bool:
     """Whether Slurm is about to end the run that was handed out, for the sake of another job."""
-    return bool(job.taken_at) and job.state in words.RUNNING and job.restarts == run_of(launch)
+    return (
+        bool(job.taken_at) and job.state in state_words.RUNNING and job.restarts == run_of(launch)
+    )
 
 
 def exit_code(shown: tuple[Job, dict[str, str]] | None) -> int | None:

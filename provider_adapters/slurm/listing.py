@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 
 from flowlite.provider import Instance
 from provider_adapters.rented.ledger import Launch
-from provider_adapters.slurm import reading, words
 from provider_adapters.slurm.ending import gone
 from provider_adapters.slurm.launching import given, run_of
-from provider_adapters.slurm.queue import HURRY, QUIET
+from provider_adapters.slurm.queries import parse, state_words
+from provider_adapters.slurm.queries.queue import HURRY, QUIET
 from provider_adapters.slurm.workplace import parts_of
 
 if TYPE_CHECKING:
     from provider_adapters.slurm.arrays import Arrays
     from provider_adapters.slurm.ending import Ending
-    from provider_adapters.slurm.reading import Job
+    from provider_adapters.slurm.queries.parse import Job
     from provider_adapters.slurm.settling import Settling
     from provider_adapters.slurm.workplace import Workplace
 
@@ -62,7 +62,7 @@ class Listing:
         for job in self._place.queue().jobs():
             parts = parts_of(job.comment)
             mine = parts is not None and parts[0] == self._place.home_id
-            if mine and job.id not in known and job.state not in words.ENDED and parts:
+            if mine and job.id not in known and job.state not in state_words.ENDED and parts:
                 task = self._arrays.task_of(parts[1], job.id)
                 found.setdefault(job.id, _unknown(job, task))
         return list(found.values())
@@ -74,7 +74,7 @@ class Listing:
         found = []
         for job in self._place.queue().jobs():
             parts = parts_of(job.comment)
-            if parts and parts[0] != self._place.home_id and job.state not in words.ENDED:
+            if parts and parts[0] != self._place.home_id and job.state not in state_words.ENDED:
                 owner = self._place.login().facts.user
                 about = {"home": parts[0], "owner": owner, "deadline": job.end or None}
                 found.append(replace(_unknown(job, parts[1]), data={"job": job.id, **about}))
@@ -115,9 +115,9 @@ class Listing:
             # Not named by the last answer, which proves nothing.
             return mine or [_placeholder(launch, job_id, job_id)]
         again = bool(mine) and job.restarts > run_of(launch)
-        if again or (mine and job.state == words.NODE_FAIL):
+        if again or (mine and job.state == state_words.NODE_FAIL):
             launch = self._note_down(launch, mine)
-        if job.state in words.ENDED:
+        if job.state in state_words.ENDED:
             return [gone(launch, each, job) for each in mine]
         if again:
             left = [gone(launch, each, job) for each in mine]
@@ -130,7 +130,7 @@ class Listing:
         if job.taken_at:
             why = "Slurm gives its nodes to another job"
             return [replace(each, state="ending", why=why, preempted=True) for each in mine]
-        state = "running" if job.state in words.RUNNING else "ending"
+        state = "running" if job.state in state_words.RUNNING else "ending"
         return [replace(each, state=state) for each in mine]
 
     def _note_down(self, launch: Launch, mine: list[Instance]) -> Launch:
@@ -140,7 +140,7 @@ class Listing:
         login = self._place.login(launch.frozen["login"])
         hosts = ",".join(str(each.data["host"]) for each in mine)
         shown = login.try_(*_NODES, hosts).stdout.decode("utf-8", "replace")
-        return self._place.ledger.note(launch.token, down=reading.down_nodes(shown))
+        return self._place.ledger.note(launch.token, down=parse.down_nodes(shown))
 
 
 def _placeholder(launch: Launch, name: str, job: str, state: str = "starting") -> Instance:

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flowlite.answers import MOST_SAID
+from flowlite.connect.bounded import MOST_SAID
 from flowlite.errors import CapacityUnavailable, NodeUnreachable, ProviderError
 from provider_adapters.ssh.patience import Patience
 
@@ -272,7 +272,7 @@ class SlurmLogin:
         )
 
     def _remember(self, facts: Facts) -> None:
-        from flowlite.node.config import write_atomically
+        from flowlite.node.config.agent_config import write_atomically
 
         with suppress(OSError):
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)

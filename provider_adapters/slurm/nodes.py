@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from flowlite.connect.base import File
 from flowlite.connect.step.connection import StepConnection
 from flowlite.errors import NodeUnreachable, ProviderError
-from flowlite.node.anchor import home_of, instance_id
-from provider_adapters.slurm import hostlists, reading
+from flowlite.node.slurm_step.daemon import home_of, instance_id
+from provider_adapters.slurm.queries import hostlists, parse
 from provider_adapters.slurm.script import WAIT
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Place:
 
 
 def places_of(
-    login: SlurmLogin, job: reading.Job, told: Mapping[str, str], node_dir: str, program: str
+    login: SlurmLogin, job: parse.Job, told: Mapping[str, str], node_dir: str, program: str
 ) -> list[Place]:
     """The nodes of a job that runs, by their number in it. Raises ProviderError, Silent."""
     try:
@@ -77,9 +77,7 @@ def _addresses(login: SlurmLogin, hosts: Sequence[str]) -> dict[str, str]:
     """The address of each node as Slurm has it, names resolved on the login node."""
     text = login.ask("scontrol", "-o", "show", "node", ",".join(hosts))
     told = {
-        f["NodeName"]: f
-        for line in reading.lines(text)
-        if "NodeName" in (f := reading.fields(line))
+        f["NodeName"]: f for line in parse.lines(text) if "NodeName" in (f := parse.fields(line))
     }
     named = {host: told.get(host, {}).get("NodeAddr", host) or host for host in hosts}
     names = sorted({each for each in named.values() if not _is_address(each)})

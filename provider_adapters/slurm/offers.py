@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from flowlite.provider import Offer
 from flowlite.spec.gpu import GpuRequest
-from provider_adapters.slurm import cluster as clusters
-from provider_adapters.slurm.cluster import Kinds
+from provider_adapters.slurm.queries import partitions as clusters
+from provider_adapters.slurm.queries.partitions import Kinds
 
 if TYPE_CHECKING:
-    from provider_adapters.slurm.reading import Partition
+    from provider_adapters.slurm.queries.parse import Partition
 
 
 def offers_of(partitions: Sequence[Kinds], gpu: str | None, count: int) -> list[Offer]:

@@ -6,17 +6,17 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from flowlite import pythons
+from flowlite import python_request
 from flowlite.errors import ConfigError
 from flowlite.provider import Plan
-from provider_adapters.slurm import cluster as clusters
-from provider_adapters.slurm.cluster import Kinds
+from provider_adapters.slurm.queries import partitions as clusters
+from provider_adapters.slurm.queries.partitions import Kinds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from flowlite.spec import TaskConfig
-    from provider_adapters.slurm.cluster import Cluster
+    from provider_adapters.slurm.queries.partitions import Cluster
     from provider_adapters.slurm.settings import SlurmSettings
 
 # The nodes count from GO, and Slurm from the start of the job: this lies between, and what it takes to end.
@@ -61,7 +61,7 @@ def make_plan(config: TaskConfig, settings: SlurmSettings, cluster: Cluster) -> 
             "minutes": minutes,
             "workdir": config.workdir,
             **_container(config, asked),
-            **pythons.plan_options(config),
+            **python_request.plan_options(config),
             "volumes": _volumes(config, settings),
         },
     )

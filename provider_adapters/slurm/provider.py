@@ -8,9 +8,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flowlite import pythons
+from flowlite import python_request
 from flowlite.errors import ConfigError, FlowError, ProviderError
-from flowlite.node.ports import PREFERRED
+from flowlite.node.preflight.master_port import PREFERRED
 from flowlite.provider import (
     Finding,
     Instance,
@@ -30,9 +30,9 @@ from provider_adapters.slurm.settling import Settling
 from provider_adapters.slurm.workplace import Workplace
 
 if TYPE_CHECKING:
-    from flowlite.config import Settings
     from flowlite.connect.base import Connection
-    from flowlite.provider_settings import ProviderSettings
+    from flowlite.settings.provider_settings import ProviderSettings
+    from flowlite.settings.settings import Settings
     from flowlite.spec import TaskConfig
     from provider_adapters.slurm.volumes import Volumes
 
@@ -114,7 +114,7 @@ class SlurmProvider(Provider):
                 for each in options["volumes"]
             ),
             cache=f"{shared or data['node_dir']}/blobs",
-            python_spec=pythons.for_node(options.get("python_spec"), str(data["version"])),
+            python_spec=python_request.for_node(options.get("python_spec"), str(data["version"])),
             preemption={"kind": "slurm", "file": f"{home}/notice.json"},
         )
 

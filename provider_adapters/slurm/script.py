@@ -1,7 +1,7 @@
 """The batch script: a pure function of what is to be run.
 
 One job, one step: `srun` starts a small shell program on each node, which finds a Python, puts flowlite's program in
-its place and becomes the node's anchor (flowlite/node/anchor.py). Agents and workers are started by the anchors, so all
+its place and becomes the node's anchor (flowlite/node/slurm_step/daemon.py). Agents and workers are started by the anchors, so all
 of them belong to that step.
 """
 
@@ -30,7 +30,7 @@ while :; do
   kill -0 "$step" 2>/dev/null || break
 done
 exit $code"""
-# What each node does, before Python. The arguments are of `_arguments`. Exit codes: words.py.
+# What each node does, before Python. The arguments are of `_arguments`. Exit codes: queries/state_words.py.
 _NODE = f"""\
 {SAFE_IN_SHELL}""" + """\
 dir=$1 sha=$2 shared=$3 proved=$4 asked=$5; shift 5

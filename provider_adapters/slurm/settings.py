@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flowlite.errors import ConfigError
-from flowlite.provider_settings import SSH_CONFIG_VARIABLE, ProviderSettings
-from flowlite.readers import duration_seconds
+from flowlite.settings.parse import duration_seconds
+from flowlite.settings.provider_settings import SSH_CONFIG_VARIABLE, ProviderSettings
+from flowlite.settings.suggest import did_you_mean
 from flowlite.spec import slurm as options_of
-from flowlite.suggest import did_you_mean
 
 _TABLE = "[slurm]"
 _SHARED = "~/.flowlite-slurm"

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flowlite import clock
 from flowlite.errors import CapacityUnavailable, ProviderError
+from flowlite.state import clock
 from provider_adapters.rented.ledger import Call, Launch
-from provider_adapters.slurm import refusals, words
+from provider_adapters.slurm import refusals
 from provider_adapters.slurm.login import Silent, last_line
+from provider_adapters.slurm.queries import state_words
 from provider_adapters.slurm.workplace import job_name
 
 if TYPE_CHECKING:
-    from provider_adapters.slurm.reading import Job
+    from provider_adapters.slurm.queries.parse import Job
     from provider_adapters.slurm.workplace import Workplace
 
 # A submission whose connection broke may still be under way.
@@ -122,7 +123,7 @@ class Settling:
         kept = call.ids[0] if call.ids else _first(found).id
         self._place.ledger.made(launch.token, call.name, [kept])
         for job in found:
-            if job.id != kept and job.state not in words.ENDED:
+            if job.id != kept and job.state not in state_words.ENDED:
                 self._cancel(frozen["login"], job.id)
         return True
 
@@ -134,4 +135,4 @@ class Settling:
 
 def _first(found: list[Job]) -> Job:
     """The one to keep: the first that has not ended."""
-    return next((job for job in found if job.state not in words.ENDED), found[0])
+    return next((job for job in found if job.state not in state_words.ENDED), found[0])

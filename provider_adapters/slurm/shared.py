@@ -14,9 +14,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowlite import clock
 from flowlite.connect.base import File
 from flowlite.errors import ProviderError
+from flowlite.state import clock
 from provider_adapters.slurm.login import last_line
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Proof:
 
     def keep(self, directory: str, shared: bool) -> None:
         """Remembers what the nodes of a job have said."""
-        from flowlite.node.config import write_atomically
+        from flowlite.node.config.agent_config import write_atomically
 
         told = {"directory": directory, "shared": shared, "at": clock.now()}
         with suppress(OSError):

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 from provider_adapters import identity
 from provider_adapters.rented.ledger import Ledger
-from provider_adapters.slurm.cluster import Cluster
 from provider_adapters.slurm.login import SlurmLogin
-from provider_adapters.slurm.queue import Queue
+from provider_adapters.slurm.queries.partitions import Cluster
+from provider_adapters.slurm.queries.queue import Queue
 from provider_adapters.slurm.settings import SlurmSettings, read_settings
 from provider_adapters.slurm.shared import Proof
 
 if TYPE_CHECKING:
     from flowlite.connect.base import Connection
-    from flowlite.provider_settings import ProviderSettings
+    from flowlite.settings.provider_settings import ProviderSettings
 
 
 _CONFIGURATIONS = tuple(

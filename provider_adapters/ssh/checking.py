@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flowlite.answers import last_line, parse_object
 from flowlite.connect import programs
+from flowlite.connect.bounded import last_line, parse_object
 from flowlite.errors import ConfigError, HostKeyError, NodeUnreachable, ProviderError
-from flowlite.node.leasing.lease import NAME as LEASE
+from flowlite.node.host_lease.client import NAME as LEASE
 from provider_adapters.ssh import fitting, hosts, leases
 from provider_adapters.ssh.hosts import Facts, Memory
 from provider_adapters.ssh.pools import Host, Pool

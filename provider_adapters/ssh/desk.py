@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowlite.config import HOME_FILE, ensure_home
 from flowlite.errors import ConfigError, NotFound, ProviderError
-from flowlite.suggest import did_you_mean
+from flowlite.settings.settings import HOME_FILE, ensure_home
+from flowlite.settings.suggest import did_you_mean
 from provider_adapters.ssh import checking, editing, fitting, hosts, leases
 from provider_adapters.ssh.hosts import Facts, Memory
 from provider_adapters.ssh.pools import Host, Pool, choose_pool, config_file, read_pools
@@ -16,7 +16,7 @@ from provider_adapters.ssh.pools import Host, Pool, choose_pool, config_file, re
 if TYPE_CHECKING:
     from flowlite.connect.ssh.host_keys import HostKey
     from flowlite.connect.ssh.targets import SshTarget
-    from flowlite.provider_settings import ProviderSettings
+    from flowlite.settings.provider_settings import ProviderSettings
 
 DEFAULT_POOL = "default"
 

@@ -12,11 +12,11 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from flowlite import clock
-from flowlite.answers import last_line, parse_object
 from flowlite.connect import programs
+from flowlite.connect.bounded import last_line, parse_object
 from flowlite.errors import NodeUnreachable, ProviderError
-from flowlite.node.leasing.lease import NAME as LEASE
+from flowlite.node.host_lease.client import NAME as LEASE
+from flowlite.state import clock
 from provider_adapters.ssh.pools import Host
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ class Memory:
 
     def keep(self, host: Host, facts: Facts) -> None:
         """Remembers what a host said."""
-        from flowlite.node.config import write_atomically
+        from flowlite.node.config.agent_config import write_atomically
 
         with suppress(OSError):
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flowlite import clock
 from flowlite.errors import ConfigError, ProviderError
 from flowlite.provider import Instance
+from flowlite.state import clock
 from provider_adapters.ssh import hosts, leases, records
 from provider_adapters.ssh.pools import Host
 from provider_adapters.ssh.records import Records

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from flowlite import clock
 from flowlite.errors import (
     CapacityUnavailable,
     ConfigError,
@@ -23,6 +22,7 @@ from flowlite.errors import (
 )
 from flowlite.provider import Instance, LaunchIntent, Plan
 from flowlite.spec.gpu import GpuRequest
+from flowlite.state import clock
 from provider_adapters.ssh import fitting, hosts, leases, patience, records
 from provider_adapters.ssh.hosts import Facts, Memory
 from provider_adapters.ssh.keeping import Keeping
@@ -233,16 +233,16 @@ class Launch:
     def _bring_python(self, host: Host, facts: Facts) -> Facts:
         """Installs a Python on a host that has none, and asks it again what it is. Raises Refused."""
         # Rarely needed, and long to import.
-        from flowlite import pythons
+        from flowlite import python_request
         from flowlite.connect.pythons import install
 
         minor = str(self._options.get("minor") or "")
         new_enough = fitting.version_of(minor) >= fitting.OLDEST_PYTHON
-        version = minor if new_enough else pythons.version_here()
+        version = minor if new_enough else python_request.version_here()
         platform = f"linux-{facts.machine}-glibc"
         try:
             with hosts.connect(host) as connection:
-                settings = pythons.index_settings()
+                settings = python_request.index_settings()
                 install(connection, facts.root, platform, version, settings, self._home)
                 found, _ = hosts.probe(host, connection)
         except NodeUnreachable:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flowlite.answers import last_line, parse_object
 from flowlite.connect import programs
 from flowlite.connect.base import Completed, Connection
+from flowlite.connect.bounded import last_line, parse_object
 from flowlite.connect.ssh.connection import SshConnection
 from flowlite.errors import NodeUnreachable, ProviderError
 from flowlite.provider import Instance

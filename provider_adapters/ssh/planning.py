@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from flowlite import pythons
+from flowlite import python_request
 from flowlite.errors import ConfigError, NodeUnreachable, ProviderError
 from flowlite.provider import Plan
 from provider_adapters.ssh import fitting, hosts
@@ -13,7 +13,7 @@ from provider_adapters.ssh.hosts import FRESH_SECONDS, Facts, Memory
 from provider_adapters.ssh.pools import Host, Pool, choose_pool
 
 if TYPE_CHECKING:
-    from flowlite.provider_settings import ProviderSettings
+    from flowlite.settings.provider_settings import ProviderSettings
     from flowlite.spec import TaskConfig
 
 # A host whose agents have all gone is free again after so long.
@@ -61,7 +61,7 @@ def make_plan(config: TaskConfig, settings: ProviderSettings, memory: Memory) ->
             "wanted": wanted,
             "ttl": LEASE_SECONDS + config.retries.longest_pause,
             "workdir": config.workdir,
-            **pythons.plan_options(config),
+            **python_request.plan_options(config),
             "container": {"image": config.image} if config.image else None,
             **_volumes(config, pool),
         },

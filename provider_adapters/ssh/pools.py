@@ -11,9 +11,9 @@ from typing import Any
 
 from flowlite.connect.ssh.targets import is_host_name, is_user_name
 from flowlite.errors import ConfigError, SpecError
-from flowlite.provider_settings import ProviderSettings
+from flowlite.settings.provider_settings import ProviderSettings
+from flowlite.settings.suggest import did_you_mean
 from flowlite.spec.gpu import GpuRequest
-from flowlite.suggest import did_you_mean
 
 NODE_DIR = "~/.flowlite-node"
 # Keys whose values are paths on this machine.

@@ -16,8 +16,8 @@ import subprocess
 import sys
 import time
 
-from flowlite.node import ownership, runtime_dir
-from flowlite.node.leasing import asking
+from flowlite.node.host_lease import asking
+from flowlite.node.system import ownership, runtime_dir
 
 VERSION = (
     "import sys; n = sys.implementation.name;"

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowlite import pythons
+from flowlite import python_request
 from flowlite.errors import ConfigError, ProviderError
 from flowlite.provider import (
     Instance,
@@ -31,9 +31,9 @@ from provider_adapters.ssh.pools import LOCAL_FILES, Host, choose_pool, from_env
 from provider_adapters.ssh.records import Records
 
 if TYPE_CHECKING:
-    from flowlite.config import Settings
     from flowlite.connect.base import Connection
-    from flowlite.provider_settings import ProviderSettings
+    from flowlite.settings.provider_settings import ProviderSettings
+    from flowlite.settings.settings import Settings
     from flowlite.spec import TaskConfig
     from provider_adapters.ssh.desk import Desk
     from provider_adapters.ssh.volumes import Volumes
@@ -188,7 +188,7 @@ class SshProvider(Provider):
             python_spec=(
                 options.get("python_spec")
                 if options.get("container")
-                else pythons.for_node(options.get("python_spec"), _version(data))
+                else python_request.for_node(options.get("python_spec"), _version(data))
             ),
             container=options.get("container"),
         )

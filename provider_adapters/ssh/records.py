@@ -21,10 +21,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from flowlite import clock
 from flowlite.errors import ProviderError
-from flowlite.node.config import write_atomically
+from flowlite.node.config.agent_config import write_atomically
 from flowlite.provider import Instance
+from flowlite.state import clock
 from provider_adapters.identity import home_id
 
 ASKED, TAKEN, LEFT, WARM = "asked", "taken", "left", "warm"

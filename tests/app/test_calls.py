@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-import flowlite.client
+import flowlite.api.client
 from flowlite import ConfigError, FlowApp, FlowError, TaskConfig, TaskTimeout
 
 
@@ -97,7 +97,7 @@ class FakeFlow:
 @pytest.fixture
 def flow(monkeypatch: pytest.MonkeyPatch) -> FakeFlow:
     fake = FakeFlow()
-    monkeypatch.setattr(flowlite.client, "Flow", fake)
+    monkeypatch.setattr(flowlite.api.client, "Flow", fake)
     return fake
 
 

@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 
 from flowlite import Flow, FlowApp
-from flowlite.node import kept, processes, warm
-from flowlite.session import open_session
+from flowlite.api.session import open_session
+from flowlite.node.forkserver import client, registry
+from flowlite.node.system import processes
 from tests.helpers import eventually, processes_of
 
 pytestmark = [
@@ -33,7 +34,7 @@ def home(flow_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     (flow_home / "tmp").mkdir()
     monkeypatch.setenv("TMPDIR", str(flow_home / "tmp"))
     yield flow_home
-    kept.end(templates())
+    registry.end(templates())
 
 
 @pytest.fixture
@@ -41,8 +42,8 @@ def app() -> FlowApp:
     return FlowApp(keep_warm="1m")
 
 
-def templates() -> list[kept.Kept]:
-    return kept.all_of(warm.socket_directory())
+def templates() -> list[registry.Kept]:
+    return registry.all_of(client.socket_directory())
 
 
 def lineage() -> Callable[[], tuple[int, int]]:

@@ -8,7 +8,7 @@ import os
 import pytest
 
 from flowlite import FlowApp
-from flowlite.on_node import on_a_node
+from flowlite.in_worker.on_node import on_a_node
 
 app = FlowApp()
 NAMES = (

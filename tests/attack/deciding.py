@@ -17,14 +17,14 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from flowlite.node import fencing
-from flowlite.node import messages as m
-from flowlite.node.roster import replace
-from flowlite.supervise import reach, watch
-from flowlite.supervise.nodes import Finding
-from flowlite.supervise.reach import Reach
-from flowlite.supervise.verdict import Life
-from flowlite.supervise.watch import Watch
+from flowlite.node.config import fencing
+from flowlite.node.config.ranks import replace
+from flowlite.node.protocol import messages as m
+from flowlite.supervise.attempt import liveness, reachability
+from flowlite.supervise.attempt.liveness import Watch
+from flowlite.supervise.attempt.node_handle import Finding
+from flowlite.supervise.attempt.node_verdict import Life
+from flowlite.supervise.attempt.reachability import Reach
 from tests.attack.cases import CUTS, LENGTHS, SURVIVED
 from tests.node.simulation import HORIZON, SLOWEST_CLOCK, TIMES, Supervisor, World
 
@@ -372,7 +372,10 @@ def live_through(seed: int) -> None:
     loop = JumpingLoop()
     clock = SimpleNamespace(monotonic=loop.time, time=loop.time)
     try:
-        with mock.patch.object(reach, "time", clock), mock.patch.object(watch, "time", clock):
+        with (
+            mock.patch.object(reachability, "time", clock),
+            mock.patch.object(liveness, "time", clock),
+        ):
             CutWorld(seed, loop).live()
     finally:
         loop.close()

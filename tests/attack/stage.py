@@ -14,15 +14,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowlite.store import Store, TaskRecord
-from flowlite.supervise import start
-from flowlite.supervise.paths import TaskPaths
+from flowlite.state.store import Store, TaskRecord
+from flowlite.supervise.process import launch
+from flowlite.supervise.record.paths import TaskPaths
 from flowlite.testing.hosts import clock
 from tests.attack.cases import NODES, Case
 from tests.helpers import kill_processes_of_home, put_agent
 
 if TYPE_CHECKING:
-    from flowlite.task import Task
+    from flowlite.api.task import Task
     from flowlite.testing.hosts import Cluster, Host
 
 PROGRAM = Path(__file__).parent / "program"
@@ -122,7 +122,7 @@ class Stage:
         if time.monotonic() - self._looked > 1.0:
             self._looked = time.monotonic()
             with suppress(Exception):
-                start.ensure_supervisors(self.store, self.home, only=self.id)
+                launch.ensure_supervisors(self.store, self.home, only=self.id)
         return self.store.get_task(self.id)
 
     @property

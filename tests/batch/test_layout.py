@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlite.node.batch import hostlist, variables
-from flowlite.node.batch.layout import LayoutError, Wish, per_node_of, place
-from flowlite.node.batch.patterns import Names, fill, is_of_a_task
+from flowlite.node.sbatch import hostlist, slurm_environment
+from flowlite.node.sbatch.filename_patterns import Names, fill, is_of_a_task
+from flowlite.node.sbatch.layout import LayoutError, Wish, per_node_of, place
 
 sizes = st.integers(1, 12)
 
@@ -138,9 +138,13 @@ def test_compressed_lists_are_short() -> None:
 
 
 def test_nodes_of_one_machine_have_names_of_their_own() -> None:
-    assert variables.node_names(["10.0.0.1", "10.0.0.2"]) == ["10.0.0.1", "10.0.0.2"]
-    assert variables.node_names(["127.0.0.1"] * 3) == ["127.0.0.1", "127.0.0.2", "127.0.0.3"]
-    many = variables.node_names(["127.0.0.1"] * 300)
+    assert slurm_environment.node_names(["10.0.0.1", "10.0.0.2"]) == ["10.0.0.1", "10.0.0.2"]
+    assert slurm_environment.node_names(["127.0.0.1"] * 3) == [
+        "127.0.0.1",
+        "127.0.0.2",
+        "127.0.0.3",
+    ]
+    many = slurm_environment.node_names(["127.0.0.1"] * 300)
     assert len(set(many)) == 300
     assert many[254:257] == ["127.0.0.255", "127.0.1.0", "127.0.1.1"]
 
@@ -153,7 +157,7 @@ def test_variables_of_tasks_agree_with_the_ranks(nodes: int, per_node: int) -> N
     tasks = place(Wish(), [per_node] * nodes, [0] * nodes).tasks()
     hosts = [f"10.0.0.{n}" for n in range(nodes)]
     for task in tasks:
-        found = variables.of_task(task, tasks, step=0, names=hosts, pid=1, per_node=None)
+        found = slurm_environment.of_task(task, tasks, step=0, names=hosts, pid=1, per_node=None)
         assert found["RANK"] == found["SLURM_PROCID"] == str(task.id)
         assert found["LOCAL_RANK"] == found["SLURM_LOCALID"] == str(task.id % per_node)
         assert found["NODE_RANK"] == found["SLURM_NODEID"] == str(task.id // per_node)
@@ -165,7 +169,7 @@ def test_variables_of_tasks_agree_with_the_ranks(nodes: int, per_node: int) -> N
 
 
 def test_variables_of_a_script() -> None:
-    found = variables.of_script(
+    found = slurm_environment.of_script(
         {"variables": {"SLURM_JOB_NAME": "clip"}},
         job="1234567",
         names=["10.0.0.5", "10.0.0.6"],
@@ -182,17 +186,19 @@ def test_variables_of_a_script() -> None:
     assert found["SLURM_RESTART_COUNT"] == "1"
     assert found["SLURM_JOB_NAME"] == "clip"
     assert found["SLURM_PROCID"] == found["SLURM_LOCALID"] == found["SLURM_NODEID"] == "0"
-    assert not set(variables.RANKS) & set(found)
+    assert not set(slurm_environment.RANKS) & set(found)
 
 
 def test_what_a_script_exports_reaches_its_tasks() -> None:
     before = {"HOME": "/root", "PATH": "/a1/slurm:/bin", "GONE": "1", "KEPT": "x"}
     after = {"HOME": "/root", "PATH": "/conda:/a1/slurm:/bin", "KEPT": "x", "NEW": "2"}
-    changed, removed = variables.changes(before, after)
+    changed, removed = slurm_environment.changes(before, after)
     assert changed == {"PATH": "/conda:/a1/slurm:/bin", "NEW": "2"}
     assert removed == ["GONE"]
     other = {"HOME": "/home/ada", "PATH": "/b7/slurm:/bin", "GONE": "1", "KEPT": "x", "FLOW": "9"}
-    found = variables.of_process(other, changed, removed, {"RANK": "3"}, {"/a1/slurm": "/b7/slurm"})
+    found = slurm_environment.of_process(
+        other, changed, removed, {"RANK": "3"}, {"/a1/slurm": "/b7/slurm"}
+    )
     assert found == {
         "HOME": "/home/ada",
         "PATH": "/conda:/b7/slurm:/bin",
@@ -204,9 +210,9 @@ def test_what_a_script_exports_reaches_its_tasks() -> None:
 
 
 def test_job_numbers_are_numbers() -> None:
-    assert variables.job_number("tabc") == variables.job_number("tabc")
-    assert 1_000_000 <= int(variables.job_number("tabc")) < 10_000_000
-    assert variables.job_number("tabc") != variables.job_number("tabd")
+    assert slurm_environment.job_number("tabc") == slurm_environment.job_number("tabc")
+    assert 1_000_000 <= int(slurm_environment.job_number("tabc")) < 10_000_000
+    assert slurm_environment.job_number("tabc") != slurm_environment.job_number("tabd")
 
 
 def test_patterns_of_files() -> None:

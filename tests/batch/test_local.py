@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flowlite.client import Flow
+from flowlite.api.client import Flow
 from tests.batch.conftest import FLOW, Run
 from tests.helpers import assert_no_process_left, eventually
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from flowlite.node.batch.router import Router
-from flowlite.node.config import AgentConfig
-from flowlite.node.connection import Connection
-from flowlite.node.wire import ClientSession, Frame, Hello, encode
+from flowlite.node.config.agent_config import AgentConfig
+from flowlite.node.protocol.channel import Connection
+from flowlite.node.protocol.framing import ClientSession, Frame, Hello, encode
+from flowlite.node.sbatch.router import Router
 
 SECRET = b"s" * 32
 SECONDS = 30.0

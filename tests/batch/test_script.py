@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlite.errors import SpecError
-from flowlite.node.batch.getopt import Option, OptionError, read
+from flowlite.node.sbatch.getopt import Option, OptionError, read
 from flowlite.spec.batch import BatchScript, looks_like_batch
 from flowlite.spec.batch.script import Directive, words_of
 from flowlite.spec.batch.table import TABLE

@@ -6,9 +6,9 @@ import shlex
 
 import pytest
 
-from flowlite.node.batch.getopt import OptionError
-from flowlite.node.batch.layout import Wish
-from flowlite.node.batch.options import Step, parse, refusals, seconds
+from flowlite.node.sbatch.getopt import OptionError
+from flowlite.node.sbatch.layout import Wish
+from flowlite.node.sbatch.srun_options import Step, parse, refusals, seconds
 
 NAMES = ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
 

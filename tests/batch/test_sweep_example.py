@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from flowlite.client import Flow
+from flowlite.api.client import Flow
 from tests.batch.conftest import FLOW, ROOT
 
 LEARNING_RATES = ["0.001", "0.0005", "0.0001", "5e-05", "1e-05"]

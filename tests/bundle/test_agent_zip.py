@@ -120,9 +120,13 @@ def test_a_changed_source_gives_another_zip(
     built = build_agent_zip(tmp_path / "home")
     files = dict(agent_zip._files())
     changed = tmp_path / "call.py"
-    changed.write_text(Path(files["flowlite_node/call.py"]).read_text() + "\nCHANGED = 1\n")
+    changed.write_text(
+        Path(files["flowlite_node/worker/load_call.py"]).read_text() + "\nCHANGED = 1\n"
+    )
     monkeypatch.setattr(
-        agent_zip, "_files", lambda: iter({**files, "flowlite_node/call.py": str(changed)}.items())
+        agent_zip,
+        "_files",
+        lambda: iter({**files, "flowlite_node/worker/load_call.py": str(changed)}.items()),
     )
     again = build_agent_zip(tmp_path / "home")
     assert again.sha256 != built.sha256

@@ -17,7 +17,7 @@ import pytest
 
 from flowlite.bundle.call import Bundle, build_bundle, read_bundle
 from flowlite.errors import ArgumentError, BundleError, BundleWarning, StoreError
-from flowlite.node import call as node_call
+from flowlite.node.worker import load_call as node_call
 from tests.bundle.conftest import Node, Project
 
 Build = Callable[..., Bundle]
@@ -539,7 +539,7 @@ import resource, sys
 from pathlib import Path
 import numpy as np
 from flowlite.bundle.call import build_bundle, read_bundle
-from flowlite.node import call, outcome
+from flowlite.node.worker import load_call as call; from flowlite.node.serialization import result_file as outcome
 
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1024 if sys.platform == "linux" else 1)

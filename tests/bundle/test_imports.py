@@ -154,7 +154,9 @@ def test_what_arguments_and_globals_need_is_named(build: Build) -> None:
 
 def test_a_script_that_uses_flowlite_has_it_imported_once(build: Build, project: Project) -> None:
     project.write("job.py", "from flowlite import errors\ndef train(): return 1\n")
-    assert {"flowlite", "flowlite.app"} <= set(build(importlib.import_module("job").train).imports)
+    assert {"flowlite", "flowlite.api.app"} <= set(
+        build(importlib.import_module("job").train).imports
+    )
 
 
 def test_the_bytecode_reader_agrees_with_the_disassembler() -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from flowlite.bundle.result import Outcome, load_result
 from flowlite.errors import RemoteError, RemoteTraceback, ResultUnavailable, TaskFailed
-from flowlite.node import outcome
-from flowlite.node.call import LoadError
+from flowlite.node.serialization import result_file
+from flowlite.node.worker.load_call import LoadError
 
 
 def read(path: Path, *, allow_pickle: bool = True) -> Outcome:
@@ -34,12 +34,12 @@ def failed() -> ValueError:
 
 
 def test_a_value(tmp_path: Path) -> None:
-    outcome.write_value(tmp_path / "r", {"accuracy": 0.97})
+    result_file.write_value(tmp_path / "r", {"accuracy": 0.97})
     assert read(tmp_path / "r").unwrap() == {"accuracy": 0.97}
 
 
 def test_an_exception_is_raised_as_itself_with_traceback_and_place(tmp_path: Path) -> None:
-    outcome.write_exception(tmp_path / "r", failed(), node=1, rank=3)
+    result_file.write_exception(tmp_path / "r", failed(), node=1, rank=3)
     found = read(tmp_path / "r")
     assert found.kind == "exception"
     with pytest.raises(ValueError, match="wrong shape") as caught:
@@ -54,7 +54,7 @@ def test_an_exception_is_raised_as_itself_with_traceback_and_place(tmp_path: Pat
 
 
 def test_without_pickles_exceptions_come_as_text(tmp_path: Path) -> None:
-    outcome.write_exception(tmp_path / "r", failed())
+    result_file.write_exception(tmp_path / "r", failed())
     error = read(tmp_path / "r", allow_pickle=False).exception
     assert type(error) is RemoteError
     assert str(error) == "ValueError: wrong shape"
@@ -70,13 +70,13 @@ def test_without_pickles_exceptions_come_as_text(tmp_path: Path) -> None:
 def test_what_would_mean_something_else_here_comes_as_text(
     error: BaseException, tmp_path: Path
 ) -> None:
-    outcome.write_exception(tmp_path / "r", error)
+    result_file.write_exception(tmp_path / "r", error)
     assert type(read(tmp_path / "r").exception) is RemoteError
 
 
 @pytest.mark.parametrize("kind", ["load", "result"])
 def test_other_failures_are_failures_of_the_task(kind: str, tmp_path: Path) -> None:
-    outcome.write_exception(tmp_path / "r", LoadError("no module 'x' on this node"), kind=kind)
+    result_file.write_exception(tmp_path / "r", LoadError("no module 'x' on this node"), kind=kind)
     found = read(tmp_path / "r")
     assert found.kind == kind
     assert type(found.exception) is TaskFailed
@@ -92,7 +92,7 @@ def test_a_class_that_is_not_here_comes_as_text(tmp_path: Path) -> None:
     exec("class Special(Exception): pass", vars(module))
     sys.modules["only_on_the_node"] = module
     try:
-        outcome.write_exception(tmp_path / "r", module.Special("text"))
+        result_file.write_exception(tmp_path / "r", module.Special("text"))
     finally:
         del sys.modules["only_on_the_node"]
     error = read(tmp_path / "r").exception
@@ -104,7 +104,7 @@ def test_a_class_that_is_not_here_comes_as_text(tmp_path: Path) -> None:
 def test_damage_and_absence_name_the_rank(tmp_path: Path) -> None:
     with pytest.raises(ResultUnavailable, match="node 1, rank 3 of task digits"):
         read(tmp_path / "r")
-    outcome.write_value(tmp_path / "r", 1)
+    result_file.write_value(tmp_path / "r", 1)
     (tmp_path / "r").write_bytes((tmp_path / "r").read_bytes()[:-1])
     with pytest.raises(ResultUnavailable, match="cut off or damaged"):
         read(tmp_path / "r")
@@ -115,7 +115,7 @@ class Special:
 
 
 def test_pickles_are_refused_where_plain_was_asked(tmp_path: Path) -> None:
-    outcome.write_value(tmp_path / "r", Special())
+    result_file.write_value(tmp_path / "r", Special())
     assert isinstance(read(tmp_path / "r").value, Special)
     with pytest.raises(ResultUnavailable, match=r"is a pickle \(of type .*Special\)"):
         read(tmp_path / "r", allow_pickle=False)

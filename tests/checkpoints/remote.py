@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from flowlite.node.checkpoints.sets import Manifest, SetName, SetOf, is_complete, whole_sets
+from flowlite.node.checkpoints.manifest import Manifest, SetName, SetOf, is_complete, whole_sets
 
 
 def names_at(place: Path) -> list[SetName]:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlite.node.checkpoints.sets import (
+from flowlite.node.checkpoints.manifest import (
     BadManifest,
     File,
     Manifest,

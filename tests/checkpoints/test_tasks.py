@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from flowlite import Checkpoint, FlowApp, SpecError, TaskConfig
-from flowlite.task import Task
+from flowlite.api.task import Task
 from tests.checkpoints.remote import newest
 from tests.helpers import eventually
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowlite.node.checkpoints.watch import Seen, Watch, is_temporary
+from flowlite.node.checkpoints.stability import Seen, Watch, is_temporary
 
 SETTLE = 2.0
 

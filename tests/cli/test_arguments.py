@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlite.app import FlowApp
+from flowlite.api.app import FlowApp
 from flowlite.cli.arguments import parameters_of, read_arguments
 from flowlite.errors import ConfigError
 

@@ -17,7 +17,9 @@ from tests.tasks_made_by_hand import HandMade
 
 @pytest.fixture(autouse=True)
 def no_supervisors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flowlite.supervise.start.start_supervisor", lambda home, task_id: 0)
+    monkeypatch.setattr(
+        "flowlite.supervise.process.launch.start_supervisor", lambda home, task_id: 0
+    )
 
 
 # flow status
@@ -207,7 +209,7 @@ def test_result_of_a_failed_task_shows_the_failure_and_its_traceback(flow: Flow)
     assert "error: ValueError: no such layer" in ran.err
     assert "node 1, rank 3 of task digits" in ran.err
     assert 'raise ValueError("no such layer")' in ran.err
-    assert "flowlite/task.py" not in ran.err
+    assert "flowlite/api/task.py" not in ran.err
     failed = flow("result", made.id, "--json")
     assert failed.json["type"] == "ValueError"
     assert failed.json["exit_code"] == 1
@@ -371,7 +373,7 @@ def test_a_defect_of_ours_says_so(flow: Flow, monkeypatch: pytest.MonkeyPatch) -
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("oops")
 
-    monkeypatch.setattr("flowlite.store.Store.list_tasks", broken)
+    monkeypatch.setattr("flowlite.state.store.Store.list_tasks", broken)
     ran = flow("status")
     assert ran.code == 1
     assert "RuntimeError: oops" in ran.err

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from flowlite.client import Flow as Client
-from flowlite.task import Task
+from flowlite.api.client import Flow as Client
+from flowlite.api.task import Task
 from tests.cli.conftest import Flow
 from tests.helpers import assert_no_process_left, eventually
 

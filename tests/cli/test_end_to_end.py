@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from flowlite.client import Flow
+from flowlite.api.client import Flow
+from flowlite.api.task import Task
 from flowlite.errors import TaskFailed
-from flowlite.task import Task
 from tests.helpers import KILLED, assert_no_process_left, eventually
 from tests.tasks_made_by_hand import HandMade
 

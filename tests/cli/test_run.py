@@ -366,7 +366,8 @@ def test_a_file_that_starts_a_task_when_it_is_imported_is_refused(
 
 def test_after_an_import_tasks_may_be_started_again(flow: Flow, folder: Path) -> None:
     from flowlite import Flow as Client
-    from flowlite import TaskConfig, import_guard
+    from flowlite import TaskConfig
+    from flowlite.api import import_guard
 
     with pytest.raises(import_guard.StartedByImport), import_guard.users_file():
         Client().submit(TaskConfig(command="true"))

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from flowlite.cli import scale
-from flowlite.client import Flow as Client
+from flowlite.api.client import Flow as Client
+from flowlite.cli.commands import scale
 from flowlite.errors import CapExceeded
 from flowlite.scaling.ladder import Run
 from flowlite.spec import TaskConfig

@@ -23,7 +23,9 @@ REASON = (
 
 @pytest.fixture(autouse=True)
 def no_supervisors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flowlite.supervise.start.start_supervisor", lambda home, task_id, **_: 0)
+    monkeypatch.setattr(
+        "flowlite.supervise.process.launch.start_supervisor", lambda home, task_id, **_: 0
+    )
 
 
 def a_list(*, paid: bool = False) -> list[str]:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from flowlite.store import Store
-from flowlite.supervise import journal
-from flowlite.supervise.journal import Journal
+from flowlite.state.store import Store
+from flowlite.supervise.process import journal
+from flowlite.supervise.process.journal import Journal
 from tests.cli.conftest import Flow
 from tests.cli.terminals import on_a_terminal
 from tests.helpers import eventually

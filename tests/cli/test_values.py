@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlite.cli import values
+from flowlite.cli import result_text
 from tests.cli.conftest import Flow
 from tests.tasks_made_by_hand import HandMade
 
@@ -66,8 +66,8 @@ SMALL = st.recursive(
 
 @given(SMALL)
 def test_what_is_small_looks_as_python_shows_it(value: Any) -> None:
-    assert values.pretty(value) == pformat(value, width=120, sort_dicts=False)
-    assert values.one_line(value) == repr(value)
+    assert result_text.pretty(value) == pformat(value, width=120, sort_dicts=False)
+    assert result_text.one_line(value) == repr(value)
 
 
 @pytest.mark.parametrize(
@@ -81,15 +81,15 @@ def test_what_is_small_looks_as_python_shows_it(value: Any) -> None:
     ],
 )
 def test_types_of_libraries_are_laid_out_as_before(value: Any) -> None:
-    assert values.pretty(value) == pformat(value, width=120, sort_dicts=False)
+    assert result_text.pretty(value) == pformat(value, width=120, sort_dicts=False)
 
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_a_long_int_is_written_out(sign: int) -> None:
     before = sys.get_int_max_str_digits()
     expected = ("-" if sign < 0 else "") + "7" + "0" * 5999 + "1"
-    assert values.one_line(sign * LONG_INT) == expected
-    assert values.one_line({"n": [sign * LONG_INT]}) == f"{{'n': [{expected}]}}"
+    assert result_text.one_line(sign * LONG_INT) == expected
+    assert result_text.one_line({"n": [sign * LONG_INT]}) == f"{{'n': [{expected}]}}"
     assert sys.get_int_max_str_digits() == before
 
 
@@ -109,20 +109,20 @@ CUT: dict[str, Any] = {
 
 @pytest.mark.parametrize("value", CUT.values(), ids=CUT)
 def test_what_is_too_large_is_cut_with_a_mark(value: Any) -> None:
-    for shown in (values.pretty(value), values.one_line(value)):
+    for shown in (result_text.pretty(value), result_text.one_line(value)):
         assert len(shown) < 4_000_000
         assert shown.splitlines()[-1].startswith("… something is left out here")
 
 
 def test_json_leaves_out_what_would_be_far_larger_than_it_is() -> None:
-    assert values.as_json(doubled(149)) is None
-    assert values.as_json(cyclic()) is None
-    assert values.as_json(LONG_INT) is None
-    assert values.as_json(["x" * 1000] * 100_000) is None
-    assert values.as_json(["cat"] * 1_000_000) == ["cat"] * 1_000_000
-    assert values.as_json(doubled(10)) == doubled(10)
-    assert values.as_json((1, {"a": None})) == [1, {"a": None}]
-    assert values.as_json({1, 2}) is None
+    assert result_text.as_json(doubled(149)) is None
+    assert result_text.as_json(cyclic()) is None
+    assert result_text.as_json(LONG_INT) is None
+    assert result_text.as_json(["x" * 1000] * 100_000) is None
+    assert result_text.as_json(["cat"] * 1_000_000) == ["cat"] * 1_000_000
+    assert result_text.as_json(doubled(10)) == doubled(10)
+    assert result_text.as_json((1, {"a": None})) == [1, {"a": None}]
+    assert result_text.as_json({1, 2}) is None
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flowlite.adapters import adapter
+from flowlite.api.adapters import adapter
 from flowlite.provider import Instance, Provider
 from flowlite.testing.cloud import CloudInABox
 from flowlite.testing.conformance import ProviderSuite, ProviderUnderTest

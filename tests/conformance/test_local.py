@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from flowlite.adapters import adapter
-from flowlite.node import processes
+from flowlite.api.adapters import adapter
+from flowlite.node.system import processes
 from flowlite.provider import Instance, LaunchIntent, Provider
-from flowlite.supervise import identity
+from flowlite.supervise.record import process_identity
 from flowlite.testing.conformance import ProviderSuite, ProviderUnderTest
 from tests.helpers import describe, kill_processes_of_home, processes_of
 
@@ -59,7 +59,7 @@ class Local(ProviderUnderTest):
             # Of a task without supervisor and processes, the place would be taken back.
             note = self._home / "tasks" / task / "supervisor.json"
             note.parent.mkdir(parents=True, exist_ok=True)
-            note.write_text(json.dumps(identity.of_process(os.getpid()).to_json()))
+            note.write_text(json.dumps(process_identity.of_process(os.getpid()).to_json()))
             plan = provider.plan(self.config(num_instances=1))
             held += provider.launch(LaunchIntent(f"{task}-launch-1", task, 1, plan.to_json()))
         try:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flowlite.adapters import adapter
+from flowlite.api.adapters import adapter
 from flowlite.errors import CapacityUnavailable
 from flowlite.provider import Instance, LaunchIntent, Provider
 from flowlite.testing.conformance import (

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from flowlite.adapters import adapter
+from flowlite.api.adapters import adapter
 from flowlite.provider import Instance, Provider
 from flowlite.testing.conformance import ProviderSuite, ProviderUnderTest
 from flowlite.testing.hosts import Cluster, Host

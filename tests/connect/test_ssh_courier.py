@@ -19,7 +19,7 @@ from flowlite.connect.ssh import commands, courier
 from flowlite.connect.ssh import files as ssh_files
 from flowlite.connect.ssh.connection import SshConnection
 from flowlite.errors import NodeUnreachable
-from flowlite.node import processes
+from flowlite.node.system import processes
 from tests.connect.sshd import Sshd
 from tests.helpers import eventually
 

@@ -12,7 +12,7 @@ import pytest
 
 from flowlite.connect import uv
 from flowlite.errors import ProviderError
-from flowlite.node.pythons.uv import platform
+from flowlite.node.python_env.uv import platform
 from tests.wheels import use_no_index
 
 OTHER = "linux-aarch64-glibc"

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowlite.store import Store, TaskRecord
-from flowlite.supervise import start
+from flowlite.state.store import Store, TaskRecord
+from flowlite.supervise.process import launch
 from tests.crash.cases import BOOT, END, MACHINE, RUN, Case
 from tests.crash.clouds import CLOUDS, QUICK, SLOW
 from tests.helpers import eventually, kill_processes_of_home, put_agent
@@ -80,9 +80,9 @@ class Harness:
 
     def submit(self, cloud: Cloud) -> Home:
         """Records a task; nobody supervises it yet. It is planned once."""
-        from flowlite.client import Flow
-        from flowlite.session import open_session
-        from flowlite.supervise import tidying
+        from flowlite.api.client import Flow
+        from flowlite.api.session import open_session
+        from flowlite.supervise.cleanup import background_gc
 
         self._count += 1
         home = Home(self._root / f"home{self._count}")
@@ -93,9 +93,9 @@ class Harness:
             if cloud.name not in self._plans:
                 self._plans[cloud.name] = Flow().plan(config_of(cloud.name))
             config, plan = self._plans[cloud.name]
-            tidying.remember_paid(home.directory, cloud.name)
-            with start.draft_task(home.directory) as draft:
-                record = start.submit(
+            background_gc.remember_paid(home.directory, cloud.name)
+            with launch.draft_task(home.directory) as draft:
+                record = launch.submit(
                     open_session().store,
                     draft,
                     name="crash",
@@ -127,7 +127,7 @@ class Harness:
         cloud.suffer(cloud.points.faults[case.fault], boot)
         if case.phase == END:
             with self.on(home):
-                pid = start.start_supervisor(home.directory, home.task)
+                pid = launch.start_supervisor(home.directory, home.task)
             # As soon as something is asked for, there is something to end.
             eventually(
                 lambda: cloud.existing(home.task) or waits(home) or not _alive(pid),
@@ -140,7 +140,7 @@ class Harness:
         else:
             control.kill_client(case.action, case.when, skip=case.nth)
             with self.on(home):
-                pid = start.start_supervisor(home.directory, home.task)
+                pid = launch.start_supervisor(home.directory, home.task)
         hit = self._wait_for_hit(cloud, home, pid, case)
         if case.lost == MACHINE:
             kill_processes_of_home(home.directory)
@@ -174,7 +174,7 @@ class Harness:
         cloud.suffer(Fault(), QUICK)
         before = len(cloud.control.calls)
         with self.on(home):
-            start.start_supervisor(home.directory, home.task)
+            launch.start_supervisor(home.directory, home.task)
         eventually(lambda: home.record.final, timeout=90, every=0.1, what=home.story())
         assert home.record.state == "completed", home.story()
         return {action for action, _ in cloud.control.calls[before:]}, home
@@ -193,7 +193,7 @@ class Harness:
             assert time.monotonic() < final, home.story()
             # A client that watches looks after the supervisor, too; the machines of a test are slow.
             with self.on(home):
-                start.ensure_supervisors(
+                launch.ensure_supervisors(
                     Store(home.directory / "state.db"), home.directory, only=home.task
                 )
             time.sleep(0.1)

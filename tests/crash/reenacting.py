@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from flowlite.adapters import settings_here
-from flowlite.client import Flow
-from flowlite.supervise import start, tidying
-from flowlite.supervise.reconcile import Reconciled, reconcile
+from flowlite.api.adapters import settings_here
+from flowlite.api.client import Flow
+from flowlite.supervise.cleanup import background_gc
+from flowlite.supervise.cleanup.reconcile import Reconciled, reconcile
+from flowlite.supervise.process import launch
 from tests.crash.cases import AFTER, BEFORE, BOOT, END, MACHINE, RUN, Case, Fault
 from tests.crash.clouds import CLOUDS, QUICK, SLOW, Cloud, MithrilCloud
 from tests.crash.harness import COMMAND, LOOKS, PATIENCE, SETTLES, Home, config_of, waits
@@ -68,9 +69,9 @@ class Reenactment:
             if cloud.name not in self._plans:
                 self._plans[cloud.name] = Flow().plan(config_of(cloud.name))
             config, plan = self._plans[cloud.name]
-            tidying.remember_paid(home.directory, cloud.name)
-            with start.draft_task(home.directory) as draft:
-                record = start.submit(
+            background_gc.remember_paid(home.directory, cloud.name)
+            with launch.draft_task(home.directory) as draft:
+                record = launch.submit(
                     home.store,
                     draft,
                     name="crash",
@@ -135,11 +136,11 @@ class Reenactment:
     def _recover(self, cloud: Cloud, case: Case, home: Home) -> None:
         """The next `flow` command, which is all that the task needs to come to its end."""
         if case.phase == BOOT:
-            self._do(home, lambda: start.cancel(home.store, home.directory, home.task))
+            self._do(home, lambda: launch.cancel(home.store, home.directory, home.task))
         until = self.world.timeline.now + _LONGEST
         while not home.record.final:
             assert self.world.timeline.now < until, home.story()
-            self._do(home, lambda: start.ensure_supervisors(home.store, home.directory))
+            self._do(home, lambda: launch.ensure_supervisors(home.store, home.directory))
             self.world.timeline.sleep(1.0)
         # Machines take a moment to go after their bid.
         self.world.timeline.sleep(5.0)
@@ -190,7 +191,7 @@ class Reenactment:
             self.world.timeline.sleep(60.0)
             assert not cloud.existing(home.task), f"{cloud.existing(home.task)} {home.story()}"
             self.world.timeline.sleep(LATEST_INTERFACES)
-            self._do(home, lambda: start.cancel(home.store, home.directory, home.task))
+            self._do(home, lambda: launch.cancel(home.store, home.directory, home.task))
             self.gc(home)
             assert not cloud.left_over(home.task), f"{cloud.left_over(home.task)} {home.story()}"
         except Exception as error:

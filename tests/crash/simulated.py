@@ -22,12 +22,16 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from flowlite import clock
-from flowlite.node import messages
-from flowlite.supervise import background, identity, process, reconcile, start, supervisor
-from flowlite.supervise.ends import End
-from flowlite.supervise.identity import Process
-from flowlite.supervise.paths import TaskPaths
+from flowlite.node.protocol import messages
+from flowlite.state import clock
+from flowlite.supervise import background
+from flowlite.supervise.attempt.outcome import End
+from flowlite.supervise.cleanup import reconcile
+from flowlite.supervise.process import launch as start
+from flowlite.supervise.process import main, supervisor
+from flowlite.supervise.record import process_identity
+from flowlite.supervise.record.paths import TaskPaths
+from flowlite.supervise.record.process_identity import Process
 from flowlite.testing.cloud.ec2 import __main__ as ec2
 from flowlite.testing.cloud.ec2.box import AwsBox
 from flowlite.testing.cloud.machines import Machine
@@ -414,7 +418,7 @@ class Simulation:
                 runner.run(both(life))
 
         try:
-            process.lead(task, home, owner=identity.owner(_NOBODY), run=run)
+            main.lead(task, home, owner=process_identity.owner(_NOBODY), run=run)
         except Crash:
             self._find_disk(home)
             return False
@@ -469,7 +473,7 @@ class Simulation:
 
 
 class SimulatedAttempt:
-    """A gang that runs for a moment, and ends well. As `flowlite.supervise.gang.Attempt`, of which it is the place."""
+    """A gang that runs for a moment, and ends well. As `flowlite.supervise.attempt.attempt.Attempt`, of which it is the place."""
 
     def __init__(
         self,

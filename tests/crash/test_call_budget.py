@@ -96,7 +96,7 @@ def test_a_launch_of_64_nodes(
     cloud: str, request: pytest.FixtureRequest, record_property: Any
 ) -> None:
     control = request.getfixturevalue(cloud)
-    from flowlite.adapters import adapter
+    from flowlite.api.adapters import adapter
 
     calls = {}
     for nodes in (2, 64):

@@ -8,9 +8,9 @@ import textwrap
 from pathlib import Path
 
 from flowlite import errors
-from flowlite.node import environment
+from flowlite.node.worker import environment
 from flowlite.spec.options import TaskOptions
-from flowlite.supervise import lifecycle
+from flowlite.supervise.record import lifecycle
 
 DOCS = Path(__file__).resolve().parent.parent.parent / "docs"
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from flowlite.store import Store, TaskRecord
+from flowlite.state.store import Store, TaskRecord
 from tests.gangs import Gang
 from tests.helpers import assert_no_process_left, eventually
 
@@ -128,7 +128,7 @@ class Site:
     def submit(self, command: Sequence[str], *, nodes: int = 2, **options: Any) -> HostGang:
         """Submits a command from the laptop."""
         from flowlite import TaskConfig
-        from flowlite.client import Flow
+        from flowlite.api.client import Flow
 
         config = TaskConfig(
             command=list(command),

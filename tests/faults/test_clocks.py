@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from flowlite import clock
-from flowlite.store import TaskRecord
-from flowlite.supervise import start
+from flowlite.state import clock
+from flowlite.state.store import TaskRecord
+from flowlite.supervise.process import launch
 from flowlite.testing.hosts import clock as wall_clock
 from tests.components import need
 from tests.faults.on_hosts import COUNT, Site, pause, shell
@@ -67,7 +67,7 @@ def took_over(gang: Gang) -> None:
     """Waits until there is another supervisor."""
 
     def looked() -> int | None:
-        start.ensure_supervisors(gang.store, gang.home, only=gang.id)
+        launch.ensure_supervisors(gang.store, gang.home, only=gang.id)
         return gang.supervisor()
 
     eventually(looked, what="a supervisor that takes over")

@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 from flowlite.cli import main
-from flowlite.store import Store
+from flowlite.state.store import Store
 from tests.gangs import Gang, shell, submit
 from tests.helpers import kill_processes_of_home
 from tests.test_store import task

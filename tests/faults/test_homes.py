@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from flowlite.database import SCHEMA_VERSION
 from flowlite.errors import StoreError
-from flowlite.store import Store
-from flowlite.supervise.start import draft_task
+from flowlite.state.database import SCHEMA_VERSION
+from flowlite.state.store import Store
+from flowlite.supervise.process.launch import draft_task
 from tests.components import need
 from tests.gangs import Gang, shell, submit
 from tests.helpers import (

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from flowlite import TaskFailed
-from flowlite.adapters import settings_here
-from flowlite.supervise.reconcile import reconcile
-from flowlite.supervise.start import ensure_supervisors
+from flowlite.api.adapters import settings_here
+from flowlite.supervise.cleanup.reconcile import reconcile
+from flowlite.supervise.process.launch import ensure_supervisors
 from flowlite.testing.hosts import Cluster, Host, Laptop
 from tests.faults.leaving import Leaving
 from tests.faults.on_hosts import Site, pause

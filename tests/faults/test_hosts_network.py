@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from flowlite.node import supervisor_link, tls
-from flowlite.node.supervisor_link import SupervisorLink
+from flowlite.node.protocol import tls
+from flowlite.node.rendezvous import supervisor_client
+from flowlite.node.rendezvous.supervisor_client import SupervisorLink
 from tests.faults.on_hosts import COUNT, Site, pause, shell
 from tests.helpers import eventually
 from tests.node.agents import SECRET, RealGang
@@ -147,8 +148,8 @@ def test_a_thousand_disconnects_of_the_log_reader_lose_and_double_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Encrypted, at bytes drawn at random: in handshakes, in headers, in the middle of a chunk."""
-    monkeypatch.setattr(supervisor_link, "RETRY_FIRST", 0.001)
-    monkeypatch.setattr(supervisor_link, "RETRY_MOST", 0.01)
+    monkeypatch.setattr(supervisor_client, "RETRY_FIRST", 0.001)
+    monkeypatch.setattr(supervisor_client, "RETRY_MOST", 0.01)
     go = tmp_path / "go"
     call = {"kind": "command", "argv": [sys.executable, "-c", WRITE, str(go)]}
     with RealGang(tmp_path, call, nodes=2, processes_per_node=2, tls=True) as gang:

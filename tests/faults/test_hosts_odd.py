@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from flowlite.adapters import settings_here
-from flowlite.supervise.reconcile import reconcile
+from flowlite.api.adapters import settings_here
+from flowlite.supervise.cleanup.reconcile import reconcile
 from flowlite.testing.hosts import Cluster
 from tests.faults.on_hosts import COUNT, HostGang, Site, pause, shell
 from tests.helpers import assert_no_process_left, eventually

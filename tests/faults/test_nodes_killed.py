@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from flowlite.store import Store
+from flowlite.state.store import Store
 from tests.gangs import PYTHON, Gang, let_go, shell, submit, waiting
 from tests.helpers import KILLED, eventually, process_alive
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flowlite.adapters import adapter
+from flowlite.api.adapters import adapter
 from tests.gangs import Gang, let_go, shell, submit, waiting
 from tests.helpers import assert_no_process_left, eventually
 

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from flowlite.adapters import adapter, settings_here
+from flowlite.api.adapters import adapter, settings_here
+from flowlite.api.client import Flow
+from flowlite.api.session import open_session
 from flowlite.cli import main
-from flowlite.client import Flow
 from flowlite.errors import ProviderError
 from flowlite.provider import VolumeInfo
-from flowlite.session import open_session
 from flowlite.spec import TaskConfig
-from flowlite.supervise import tidying
-from flowlite.supervise.reconcile import reconcile
-from flowlite.supervise.start import cancel
+from flowlite.supervise.cleanup import background_gc
+from flowlite.supervise.cleanup.reconcile import reconcile
+from flowlite.supervise.process.launch import cancel
 from tests.gangs import Gang, let_go
 from tests.helpers import eventually
 
@@ -350,21 +350,21 @@ def test_every_command_has_it_tidied_up_but_not_all_the_time(
     assert not cloud.calls("others")
     gang = rent("true")
     gang.end()
-    assert tidying.paid_providers(flow_home) == {"rented"}
+    assert background_gc.paid_providers(flow_home) == {"rented"}
     cloud.add("left", task=gang.id)
     for _ in range(3):
         assert main(["status"]) == 0
     eventually(lambda: cloud.machines()["left"]["ended_at"], timeout=20)
     assert len(cloud.calls("others")) == 1
     os.utime(flow_home / "tidied", (1, 1))
-    assert tidying.tidy_in_background(flow_home)
+    assert background_gc.tidy_in_background(flow_home)
     eventually(lambda: len(cloud.calls("others")) == 2, timeout=20)
 
 
 def test_a_rehearsal_on_this_machine_is_not_paid(flow_home: Path) -> None:
     flow_home.mkdir(exist_ok=True)
-    tidying.remember_paid(flow_home, "local")
-    assert not tidying.tidy_in_background(flow_home)
+    background_gc.remember_paid(flow_home, "local")
+    assert not background_gc.tidy_in_background(flow_home)
 
 
 # What people see

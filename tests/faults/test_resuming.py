@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from flowlite.cli import main
-from flowlite.supervise import start
+from flowlite.supervise.process import launch
 from tests.faults.test_rented import WAIT, rent
 from tests.faults.test_rented import cloud as cloud
 from tests.gangs import Gang, let_go, shell, submit, waiting
@@ -107,10 +107,10 @@ def test_a_launch_that_brought_nothing_is_looked_for_once_and_not_made_again(
 ) -> None:
     gang = crash_at_launch(cloud, "before")
     # Whether there are machines is not known here, so a supervisor looks.
-    assert start.ensure_supervisors(gang.store, gang.home) == [gang.id]
+    assert launch.ensure_supervisors(gang.store, gang.home) == [gang.id]
     eventually(lambda: gang.store.is_parked(gang.id) and gang.supervisor() is None)
     assert cloud.machines() == {}
-    assert start.ensure_supervisors(gang.store, gang.home) == []
+    assert launch.ensure_supervisors(gang.store, gang.home) == []
     assert main(["gc"]) == 0
     assert gang.supervisor() is None
     assert cloud.machines() == {}

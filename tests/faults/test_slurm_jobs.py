@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flowlite.errors import ProviderError
-from flowlite.store import Store
+from flowlite.state.store import Store
 from flowlite.testing.slurm import SlurmCluster
 from tests.helpers import eventually
 from tests.slurm.site import COUNT, STAY, SlurmSite, shell

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from flowlite.supervise import leading
-from flowlite.supervise.leading import Patience
+from flowlite.supervise.process import task_lease
+from flowlite.supervise.process.task_lease import Patience
 from tests.faults.test_rented import WAIT, rent
 from tests.faults.test_rented import cloud as cloud
 from tests.gangs import Gang, let_go, shell, submit, waiting
@@ -101,18 +101,18 @@ def test_patience_counts_from_the_first_damage_and_is_short_without_a_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = time.monotonic()
-    monkeypatch.setattr(leading.time, "monotonic", lambda: now)
+    monkeypatch.setattr(task_lease.time, "monotonic", lambda: now)
     patience = Patience(tmp_path / "task")
     (tmp_path / "task").mkdir()
     assert not patience.is_over()
-    now += leading.REMOVED_SECONDS + 1
+    now += task_lease.REMOVED_SECONDS + 1
     assert not patience.is_over()
     (tmp_path / "task").rmdir()
     assert patience.is_over()
     patience.well()
     assert not patience.is_over()
     (tmp_path / "task").mkdir()
-    now += leading.DAMAGED_SECONDS + 1
+    now += task_lease.DAMAGED_SECONDS + 1
     assert patience.is_over()
 
 

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from flowlite import backups, database
 from flowlite.cli import main
 from flowlite.errors import StoreDamaged, StoreError
-from flowlite.store import Store
-from flowlite.supervise import copying, restoring
+from flowlite.state import backups, database
+from flowlite.state.store import Store
+from flowlite.supervise.cleanup import store_copy, store_restore
 from tests.gangs import Gang, let_go, shell, submit, waiting
 from tests.helpers import eventually, process_alive
 from tests.test_store import task
@@ -136,7 +136,7 @@ def test_a_task_whose_row_is_broken_comes_back_with_restore(flow_home: Path) -> 
 def test_a_new_store_has_nothing_to_copy_today(flow_home: Path) -> None:
     submit(flow_home, shell("true"), supervise=False)
     assert not backups.is_due(flow_home)
-    assert not copying.copy_in_background(flow_home)
+    assert not store_copy.copy_in_background(flow_home)
 
 
 def test_the_first_command_of_a_day_copies_and_no_other(flow_home: Path) -> None:
@@ -206,5 +206,5 @@ def test_a_copy_that_is_damaged_itself_is_refused(flow_home: Path) -> None:
     copy.write_bytes(b"x" * 5000)
     before = (flow_home / "state.db").read_bytes()
     with pytest.raises(StoreError, match="take an older one"):
-        restoring.restore(flow_home, backups.list_backups(flow_home)[0])
+        store_restore.restore(flow_home, backups.list_backups(flow_home)[0])
     assert (flow_home / "state.db").read_bytes() == before

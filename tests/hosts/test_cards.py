@@ -17,8 +17,8 @@ pytestmark = pytest.mark.needs("hosts")
 if not missing("hosts"):
     from flowlite.testing.cloud.machines import Gpus, Machines
 
-LOOK = "import json; from flowlite.node.checks import gpus; print(json.dumps(gpus()))"
-STATS = "import json; from flowlite.node.stats import gpus; print(json.dumps(gpus(None)))"
+LOOK = "import json; from flowlite.node.system.node_facts import gpus; print(json.dumps(gpus()))"
+STATS = "import json; from flowlite.node.inspect.metrics import gpus; print(json.dumps(gpus(None)))"
 
 
 @pytest.fixture(scope="module")

@@ -14,10 +14,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from flowlite.node import processes, tls, warm
-from flowlite.node.config import AgentConfig, AttemptPaths
-from flowlite.node.supervisor_link import SupervisorLink
-from flowlite.supervise import certificates
+from flowlite.node.config.agent_config import AgentConfig, AttemptPaths
+from flowlite.node.forkserver import client
+from flowlite.node.protocol import tls
+from flowlite.node.rendezvous.supervisor_client import SupervisorLink
+from flowlite.node.system import processes
+from flowlite.supervise.attempt import certificates
 from tests.helpers import assert_no_process_left, eventually, kill_processes_of
 
 SECRET = secrets.token_hex(32).encode()
@@ -75,7 +77,7 @@ class RealGang:
                     "fence_after": 20.0,
                     "join_timeout": 60.0,
                     "linger": 15.0,
-                    "warm_socket": warm.socket_path(self.task) if shared else None,
+                    "warm_socket": client.socket_path(self.task) if shared else None,
                     "ports_dir": str(home / "ports"),
                     **options,
                 }
@@ -214,5 +216,5 @@ class RealGang:
         """All agents have ended by themselves, and nothing of the task lives but, for a while, the warm process."""
         for agent in self.agents:
             agent.wait(timeout)
-        warm.dismiss(self.configs[0].warm_socket or "/nonexistent")
+        client.dismiss(self.configs[0].warm_socket or "/nonexistent")
         assert_no_process_left(self.task, timeout=timeout)

@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from flowlite.node.link import MemberLink
-from flowlite.node.messages import GangSettings
-from flowlite.node.server import RendezvousServer
-from flowlite.node.supervisor_link import SupervisorLink
+from flowlite.node.protocol.messages import GangSettings
+from flowlite.node.rendezvous.member_client import MemberLink
+from flowlite.node.rendezvous.server import RendezvousServer
+from flowlite.node.rendezvous.supervisor_client import SupervisorLink
 
 SECRET = b"0123456789abcdef" * 4
 

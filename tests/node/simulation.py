@@ -18,9 +18,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from flowlite.node import member as node_side
-from flowlite.node import messages as m
-from flowlite.node.actions import (
+from flowlite.node.config.ranks import assign_ranks, replace
+from flowlite.node.protocol import messages as m
+from flowlite.node.protocol.messages import GangSettings, Message, MessageError
+from flowlite.node.rendezvous import member as node_side
+from flowlite.node.rendezvous.actions import (
     Action,
     Close,
     CloseMaster,
@@ -30,10 +32,8 @@ from flowlite.node.actions import (
     ProveMaster,
     Send,
 )
-from flowlite.node.member import Member, MemberAction
-from flowlite.node.messages import GangSettings, Message, MessageError
-from flowlite.node.rendezvous import Rendezvous
-from flowlite.node.roster import assign_ranks, replace
+from flowlite.node.rendezvous.leader import Rendezvous
+from flowlite.node.rendezvous.member import Member, MemberAction
 
 TIMES: dict[str, Any] = {
     "beat": 0.5,

@@ -14,11 +14,11 @@ import pytest
 
 import flowlite
 import provider_adapters
-from flowlite.node.sharing.door import Door
+from flowlite.node.protocol.listener import Door
 from tests.helpers import eventually
 
 # The one place that accepts, the one with its own pause, and a script that any old Python on a host must run.
-ALLOWED = {"node/accepting.py", "node/server.py", "ssh/links_script.py"}
+ALLOWED = {"node/system/accepting.py", "node/rendezvous/server.py", "ssh/links_script.py"}
 
 PROGRAM = """
 import asyncio, os, resource, socket, sys, tempfile, threading, time
@@ -50,7 +50,7 @@ def measure(port, rest):
 
 
 def door():
-    from flowlite.node.sharing.door import Door
+    from flowlite.node.protocol.listener import Door
 
     with tempfile.NamedTemporaryFile() as secret:
         paths = SimpleNamespace(secret=Path(secret.name))
@@ -81,7 +81,7 @@ def in_loop(start):
 
 
 def router():
-    from flowlite.node.batch.router import Router
+    from flowlite.node.sbatch.router import Router
 
     async def start():
         config = SimpleNamespace(tls=False, bind="127.0.0.1", task="t", epoch=1, roster=[])
@@ -93,7 +93,7 @@ def router():
 
 
 def ports():
-    from flowlite.node.ports import MasterPort
+    from flowlite.node.preflight.master_port import MasterPort
 
     async def start():
         master = MasterPort("127.0.0.1")
@@ -103,7 +103,7 @@ def ports():
 
 
 def polled():
-    from flowlite.node.accepting import accept
+    from flowlite.node.system.accepting import accept
     import select
 
     listener = socket.create_server(("127.0.0.1", 0))

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlite.node import processes
-from flowlite.node.config import AgentConfig, ConfigFault, write_atomically
+from flowlite.node.config.agent_config import AgentConfig, ConfigFault, write_atomically
+from flowlite.node.system import processes
 from tests.helpers import eventually
 from tests.node.agents import RealGang, agent_command
 

@@ -21,8 +21,10 @@ from flowlite.bundle.agent_zip import build_agent_zip
 from flowlite.connect.local import LocalConnection
 from flowlite.connect.step import StepConnection, pool
 from flowlite.errors import NodeUnreachable
-from flowlite.node import anchoring, placing, preemption, processes
-from flowlite.node.anchor_notice import notice_of
+from flowlite.node.helper import daemon_client
+from flowlite.node.preemption import notices as preemption
+from flowlite.node.slurm_step.notices import notice_of
+from flowlite.node.system import atomic_files, processes
 from tests.helpers import eventually, process_alive
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Slurm's nodes run Linux")
@@ -57,7 +59,7 @@ class Anchor:
         return Path(self.home, name)
 
     def ask(self, do: str, **request: Any) -> dict[str, Any]:
-        return anchoring.Line(self.home).ask({"do": do, **request})
+        return daemon_client.Line(self.home).ask({"do": do, **request})
 
     def start(self, script: str, log: Path) -> int:
         argv = ["sh", "-c", script]
@@ -137,9 +139,11 @@ class TestFacts:
         assert held.ask("hello")["job"] == 7
 
     def test_instances_are_sorted_as_the_nodes_of_the_job(self) -> None:
-        names = [anchoring.instance_id(7, restart, node) for restart in (0, 1) for node in range(3)]
+        names = [
+            daemon_client.instance_id(7, restart, node) for restart in (0, 1) for node in range(3)
+        ]
         assert names == sorted(names)
-        assert anchoring.home_of("/n/", names[4]) == "/n/7.01.00001"
+        assert daemon_client.home_of("/n/", names[4]) == "/n/7.01.00001"
 
 
 class TestChildren:
@@ -356,7 +360,7 @@ class TestWhatAgentsMakeOfIt:
         file.write_text("{")
         writing = threading.Timer(
             0.2,
-            lambda: placing.place(
+            lambda: atomic_files.place(
                 json.dumps({"kind": "preempted", "reason": "r", "seconds": 0, "at": 0}).encode(),
                 str(file),
                 0o600,

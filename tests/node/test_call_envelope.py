@@ -14,8 +14,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowlite.node import envelope
-from flowlite.node.envelope import ALIGNMENT, EnvelopeError, open_envelope, write_envelope
+from flowlite.node.serialization import envelope
+from flowlite.node.serialization.envelope import (
+    ALIGNMENT,
+    EnvelopeError,
+    open_envelope,
+    write_envelope,
+)
 
 
 @settings(max_examples=50, deadline=None)
@@ -136,7 +141,7 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
     target = tmp_path / "f"
     program = textwrap.dedent(f"""
         import resource
-        from flowlite.node.envelope import write_envelope
+        from flowlite.node.serialization.envelope import write_envelope
         import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
         try:

@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
-from flowlite.node import processes, warm
 from flowlite.node.containers import engines
 from flowlite.node.containers.engines import Engine, EngineError, Outline
+from flowlite.node.forkserver import client
+from flowlite.node.system import processes
 from tests.helpers import assert_no_process_left, eventually
 from tests.node.agents import RealGang
 from tests.podman import BARE, IMAGE, Podman
@@ -254,7 +255,7 @@ class TestRealContainers:
 
     def test_what_a_killed_attempt_left_is_in_nobodys_way(self, tmp_path: Path) -> None:
         with gang_of(tmp_path, "sh", "-c", ":", processes_per_node=1) as gang:
-            dead = warm.socket_path(str(gang.paths[0].home))
+            dead = client.socket_path(str(gang.paths[0].home))
             with socket.socket(socket.AF_UNIX) as listener:
                 listener.bind(dead)
             ended = gang.run()

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from flowlite.bundle.agent_zip import build_agent_zip
-from flowlite.node import processes
-from flowlite.node.courier import ROOM, Requests
-from flowlite.node.leasing import lease
+from flowlite.node.helper.courier import ROOM, Requests
+from flowlite.node.host_lease import client
+from flowlite.node.system import processes
 from tests.helpers import eventually
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="hosts are leased on Linux")
@@ -307,7 +307,7 @@ def test_a_lease_outlives_the_courier_that_took_it(program: Path, tmp_path: Path
         again = courier.ask("lease", what="take", request=request, name=name)[0]["lease"]
         assert again["lease"]["lease"] == taken["lease"]["lease"]
         assert courier.leave() == 0
-        held = lease.show(name)["held"]
+        held = client.show(name)["held"]
         assert held["task"] == "t1"
         other = Courier(program)
         refused = {**request, "task": "t2", "token": "t2-launch-1"}
@@ -317,7 +317,7 @@ def test_a_lease_outlives_the_courier_that_took_it(program: Path, tmp_path: Path
         assert shown["held"] is None
         assert other.leave() == 0
     finally:
-        lease.release(request, name)
+        client.release(request, name)
 
 
 def _json(path: Path) -> Any:

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlite.node import net
-from flowlite.node.environment import (
+from flowlite.node.preflight.master_port import MasterPort
+from flowlite.node.system import addresses
+from flowlite.node.worker.environment import (
     DEFAULT,
     FIXED,
     TABLE,
@@ -24,7 +25,6 @@ from flowlite.node.environment import (
     without_launchers,
     worker_environment,
 )
-from flowlite.node.ports import MasterPort
 
 RANK_VARIABLES = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK"}
 STALE = {
@@ -276,7 +276,7 @@ def test_torchrun_gives_the_same_gang_the_same_variables(tmp_path: Path) -> None
                 addresses=("127.0.0.1", "127.0.0.1"),
                 master_addr="127.0.0.1",
                 master_port=port,
-                interface=net.interface_towards("127.0.0.1"),
+                interface=addresses.interface_towards("127.0.0.1"),
                 cores=os.cpu_count() or 1,
             ),
         )

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from flowlite.node import fencing
-from flowlite.node.config import AgentConfig
-from flowlite.node.fencing import FENCE_AFTER, SLACK
-from flowlite.node.member import Member, Stop
-from flowlite.node.messages import GangSettings
+from flowlite.node.config import fencing
+from flowlite.node.config.agent_config import AgentConfig
+from flowlite.node.config.fencing import FENCE_AFTER, SLACK
+from flowlite.node.protocol.messages import GangSettings
+from flowlite.node.rendezvous.member import Member, Stop
 
 TICK = 0.25
 times = st.floats(0, 1e6)

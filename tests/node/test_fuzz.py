@@ -12,10 +12,10 @@ from collections.abc import Callable
 
 import pytest
 
-from flowlite.node import messages as m
-from flowlite.node import server
-from flowlite.node.server import OPENING_CROWD, OPENING_TIME
-from flowlite.node.wire import ClientSession, Hello, ServerSession, encode
+from flowlite.node.protocol import messages as m
+from flowlite.node.protocol.framing import ClientSession, Hello, ServerSession, encode
+from flowlite.node.rendezvous import server
+from flowlite.node.rendezvous.server import OPENING_CROWD, OPENING_TIME
 from tests.node.gang import SECRET, Gang, make
 
 FRAMES = 10_000

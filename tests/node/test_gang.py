@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 
 from flowlite.bundle.call import build_bundle
-from flowlite.node import processes, warm
-from flowlite.node.outcome import read_outcome
+from flowlite.node.forkserver import client
+from flowlite.node.serialization.result_file import read_outcome
+from flowlite.node.system import processes
 from tests.helpers import assert_no_process_left, eventually
 from tests.node.agents import RealGang
 
@@ -397,7 +398,7 @@ class TestVolumes:
         program = home / "impatient.py"
         program.write_text(
             f"import sys; sys.modules['ssl'] = None; sys.path.insert(0, {str(Path(__file__).parents[2])!r})\n"
-            "from flowlite.node import beginning, probes; probes.PROBE_SECONDS = 0.5\n"
+            "from flowlite.node.agent import main as beginning, go_checks as probes; probes.PROBE_SECONDS = 0.5\n"
             "sys.exit(beginning.main(sys.argv[1:]))"
         )
         with RealGang(home, IDLE, volumes=[one], shared=False) as gang:
@@ -457,5 +458,5 @@ def test_a_new_attempt_uses_the_warm_process_that_is_there(home: Path) -> None:
         with again:
             assert again.run()["outcome"] == "done"
             assert templates & processes.marked({"FLOW_TASK_ID": first.task})
-        warm.dismiss(first.configs[0].warm_socket or "")
+        client.dismiss(first.configs[0].warm_socket or "")
         assert_no_process_left(first.task)

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from flowlite.node import processes, runtime_dir
-from flowlite.node.leasing import asking, lease, tidy
+from flowlite.node.host_lease import asking, cleanup, client
+from flowlite.node.system import processes, runtime_dir
 from tests.helpers import eventually
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="hosts are leased on Linux")
@@ -28,7 +28,7 @@ _RUN = "import sys; from flowlite.node.__main__ import main; sys.exit(main(sys.a
 
 NOBODY = 65534
 BECOME = (
-    "import json, os, sys; from flowlite.node.leasing import asking; "
+    "import json, os, sys; from flowlite.node.host_lease import asking; "
     f"os.setgid({NOBODY}); os.setuid({NOBODY})"
 )
 as_root = pytest.mark.needs("root")
@@ -87,7 +87,7 @@ class Host:
         return self.call("take", **self.request(task, **changes))
 
     def held(self) -> dict[str, Any] | None:
-        found: dict[str, Any] | None = lease.show(self.name)["held"]
+        found: dict[str, Any] | None = client.show(self.name)["held"]
         return found
 
     def release(self, task: str = "t1", **more: Any) -> dict[str, Any]:
@@ -104,7 +104,7 @@ class Host:
 
     def start(self, marker: str, *argv: str) -> subprocess.Popen[bytes]:
         """A process that belongs to a lease."""
-        environment = {**os.environ, lease.MARKER: marker}
+        environment = {**os.environ, client.MARKER: marker}
         return subprocess.Popen(argv or ("sleep", "600"), env=environment, start_new_session=True)
 
     def holders(self) -> list[int]:
@@ -128,7 +128,7 @@ def sleeper(host: Host) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     def start(marker: str, *argv: str) -> subprocess.Popen[bytes]:
         started.append(host.start(marker, *argv))
         eventually(
-            lambda: processes.environment_of(started[-1].pid).get(lease.MARKER) == marker,
+            lambda: processes.environment_of(started[-1].pid).get(client.MARKER) == marker,
             what="the process to have its environment",
         )
         return started[-1]
@@ -184,7 +184,7 @@ class TestTaking:
         for pid in host.holders():
             os.kill(pid, signal.SIGSTOP)
         monkeypatch.setattr(asking, "ANSWER_SECONDS", 0.2)
-        answer = lease.take(host.request("t2"), host.name)
+        answer = client.take(host.request("t2"), host.name)
         assert not answer["ok"]
         assert answer["held"]["state"] == "silent"
         assert answer["held"]["uid"] == os.getuid()
@@ -292,7 +292,7 @@ class TestReleasing:
         # A shell whose last command is killed first ends with its signal.
         assert child.wait(timeout=10) in (-signal.SIGKILL, 128 + signal.SIGKILL)
         assert not home.exists()
-        assert tidy.members(marker) == set()
+        assert cleanup.members(marker) == set()
         assert host.held() is None
 
     def test_what_a_worker_started_without_its_environment_goes_too(
@@ -357,7 +357,7 @@ class TestReleasing:
         place = host.root / home
         if not place.is_absolute() or str(place).startswith(str(host.root)):
             place.mkdir(parents=True, exist_ok=True)
-        assert not tidy.remove_home(str(host.root), str(place))
+        assert not cleanup.remove_home(str(host.root), str(place))
         assert place.exists()
 
 
@@ -497,15 +497,15 @@ class TestCleaning:
             (tmp_path / name).write_text("x")
         os.link(tmp_path / "blobs" / "used", tmp_path / "in-a-task")
         ahead = time.time() + 15 * 86400
-        monkeypatch.setattr(tidy.time, "time", lambda: ahead)
-        removed = tidy.by_age(str(tmp_path))
+        monkeypatch.setattr(cleanup.time, "time", lambda: ahead)
+        removed = cleanup.by_age(str(tmp_path))
         assert sorted(removed) == [str(tmp_path / "blobs/old"), str(tmp_path / "tasks/over")]
         assert (tmp_path / "blobs" / "used").exists()
 
     def test_what_is_young_stays(self, tmp_path: Path) -> None:
         (tmp_path / "blobs").mkdir()
         (tmp_path / "blobs" / "new").write_text("x")
-        assert tidy.by_age(str(tmp_path)) == []
+        assert cleanup.by_age(str(tmp_path)) == []
 
     def test_the_directory_of_a_task_that_runs_stays(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -514,5 +514,5 @@ class TestCleaning:
         attempt.mkdir(parents=True)
         (attempt / "agent.pid").write_text(json.dumps(processes.identity(os.getpid())))
         ahead = time.time() + 15 * 86400
-        monkeypatch.setattr(tidy.time, "time", lambda: ahead)
-        assert tidy.by_age(str(tmp_path)) == []
+        monkeypatch.setattr(cleanup.time, "time", lambda: ahead)
+        assert cleanup.by_age(str(tmp_path)) == []

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from flowlite.node import messages as m
-from flowlite.node.member import (
+from flowlite.node.protocol import messages as m
+from flowlite.node.protocol.framing import encode
+from flowlite.node.protocol.messages import GangSettings, MessageError
+from flowlite.node.rendezvous.member import (
     FENCED,
     MOST_NOTICES,
     REFUSED,
@@ -21,8 +23,6 @@ from flowlite.node.member import (
     Stop,
     Tell,
 )
-from flowlite.node.messages import GangSettings, MessageError
-from flowlite.node.wire import encode
 
 SETTINGS = GangSettings(
     "t", 2, ("i-a", "i-b"), 2, lost_after=20.0, fence_after=60.0, join_timeout=300.0

@@ -12,17 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowlite.node import message_check
-from flowlite.node import messages as m
-from flowlite.node.actions import Moment, Peer
-from flowlite.node.member import Member
-from flowlite.node.message_check import EVENTS, FIELDS, FILES, check, check_file
-from flowlite.node.messages import GangSettings, MessageError
-from flowlite.node.rendezvous import Rendezvous
-from flowlite.node.supervisor_link import LinkRefused, SupervisorLink
-from flowlite.node.wire import Frame
-from flowlite.supervise.heard import Heard
-from flowlite.supervise.journal import Journal
+from flowlite.node.protocol import message_check
+from flowlite.node.protocol import messages as m
+from flowlite.node.protocol.framing import Frame
+from flowlite.node.protocol.message_check import EVENTS, FIELDS, FILES, check, check_file
+from flowlite.node.protocol.messages import GangSettings, MessageError
+from flowlite.node.rendezvous.actions import Moment, Peer
+from flowlite.node.rendezvous.leader import Rendezvous
+from flowlite.node.rendezvous.member import Member
+from flowlite.node.rendezvous.supervisor_client import LinkRefused, SupervisorLink
+from flowlite.supervise.attempt.leader_events import Heard
+from flowlite.supervise.process.journal import Journal
 from tests.tasks_made_by_hand import HandMade
 
 STAMP = {"task": "task-1", "epoch": 1}

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from flowlite.node import mounts, processes
+from flowlite.node.mount_namespace import namespace
+from flowlite.node.system import processes
 
 ROOT = Path(__file__).parents[2]
 NOBODY = 65534
@@ -20,7 +21,7 @@ NOBODY = 65534
 PROGRAM = """
 import json, os, sys
 sys.path.insert(0, {root!r})
-from flowlite.node import mounts
+from flowlite.node.mount_namespace import namespace as mounts
 try:
     shown = mounts.show(json.loads(sys.argv[1]), json.loads(sys.argv[2]))
 except OSError as error:
@@ -130,7 +131,7 @@ def test_a_volume_that_is_gone_is_named(tmp_path: Path) -> None:
 WRITES = """
 import json, os, sys
 sys.path.insert(0, {root!r})
-from flowlite.node import mounts
+from flowlite.node.mount_namespace import namespace as mounts
 mounts.show(json.loads(sys.argv[1]))
 found = {{}}
 for place in json.loads(sys.argv[2]):
@@ -197,12 +198,12 @@ class TestWithoutNamespaces:
 
     @pytest.fixture(autouse=True)
     def _without(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(mounts, "enter_private", lambda: False)
+        monkeypatch.setattr(namespace, "enter_private", lambda: False)
 
     def test_a_link_is_made_where_the_path_is_free(self, tmp_path: Path, volume: Path) -> None:
         path = tmp_path / "shared" / "ckpt"
         for _ in range(2):
-            shown = mounts.show([{"name": "c", "path": str(path), "source": str(volume)}])
+            shown = namespace.show([{"name": "c", "path": str(path), "source": str(volume)}])
             assert shown[0]["how"] in ("link", "same")
         assert (path / "here").read_text() == "already"
         assert path.is_symlink()
@@ -212,21 +213,23 @@ class TestWithoutNamespaces:
     ) -> None:
         path = tmp_path / "ckpt"
         asked = [{"name": "c", "path": str(path), "source": str(volume), "read_only": True}]
-        with pytest.raises(mounts.MountError, match="cannot be shown read-only"):
-            mounts.show(asked)
+        with pytest.raises(namespace.MountError, match="cannot be shown read-only"):
+            namespace.show(asked)
         assert not path.exists()
 
     def test_an_empty_directory_gives_way(self, tmp_path: Path, volume: Path) -> None:
         path = tmp_path / "ckpt"
         path.mkdir()
-        mounts.show([{"name": "c", "path": str(path), "source": str(volume)}])
+        namespace.show([{"name": "c", "path": str(path), "source": str(volume)}])
         assert (path / "here").exists()
 
     def test_nodes_of_one_machine_share_a_link_to_the_same_bucket(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         mounted: list[str] = []
-        monkeypatch.setattr("flowlite.node.staging.is_mounted", lambda path: str(path) in mounted)
+        monkeypatch.setattr(
+            "flowlite.node.mount_namespace.unmount.is_mounted", lambda path: str(path) in mounted
+        )
         alike = f"{tmp_path}/nodes/*/a*/buckets/0/data"
 
         def show(node: str, attempt: int = 1) -> str:
@@ -234,7 +237,7 @@ class TestWithoutNamespaces:
             source.mkdir(parents=True, exist_ok=True)
             mounted.append(str(source))
             path = str(tmp_path / "data")
-            mounts.show([{"name": "b", "path": path, "source": str(source), "alike": alike}])
+            namespace.show([{"name": "b", "path": path, "source": str(source), "alike": alike}])
             return os.readlink(path)
 
         first = show("n0")
@@ -247,15 +250,15 @@ class TestWithoutNamespaces:
     ) -> None:
         path, gone = tmp_path / "ckpt", tmp_path / "gone" / "volumes" / "ckpt"
         path.symlink_to(gone)
-        mounts.show([{"name": "c", "path": str(path), "source": str(volume)}])
+        namespace.show([{"name": "c", "path": str(path), "source": str(volume)}])
         assert path.resolve() == volume.resolve()
         assert not [each for each in tmp_path.iterdir() if each.name.startswith("ckpt.")]
 
     def test_another_link_that_leads_nowhere_stays(self, tmp_path: Path, volume: Path) -> None:
         path = tmp_path / "ckpt"
         path.symlink_to(tmp_path / "a disk that is not mounted")
-        with pytest.raises(mounts.MountError):
-            mounts.show([{"name": "c", "path": str(path), "source": str(volume)}])
+        with pytest.raises(namespace.MountError):
+            namespace.show([{"name": "c", "path": str(path), "source": str(volume)}])
         assert path.readlink() == tmp_path / "a disk that is not mounted"
 
     def test_what_is_there_is_never_touched(self, tmp_path: Path, volume: Path) -> None:
@@ -263,21 +266,21 @@ class TestWithoutNamespaces:
         path.mkdir()
         (path / "mine").write_text("precious")
         with pytest.raises(
-            mounts.MountError, match=r"volume 'c' cannot be shown.*no mount namespaces"
+            namespace.MountError, match=r"volume 'c' cannot be shown.*no mount namespaces"
         ):
-            mounts.show([{"name": "c", "path": str(path), "source": str(volume)}])
+            namespace.show([{"name": "c", "path": str(path), "source": str(volume)}])
         assert (path / "mine").read_text() == "precious"
 
 
 @needs_namespaces
 def test_enter_goes_where_another_process_is(tmp_path: Path, volume: Path) -> None:
     holder = (
-        f"import sys, time; sys.path.insert(0, {str(ROOT)!r}); from flowlite.node import mounts\n"
+        f"import sys, time; sys.path.insert(0, {str(ROOT)!r}); from flowlite.node.mount_namespace import namespace as mounts\n"
         f"mounts.show([{{'name': 'c', 'path': '/flowlite-test-root/c', 'source': {str(volume)!r}}}])\n"
         "print('up', flush=True); time.sleep(60)"
     )
     visitor = (
-        f"import sys, os; sys.path.insert(0, {str(ROOT)!r}); from flowlite.node import mounts\n"
+        f"import sys, os; sys.path.insert(0, {str(ROOT)!r}); from flowlite.node.mount_namespace import namespace as mounts\n"
         "assert mounts.enter(int(sys.argv[1])); print(os.listdir('/flowlite-test-root/c'))"
     )
     with subprocess.Popen([sys.executable, "-c", holder], stdout=subprocess.PIPE) as process:

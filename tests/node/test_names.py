@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from flowlite.node import names
+from flowlite.node.mount_namespace import hosts_file
 
 ASK = """
 import socket, sys
-from flowlite.node import names
+from flowlite.node.mount_namespace import hosts_file as names
 path = sys.argv[1]
 print(names.own_hosts(path))
 names.add_gang(path, ["10.77.0.12", "10.77.0.11"])
@@ -24,21 +24,21 @@ for address in ("10.77.0.11", "10.77.0.12"):
 
 
 def test_lines_for_the_gang() -> None:
-    assert names.lines_for(["127.0.0.1", "127.0.0.1"]) == ["::ffff:127.0.0.1 flow-node-0"]
-    assert names.lines_for(["10.0.0.5", "10.0.0.6"]) == [
+    assert hosts_file.lines_for(["127.0.0.1", "127.0.0.1"]) == ["::ffff:127.0.0.1 flow-node-0"]
+    assert hosts_file.lines_for(["10.0.0.5", "10.0.0.6"]) == [
         "::ffff:10.0.0.5 flow-node-0",
         "10.0.0.5 flow-node-0",
         "::ffff:10.0.0.6 flow-node-1",
         "10.0.0.6 flow-node-1",
     ]
-    assert names.lines_for(["fd00::5"]) == ["fd00::5 flow-node-0"]
+    assert hosts_file.lines_for(["fd00::5"]) == ["fd00::5 flow-node-0"]
 
 
 def test_a_second_gang_replaces_the_lines_of_the_first(tmp_path: Path) -> None:
     path = tmp_path / "hosts"
     path.write_text("127.0.0.1 localhost\n")
-    names.add_gang(str(path), ["10.0.0.5", "10.0.0.6", "10.0.0.7"])
-    names.add_gang(str(path), ["10.0.0.8"])
+    hosts_file.add_gang(str(path), ["10.0.0.5", "10.0.0.6", "10.0.0.7"])
+    hosts_file.add_gang(str(path), ["10.0.0.8"])
     assert path.read_text().splitlines() == [
         "127.0.0.1 localhost",
         "# the gang, by flowlite",
@@ -52,7 +52,7 @@ def test_peers_have_names_and_the_machine_is_not_touched(tmp_path: Path) -> None
     before = _machines_own()
     path = tmp_path / "hosts"
     if os.geteuid() != 0:
-        assert not names.own_hosts(str(path))
+        assert not hosts_file.own_hosts(str(path))
         assert not path.exists()
     else:
         done = subprocess.run(
@@ -65,6 +65,6 @@ def test_peers_have_names_and_the_machine_is_not_touched(tmp_path: Path) -> None
 def _machines_own() -> bytes | None:
     """The machine's hosts file; a minimal system has none."""
     try:
-        return Path(names.HOSTS).read_bytes()
+        return Path(hosts_file.HOSTS).read_bytes()
     except FileNotFoundError:
         return None

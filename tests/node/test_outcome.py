@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from flowlite.node import outcome
-from flowlite.node.exceptions import summarise
+from flowlite.node.serialization import result_file
+from flowlite.node.serialization.remote_exception import summarise
 
 
 class Plain(Exception):
@@ -113,9 +113,9 @@ NASTY: dict[str, BaseException] = {
 }
 
 
-def written(path: Path, error: BaseException, **options: Any) -> outcome.OutcomeFile:
-    outcome.write_exception(path, error, node=1, rank=3, **options)
-    return outcome.read_outcome(path, allow_pickle=True)
+def written(path: Path, error: BaseException, **options: Any) -> result_file.OutcomeFile:
+    result_file.write_exception(path, error, node=1, rank=3, **options)
+    return result_file.read_outcome(path, allow_pickle=True)
 
 
 @pytest.mark.parametrize("name", NASTY)
@@ -190,7 +190,7 @@ def test_the_traceback_has_causes_groups_and_notes_and_none_of_our_frames(tmp_pa
     ):
         assert part in text
 
-    from flowlite.node.call import Call
+    from flowlite.node.worker.load_call import Call
 
     def user_code() -> None:
         raise ValueError("from user code")
@@ -212,13 +212,13 @@ def test_a_recursion_error_has_a_bounded_text(tmp_path: Path) -> None:
 
 
 def test_the_failure_that_goes_with_the_event(tmp_path: Path) -> None:
-    failure = outcome.write_exception(tmp_path / "r", ValueError("text"), node=1, rank=3)
+    failure = result_file.write_exception(tmp_path / "r", ValueError("text"), node=1, rank=3)
     assert failure == {"kind": "exception", "type": "ValueError", "message": "text"}
-    failure = outcome.write_exception(
-        tmp_path / "r", outcome.ResultError("rank 3 ..."), kind="result"
+    failure = result_file.write_exception(
+        tmp_path / "r", result_file.ResultError("rank 3 ..."), kind="result"
     )
     assert failure == {"kind": "result", "type": "ResultError", "message": "rank 3 ..."}
-    assert outcome.read_outcome(tmp_path / "r", allow_pickle=True).exception is None
+    assert result_file.read_outcome(tmp_path / "r", allow_pickle=True).exception is None
 
 
 class Custom:
@@ -237,8 +237,8 @@ class Custom:
     ids=lambda value: type(value).__name__,
 )
 def test_values_come_back(value: Any, tmp_path: Path) -> None:
-    outcome.write_value(tmp_path / "r", value)
-    found = outcome.read_outcome(tmp_path / "r", allow_pickle=True).value
+    result_file.write_value(tmp_path / "r", value)
+    found = result_file.read_outcome(tmp_path / "r", allow_pickle=True).value
     assert found == value
     assert type(found) is type(value)
 
@@ -246,8 +246,8 @@ def test_values_come_back(value: Any, tmp_path: Path) -> None:
 def test_arrays_come_back_without_pickles_and_writable(tmp_path: Path) -> None:
     np = pytest.importorskip("numpy")
     value = {"weights": np.arange(100_000.0), "loss": np.float32(0.5)}
-    outcome.write_value(tmp_path / "r", value, "plain")
-    found = outcome.read_outcome(tmp_path / "r", allow_pickle=False).value
+    result_file.write_value(tmp_path / "r", value, "plain")
+    found = result_file.read_outcome(tmp_path / "r", allow_pickle=False).value
     (tmp_path / "r").unlink()
     found["weights"][0] = 7
     assert found["weights"][:3].tolist() == [7, 1, 2]
@@ -255,8 +255,8 @@ def test_arrays_come_back_without_pickles_and_writable(tmp_path: Path) -> None:
 
 
 def test_the_plain_policy_names_rank_place_and_type(tmp_path: Path) -> None:
-    with pytest.raises(outcome.ResultError) as caught:
-        outcome.write_value(tmp_path / "r", {"model": [Custom(1)]}, "plain", node=1, rank=3)
+    with pytest.raises(result_file.ResultError) as caught:
+        result_file.write_value(tmp_path / "r", {"model": [Custom(1)]}, "plain", node=1, rank=3)
     for part in ("rank 3 on node 1", "type dict", "['model'][0]", "Custom", 'results="plain"'):
         assert part in str(caught.value)
     assert not (tmp_path / "r").exists()
@@ -264,8 +264,8 @@ def test_the_plain_policy_names_rank_place_and_type(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", [(i for i in ()), threading.Lock(), {"a": threading.Lock()}])
 def test_what_cannot_be_pickled_names_rank_and_type(value: Any, tmp_path: Path) -> None:
-    with pytest.raises(outcome.ResultError) as caught:
-        outcome.write_value(tmp_path / "r", value, node=1, rank=3)
+    with pytest.raises(result_file.ResultError) as caught:
+        result_file.write_value(tmp_path / "r", value, node=1, rank=3)
     assert (
         f"rank 3 on node 1 returned a value of type {'dict' if isinstance(value, dict) else ''}"
         in str(caught.value)
@@ -285,11 +285,11 @@ class Bomb:
 
 def test_without_pickles_nothing_runs(tmp_path: Path) -> None:
     trace = tmp_path / "trace"
-    outcome.write_value(tmp_path / "r", Bomb(trace))
-    with pytest.raises(outcome.OutcomeError, match=r"is a pickle \(of type .*Bomb\)"):
-        outcome.read_outcome(tmp_path / "r", allow_pickle=False)
-    outcome.write_exception(tmp_path / "r", Plain("a"))
-    found = outcome.read_outcome(tmp_path / "r", allow_pickle=False)
+    result_file.write_value(tmp_path / "r", Bomb(trace))
+    with pytest.raises(result_file.OutcomeError, match=r"is a pickle \(of type .*Bomb\)"):
+        result_file.read_outcome(tmp_path / "r", allow_pickle=False)
+    result_file.write_exception(tmp_path / "r", Plain("a"))
+    found = result_file.read_outcome(tmp_path / "r", allow_pickle=False)
     assert found.exception is None
     assert found.message == "a"
     assert not trace.exists()
@@ -297,35 +297,35 @@ def test_without_pickles_nothing_runs(tmp_path: Path) -> None:
 
 def test_every_damaged_byte_is_noticed_before_anything_is_loaded(tmp_path: Path) -> None:
     path, trace = tmp_path / "r", tmp_path / "trace"
-    outcome.write_value(path, Bomb(trace))
+    result_file.write_value(path, Bomb(trace))
     whole = path.read_bytes()
     for at in range(len(whole)):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
-        with pytest.raises(outcome.OutcomeError):
-            outcome.read_outcome(path, allow_pickle=True)
+        with pytest.raises(result_file.OutcomeError):
+            result_file.read_outcome(path, allow_pickle=True)
     for length in range(0, len(whole), 7):
         path.write_bytes(whole[:length])
-        with pytest.raises(outcome.OutcomeError):
-            outcome.read_outcome(path, allow_pickle=True)
+        with pytest.raises(result_file.OutcomeError):
+            result_file.read_outcome(path, allow_pickle=True)
     assert not trace.exists()
-    with pytest.raises(outcome.OutcomeError, match="No such file"):
-        outcome.read_outcome(tmp_path / "missing", allow_pickle=True)
+    with pytest.raises(result_file.OutcomeError, match="No such file"):
+        result_file.read_outcome(tmp_path / "missing", allow_pickle=True)
 
 
 def test_another_python_is_refused_before_unpickling(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trace = tmp_path / "trace"
-    monkeypatch.setattr(outcome, "PYTHON", [3, 99])
-    outcome.write_value(tmp_path / "r", Bomb(trace))
-    outcome.write_exception(tmp_path / "e", Plain("text"))
-    outcome.write_value(tmp_path / "p", {"a": 1})
+    monkeypatch.setattr(result_file, "PYTHON", [3, 99])
+    result_file.write_value(tmp_path / "r", Bomb(trace))
+    result_file.write_exception(tmp_path / "e", Plain("text"))
+    result_file.write_value(tmp_path / "p", {"a": 1})
     monkeypatch.undo()
-    with pytest.raises(outcome.OutcomeError, match=r"Python 3\.99"):
-        outcome.read_outcome(tmp_path / "r", allow_pickle=True)
-    assert outcome.read_outcome(tmp_path / "e", allow_pickle=True).exception is None
-    assert outcome.read_outcome(tmp_path / "e", allow_pickle=True).message == "text"
-    assert outcome.read_outcome(tmp_path / "p", allow_pickle=True).value == {"a": 1}
+    with pytest.raises(result_file.OutcomeError, match=r"Python 3\.99"):
+        result_file.read_outcome(tmp_path / "r", allow_pickle=True)
+    assert result_file.read_outcome(tmp_path / "e", allow_pickle=True).exception is None
+    assert result_file.read_outcome(tmp_path / "e", allow_pickle=True).message == "text"
+    assert result_file.read_outcome(tmp_path / "p", allow_pickle=True).value == {"a": 1}
     assert not trace.exists()
 
 

@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 
 from flowlite.connect import programs
-from flowlite.node import anchoring, kept, peers, warm
-from flowlite.supervise import spare
+from flowlite.node.forkserver import client, registry
+from flowlite.node.helper import daemon_client
+from flowlite.node.system import peer_credentials
+from flowlite.supervise.process import standby
 from provider_adapters.ssh import hosts
 
 pytestmark = [
@@ -86,17 +88,17 @@ def test_the_kernel_tells_who_listens(listen: Listen, name: str) -> None:
     listen(name)
     with socket.socket(socket.AF_UNIX) as line:
         line.connect(name)
-        assert peers.uid_of(line) == NOBODY
-        assert not peers.is_ours(line)
-        assert not peers.may_be_trusted(line)
+        assert peer_credentials.uid_of(line) == NOBODY
+        assert not peer_credentials.is_ours(line)
+        assert not peer_credentials.may_be_trusted(line)
 
 
 @pytest.mark.parametrize("how", ["listen", "bind"])
 def test_the_kernel_tells_whose_a_name_is(listen: Listen, name: str, how: str) -> None:
-    assert peers.owner_of_name(name) == -1
+    assert peer_credentials.owner_of_name(name) == -1
     listen(name, how)
     # Whoever bound it has made it.
-    assert peers.owner_of_name(name) == (0 if how == "listen" else NOBODY)
+    assert peer_credentials.owner_of_name(name) == (0 if how == "listen" else NOBODY)
 
 
 def test_a_process_of_ours_is_ours(name: str) -> None:
@@ -104,21 +106,21 @@ def test_a_process_of_ours_is_ours(name: str) -> None:
         listener.bind(name)
         listener.listen()
         line.connect(name)
-        assert peers.is_ours(line)
-        assert peers.may_be_trusted(line)
-        assert peers.owner_of_name(name) == os.getuid()
+        assert peer_credentials.is_ours(line)
+        assert peer_credentials.may_be_trusted(line)
+        assert peer_credentials.owner_of_name(name) == os.getuid()
 
 
 def test_nothing_is_said_to_an_anchor_of_another_user(listen: Listen, tmp_path: Path) -> None:
-    child = listen(anchoring.address(str(tmp_path)))
+    child = listen(daemon_client.address(str(tmp_path)))
     with pytest.raises(PermissionError, match="another user listens as the anchor"):
-        anchoring.Line(str(tmp_path)).ask({"do": "start", "argv": ["secret"]})
+        daemon_client.Line(str(tmp_path)).ask({"do": "start", "argv": ["secret"]})
     assert heard(child) == b"b''\n"
 
 
 def test_an_anchor_whose_name_is_taken_says_by_whom(listen: Listen, tmp_path: Path) -> None:
     ours = {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "1", "SLURM_NODEID": "2"}
-    listen(anchoring.address(str(tmp_path / "7.01.00002")), "bind")
+    listen(daemon_client.address(str(tmp_path / "7.01.00002")), "bind")
     code = "import sys; from flowlite.node.__main__ import main; sys.exit(main(sys.argv[1:]))"
     words = ["anchor", "--dir", str(tmp_path), "--lease", "5", "--deadline", "0"]
     done = subprocess.run(
@@ -137,11 +139,11 @@ def test_nothing_is_said_to_a_warm_process_of_another_user(listen: Listen, tmp_p
     path = str(tmp_path / "socket")
     child = listen(path)
     python, log = sys.executable, str(tmp_path / "log")
-    spec = warm.make_spec(task="t", socket=path, python=python, log=log)
-    with pytest.raises(warm.WarmError, match=f"is held by uid {NOBODY}"):
-        warm.join(spec)
+    spec = client.make_spec(task="t", socket=path, python=python, log=log)
+    with pytest.raises(client.WarmError, match=f"is held by uid {NOBODY}"):
+        client.join(spec)
     assert heard(child) == b"b''\n"
-    kept.tell(path, "retire")
+    registry.tell(path, "retire")
     assert heard(child) == b"b''\n"
 
 
@@ -150,8 +152,8 @@ def test_no_task_and_no_environment_is_handed_to_another_user(
 ) -> None:
     path = str(tmp_path / "socket")
     child = listen(path)
-    monkeypatch.setattr(spare, "_path", lambda _: path)
-    assert spare.hand_over(tmp_path, "t1", {"TOKEN": "hunter2"}) is None
+    monkeypatch.setattr(standby, "_path", lambda _: path)
+    assert standby.hand_over(tmp_path, "t1", {"TOKEN": "hunter2"}) is None
     assert heard(child) == b"b''\n"
 
 

@@ -18,8 +18,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from flowlite.node import plain
-from flowlite.node.plain_base import OUT_OF_LINE
+from flowlite.node.serialization import safe
+from flowlite.node.serialization.safe_base import OUT_OF_LINE
 
 QUICK = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
@@ -27,10 +27,8 @@ QUICK = settings(
 
 
 def round_trip(value: Any) -> Any:
-    encoded = plain.encode(value)
-    return plain.decode(
-        encoded.structure, [memoryview(bytearray(part)) for part in encoded.buffers]
-    )
+    encoded = safe.encode(value)
+    return safe.decode(encoded.structure, [memoryview(bytearray(part)) for part in encoded.buffers])
 
 
 def same(left: Any, right: Any) -> bool:
@@ -151,15 +149,15 @@ def test_a_tuple_that_contains_itself_is_refused() -> None:
     inner: list[Any] = []
     value = (inner,)
     inner.append(value)
-    with pytest.raises(plain.NotPlain, match="contains itself"):
-        plain.encode(value)
+    with pytest.raises(safe.NotPlain, match="contains itself"):
+        safe.encode(value)
 
 
 def test_sharing_keeps_the_encoding_small() -> None:
     value: Any = (1,)
     for _ in range(80):
         value = (value, value)
-    assert len(plain.encode(value).structure) < 1000
+    assert len(safe.encode(value).structure) < 1000
 
 
 class Colour(enum.IntEnum):
@@ -201,44 +199,44 @@ Point = collections.namedtuple("Point", "x y")
 def test_what_is_not_exactly_plain_is_refused(value: Any, place: str) -> None:
     held = {"{}": {"key": [0, value]}, "[]": [0, value], "()": (0, value), "bare": value}[place]
     where = {"{}": "['key'][1]", "[]": "[1]", "()": "[1]", "bare": ""}[place]
-    with pytest.raises(plain.NotPlain) as caught:
-        plain.encode(held)
+    with pytest.raises(safe.NotPlain) as caught:
+        safe.encode(held)
     assert caught.value.place == where
-    assert caught.value.type_name == plain.type_name(value)
+    assert caught.value.type_name == safe.type_name(value)
 
 
 def test_deep_nesting_is_refused_and_not_a_crash() -> None:
     value: Any = []
     for _ in range(100_000):
         value = [value]
-    with pytest.raises(plain.NotPlain, match="levels deep"):
-        plain.encode(value)
+    with pytest.raises(safe.NotPlain, match="levels deep"):
+        safe.encode(value)
 
 
 def test_deep_data_is_refused_and_not_a_crash() -> None:
-    with pytest.raises(plain.PlainError, match="deep"):
-        plain.decode(b"\0" + b"L\x01*" * 100_000 + b"N")
+    with pytest.raises(safe.PlainError, match="deep"):
+        safe.decode(b"\0" + b"L\x01*" * 100_000 + b"N")
 
 
 def test_a_length_that_is_not_there_takes_no_memory() -> None:
     huge = b"\xff\xff\xff\xff\xff\xff\xff\x7f"
     for start in (b"\0L" + huge + b"*", b"\0B" + b"i" + huge, b"\0U" + huge, b"\0I" + huge, huge):
-        with pytest.raises(plain.PlainError):
-            plain.decode(start + b"N" * 50)
+        with pytest.raises(safe.PlainError):
+            safe.decode(start + b"N" * 50)
 
 
 def _is_clean(structure: bytes, buffers: list[memoryview]) -> bool:
     """Decoding gives a value or the one error; anything else fails the test."""
     try:
-        plain.decode(structure, buffers)
-    except plain.PlainError:
+        safe.decode(structure, buffers)
+    except safe.PlainError:
         return False
     return True
 
 
 def test_cut_off_data_is_always_an_error() -> None:
     value = {"a": [1.5, None, "x"] * 3, "b": list(range(20)), "c": {1, 2}, "d": uuid.UUID(int=5)}
-    encoded = plain.encode(value)
+    encoded = safe.encode(value)
     for length in range(len(encoded.structure)):
         assert not _is_clean(encoded.structure[:length], encoded.buffers)
     assert not _is_clean(encoded.structure + b"N", encoded.buffers)
@@ -247,7 +245,7 @@ def test_cut_off_data_is_always_an_error() -> None:
 @QUICK
 @given(values, st.randoms(use_true_random=False))
 def test_damaged_data_is_a_clean_error_or_another_value(value: Any, chance: random.Random) -> None:
-    encoded = plain.encode(value)
+    encoded = safe.encode(value)
     for _ in range(5):
         damaged = bytearray(encoded.structure)
         for _ in range(chance.randint(1, 4)):
@@ -271,7 +269,7 @@ def test_nothing_is_imported_for_data_that_does_not_need_it() -> None:
     import subprocess
 
     code = (
-        "import sys; from flowlite.node import plain; e = plain.encode({'a': [1, 2.5]});"
+        "import sys; from flowlite.node.serialization import safe as plain; e = plain.encode({'a': [1, 2.5]});"
         "plain.decode(e.structure);"
         "print([m for m in ('numpy', 'torch', 'cloudpickle', 'decimal') if m in sys.modules])"
     )

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from flowlite.node import plain
-from flowlite.node.plain_base import OUT_OF_LINE
+from flowlite.node.serialization import safe
+from flowlite.node.serialization.safe_base import OUT_OF_LINE
 
 np = pytest.importorskip("numpy")
 torch = pytest.importorskip("torch")
@@ -52,10 +52,8 @@ TENSOR_DTYPES = [
 
 
 def round_trip(value: Any) -> Any:
-    encoded = plain.encode(value)
-    return plain.decode(
-        encoded.structure, [memoryview(bytearray(part)) for part in encoded.buffers]
-    )
+    encoded = safe.encode(value)
+    return safe.decode(encoded.structure, [memoryview(bytearray(part)) for part in encoded.buffers])
 
 
 @QUICK
@@ -82,10 +80,10 @@ def test_layout_is_kept_where_the_array_is_in_one_piece() -> None:
 
 def test_large_arrays_are_views_on_both_sides() -> None:
     array = np.arange(OUT_OF_LINE, dtype=np.int64)
-    encoded = plain.encode([array])
+    encoded = safe.encode([array])
     assert np.shares_memory(np.frombuffer(encoded.buffers[0], np.int64), array)
     memory = bytearray(encoded.buffers[0])
-    (found,) = plain.decode(encoded.structure, [memoryview(memory)])
+    (found,) = safe.decode(encoded.structure, [memoryview(memory)])
     found[0] = 77
     assert memory[0] == 77
 
@@ -93,8 +91,8 @@ def test_large_arrays_are_views_on_both_sides() -> None:
 def test_read_only_arrays_stay_read_only_and_others_writable() -> None:
     frozen = np.zeros(10_000)
     frozen.flags.writeable = False
-    encoded = plain.encode([frozen, np.zeros(10_000), np.zeros(3)])
-    found = plain.decode(encoded.structure, [memoryview(bytes(part)) for part in encoded.buffers])
+    encoded = safe.encode([frozen, np.zeros(10_000), np.zeros(3)])
+    found = safe.decode(encoded.structure, [memoryview(bytes(part)) for part in encoded.buffers])
     assert [array.flags.writeable for array in found] == [False, True, True]
 
 
@@ -136,8 +134,8 @@ def test_numpy_numbers_keep_their_types(value: Any) -> None:
     ids=lambda value: type(value).__name__,
 )
 def test_what_would_come_back_different_is_refused(value: Any) -> None:
-    with pytest.raises(plain.NotPlain):
-        plain.encode([value])
+    with pytest.raises(safe.NotPlain):
+        safe.encode([value])
 
 
 @pytest.mark.parametrize("dtype", TENSOR_DTYPES, ids=str)
@@ -188,7 +186,7 @@ def test_tensors_that_share_memory_still_share_it() -> None:
 
 def test_a_small_view_takes_only_its_part_of_the_memory() -> None:
     losses = torch.arange(1_000_000.0)
-    encoded = plain.encode([losses[-1], losses[-3:-1]])
+    encoded = safe.encode([losses[-1], losses[-3:-1]])
     assert sum(map(len, encoded.buffers)) < 200
     last, before = round_trip([losses[-1], losses[-3:-1]])
     assert last == 999_999
@@ -206,7 +204,7 @@ def test_damaged_arrays_are_a_clean_error_or_stay_within_their_memory() -> None:
         np.datetime64("2020"),
         torch.empty(0),
     ]
-    encoded = plain.encode(value)
+    encoded = safe.encode(value)
     buffers = [memoryview(bytearray(part)) for part in encoded.buffers]
     for _ in range(10_000):
         damaged = bytearray(encoded.structure)
@@ -215,8 +213,8 @@ def test_damaged_arrays_are_a_clean_error_or_stay_within_their_memory() -> None:
                 (chance.randrange(256), 0, 1, 0x7F)
             )
         try:
-            found = plain.decode(bytes(damaged), buffers)
-        except plain.PlainError:
+            found = safe.decode(bytes(damaged), buffers)
+        except safe.PlainError:
             continue
         for item in found if isinstance(found, list) else ():
             if isinstance(item, torch.Tensor) and item.numel():
@@ -229,18 +227,18 @@ def test_damaged_arrays_are_a_clean_error_or_stay_within_their_memory() -> None:
 
 
 def test_a_tensor_beyond_its_memory_is_refused() -> None:
-    encoded = plain.encode(torch.arange(64, dtype=torch.uint8))
+    encoded = safe.encode(torch.arange(64, dtype=torch.uint8))
     for buffer in (b"", bytes(63)):
-        with pytest.raises(plain.PlainError, match="beyond"):
-            plain.decode(encoded.structure, [memoryview(bytearray(buffer))])
+        with pytest.raises(safe.PlainError, match="beyond"):
+            safe.decode(encoded.structure, [memoryview(bytearray(buffer))])
 
 
 def test_objects_are_never_made_from_an_array() -> None:
-    encoded = plain.encode(np.zeros(1, "<i8"))
+    encoded = safe.encode(np.zeros(1, "<i8"))
     for name in (b"|O8", b"<O8", b"|V8", b"O  "):
         assert encoded.structure.count(b"<i8") == 1
-        with pytest.raises(plain.PlainError, match="no type of array"):
-            plain.decode(encoded.structure.replace(b"<i8", name), encoded.buffers)
+        with pytest.raises(safe.PlainError, match="no type of array"):
+            safe.decode(encoded.structure.replace(b"<i8", name), encoded.buffers)
 
 
 @pytest.mark.parametrize(
@@ -250,17 +248,17 @@ def test_objects_are_never_made_from_an_array() -> None:
 def test_a_missing_package_is_named(
     package: str, value: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    encoded = plain.encode(value)
+    encoded = safe.encode(value)
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(
-        plain.PlainError, match=f"{package} is not installed here: pip install {package}"
+        safe.PlainError, match=f"{package} is not installed here: pip install {package}"
     ):
-        plain.decode(encoded.structure, encoded.buffers)
+        safe.decode(encoded.structure, encoded.buffers)
 
 
 @pytest.mark.gpu
 def test_tensors_on_a_device_come_back_on_the_cpu() -> None:
-    from flowlite.node import pickling
+    from flowlite.node.serialization import pickling
 
     base = torch.arange(1000.0, device="cuda")
     value = [base[10:20], base.view(10, 100).t(), torch.empty(0, device="cuda")]

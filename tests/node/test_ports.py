@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from flowlite.node import net, ports
-from flowlite.node.ports import MasterPort
+from flowlite.node.preflight import master_port
+from flowlite.node.preflight.master_port import MasterPort
+from flowlite.node.system import addresses
 
 
 def bindable(port: int) -> bool:
@@ -36,7 +37,7 @@ def free() -> int:
 def test_the_preferred_port_is_taken_if_it_is_free(tmp_path: Path, free: int) -> None:
     master = MasterPort("127.0.0.1", tmp_path, free)
     assert master.prove() == free
-    ports.probe("127.0.0.1", free)
+    master_port.probe("127.0.0.1", free)
     assert not bindable(free)
     master.close()
     assert bindable(free)
@@ -77,7 +78,7 @@ def test_nor_do_tasks_of_different_homes(tmp_path: Path, free: int) -> None:
 
 def test_a_lock_ends_with_its_process(tmp_path: Path, free: int) -> None:
     script = (
-        "from pathlib import Path; from flowlite.node.ports import MasterPort; import os\n"
+        "from pathlib import Path; from flowlite.node.preflight.master_port import MasterPort; import os\n"
         f"print(MasterPort('127.0.0.1', Path({str(tmp_path)!r}), {free}).prove(), flush=True)\n"
         "os.kill(os.getpid(), 9)"
     )
@@ -114,13 +115,15 @@ def test_probes_leave_no_trace_on_the_port(tmp_path: Path, free: int) -> None:
 
 
 def test_the_interface_towards_an_address() -> None:
-    loopback = net.interface_towards("127.0.0.1")
+    loopback = addresses.interface_towards("127.0.0.1")
     assert loopback in {name for _, name in socket.if_nameindex()}
     assert loopback is not None
     assert loopback.startswith("lo")
-    assert net.address_towards("127.0.0.1") == "127.0.0.1"
-    assert net.interface_towards("not an address") is None
-    own = net.address_towards("8.8.8.8")
+    assert addresses.address_towards("127.0.0.1") == "127.0.0.1"
+    assert addresses.interface_towards("not an address") is None
+    own = addresses.address_towards("8.8.8.8")
     if own is not None:
         # The leader itself asks about its own address.
-        assert net.interface_towards(own) == net.interface_towards("8.8.8.8") != loopback
+        assert (
+            addresses.interface_towards(own) == addresses.interface_towards("8.8.8.8") != loopback
+        )

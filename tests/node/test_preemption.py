@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowlite.node import preemption
-from flowlite.node.preemption import Notice, of_signal, watch
-from flowlite.node.stopping_vote import (
+from flowlite.node.preemption import notices as preemption
+from flowlite.node.preemption.notices import Notice, of_signal, watch
+from flowlite.node.rendezvous.stop_vote import (
     DEADLINE,
     LEAST_GRACE,
     MARGIN,
@@ -269,7 +269,7 @@ def test_what_counts_against_a_task() -> None:
 
 
 class Rank:
-    """A worker as `flowlite.stopping` has it: it counts, and waits while its node holds."""
+    """A worker as `flowlite.in_worker.should_stop` has it: it counts, and waits while its node holds."""
 
     def __init__(self) -> None:
         self.calls = 0

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from flowlite.node import processes
+from flowlite.node.system import processes
 from tests.helpers import eventually
 
 MARK = {"FLOW_TASK_ID": f"t-processes-{os.getpid()}"}
@@ -153,7 +153,7 @@ def test_where_the_kernel_does_not_a_thread_follows_the_parent(
     started: list[subprocess.Popen[bytes]],
 ) -> None:
     child = (
-        "import os, sys, time; from flowlite.node import processes; os.setsid()\n"
+        "import os, sys, time; from flowlite.node.system import processes; os.setsid()\n"
         "processes.watch_parent(os.getppid(), 0.05); print('up', flush=True); time.sleep(60)"
     )
     parent = subprocess.Popen(

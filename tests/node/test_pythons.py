@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from flowlite.node import processes
-from flowlite.node.config import AgentConfig, AttemptPaths
-from flowlite.node.pythons import environments, interpreters, uv
+from flowlite.node.config.agent_config import AgentConfig, AttemptPaths
+from flowlite.node.python_env import environments, interpreters, uv
+from flowlite.node.system import processes
 from tests.helpers import eventually
 from tests.node.agents import RealGang
 from tests.wheels import make_wheel, serve_index, use_no_index

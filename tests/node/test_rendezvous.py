@@ -6,10 +6,18 @@ from typing import Any
 
 import pytest
 
-from flowlite.node import messages as m
-from flowlite.node.actions import Close, CloseMaster, Finish, Moment, Peer, ProveMaster, Send
-from flowlite.node.messages import GangSettings, MessageError
-from flowlite.node.rendezvous import Rendezvous
+from flowlite.node.protocol import messages as m
+from flowlite.node.protocol.messages import GangSettings, MessageError
+from flowlite.node.rendezvous.actions import (
+    Close,
+    CloseMaster,
+    Finish,
+    Moment,
+    Peer,
+    ProveMaster,
+    Send,
+)
+from flowlite.node.rendezvous.leader import Rendezvous
 
 IDS = ("i-a", "i-b", "i-c")
 SUPERVISOR = 900

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlite.node import roster
+from flowlite.node.config import ranks
 
 INSTANCES = st.lists(st.text(min_size=1), min_size=1, max_size=20, unique=True)
 
@@ -17,36 +17,36 @@ INSTANCES = st.lists(st.text(min_size=1), min_size=1, max_size=20, unique=True)
 def test_ranks_do_not_depend_on_the_order_of_arrival(
     ids: list[str], shuffle: random.Random
 ) -> None:
-    expected = roster.assign_ranks(ids)
+    expected = ranks.assign_ranks(ids)
     shuffle.shuffle(ids)
-    assert roster.assign_ranks(ids) == expected == sorted(ids)
+    assert ranks.assign_ranks(ids) == expected == sorted(ids)
 
 
 @given(INSTANCES, st.data())
 def test_a_replacement_takes_the_vacated_rank_and_nobody_else_moves(
     ids: list[str], data: st.DataObject
 ) -> None:
-    before = roster.assign_ranks(ids)
+    before = ranks.assign_ranks(ids)
     old = data.draw(st.sampled_from(before))
     new = data.draw(st.text(min_size=1).filter(lambda name: name not in before))
-    after = roster.replace(before, old, new)
-    assert roster.node_rank(after, new) == roster.node_rank(before, old)
+    after = ranks.replace(before, old, new)
+    assert ranks.node_rank(after, new) == ranks.node_rank(before, old)
     assert [a for a, b in zip(after, before, strict=True) if a != b] == [new]
 
 
 @pytest.mark.parametrize("ids", [[], ["a", "a"], [""]])
 def test_a_roster_that_cannot_be_is_refused(ids: list[str]) -> None:
-    with pytest.raises(roster.RosterError):
-        roster.assign_ranks(ids)
+    with pytest.raises(ranks.RosterError):
+        ranks.assign_ranks(ids)
 
 
 def test_a_replacement_must_fit() -> None:
-    with pytest.raises(roster.RosterError, match="is not in the gang"):
-        roster.replace(["a", "b"], "c", "d")
-    with pytest.raises(roster.RosterError, match="twice"):
-        roster.replace(["a", "b"], "a", "b")
-    with pytest.raises(roster.RosterError, match="is not in the gang"):
-        roster.node_rank(["a"], "b")
+    with pytest.raises(ranks.RosterError, match="is not in the gang"):
+        ranks.replace(["a", "b"], "c", "d")
+    with pytest.raises(ranks.RosterError, match="twice"):
+        ranks.replace(["a", "b"], "a", "b")
+    with pytest.raises(ranks.RosterError, match="is not in the gang"):
+        ranks.node_rank(["a"], "b")
 
 
 @given(st.integers(1, 64), st.integers(0, 100), st.integers(0, 63))
@@ -54,12 +54,12 @@ def test_worker_ranks_are_node_major_and_can_be_taken_apart(
     per_node: int, node: int, local: int
 ) -> None:
     local %= per_node
-    rank = roster.global_rank(node, per_node, local)
+    rank = ranks.global_rank(node, per_node, local)
     assert rank == node * per_node + local
-    assert roster.node_of(rank, per_node) == node
-    assert rank - roster.global_rank(node, per_node, 0) == local
+    assert ranks.node_of(rank, per_node) == node
+    assert rank - ranks.global_rank(node, per_node, 0) == local
 
 
 def test_the_digest_tells_rosters_apart() -> None:
-    digests = {roster.digest(each) for each in (["a", "b"], ["b", "a"], ["ab"], ["a", "b", "c"])}
+    digests = {ranks.digest(each) for each in (["a", "b"], ["b", "a"], ["ab"], ["a", "b", "c"])}
     assert len(digests) == 4

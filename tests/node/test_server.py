@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from flowlite.node import messages as m
-from flowlite.node.connection import Connection
-from flowlite.node.link import Fenced, PrepareError, Refused
-from flowlite.node.supervisor_link import LinkDown, LinkRefused
-from flowlite.node.wire import ClientSession, Frame, Hello, ServerSession, encode
+from flowlite.node.protocol import messages as m
+from flowlite.node.protocol.channel import Connection
+from flowlite.node.protocol.framing import ClientSession, Frame, Hello, ServerSession, encode
+from flowlite.node.rendezvous.member_client import Fenced, PrepareError, Refused
+from flowlite.node.rendezvous.supervisor_client import LinkDown, LinkRefused
 from tests.node.gang import (
     SECRET,
     FakeMaster,

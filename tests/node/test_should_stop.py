@@ -14,11 +14,11 @@ from typing import Any, Self
 import pytest
 
 import flowlite
-from flowlite import stopping
-from flowlite.node import stopping_page
-from flowlite.node.messages import MessageError
-from flowlite.node.stopping_page import StopPage
-from flowlite.node.stopping_vote import MARGIN
+from flowlite.in_worker import should_stop
+from flowlite.node.preemption import shared_page
+from flowlite.node.preemption.shared_page import StopPage
+from flowlite.node.protocol.messages import MessageError
+from flowlite.node.rendezvous.stop_vote import MARGIN
 from tests.checkpoints.remote import newest
 from tests.helpers import eventually
 from tests.node.agents import RealGang
@@ -156,18 +156,18 @@ def test_a_call_costs_well_under_ten_microseconds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = StopPage(tmp_path / "stop", 2)
-    monkeypatch.setenv(stopping.VARIABLE, str(tmp_path / "stop"))
-    monkeypatch.setattr(stopping, "_share", None)
+    monkeypatch.setenv(should_stop.VARIABLE, str(tmp_path / "stop"))
+    monkeypatch.setattr(should_stop, "_share", None)
     assert flowlite.should_stop() is False
     assert [each.waits for each in page.callers()] == [False]
     best = min(timeit.repeat(flowlite.should_stop, number=10_000, repeat=5)) / 10_000
     assert best < 10e-6
-    monkeypatch.setattr(stopping, "_share", None)
+    monkeypatch.setattr(should_stop, "_share", None)
 
 
 def test_both_halves_agree_on_the_page() -> None:
     names = "MAGIC STATE AT PATIENCE SLOTS FIRST_SLOT SLOT_SIZE QUIET HOLD DECIDED".split()  # noqa: SIM905
-    assert all(getattr(stopping, name) == getattr(stopping_page, name) for name in names)
+    assert all(getattr(should_stop, name) == getattr(shared_page, name) for name in names)
 
 
 def test_forked_processes_count_for_themselves(tmp_path: Path) -> None:
@@ -176,7 +176,11 @@ def test_forked_processes_count_for_themselves(tmp_path: Path) -> None:
         "import os; from flowlite import should_stop; should_stop();"
         "pid = os.fork() or (should_stop(), input()); print('up', flush=True); pid and os.waitpid(pid, 0)"
     )
-    environment = {**os.environ, stopping.VARIABLE: str(tmp_path / "stop"), "PYTHONPATH": str(ROOT)}
+    environment = {
+        **os.environ,
+        should_stop.VARIABLE: str(tmp_path / "stop"),
+        "PYTHONPATH": str(ROOT),
+    }
     child = subprocess.Popen(
         [sys.executable, "-c", code], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )

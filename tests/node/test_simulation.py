@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flowlite.node import messages
+from flowlite.node.protocol import messages
 from tests.node.simulation import TIMES, World
 
 

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from flowlite.node import stacks
+from flowlite.node.system import stack_dump
 from tests.helpers import eventually
 
 ROOT = Path(__file__).parent.parent.parent
 WORKER = """
 import json, sys, threading, time
 sys.path.insert(0, {root!r})
-from flowlite.node import stacks
+from flowlite.node.system import stack_dump as stacks
 order = {{"rank": 3, "failure": {attempt!r} + "/r3.failure"}}
 stacks.note_worker(order)
 if {answers!r}:
@@ -54,22 +54,22 @@ def worker(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
 def test_a_function_worker_writes_its_stack_when_asked(
     worker: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
-    (note,) = stacks.living_workers(str(tmp_path))
+    (note,) = stack_dump.living_workers(str(tmp_path))
     assert (note["rank"], note["pid"]) == (3, worker.pid)
 
-    eventually(lambda: len(stacks.with_signal(note)) == 2)
+    eventually(lambda: len(stack_dump.with_signal(note)) == 2)
     for _ in range(3):
-        frames = stacks.with_signal(note)
+        frames = stack_dump.with_signal(note)
         assert [frame["function"] for frame in frames] == ["waits_here", "<module>"]
 
     assert worker.poll() is None
 
 
 def test_py_spy_sees_the_main_thread(worker: subprocess.Popen[bytes]) -> None:
-    tool = stacks.find_py_spy(sys.executable)
+    tool = stack_dump.find_py_spy(sys.executable)
     if tool is None:
         pytest.skip("py-spy is not installed")
-    frames, why = stacks.with_py_spy(tool, worker.pid)
+    frames, why = stack_dump.with_py_spy(tool, worker.pid)
 
     assert [frame["function"] for frame in frames] == ["waits_here", "<module>"], why
 
@@ -79,9 +79,9 @@ def test_without_py_spy_a_process_that_does_not_answer_is_left_alone(
 ) -> None:
     process = start(tmp_path, answers=False)
     try:
-        (note,) = stacks.living_workers(str(tmp_path))
+        (note,) = stack_dump.living_workers(str(tmp_path))
         monkeypatch.setenv("PATH", str(tmp_path))
-        found = stacks.stack_of(note, "/nowhere/python")
+        found = stack_dump.stack_of(note, "/nowhere/python")
 
         assert found["frames"] == []
         assert "pip install py-spy" in found["why"]
@@ -97,7 +97,7 @@ def test_a_worker_that_is_gone_is_not_listed(
     worker.kill()
     worker.wait()
 
-    assert stacks.living_workers(str(tmp_path)) == []
+    assert stack_dump.living_workers(str(tmp_path)) == []
 
 
 def test_another_process_with_the_same_pid_is_not_listed(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_another_process_with_the_same_pid_is_not_listed(tmp_path: Path) -> None
     (tmp_path / "r0.pid").write_text(json.dumps(note))
     (tmp_path / "r1.pid").write_text("not JSON")
 
-    assert stacks.living_workers(str(tmp_path)) == []
+    assert stack_dump.living_workers(str(tmp_path)) == []
 
 
 def test_the_oldest_thread_is_the_main_thread() -> None:
@@ -118,14 +118,14 @@ def test_the_oldest_thread_is_the_main_thread() -> None:
         '  File "/a/c.py", line 7 in <module>\n'
     )
 
-    assert stacks.main_thread(text) == [
+    assert stack_dump.main_thread(text) == [
         {"file": "/a/with in it.py", "line": 0, "function": "inner"},
         {"file": "/a/c.py", "line": 7, "function": "<module>"},
     ]
 
 
 def test_the_signal_is_none_that_schedulers_use() -> None:
-    assert stacks.dump_signal() not in {None, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM}
+    assert stack_dump.dump_signal() not in {None, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM}
 
 
 def test_a_launchers_children_stand_for_their_ranks(tmp_path: Path) -> None:
@@ -143,11 +143,11 @@ def test_a_launchers_children_stand_for_their_ranks(tmp_path: Path) -> None:
     try:
         assert launcher.stdout is not None
         assert launcher.stdout.readline() == b"up\n"
-        note = {"rank": 2, "signal": None, **stacks.processes.identity(launcher.pid)}
+        note = {"rank": 2, "signal": None, **stack_dump.processes.identity(launcher.pid)}
 
         def ranks() -> list[int]:
-            rows = stacks.processes.table()
-            return [rank for _, rank in stacks._python_processes(note, rows)]
+            rows = stack_dump.processes.table()
+            return [rank for _, rank in stack_dump._python_processes(note, rows)]
 
         eventually(lambda: ranks() == [4, 5], what="ranks of the launcher's children")
     finally:
@@ -158,6 +158,6 @@ def test_a_launchers_children_stand_for_their_ranks(tmp_path: Path) -> None:
 def test_py_spy_is_looked_for_beside_the_tasks_python(tmp_path: Path) -> None:
     tool = tmp_path / "py-spy"
     tool.write_text("#!/bin/sh\n")
-    assert stacks.find_py_spy(str(tmp_path / "python")) == shutil.which("py-spy")
+    assert stack_dump.find_py_spy(str(tmp_path / "python")) == shutil.which("py-spy")
     tool.chmod(0o755)
-    assert stacks.find_py_spy(str(tmp_path / "python")) == str(tool)
+    assert stack_dump.find_py_spy(str(tmp_path / "python")) == str(tool)

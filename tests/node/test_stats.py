@@ -10,23 +10,23 @@ from pathlib import Path
 
 import pytest
 
-from flowlite.cli.top import between
-from flowlite.node import links, stats
+from flowlite.cli.commands.top import between
+from flowlite.node.inspect import metrics, netbench
 
 GPUS = "0, NVIDIA H100 80GB HBM3, 97, 71234, 81559\n1, NVIDIA H100 80GB HBM3, [N/A], [N/A], 81559\n"
 
 
 def test_gpus_are_read_and_what_is_not_said_is_none() -> None:
-    first, second = stats.parse_gpus(GPUS)
+    first, second = metrics.parse_gpus(GPUS)
 
     assert (first["utilisation"], first["memory_used"]) == (97, 71234 * 2**20)
     assert (second["utilisation"], second["memory_used"]) == (None, None)
-    assert [gpu["index"] for gpu in stats.parse_gpus(GPUS, "1")] == [1]
-    assert stats.parse_gpus("No devices were found\n") == []
+    assert [gpu["index"] for gpu in metrics.parse_gpus(GPUS, "1")] == [1]
+    assert metrics.parse_gpus("No devices were found\n") == []
 
 
 def test_a_disk_is_named_once() -> None:
-    found = stats.disks(["/", "/", "/nowhere"])
+    found = metrics.disks(["/", "/", "/nowhere"])
 
     assert len(found) == 1
     assert 0 <= found[0]["free"] <= found[0]["total"]
@@ -40,13 +40,13 @@ def test_the_processes_of_a_worker_are_added_up(tmp_path: Path) -> None:
     try:
         assert worker.stdout is not None
         worker.stdout.readline()
-        note = {"rank": 1, "signal": None, **stats.processes.identity(worker.pid)}
+        note = {"rank": 1, "signal": None, **metrics.processes.identity(worker.pid)}
         (tmp_path / "r1.pid").write_text(json.dumps(note))
-        (found,) = stats.workers_of(str(tmp_path))
+        (found,) = metrics.workers_of(str(tmp_path))
     finally:
         worker.communicate(b"\n")
 
-    alone = stats._usage(os.getpid())[1]
+    alone = metrics._usage(os.getpid())[1]
     assert found["rank"] == 1
     assert found["cpu_seconds"] > 0
     assert found["rss"] > 8_000_000
@@ -105,11 +105,11 @@ class TestLinks:
         return int(json.loads(done.stdout)["port"])
 
     def test_a_way_is_measured(self) -> None:
-        found = links.measure("127.0.0.1", self.serve(self.token, 3.0), self.token)
+        found = netbench.measure("127.0.0.1", self.serve(self.token, 3.0), self.token)
 
         assert 0 < found["round_trip"] < 5
         assert found["bytes_per_second"] > 1e5
 
     def test_nobody_without_the_token_is_answered(self) -> None:
         with pytest.raises(OSError, match=r"hung up|reset"):
-            links.measure("127.0.0.1", self.serve(self.token, 3.0), bytes(32))
+            netbench.measure("127.0.0.1", self.serve(self.token, 3.0), bytes(32))

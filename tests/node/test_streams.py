@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowlite.node.follow import IDLE, Follower
-from flowlite.node.messages import GangSettings, MessageError
-from flowlite.node.streams import BLOCK, StreamRelay, StreamSender, parse_stream
+from flowlite.node.log_stream.flow_control import BLOCK, StreamRelay, StreamSender, parse_stream
+from flowlite.node.log_stream.tailer import IDLE, Follower
+from flowlite.node.protocol.messages import GangSettings, MessageError
 
 GANG = GangSettings("t", 1, ("i-a", "i-b"), 2)
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from flowlite.node import tls
-from flowlite.node.wire import WireError
-from flowlite.supervise import certificates
-from flowlite.supervise.paths import TaskPaths
+from flowlite.node.protocol import tls
+from flowlite.node.protocol.framing import WireError
+from flowlite.supervise.attempt import certificates
+from flowlite.supervise.record.paths import TaskPaths
 from tests.helpers import eventually
 from tests.node.agents import RealGang
 from tests.node.proxy import Proxy

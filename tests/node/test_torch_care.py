@@ -10,7 +10,7 @@ import pytest
 
 HELD = """
 import os
-from flowlite.node import torch_care
+from flowlite.node.worker import torch_teardown as torch_care
 torch_care.settle()
 import torch.distributed as dist
 os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0", RANK="0", WORLD_SIZE="1")
@@ -27,7 +27,7 @@ os._exit(0)
 # Rank 1 asks rank 0's store for something when rank 0 has long come to its end.
 LATE = """
 import os, sys, time
-from flowlite.node import torch_care
+from flowlite.node.worker import torch_teardown as torch_care
 torch_care.settle()
 import torch.distributed as dist
 rank, port, destroy = int(sys.argv[1]), sys.argv[2], sys.argv[3] == "destroy"
@@ -67,7 +67,7 @@ def test_rank_0_leaves_when_nobody_needs_its_store_any_more(end: str) -> None:
 
 def test_without_torch_there_is_nothing_to_do() -> None:
     code = (
-        "import sys; from flowlite.node import torch_care as t; t.settle(); t.leave_together();"
+        "import sys; from flowlite.node.worker import torch_teardown as t; t.settle(); t.leave_together();"
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

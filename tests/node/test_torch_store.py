@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
-from flowlite.node import names, net, processes, torch_store
+from flowlite.node.mount_namespace import hosts_file
+from flowlite.node.system import addresses, processes
+from flowlite.node.worker import torch_store
 from tests.connect.sshd import free_port
 from tests.helpers import eventually
 
@@ -43,7 +45,7 @@ class Rendezvous(types.ModuleType):
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the store were on another machine."""
-    monkeypatch.setattr(net, "address_towards", lambda host: "192.0.2.1")
+    monkeypatch.setattr(addresses, "address_towards", lambda host: "192.0.2.1")
 
 
 @pytest.mark.parametrize("place", ["this machine", "another machine"])
@@ -53,7 +55,7 @@ def test_a_client_comes_when_the_store_listens(
 ) -> None:
     if place == "another machine":
         request.getfixturevalue("elsewhere")
-        monkeypatch.setattr(names, "gang_is_known", lambda: True)
+        monkeypatch.setattr(hosts_file, "gang_is_known", lambda: True)
     looks: list[int] = []
     look = torch_store._is_listened_on if place == "this machine" else torch_store._answers
 
@@ -87,7 +89,7 @@ def test_the_host_of_the_store_waits_for_nobody() -> None:
 
 @pytest.mark.usefixtures("elsewhere")
 def test_where_a_name_server_would_be_asked_nobody_looks() -> None:
-    assert not names.gang_is_known()
+    assert not hosts_file.gang_is_known()
     module = Rendezvous()
     module.come(host_name="127.0.0.1", port=free_port(), is_master=False).join(5)
     assert module.found == [False]
@@ -113,15 +115,15 @@ def test_the_hosts_file_tells_whether_the_gang_is_known(
 ) -> None:
     file = tmp_path / "hosts"
     file.write_text("127.0.0.1 localhost\n")
-    monkeypatch.setattr(names, "HOSTS", str(file))
-    assert not names.gang_is_known()
-    names.add_gang(str(file), ["10.0.0.1", "10.0.0.2"])
-    assert names.gang_is_known()
+    monkeypatch.setattr(hosts_file, "HOSTS", str(file))
+    assert not hosts_file.gang_is_known()
+    hosts_file.add_gang(str(file), ["10.0.0.1", "10.0.0.2"])
+    assert hosts_file.gang_is_known()
 
 
 RANK = """
 import os, sys
-from flowlite.node import torch_care, torch_store
+from flowlite.node.worker import torch_teardown as torch_care, torch_store
 torch_care.settle()
 import torch.distributed as dist
 rank, port = sys.argv[1:]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from flowlite.node import handlers
+from flowlite.node.system import caught_signals
 from tests.helpers import eventually
 from tests.node.test_should_stop import Notified
 
@@ -41,11 +41,11 @@ def children(tmp_path: Path) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
 
 def test_who_has_a_handler(children: dict[str, subprocess.Popen[bytes]]) -> None:
     listens, deaf = children["listens"], children["deaf"]
-    assert handlers.catches(listens.pid, signal.SIGUSR2)
-    assert not handlers.catches(listens.pid, signal.SIGUSR1)
-    assert not handlers.catches(deaf.pid, signal.SIGUSR2)
-    assert not handlers.catches(2**22 + 1, signal.SIGUSR2)
-    found = handlers.listeners([os.getpid()], signal.SIGUSR2)
+    assert caught_signals.catches(listens.pid, signal.SIGUSR2)
+    assert not caught_signals.catches(listens.pid, signal.SIGUSR1)
+    assert not caught_signals.catches(deaf.pid, signal.SIGUSR2)
+    assert not caught_signals.catches(2**22 + 1, signal.SIGUSR2)
+    found = caught_signals.listeners([os.getpid()], signal.SIGUSR2)
     assert listens.pid in found
     assert deaf.pid not in found
 

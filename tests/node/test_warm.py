@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from flowlite.node import processes, warm
+from flowlite.node.forkserver import client as warm
+from flowlite.node.system import processes
 from tests.helpers import assert_no_process_left, eventually, kill_processes_of
 
 TASK = f"t-warm-{os.getpid()}"

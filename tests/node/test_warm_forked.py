@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from flowlite.node import processes
+from flowlite.node.system import processes
 from tests.helpers import eventually
 from tests.node.agents import RealGang
 
@@ -20,9 +20,9 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 _AGENT = """
 import asyncio, json, os, signal, sys
 from pathlib import Path
-from flowlite.node import processes, warm
-from flowlite.node.config import AttemptPaths
-from flowlite.node.workers import Workers
+from flowlite.node.system import processes; from flowlite.node.forkserver import client as warm
+from flowlite.node.config.agent_config import AttemptPaths
+from flowlite.node.forkserver.worker_group import Workers
 
 directory = Path(sys.argv[1])
 lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT)

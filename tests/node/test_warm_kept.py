@@ -19,9 +19,11 @@ from typing import Any
 
 import pytest
 
-from flowlite.node import kept, likeness, loaded, marks, processes, warm
-from flowlite.node.config import AttemptPaths
-from flowlite.node.workers import Workers
+from flowlite.node.config.agent_config import AttemptPaths
+from flowlite.node.forkserver import client as warm
+from flowlite.node.forkserver import compatibility, registry, staleness
+from flowlite.node.forkserver.worker_group import Workers
+from flowlite.node.system import process_title, processes
 from tests.helpers import eventually, processes_of
 from tests.node.test_warm import Client, order
 
@@ -33,7 +35,7 @@ def place(flow_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     """A directory of sockets of its own, so that nobody else's templates are met."""
     monkeypatch.setenv("TMPDIR", str(flow_home))
     yield flow_home
-    kept.end(kept.all_of(warm.socket_directory()))
+    registry.end(registry.all_of(warm.socket_directory()))
 
 
 def spec_of(task: str = "t-one", **changes: Any) -> dict[str, Any]:
@@ -104,7 +106,7 @@ def test_each_task_finds_its_own_processes_and_none_finds_the_template(place: Pa
 
 def test_a_mark_is_seen_by_others_and_changes_nothing_for_the_process_itself() -> None:
     script = (
-        "import os, sys, ctypes; sys.path.insert(0, sys.argv[1]); from flowlite.node import marks\n"
+        "import os, sys, ctypes; sys.path.insert(0, sys.argv[1]); from flowlite.node.system import process_title as marks\n"
         "assert marks.mark({'FLOW_TASK_ID': 't-mark', 'B': '2'})\n"
         "print(open('/proc/self/environ').read().rstrip(chr(0)).replace(chr(0), ' '))\n"
         "get = ctypes.CDLL(None).getenv; get.restype = ctypes.c_char_p\n"
@@ -115,7 +117,7 @@ def test_a_mark_is_seen_by_others_and_changes_nothing_for_the_process_itself() -
         "assert not marks.mark({'LONG': 'x' * 100000})\n"
     )
     root = str(Path(__file__).resolve().parent.parent.parent)
-    environment = {**os.environ, "KEPT": "here", marks.PADDING: marks.room()}
+    environment = {**os.environ, "KEPT": "here", process_title.PADDING: process_title.room()}
     shown = subprocess.run(
         [sys.executable, "-u", "-c", script, root],
         env=environment,
@@ -160,22 +162,22 @@ class TestWhoMayShare:
 
     def test_not_with_other_limits(self) -> None:
         soft, hard = resource.getrlimit(resource.RLIMIT_CORE)
-        before = likeness.surroundings()
+        before = compatibility.surroundings()
         try:
             resource.setrlimit(resource.RLIMIT_CORE, (0 if soft else min(1, hard), hard))
-            changed = likeness.surroundings()
+            changed = compatibility.surroundings()
         finally:
             resource.setrlimit(resource.RLIMIT_CORE, (soft, hard))
         assert hard == 0 or changed != before
 
     def test_not_with_another_umask(self) -> None:
-        before = likeness.surroundings()
+        before = compatibility.surroundings()
         umask = os.umask(0o027)
         try:
-            assert likeness.surroundings() != before
+            assert compatibility.surroundings() != before
         finally:
             os.umask(umask)
-        assert likeness.surroundings() == before
+        assert compatibility.surroundings() == before
 
     def test_a_secret_is_in_nobodys_environment_but_the_workers(
         self, monkeypatch: pytest.MonkeyPatch
@@ -263,7 +265,7 @@ class TestWhatHasChangedOnTheDisk:
         third.close()
 
     def test_what_is_as_it_was_is_not_taken_for_changed(self) -> None:
-        watched = loaded.Loaded()
+        watched = staleness.Loaded()
         watched.note()
         assert watched.changed() is None
 
@@ -288,7 +290,7 @@ class TestWhatHasChangedOnTheDisk:
             source = compiled
         os.utime(source, (1e9, 1e9))
         monkeypatch.syspath_prepend(str(place))
-        watched = loaded.Loaded()
+        watched = staleness.Loaded()
         name = source.name.partition(".")[0]
         with watched.importing():
             module = importlib.import_module(name)
@@ -305,7 +307,7 @@ class TestWhatHasChangedOnTheDisk:
         source = place / "flowlite_test_same.py"
         source.write_text("VALUE = 1")
         monkeypatch.syspath_prepend(str(place))
-        watched = loaded.Loaded()
+        watched = staleness.Loaded()
         with watched.importing():
             importlib.import_module("flowlite_test_same")
         monkeypatch.delitem(sys.modules, "flowlite_test_same")
@@ -324,7 +326,7 @@ class TestWhatHasChangedOnTheDisk:
             machinery.ExtensionFileLoader,
         )
         before = [dict(vars(each)) for each in loaders]
-        with loaded.Loaded().importing():
+        with staleness.Loaded().importing():
             pass
         assert [dict(vars(each)) for each in loaders] == before
 
@@ -337,7 +339,7 @@ class TestWhenItGoes:
         assert processes.is_alive(template)
         client.close()
         gone(template)
-        assert kept.all_of(warm.socket_directory()) == []
+        assert registry.all_of(warm.socket_directory()) == []
         assert not [name for name in os.listdir(warm.socket_directory()) if "kept" in name]
 
     def test_the_longest_wish_counts(self) -> None:
@@ -360,7 +362,7 @@ class TestWhenItGoes:
         first.close()
         os.kill(first.ready["template"], signal.SIGKILL)
         gone(first.ready["template"])
-        assert kept.all_of(warm.socket_directory()) == []
+        assert registry.all_of(warm.socket_directory()) == []
         second = Client(spec_of("t-two"))
         assert second.ready["template"] != first.ready["template"]
         second.close()
@@ -396,7 +398,7 @@ class TestWhenItGoes:
         idle, used = Client(spec_of()), Client(spec_of(environment={"A": "1"}))
         idle.close()
         eventually(lambda: self.state(idle).agents == 0)
-        kept.end(kept.all_of(warm.socket_directory()))
+        registry.end(registry.all_of(warm.socket_directory()))
         assert not processes.is_alive(idle.ready["template"])
         assert processes.is_alive(used.ready["template"])
         used.close()
@@ -423,10 +425,10 @@ class TestWhenItGoes:
         client.close()
         gone(client.ready["template"])
 
-    def state(self, client: Client) -> kept.Kept:
+    def state(self, client: Client) -> registry.Kept:
         found = [
             each
-            for each in kept.all_of(warm.socket_directory())
+            for each in registry.all_of(warm.socket_directory())
             if each.pid == client.ready["template"]
         ]
         assert found

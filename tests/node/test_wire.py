@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowlite.node.wire import (
+from flowlite.node.protocol.framing import (
     BLOB_LIMIT,
     HEADER_LIMIT,
     OPENING_LIMIT,

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from flowlite.bundle.call import build_bundle
-from flowlite.node import warm, worker
-from flowlite.node.config import AttemptPaths
-from flowlite.node.outcome import OutcomeFile, read_outcome
-from flowlite.node.workers import Workers
+from flowlite.node.config.agent_config import AttemptPaths
+from flowlite.node.forkserver import client
+from flowlite.node.forkserver.worker_group import Workers
+from flowlite.node.serialization.result_file import OutcomeFile, read_outcome
+from flowlite.node.worker import worker
 from tests.helpers import assert_no_process_left, kill_processes_of
 
 TASK = f"t-worker-{os.getpid()}"
@@ -81,9 +82,9 @@ def run_calls(
                 **(changed or {}),
             }
         )
-    spec = warm.make_spec(
+    spec = client.make_spec(
         task=TASK,
-        socket=warm.socket_path(f"{TASK}/{directory}"),
+        socket=client.socket_path(f"{TASK}/{directory}"),
         python=sys.executable,
         log=str(directory / "warm.log"),
         imports=imports,

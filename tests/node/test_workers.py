@@ -14,10 +14,12 @@ from typing import Any
 
 import pytest
 
-from flowlite.node import capture, processes, warm
-from flowlite.node import workers as workers_module
-from flowlite.node.config import AttemptPaths
-from flowlite.node.workers import Workers
+from flowlite.node.config.agent_config import AttemptPaths
+from flowlite.node.forkserver import client
+from flowlite.node.forkserver import worker_group as workers_module
+from flowlite.node.forkserver.worker_group import Workers
+from flowlite.node.log_stream import output_tail
+from flowlite.node.system import processes
 from tests.helpers import KILLED, assert_no_process_left, kill_processes_of
 
 TASK = f"t-workers-{os.getpid()}"
@@ -42,9 +44,9 @@ class Node:
         self.directory = directory
         self.reports: list[dict[str, Any]] = []
         self.times: list[float] = []
-        spec = warm.make_spec(
+        spec = client.make_spec(
             task=TASK,
-            socket=warm.socket_path(f"{TASK}/{directory}"),
+            socket=client.socket_path(f"{TASK}/{directory}"),
             python=sys.executable,
             log=str(directory / "warm.log"),
             function=False,
@@ -92,7 +94,7 @@ class Node:
         """Until these workers have written something."""
         async with asyncio.timeout(10):
             files = {str(rank): self.directory / f"r{rank}.out" for rank in ranks}
-            while not all(capture.sizes(files).values()):
+            while not all(output_tail.sizes(files).values()):
                 await asyncio.sleep(0.005)
 
     def by_rank(self) -> dict[int, dict[str, Any]]:
@@ -367,13 +369,13 @@ def test_an_import_that_crashes_the_warm_process_is_left_to_the_worker(tmp_path:
 def test_last_words(tmp_path: Path, written: bytes, shown: list[str]) -> None:
     path = tmp_path / "stream"
     path.write_bytes(written)
-    assert capture.tail(path) == shown
+    assert output_tail.tail(path) == shown
 
 
 def test_of_a_crash_in_native_code_the_users_line_is_shown(tmp_path: Path) -> None:
     deep = "".join(f'  File "/home/me/train.py", line {line} in step\n' for line in range(7, 40))
     ours = "".join(
-        f'  File "flowlite_node/template.py", line {line} in main\n' for line in range(60)
+        f'  File "flowlite_node/forkserver/server.py", line {line} in main\n' for line in range(60)
     )
     files = {"out": tmp_path / "out", "err": tmp_path / "err"}
     for frames, shown in (
@@ -387,7 +389,7 @@ def test_of_a_crash_in_native_code_the_users_line_is_shown(tmp_path: Path) -> No
             '  File "/x/agents/1c59.pyz/__main__.py", line 8 in <module>\n  File "<frozen runpy>", line 88 in x\n\n'
             "Extension modules: numpy.core (total: 1)\n"
         )
-        said = capture.last_words(files)
+        said = output_tail.last_words(files)
         assert said[:3] == [
             "Fatal Python error: Segmentation fault",
             "Current thread 0x02 (most recent call first):",
@@ -399,13 +401,13 @@ def test_of_a_crash_in_native_code_the_users_line_is_shown(tmp_path: Path) -> No
     files["err"].write_text(
         "Fatal Python error: Aborted\n\nCurrent thread 0x02 (most recent call first):\n  <no Python frame>\n"
     )
-    assert said != capture.last_words(files)
-    assert capture.last_words(files)[0] == "Fatal Python error: Aborted"
+    assert said != output_tail.last_words(files)
+    assert output_tail.last_words(files)[0] == "Fatal Python error: Aborted"
 
 
 def test_last_words_of_nothing(tmp_path: Path) -> None:
     files = {"out": tmp_path / "out", "err": tmp_path / "err"}
-    assert capture.last_words(files) == []
-    assert capture.sizes(files) == {"out": 0, "err": 0}
+    assert output_tail.last_words(files) == []
+    assert output_tail.sizes(files) == {"out": 0, "err": 0}
     files["out"].write_text("said\n")
-    assert capture.last_words(files) == ["said"]
+    assert output_tail.last_words(files) == ["said"]

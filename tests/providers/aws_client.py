@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from flowlite.adapters import adapter
+from flowlite.api.adapters import adapter
 from flowlite.errors import CapacityUnavailable
 from flowlite.provider import Instance, LaunchIntent
 from flowlite.spec import TaskConfig

@@ -29,7 +29,8 @@ def paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Paper]:
     """A client of the fake Mithril, whose machines exist on paper."""
     pytest.importorskip("httpx")
     from flowlite.testing.cloud.mithril.box import PaperMithril
-    from provider_adapters.mithril import api, settling, workplace
+    from provider_adapters.mithril import settling, workplace
+    from provider_adapters.mithril.rest import client as api
     from tests.providers.mithril_on_paper import Paper
 
     monkeypatch.setenv("FLOW_HOME", str(tmp_path / "home"))
@@ -59,7 +60,8 @@ def aws(box: CloudInABox, flow_home: Path) -> Iterator[Client]:
 @pytest.fixture
 def slurm_paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SlurmPaper:
     """A client of a Slurm on paper."""
-    from provider_adapters.slurm import listing, nodes, queue, settling
+    from provider_adapters.slurm import listing, nodes, settling
+    from provider_adapters.slurm.queries import queue
     from tests.providers.slurm_on_paper import Paper
 
     monkeypatch.setenv("FLOW_HOME", str(tmp_path / "home"))

@@ -16,7 +16,7 @@ _LEAD = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
-from flowlite.supervise import process
+from flowlite.supervise.process import main as process
 from tests.providers.in_force import settings_in_force
 
 told = {}

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from flowlite.adapters import settings_here
+from flowlite.api.adapters import settings_here
 from flowlite.connect.base import Completed
 from flowlite.errors import CapacityUnavailable
 from flowlite.provider import Instance, LaunchIntent

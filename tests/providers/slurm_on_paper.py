@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flowlite.adapters import settings_here
+from flowlite.api.adapters import settings_here
 from flowlite.connect.base import Completed, Connection, File
 from flowlite.errors import CapacityUnavailable
 from flowlite.provider import Instance, LaunchIntent, Plan
 from flowlite.spec import TaskConfig
 from provider_adapters.slurm import SlurmProvider
-from provider_adapters.slurm.reading import QUEUE_FORMAT
+from provider_adapters.slurm.queries.parse import QUEUE_FORMAT
 
 RECORDED = Path(__file__).with_name("slurm_recorded")
 TASK = "tabcdefghij"

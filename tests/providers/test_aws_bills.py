@@ -8,12 +8,12 @@ from collections.abc import Iterable
 
 import pytest
 
-from flowlite import clock
-from flowlite.adapters import adapter
+from flowlite.api.adapters import adapter
 from flowlite.provider import Instance, LaunchIntent, Plan
-from flowlite.store import InstanceRecord
-from flowlite.supervise.accounts import Accounts
-from flowlite.supervise.cost import cost_of, is_upper_bound
+from flowlite.state import clock
+from flowlite.state.store import InstanceRecord
+from flowlite.supervise.money.billing import Accounts
+from flowlite.supervise.money.cost import cost_of, is_upper_bound
 from tests.helpers import eventually
 from tests.providers.aws_client import SECONDS, TYPE, Client
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from flowlite import clock as clocks
-from flowlite.adapters import adapter
+from flowlite.api.adapters import adapter
 from flowlite.errors import CapacityUnavailable
 from flowlite.provider import Instance, LaunchIntent
 from flowlite.spec import TaskConfig
+from flowlite.state import clock as clocks
 from provider_adapters.aws import booting
-from provider_adapters.aws.catalog import Catalog
+from provider_adapters.aws.catalog.regions import Catalog
 from provider_adapters.rented import waiting
 from provider_adapters.rented.contact import Contact, Met, NotYet, Place
 

@@ -214,7 +214,7 @@ def test_what_a_task_left_is_ended_in_the_account_that_it_was_launched_in(
     with sqlite3.connect(laptop.home / "state.db") as database:
         database.execute("UPDATE tasks SET state = 'failed'")
     # The process in the background: in the root directory, with no setting of anybody.
-    code = "from flowlite.supervise.tidying import main; main()"
+    code = "from flowlite.supervise.cleanup.background_gc import main; main()"
     laptop.run("-c", code, cwd=Path("/"))
     eventually(
         lambda: {e["state"] for e in laptop.box.aws.instances()} <= {"terminated", "shutting-down"},

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from flowlite.adapters import adapter
+from flowlite.api.adapters import adapter
 from flowlite.errors import (
     CapacityUnavailable,
     PermissionRefused,

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from flowlite.adapters import adapter, settings_here
+from flowlite.api.adapters import adapter, settings_here
 from flowlite.errors import PermissionRefused
-from flowlite.supervise.reconcile import reconcile
+from flowlite.supervise.cleanup.reconcile import reconcile
 from provider_adapters.rented.ledger import Ledger
 from tests.helpers import eventually
 from tests.providers.aws_client import TYPE, ZONES, Client
@@ -102,7 +102,7 @@ def test_a_region_that_is_denied_does_not_stop_the_others(
 
 
 def test_a_denied_region_is_named_once_by_gc(aws: Client, flow_home: Path) -> None:
-    from flowlite.session import open_session
+    from flowlite.api.session import open_session
 
     aws.settings('region = ["us-east-1", "eu-west-1"]')
     deny(aws, "eu-west-1")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flowlite.adapters import adapter
+from flowlite.api.adapters import adapter
 from flowlite.errors import CapacityUnavailable, ConfigError, ProviderError, QuotaExceeded
 from flowlite.provider import Instance, LaunchIntent, Plan, Provider
 from flowlite.testing.subject import ProviderUnderTest

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from flowlite.api.submission import with_caps
 from flowlite.errors import CapExceeded, ConfigError, ProviderError
 from flowlite.provider import Plan
 from flowlite.spec import TaskConfig
-from flowlite.submission import with_caps
 from provider_adapters.aws import AwsProvider
-from provider_adapters.aws.kinds import Machine, Wanted, nearest
-from provider_adapters.aws.offers import offers_of
+from provider_adapters.aws.catalog.instance_types import Machine, Wanted, nearest
+from provider_adapters.aws.catalog.offers import offers_of
 from provider_adapters.aws.planning import Planner
 from provider_adapters.aws.settings import AwsSettings
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from provider_adapters.aws import requests
-from provider_adapters.aws.kinds import Machine
+from provider_adapters.aws.catalog.instance_types import Machine
 from provider_adapters.aws.requests import Order
 
 GOLDEN = Path(__file__).parent / "aws_golden"

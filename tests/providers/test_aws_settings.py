@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from flowlite.adapters import settings_here
+from flowlite.api.adapters import settings_here
 from flowlite.cli import main
 from flowlite.errors import ConfigError, PermissionRefused, ProviderError
-from provider_adapters.aws import capacity, network, quotas
-from provider_adapters.aws.catalog import Catalog
-from provider_adapters.aws.kinds import Machine, Wanted
+from provider_adapters.aws import network
+from provider_adapters.aws.catalog import quotas, zone_order
+from provider_adapters.aws.catalog.instance_types import Machine, Wanted
+from provider_adapters.aws.catalog.regions import Catalog
 from provider_adapters.aws.policy import policy
 from provider_adapters.aws.session import Clients
 from provider_adapters.aws.settings import AwsSettings
@@ -243,8 +244,8 @@ def test_a_broken_file_is_asked_anew(flow_home: Path) -> None:
 # Zones, quotas, addresses
 
 
-def site(zone: str) -> capacity.Site:
-    return capacity.Site(zone[:-1], zone, "subnet-0a", "vpc-0a", 1.0, {})
+def site(zone: str) -> zone_order.Site:
+    return zone_order.Site(zone[:-1], zone, "subnet-0a", "vpc-0a", 1.0, {})
 
 
 SITES = [site(zone) for zone in ("us-east-1a", "us-east-1b", "us-west-2a")]
@@ -266,11 +267,11 @@ SITES = [site(zone) for zone in ("us-east-1a", "us-east-1b", "us-west-2a")]
     ],
 )
 def test_the_order_of_zones(options: dict[str, Any], order: list[str]) -> None:
-    assert [each.zone for each in capacity.order(SITES, **options)] == order
+    assert [each.zone for each in zone_order.order(SITES, **options)] == order
 
 
 def test_pauses_grow_up_to_five_minutes() -> None:
-    assert [capacity.pause(rounds) for rounds in range(6)] == [15, 30, 60, 120, 240, 300]
+    assert [zone_order.pause(rounds) for rounds in range(6)] == [15, 30, 60, 120, 240, 300]
 
 
 @pytest.mark.parametrize(

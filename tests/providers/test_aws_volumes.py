@@ -17,7 +17,7 @@ from flowlite.errors import CapacityUnavailable, ConfigError, NotFound, Provider
 boto3 = pytest.importorskip("boto3")
 moto = pytest.importorskip("moto")
 
-from provider_adapters.aws.volumes import VOLUMES_TAG, Place, Volumes, tags_for  # noqa: E402
+from provider_adapters.aws.storage.volumes import VOLUMES_TAG, Place, Volumes, tags_for  # noqa: E402
 
 REGION = "us-east-1"
 ZONE, OTHER_ZONE = "us-east-1a", "us-east-1b"

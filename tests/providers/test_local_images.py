@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flowlite import Flow, TaskFailed
-from flowlite.adapters import adapter
+from flowlite.api.adapters import adapter
 from flowlite.spec import TaskConfig
 from tests.podman import IMAGE, Podman
 from tests.providers.in_environments import inside, version_of_probe

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from flowlite.adapters import adapter, settings_here
+from flowlite.api.adapters import adapter, settings_here
 from flowlite.errors import (
     CapacityUnavailable,
     ConfigError,
@@ -19,9 +19,9 @@ from flowlite.errors import (
     NotFound,
     ProviderError,
 )
-from flowlite.node import processes
+from flowlite.node.system import processes
 from flowlite.provider import Instance, LaunchIntent, Plan
-from flowlite.supervise import identity
+from flowlite.supervise.record import process_identity
 from provider_adapters.local import LocalProvider
 from provider_adapters.local.ledger import Ledger
 from tests.helpers import eventually, process_alive
@@ -48,7 +48,7 @@ def supervised(home: Path, task: str, pid: int | None = None) -> None:
     """Notes down a supervisor for a task, as `start_supervisor` does."""
     directory = home / "tasks" / task
     directory.mkdir(parents=True, exist_ok=True)
-    process = identity.of_process(os.getpid() if pid is None else pid)
+    process = process_identity.of_process(os.getpid() if pid is None else pid)
     (directory / "supervisor.json").write_text(json.dumps(process.to_json()))
 
 
@@ -224,7 +224,7 @@ _LAUNCH = """
 import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[3])
-from flowlite.adapters import adapter
+from flowlite.api.adapters import adapter
 from flowlite.errors import CapacityUnavailable
 from tests.providers.test_local_nodes import intent, supervised
 task = sys.argv[2]
@@ -288,7 +288,9 @@ def test_one_node_of_several_is_ended_with_what_runs_below_it(
         attempt = flow_home / "tasks" / "ta" / "nodes" / instance.id / "a1"
         attempt.mkdir()
         agent = subprocess.Popen(["sh", "-c", "sleep 60 & wait"])
-        (attempt / "agent.pid").write_text(json.dumps(identity.of_process(agent.pid).to_json()))
+        (attempt / "agent.pid").write_text(
+            json.dumps(process_identity.of_process(agent.pid).to_json())
+        )
         child = eventually(lambda agent=agent: processes.descendants([agent.pid])).pop()
         trees.append((agent, child))
     try:

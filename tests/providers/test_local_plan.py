@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from flowlite.adapters import adapter
+from flowlite.api.adapters import adapter
+from flowlite.api.submission import with_caps
 from flowlite.errors import CapExceeded, ConfigError
 from flowlite.provider import Plan
 from flowlite.spec import TaskConfig
-from flowlite.submission import with_caps
 from provider_adapters.local import LocalProvider
 from provider_adapters.local.gpus import Gpu, parse, visible
 

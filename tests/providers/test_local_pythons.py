@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from flowlite import TaskFailed
-from flowlite.adapters import adapter
-from flowlite.client import Flow
+from flowlite.api.adapters import adapter
+from flowlite.api.client import Flow
 from flowlite.connect import uv
 from flowlite.errors import ConfigError
-from flowlite.node.pythons import interpreters
+from flowlite.node.python_env import interpreters
 from flowlite.spec import TaskConfig
 from provider_adapters.local import LocalProvider
 from provider_adapters.local.pythons import missing_requirements

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from flowlite.adapters import adapter
+from flowlite.api.adapters import adapter
 from flowlite.bundle.agent_zip import build_agent_zip
-from flowlite.node import processes
+from flowlite.node.system import processes
 from flowlite.provider import LaunchIntent, Plan
 from provider_adapters.local import warming
 from tests.helpers import kill_processes_of_home

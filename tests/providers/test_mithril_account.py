@@ -7,15 +7,16 @@ from typing import Any
 
 import pytest
 
-from flowlite.config import load_settings
 from flowlite.errors import (
     ConfigError,
     NotFound,
     PermissionRefused,
     ProviderError,
 )
+from flowlite.settings.settings import load_settings
 from flowlite.spec import TaskConfig
-from provider_adapters.mithril import MithrilProvider, credentials
+from provider_adapters.mithril import MithrilProvider
+from provider_adapters.mithril.rest import credentials
 from provider_adapters.mithril.settings import MithrilSettings, read_settings
 from tests.providers.mithril_on_paper import Paper
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from flowlite.credentials import Key
 from flowlite.errors import (
     CapacityUnavailable,
     FlowError,
@@ -20,7 +19,8 @@ from flowlite.errors import (
     ProviderError,
     QuotaExceeded,
 )
-from provider_adapters.mithril.api import (
+from flowlite.settings.credentials import Key
+from provider_adapters.mithril.rest.client import (
     ApiRefused,
     MithrilApi,
     NotThere,
@@ -256,7 +256,7 @@ def test_no_error_and_no_log_has_the_key(caplog: pytest.LogCaptureFixture) -> No
 
 def test_the_client_brings_no_terminal_along() -> None:
     code = (
-        "import sys; from provider_adapters.mithril.api import import_httpx; import_httpx().Client();"
+        "import sys; from provider_adapters.mithril.rest.client import import_httpx; import_httpx().Client();"
         "print([m for m in ('rich', 'click', 'pygments', 'typer', 'pydantic') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -6,11 +6,11 @@ import time
 
 import pytest
 
-from flowlite import clock
 from flowlite.provider import Instance, Plan
-from flowlite.store import InstanceRecord
-from flowlite.supervise.accounts import Accounts
-from flowlite.supervise.cost import cost_of, is_upper_bound
+from flowlite.state import clock
+from flowlite.state.store import InstanceRecord
+from flowlite.supervise.money.billing import Accounts
+from flowlite.supervise.money.cost import cost_of, is_upper_bound
 from tests.providers.mithril_on_paper import H100, TASK, Paper, eventually
 
 pytestmark = pytest.mark.timeout(120)

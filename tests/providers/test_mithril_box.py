@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from flowlite.adapters import adapter
+from flowlite.api.adapters import adapter
 from flowlite.errors import CapacityUnavailable
 from flowlite.provider import Instance, LaunchIntent
 from flowlite.spec import TaskConfig

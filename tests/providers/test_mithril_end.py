@@ -11,8 +11,8 @@ from flowlite.errors import (
     ProviderError,
 )
 from flowlite.provider import Instance
-from flowlite.supervise.accounts import Accounts
-from flowlite.supervise.cost import cost_of
+from flowlite.supervise.money.billing import Accounts
+from flowlite.supervise.money.cost import cost_of
 from tests.providers.mithril_on_paper import H100, TASK, Paper, eventually
 
 # Machines that are taken away

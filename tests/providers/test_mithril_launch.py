@@ -179,7 +179,7 @@ def keys(paper: Paper) -> dict[str, Any]:
 
 
 def when(text: str) -> float:
-    from provider_adapters.mithril.requests import unix
+    from provider_adapters.mithril.rest.requests import unix
 
     return unix(text) or 0.0
 

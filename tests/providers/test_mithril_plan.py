@@ -14,7 +14,7 @@ from flowlite.errors import (
 )
 from flowlite.provider import Plan
 from flowlite.spec import TaskConfig
-from flowlite.supervise import quote
+from flowlite.supervise.money import price_text
 from provider_adapters.mithril import costs, disks, planning
 from provider_adapters.mithril.markets import Market, Price, kind_of, markets_of
 from provider_adapters.mithril.nodekey import ENDING_SECONDS
@@ -118,7 +118,9 @@ def test_the_plan_says_what_is_bid_and_what_it_can_come_to() -> None:
     # The time until the ranks start is charged, too.
     hours = 2 + made.start_seconds / 3600
     assert made.worst_case_cost == pytest.approx(4 * 20.0 * hours)
-    assert "more if this machine is lost for good before the nodes are up" in quote.worst_case(made)
+    assert "more if this machine is lost for good before the nodes are up" in price_text.worst_case(
+        made
+    )
     assert "the bid is $20.00" in made.notes[0]
     assert Plan.from_json(json.loads(json.dumps(made.to_json()))) == made
 
@@ -134,7 +136,7 @@ def test_when_caps_are_no_bound_depends_on_who_can_end_the_bid(
     node_key: bool | str, words: str
 ) -> None:
     made = plan(settings=MithrilSettings(node_key=node_key), max_cost=20.0)
-    assert words in quote.worst_case(made)
+    assert words in price_text.worst_case(made)
 
 
 def test_a_cap_below_the_price_is_a_bid_that_waits() -> None:

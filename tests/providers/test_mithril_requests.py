@@ -6,8 +6,9 @@ import re
 
 import pytest
 
-from provider_adapters.mithril import bids, requests
-from provider_adapters.mithril.requests import Tags
+from provider_adapters.mithril import bids
+from provider_adapters.mithril.rest import requests
+from provider_adapters.mithril.rest.requests import Tags
 
 HOME = "0123456789abcdef"
 

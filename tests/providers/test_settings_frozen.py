@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flowlite.adapters import adapter, settings_here
+from flowlite.api.adapters import adapter, settings_here
 from flowlite.errors import PermissionRefused
 from flowlite.provider import (
     SHIPPED,
@@ -18,9 +18,9 @@ from flowlite.provider import (
     provider_of_task,
     settings_of_task,
 )
-from flowlite.provider_settings import ProviderSettings
-from flowlite.store import Store, TaskRecord
-from flowlite.supervise import start
+from flowlite.settings.provider_settings import ProviderSettings
+from flowlite.state.store import Store, TaskRecord
+from flowlite.supervise.process import launch
 from provider_adapters.aws import settings as aws
 from provider_adapters.local import planning as local
 from provider_adapters.mithril import settings as mithril
@@ -150,8 +150,8 @@ def submit(home: Path, provider: str) -> TaskRecord:
     """A task that is submitted here, and that nobody leads yet."""
     store = Store(home / "state.db")
     plan = Plan(provider, "small", 1, 1, settings=settings_here(provider).to_json())
-    with start.draft_task(home) as draft:
-        record = start.submit(
+    with launch.draft_task(home) as draft:
+        record = launch.submit(
             store,
             draft,
             name="t",

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from flowlite.api.sweep import together
 from flowlite.connect.base import Completed
 from flowlite.errors import CapacityUnavailable, ProviderError
 from flowlite.provider import Instance, LaunchIntent, Plan
-from flowlite.sweep import together
 from provider_adapters.slurm import arrays
 from provider_adapters.slurm.arrays import elements
 from tests.providers.slurm_on_paper import Killed, Paper, PaperSlurm

@@ -12,8 +12,9 @@ from flowlite.errors import (
     ProviderError,
     QuotaExceeded,
 )
-from flowlite.node.roster import assign_ranks
-from provider_adapters.slurm import ending, queue, settling
+from flowlite.node.config.ranks import assign_ranks
+from provider_adapters.slurm import ending, settling
+from provider_adapters.slurm.queries import queue
 from tests.providers.slurm_on_paper import TASK, Killed, Paper
 
 

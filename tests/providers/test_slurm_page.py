@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from flowlite.adapters import settings_here
+from flowlite.api.adapters import settings_here
 from provider_adapters.slurm.settings import read_settings
 from tests.docs.blocks import Reader, blocks_of, environment_of
 from tests.providers.lab import ROOT

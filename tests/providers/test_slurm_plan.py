@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from flowlite.errors import ConfigError
-from flowlite.provider_settings import ProviderSettings
+from flowlite.settings.provider_settings import ProviderSettings
 from flowlite.spec import TaskConfig
 from flowlite.spec.slurm import checked, of_words
-from provider_adapters.slurm.cluster import is_kind
 from provider_adapters.slurm.provider import SlurmProvider
+from provider_adapters.slurm.queries.partitions import is_kind
 from tests.providers.slurm_on_paper import Paper
 
 
@@ -241,8 +241,8 @@ def test_check_looks_at_everything_and_submits_nothing(slurm_paper: Paper) -> No
 
 
 def test_elsewhere_it_is_said_that_nothing_comes_of_them(slurm_paper: Paper) -> None:
+    from flowlite.api.submission import with_notes
     from flowlite.provider import Plan
-    from flowlite.submission import with_notes
 
     config = TaskConfig(command="true", slurm={"partition": "main"})
     told = with_notes(config, Plan("local", "this machine", 1, 1))

@@ -10,7 +10,7 @@ import pytest
 
 from flowlite.errors import ProviderError
 from provider_adapters.slurm.login import Silent, SlurmLogin
-from provider_adapters.slurm.queue import HURRY, QUIET, USUAL, Queue
+from provider_adapters.slurm.queries.queue import HURRY, QUIET, USUAL, Queue
 from tests.providers.slurm_on_paper import Job, PaperSlurm
 
 COMMENT = "flowlite:0123456789abcdef:tabc:call"

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provider_adapters.slurm import hostlists, reading, words
-from provider_adapters.slurm.reading import Job
+from provider_adapters.slurm.queries import hostlists, parse, state_words
+from provider_adapters.slurm.queries.parse import Job
 from provider_adapters.slurm.workplace import parts_of
 from tests.providers.slurm_on_paper import RECORDED
 
@@ -22,7 +22,7 @@ def recorded(name: str) -> str:
 
 
 def test_the_queue_is_read() -> None:
-    jobs = {job.id: job for job in reading.queue(recorded("squeue"))}
+    jobs = {job.id: job for job in parse.queue(recorded("squeue"))}
     assert (jobs["13"].state, jobs["13"].restarts, jobs["13"].reason) == ("RUNNING", 1, "")
     assert jobs["14"] == Job(
         "14", "CANCELLED", start=1795302874.0, end=1795302876.0, comment="flowlite:abcd:tstop:one"
@@ -38,25 +38,25 @@ def test_the_queue_is_read() -> None:
 
 
 def test_accounts_are_read_with_comments_that_only_the_command_has() -> None:
-    found = reading.accounting(recorded("sacct"))
+    found = parse.accounting(recorded("sacct"))
     assert [job.state for job in found if job.id == "13"] == ["REQUEUED", "RUNNING"]
     assert [job.state for job in found if job.id == "14"] == ["CANCELLED"]
     assert [job.comment for job in found if job.id == "5"] == ["flowlite:abcd:tnine:one"]
 
 
 def test_one_job_is_read() -> None:
-    shown = reading.shown_job(recorded("job"))
+    shown = parse.shown_job(recorded("job"))
     assert shown is not None
     job, told = shown
     assert (job.id, job.state, job.restarts) == ("7", "PENDING", 0)
     assert told["ExitCode"] == "0:0"
     assert told["TimeLimit"] == "UNLIMITED"
     assert told["NodeList"] == ""
-    assert reading.shown_job("No jobs in the system\n") is None
+    assert parse.shown_job("No jobs in the system\n") is None
 
 
 def test_nodes_are_read() -> None:
-    first, second = (reading.fields(line) for line in recorded("nodes").splitlines())
+    first, second = (parse.fields(line) for line in recorded("nodes").splitlines())
     assert (first["NodeName"], first["NodeAddr"]) == ("node01", "10.77.0.12")
     assert second["Gres"] == "gpu:2"
     # Values with blanks end before the next name.
@@ -78,11 +78,11 @@ def test_nodes_are_read() -> None:
 )
 def test_which_nodes_are_down(state: str, down: bool) -> None:
     shown = f"NodeName=n1 Port=1 State={state} ThreadsPerCore=1\nNodeName=n2 State=IDLE Port=1\n"
-    assert reading.down_nodes(shown) == (["n1"] if down else [])
+    assert parse.down_nodes(shown) == (["n1"] if down else [])
 
 
 def test_partitions_are_read() -> None:
-    found = reading.partitions(recorded("sinfo"))
+    found = parse.partitions(recorded("sinfo"))
     assert [(row.name, row.default, row.nodes, row.state) for row in found[:3]] == [
         ("main", True, 1, "drained"),
         ("main", True, 1, "mixed"),
@@ -112,7 +112,7 @@ def test_partitions_are_read() -> None:
 )
 def test_times(text: str, seconds: float | None) -> None:
     # sbatch reads a bare number as minutes; sinfo never prints one, and means minutes where it would.
-    assert reading.seconds(text) == seconds
+    assert parse.seconds(text) == seconds
 
 
 @pytest.mark.parametrize(
@@ -128,21 +128,23 @@ def test_times(text: str, seconds: float | None) -> None:
     ],
 )
 def test_gres(gres: str, gpus: dict[str, int]) -> None:
-    assert reading.gpus(gres) == gpus
+    assert parse.gpus(gres) == gpus
 
 
 def test_a_line_that_is_no_jobs_is_not_passed_over() -> None:
     with pytest.raises(ValueError, match="none of a job"):
-        reading.queue("slurm_load_jobs error: Unable to contact slurm controller\n")
+        parse.queue("slurm_load_jobs error: Unable to contact slurm controller\n")
 
 
 def test_nothing_is_nothing() -> None:
-    assert reading.queue("") == []
-    assert reading.accounting("") == []
-    assert reading.partitions("") == []
+    assert parse.queue("") == []
+    assert parse.accounting("") == []
+    assert parse.partitions("") == []
 
 
-_STATES = st.sampled_from(sorted(words.WAITING | words.RUNNING | words.ENDING | words.ENDED))
+_STATES = st.sampled_from(
+    sorted(state_words.WAITING | state_words.RUNNING | state_words.ENDING | state_words.ENDED)
+)
 _TEXT = st.text(st.characters(codec="ascii", categories=("L", "N", "P", "S")), max_size=150)
 _REASONS = st.text(st.sampled_from("abcXYZ ,[]-:()"), max_size=60).map(str.strip)
 
@@ -153,10 +155,10 @@ _REASONS = st.text(st.sampled_from("abcXYZ ,[]-:()"), max_size=60).map(str.strip
 def test_whatever_stands_in_a_column_stays_there(
     number: int, state: str, restarts: int, reason: str, at: int, comment: str
 ) -> None:
-    widths = [int(width) for width in re.findall(r":(\d+)", reading.QUEUE_FORMAT)]
+    widths = [int(width) for width in re.findall(r":(\d+)", parse.QUEUE_FORMAT)]
     values = [str(number), state, str(restarts), f"({reason})", str(at), "N/A", comment, "N/A"]
     line = "".join(value.ljust(width)[:width] for value, width in zip(values, widths, strict=True))
-    (job,) = reading.queue(f"{line}\n")
+    (job,) = parse.queue(f"{line}\n")
     assert (job.id, job.state, job.restarts, job.start) == (str(number), state, restarts, float(at))
     assert job.reason in (reason, "")
     assert job.comment in (comment, "")
@@ -217,20 +219,20 @@ def test_any_text_is_a_list_or_refused(text: str) -> None:
 
 
 def test_reasons_in_words() -> None:
-    assert words.waits("Priority") == "Priority: other jobs come first"
-    assert "GPUs" in words.waits("QOSMaxGRESPerUser")
-    assert "per user" in words.waits("QOSMaxGRESPerUser")
-    assert "cores" in words.waits("AssocGrpCpuLimit")
-    assert words.waits("ReqNodeNotAvail, UnavailableNodes:n2").startswith(
+    assert state_words.waits("Priority") == "Priority: other jobs come first"
+    assert "GPUs" in state_words.waits("QOSMaxGRESPerUser")
+    assert "per user" in state_words.waits("QOSMaxGRESPerUser")
+    assert "cores" in state_words.waits("AssocGrpCpuLimit")
+    assert state_words.waits("ReqNodeNotAvail, UnavailableNodes:n2").startswith(
         "ReqNodeNotAvail, UnavailableNodes:n2: a node that it needs"
     )
-    assert words.waits("SomethingNew") == "SomethingNew"
-    assert words.hopeless("PartitionNodeLimit")
-    assert not words.hopeless("Resources")
+    assert state_words.waits("SomethingNew") == "SomethingNew"
+    assert state_words.hopeless("PartitionNodeLimit")
+    assert not state_words.hopeless("Resources")
 
 
 def test_ends_in_words() -> None:
-    assert words.end("NODE_FAIL") == "Slurm has ended the job after a node failed (NODE_FAIL)"
-    assert words.end("COMPLETED") == "the job has ended"
-    assert "JobLaunchFailure" in words.end("FAILED", 0, "JobLaunchFailure")
-    assert "python under [slurm]" in words.end("FAILED", 101)
+    assert state_words.end("NODE_FAIL") == "Slurm has ended the job after a node failed (NODE_FAIL)"
+    assert state_words.end("COMPLETED") == "the job has ended"
+    assert "JobLaunchFailure" in state_words.end("FAILED", 0, "JobLaunchFailure")
+    assert "python under [slurm]" in state_words.end("FAILED", 101)

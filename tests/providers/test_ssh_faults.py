@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from flowlite.node import processes
+from flowlite.node.system import processes
 from tests.helpers import eventually
 from tests.providers.lab import Lab, left_on
 

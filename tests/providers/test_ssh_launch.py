@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from flowlite.adapters import adapter
+from flowlite.api.adapters import adapter
 from flowlite.bundle.agent_zip import build_agent_zip
 from flowlite.errors import CapacityUnavailable, NodeUnreachable, ProviderError
 from flowlite.provider import Instance, LaunchIntent

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flowlite.adapters import settings_here
+from flowlite.api.adapters import settings_here
 from provider_adapters.ssh.pools import choose_pool
 from tests.docs.blocks import Reader, blocks_of, environment_of
 from tests.providers.lab import ROOT

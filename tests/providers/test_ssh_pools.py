@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from flowlite.adapters import adapter, settings_here
-from flowlite.config import load_settings
+from flowlite.api.adapters import adapter, settings_here
 from flowlite.errors import CapacityUnavailable, ConfigError, ProviderError
 from flowlite.provider import SHIPPED, Plan
+from flowlite.settings.settings import load_settings
 from flowlite.spec import TaskConfig
 from provider_adapters.ssh import editing
 from provider_adapters.ssh.fitting import choose_python, kind_of, misfit, python_problem

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from flowlite.node.pythons import interpreters
+from flowlite.node.python_env import interpreters
 from tests.components import need
 from tests.own_python import serve_pythons
 from tests.providers.lab import Lab

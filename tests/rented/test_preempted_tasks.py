@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flowlite import FlowApp, Task, should_stop
-from flowlite.adapters import adapter
+from flowlite.api.adapters import adapter
 from tests.gangs import Gang, let_go, submit, waiting
 from tests.helpers import eventually
 from tests.node.test_should_stop import PROGRAM, ROOT, signal_text

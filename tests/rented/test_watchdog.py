@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from flowlite.node import processes
-from flowlite.node.config import AgentConfig
+from flowlite.node.config.agent_config import AgentConfig
+from flowlite.node.system import processes
 from provider_adapters.rented.keys import KeyPair, new_key
 from provider_adapters.rented.watchdog import DIRECTORY, LEASE_FILE
 from tests.helpers import eventually

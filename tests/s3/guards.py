@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from flowlite.node import processes, staging
-from flowlite.node.config import AgentConfig, AttemptPaths
+from flowlite.node.config.agent_config import AgentConfig, AttemptPaths
+from flowlite.node.mount_namespace import unmount
+from flowlite.node.system import processes
 from tests.helpers import eventually, kill_processes_of
 from tests.s3.servers import S3Server
 
@@ -23,7 +24,7 @@ SYSTEM_PYTHON = "/usr/bin/python3"
 
 _RUN_WITHIN = """
 import sys; sys.path.insert(0, sys.argv[1])
-from flowlite.node import mounts
+from flowlite.node.mount_namespace import namespace as mounts
 mounts.enter(int(sys.argv[2]))
 exec(sys.argv[3])
 """
@@ -117,7 +118,7 @@ class Guard:
     def assert_nothing_left(self) -> None:
         """No process, no mount, no credential but the node's own file."""
         eventually(lambda: not processes.marked({"FLOW_TASK_ID": TASK}), what="no process left")
-        assert staging.mounted_below(self.paths.home) == []
+        assert unmount.mounted_below(self.paths.home) == []
         left = [path.name for path in self.paths.directory.rglob("*") if path.is_file()]
         assert not {"credentials", "rclone.conf", "passwd-s3fs"} & set(left), left
 
@@ -130,7 +131,7 @@ class Guard:
         for stream in (self.process.stdin, self.process.stdout):
             assert stream is not None
             stream.close()
-        staging.unmount_below(self.paths.home)
+        unmount.unmount_below(self.paths.home)
 
 
 def entry(server: S3Server, url: str, **changes: Any) -> dict[str, Any]:

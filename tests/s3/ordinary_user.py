@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from flowlite.node import processes, staging
+from flowlite.node.mount_namespace import unmount
+from flowlite.node.system import processes
 from tests.helpers import eventually
 from tests.s3.guards import SYSTEM_PYTHON, TASK, Guard, entry
 from tests.s3.servers import S3Server
@@ -24,7 +25,7 @@ NOBODY = 65534
 SHOW = """
 import json, os, sys
 sys.path.insert(0, sys.argv[1])
-from flowlite.node import scene
+from flowlite.node.mount_namespace import worker_view as scene
 told = json.loads(sys.argv[2])
 volumes = [{"name": m["url"], "path": "/flowlite-test/data", "source": m["source"]} for m in told["mounts"]]
 state = scene.enter(scene.describe(volumes, within=told["pid"] if told["private"] else None), "/nowhere")
@@ -39,7 +40,7 @@ def home() -> Iterator[Path]:
     directory = Path(tempfile.mkdtemp(prefix="flow-nobody-"))
     directory.chmod(0o755)
     yield directory
-    staging.unmount_below(directory)
+    unmount.unmount_below(directory)
     shutil.rmtree(directory)
 
 
@@ -78,7 +79,7 @@ def test_the_guard_is_killed_and_its_program_takes_the_mount_away(guard: Guard) 
     guard.mounted()
     guard.process.kill()
     guard.process.wait(10)
-    eventually(lambda: not staging.mounted_below(guard.paths.home), what="nothing mounted")
+    eventually(lambda: not unmount.mounted_below(guard.paths.home), what="nothing mounted")
 
 
 def test_everything_is_killed_at_once_and_a_dead_mount_is_cleared(guard: Guard) -> None:
@@ -88,6 +89,6 @@ def test_everything_is_killed_at_once_and_a_dead_mount_is_cleared(guard: Guard) 
         processes.send(pid, 9)
     guard.process.wait(10)
     eventually(lambda: not processes.marked({"FLOW_TASK_ID": TASK}))
-    assert staging.mounted_below(guard.paths.home)
-    assert staging.unmount_below(guard.paths.home) == []
-    assert staging.mounted_below(guard.paths.home) == []
+    assert unmount.mounted_below(guard.paths.home)
+    assert unmount.unmount_below(guard.paths.home) == []
+    assert unmount.mounted_below(guard.paths.home) == []

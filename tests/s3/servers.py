@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 
-from flowlite.node import processes
+from flowlite.node.system import processes
 from tests.components import need
 from tests.helpers import eventually
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from flowlite.node.s3.sign import Credential
-from flowlite.node.s3.store import S3Error, Store
+from flowlite.node.s3.client import S3Error, Store
+from flowlite.node.s3.sigv4 import Credential
 from tests.components import need
 from tests.s3.guards import Guard, entry
 from tests.s3.servers import S3Server

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from flowlite.node.checkpoints import places
-from flowlite.node.checkpoints.places import Bucket, PlaceError, place_of
-from flowlite.node.checkpoints.sets import Manifest, SetName, whole_sets
+from flowlite.node.checkpoints import targets
+from flowlite.node.checkpoints.manifest import Manifest, SetName, whole_sets
+from flowlite.node.checkpoints.targets import Bucket, PlaceError, place_of
 from tests.components import need
 from tests.node.agents import RealGang
 from tests.s3.servers import REGION, S3Server
@@ -58,7 +58,7 @@ class TestPlace:
         self, place: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         # Ceph, as AWS, wants parts of at least 5 MiB.
-        monkeypatch.setattr(places, "PART", 5 << 20)
+        monkeypatch.setattr(targets, "PART", 5 << 20)
         place.check()
         for name, size in (("files/a.pt", 12), ("files/empty", 0), ("files/d/b%20c.pt", 13 << 20)):
             source, target = tmp_path / "source", tmp_path / "target"
@@ -83,7 +83,7 @@ class TestPlace:
     def test_a_file_that_shrinks_meanwhile_is_not_left_there(
         self, place: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(places, "PART", 5 << 20)
+        monkeypatch.setattr(targets, "PART", 5 << 20)
         source = tmp_path / "source"
         source.write_bytes(b"x" * (11 << 20))
         with pytest.raises(PlaceError, match="shorter"):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from flowlite import ConfigError, TaskConfig
-from flowlite.s3 import Aws, notes, storage_for
+from flowlite.bucket_credentials import Aws, notes, storage_for
 
 Find = Callable[..., dict[str, Any]]
 KEYS = "aws_access_key_id = {0}\naws_secret_access_key = {0}-secret\n"

@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from flowlite import Flow, FlowApp, Task, TaskConfig, TaskFailed
-from flowlite.node import processes, staging
+from flowlite.node.mount_namespace import unmount
+from flowlite.node.system import processes
 from tests.helpers import assert_no_process_left, eventually, processes_of
 from tests.s3.servers import S3Server
 
@@ -47,7 +48,7 @@ def flow(server: S3Server, flow_home: Path) -> Iterator[Flow]:
 
 
 def mounts_of(home: Path) -> list[str]:
-    return [*staging.mounted_below(home)]
+    return [*unmount.mounted_below(home)]
 
 
 WAIT = """

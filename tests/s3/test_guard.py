@@ -18,9 +18,10 @@ from typing import Any
 
 import pytest
 
-from flowlite.node import processes, staging
-from flowlite.node.buckets import guard as bucket_guard
-from flowlite.node.s3.store import Store
+from flowlite.node.buckets import mount_sidecar as bucket_guard
+from flowlite.node.mount_namespace import unmount
+from flowlite.node.s3.client import Store
+from flowlite.node.system import processes
 from tests.components import need
 from tests.helpers import eventually
 from tests.s3.gate import Gate
@@ -351,7 +352,7 @@ def test_a_program_that_fails_gives_way_to_the_next_and_all_are_named(
 def test_nothing_of_it_is_seen_by_others_where_mounts_can_be_private(guard: Guard) -> None:
     assert guard.hear()["private"]
     assert guard.programs()
-    assert staging.mounted_below(guard.paths.home) == []
+    assert unmount.mounted_below(guard.paths.home) == []
 
 
 def test_its_agent_is_killed(guard: Guard) -> None:
@@ -366,8 +367,8 @@ def test_it_is_killed_itself(guard: Guard) -> None:
     guard.process.kill()
     guard.process.wait(10)
     eventually(lambda: not any(processes.is_alive(pid) for pid in programs), what="programs gone")
-    staging.unmount_below(guard.paths.home)
-    assert staging.mounted_below(guard.paths.home) == []
+    unmount.unmount_below(guard.paths.home)
+    assert unmount.mounted_below(guard.paths.home) == []
 
 
 def test_it_is_asked_to_end(guard: Guard) -> None:
@@ -412,7 +413,7 @@ def test_a_file_held_open_does_not_keep_the_bucket(guard: Guard) -> None:
     )
     assert guard.within(hold) == "open"
     assert guard.end() == 0
-    guard_gone = staging.mounted_below(guard.paths.home)
+    guard_gone = unmount.mounted_below(guard.paths.home)
     assert guard_gone == []
 
 
@@ -431,12 +432,12 @@ def test_unmounting_below_a_directory_leaves_nothing_and_deletes_nothing(
     program = subprocess.Popen(
         ["rclone", "mount", "s3:guarded", str(point), "--config", str(config)], env=environment
     )
-    eventually(lambda: staging.is_mounted(point), what="the mount")
+    eventually(lambda: unmount.is_mounted(point), what="the mount")
     program.kill()
     program.wait(10)
-    assert staging.mounted_below(tmp_path) == [str(point)]
-    assert staging.unmount_below(tmp_path / "home") == []
-    assert staging.mounted_below(tmp_path) == []
+    assert unmount.mounted_below(tmp_path) == [str(point)]
+    assert unmount.unmount_below(tmp_path / "home") == []
+    assert unmount.mounted_below(tmp_path) == []
     shutil.rmtree(tmp_path / "home")
     assert {each["Key"] for each in listed(server)} == set(KEYS)
 

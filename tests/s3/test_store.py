@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flowlite.node.s3.sign import Credential, signed_headers
-from flowlite.node.s3.store import S3Error, Store, read_storage
+from flowlite.node.s3.client import S3Error, Store, read_storage
+from flowlite.node.s3.sigv4 import Credential, signed_headers
 from tests.s3.guards import entry
 from tests.s3.servers import REGION, S3Server
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from flowlite import ConfigError, TaskConfig
-from flowlite.adapters import adapter
-from flowlite.node.buckets import tools as s3_tools
-from flowlite.node.s3.sign import Credential
-from flowlite.node.s3.store import Store
+from flowlite.api.adapters import adapter
+from flowlite.node.buckets import fuse_programs as s3_tools
+from flowlite.node.s3.client import Store
+from flowlite.node.s3.sigv4 import Credential
 
 GIVEN = Credential("AKID", "s3cr3t")
 AWS = Store("s3://bucket/pre/fix", "bucket", "pre/fix", region="eu-central-1", credential=GIVEN)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from flowlite.logs import LogLine
+from flowlite.output.reader import LogLine
 from flowlite.scaling.metric import NoMetric, of_lines, of_result
 
 OPEN_CLIP = (

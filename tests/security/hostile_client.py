@@ -93,7 +93,7 @@ def hosts_check(config: str) -> str:
 def _node(directory: str) -> Any:
     from flowlite.connect.local import LocalConnection
     from flowlite.provider import Instance, NodeSettings
-    from flowlite.supervise.nodes import Node
+    from flowlite.supervise.attempt.node_handle import Node
 
     class Here:
         """A provider whose node is this directory."""
@@ -121,7 +121,7 @@ def report(directory: str) -> str:
 
 @case
 def agent_log(directory: str) -> str:
-    from flowlite.masking import Mask
+    from flowlite.output.redact import Mask
 
     kept = Path(directory, "kept.log")
     _node(directory).get_log("agent.log", kept, Mask(["a-secret-of-many-characters"]))
@@ -192,7 +192,7 @@ def flow(*words: str) -> str:
 @case
 def ssh_lines(size: str) -> str:
     """`flow ssh --node all` with one line that has no end."""
-    from flowlite.cli.ssh import _Lines
+    from flowlite.cli.commands.ssh import _Lines
     from flowlite.connect.local import LocalConnection
 
     counted = _Counted()
@@ -211,8 +211,8 @@ def ssh_lines(size: str) -> str:
 @case
 def leader_events(count: str) -> str:
     """A leader that reports without end, each time as much as fits into a frame."""
-    from flowlite.supervise.heard import Heard
-    from flowlite.supervise.journal import Journal
+    from flowlite.supervise.attempt.leader_events import Heard
+    from flowlite.supervise.process.journal import Journal
     from tests.tasks_made_by_hand import HandMade
 
     made = HandMade(nodes=2, per_node=2)
@@ -241,8 +241,8 @@ def leader_events(count: str) -> str:
 
 @case
 def mithril(url: str) -> str:
-    from flowlite.credentials import Key
-    from provider_adapters.mithril.api import MithrilApi
+    from flowlite.settings.credentials import Key
+    from provider_adapters.mithril.rest.client import MithrilApi
 
     api = MithrilApi(url, Key("fkey_x", "X"), sleep=lambda seconds: None)
     return _refused(lambda: api.get("/v2/things"))

@@ -18,7 +18,8 @@ from typing import Any
 
 import pytest
 
-from flowlite.node import envelope, frames, outcome
+from flowlite.node.protocol import mux_framing
+from flowlite.node.serialization import envelope, result_file
 from tests.components import need
 from tests.connect.sshd import Sshd, scratch
 from tests.security.hostile_hosts import HOSTS
@@ -184,7 +185,10 @@ PORTERS: dict[str, tuple[str, str, str]] = {
 def test_what_a_porter_says(case: str, script: str, said: str, tmp_path: Path) -> None:
     path = tmp_path / "porter.py"
     head = _PORTER.format(
-        OUT=frames.OUT, ERR=frames.ERR, DONE=frames.DONE, GREETING=frames.GREETING
+        OUT=mux_framing.OUT,
+        ERR=mux_framing.ERR,
+        DONE=mux_framing.DONE,
+        GREETING=mux_framing.GREETING,
     )
     path.write_text(head + script)
     assert said in run(case, path, home=tmp_path / "flow")["told"]
@@ -256,7 +260,7 @@ def test_a_line_without_end_from_a_command_on_all_nodes(tmp_path: Path) -> None:
 def _exception(path: Path, **header: Any) -> None:
     """The result file of a worker that raised, as a hostile node makes it: with a header of any size."""
     text = json.dumps(
-        {"format": 1, "python": outcome.PYTHON, "kind": "exception", "parts": [], **header}
+        {"format": 1, "python": result_file.PYTHON, "kind": "exception", "parts": [], **header}
     ).encode()
     head = struct.pack("<8sI", envelope.SEALED, len(text)) + text
     data = head + bytes(-len(head) % 64)

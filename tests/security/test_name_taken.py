@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from flowlite.adapters import adapter
+from flowlite.api.adapters import adapter
 from flowlite.testing.hosts.root import USER, USER_ID
 from tests.providers.lab import Lab
 from tests.security.name_takers import THEIRS, name_taken

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from flowlite.task import Task
+from flowlite.api.task import Task
 from tests.components import need
 from tests.helpers import eventually, kill_processes_of_home
 

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 import flowlite
+from flowlite.api.sweep import in_order
+from flowlite.api.task import Task
 from flowlite.errors import RemoteError, ResultUnavailable
-from flowlite.node import outcome, pickling
-from flowlite.node.envelope import write_envelope
-from flowlite.sweep import in_order
-from flowlite.task import Task
+from flowlite.node.serialization import pickling, result_file
+from flowlite.node.serialization.envelope import write_envelope
 from tests.cli.conftest import Flow
 from tests.helpers import kill_processes_of_home
 from tests.tasks_made_by_hand import HandMade
@@ -94,7 +94,7 @@ PLACES = [_itself, _argument, _attribute, _cause, _context, _note, _failures, _m
 
 def _write_value(path: Path, content: Any) -> None:
     stream = pickling.dumps(content).joined()
-    header = {"format": 1, "python": outcome.PYTHON, "kind": "pickle", "type": "evil.Value"}
+    header = {"format": 1, "python": result_file.PYTHON, "kind": "pickle", "type": "evil.Value"}
     write_envelope(path, header, [[stream]], sealed=True)
 
 
@@ -103,7 +103,7 @@ def _write_exception(form: str, path: Path, content: Any) -> None:
         content = (WithPoison, ("text",), {"extra": content})
     header = {
         "format": 1,
-        "python": outcome.PYTHON,
+        "python": result_file.PYTHON,
         "kind": "exception",
         "failure": "exception",
         "form": form,
@@ -278,8 +278,8 @@ def test_one_place_alone_opens_results_and_it_asks_for_the_permission() -> None:
     # The worker reads the traceback that it has just written, and loads nothing.
     assert sorted(callers) == [
         "bundle/result.py",
-        "node/outcome.py",
-        "node/worker.py",
+        "node/serialization/result_file.py",
+        "node/worker/worker.py",
         "outcomes.py",
     ]
 

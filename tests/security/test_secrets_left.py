@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from flowlite.node import secret_files
+from flowlite.node.config import secret_files
 from tests.helpers import eventually
 from tests.providers.lab import Lab
 
@@ -185,7 +185,7 @@ def test_the_files_are_known_by_name(tmp_path: Path) -> None:
 
 
 def test_a_home_that_another_host_may_be_using_is_left_alone(tmp_path: Path) -> None:
-    from flowlite.node.leasing import tidy
+    from flowlite.node.host_lease import cleanup
 
     def home(name: str, **noted: object) -> Path:
         made = tmp_path / "tasks" / name
@@ -204,11 +204,11 @@ def test_a_home_that_another_host_may_be_using_is_left_alone(tmp_path: Path) -> 
     }.items():
         home(name, **noted)
     running = tmp_path / "tasks" / "runs" / "a1" / "agent.pid"
-    from flowlite.node import processes
+    from flowlite.node.system import processes
 
     running.write_text(json.dumps({**processes.identity(os.getpid()), "host": me}))
     now = str(tmp_path / "tasks" / "now")
-    assert tidy.forget_secrets(str(tmp_path), now, dry_run=True) == [str(left)]
-    assert tidy.forget_secrets(str(tmp_path), now) == [str(left)]
-    assert tidy.forget_secrets(str(tmp_path), now) == []
+    assert cleanup.forget_secrets(str(tmp_path), now, dry_run=True) == [str(left)]
+    assert cleanup.forget_secrets(str(tmp_path), now) == [str(left)]
+    assert cleanup.forget_secrets(str(tmp_path), now) == []
     assert sys.platform != "linux" or not (left / "secrets.json").exists()

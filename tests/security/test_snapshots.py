@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from flowlite.node.call import LoadError, _extract
+from flowlite.node.worker.load_call import LoadError, _extract
 
 PAYLOAD = b"print('not here')\n"
 

@@ -17,7 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlite import adapters, cli, printing, provider, terminal
+from flowlite import cli, provider, terminal
+from flowlite.api import adapters
 from flowlite.connect.base import Completed
 from flowlite.errors import (
     ArgumentError,
@@ -30,8 +31,9 @@ from flowlite.errors import (
     TaskFailed,
     TaskTimeout,
 )
+from flowlite.output import printing
 from flowlite.provider import Finding, Instance, NodeSettings, Offer, Plan, VolumeInfo
-from flowlite.provider_settings import ProviderSettings
+from flowlite.settings.provider_settings import ProviderSettings
 from tests.cli.conftest import Flow
 from tests.helpers import kill_processes_of_home
 from tests.tasks_made_by_hand import HandMade
@@ -72,7 +74,9 @@ Show = Callable[..., str]
 @pytest.fixture(params=[False, True], ids=["piped", "on a terminal"])
 def show(request: pytest.FixtureRequest, flow_home: Path, monkeypatch: pytest.MonkeyPatch) -> Show:
     """Runs a command and gives all that it wrote, after a look at it."""
-    monkeypatch.setattr("flowlite.supervise.start.start_supervisor", lambda home, task_id: 0)
+    monkeypatch.setattr(
+        "flowlite.supervise.process.launch.start_supervisor", lambda home, task_id: 0
+    )
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("COLUMNS", "200")
 
@@ -386,7 +390,7 @@ def test_what_running_nodes_say(
 ) -> None:
     if command[0] == "top" and len(command) == 2:
         # Live, on a terminal, it goes on until the task has ended.
-        monkeypatch.setattr("flowlite.cli.top._live", _one_picture(monkeypatch))
+        monkeypatch.setattr("flowlite.cli.commands.top._live", _one_picture(monkeypatch))
     made = poisoned("running")
     _use(monkeypatch, Hostile(answers))
     show(*command)
@@ -394,7 +398,7 @@ def test_what_running_nodes_say(
 
 
 def _one_picture(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    from flowlite.cli import top
+    from flowlite.cli.commands import top
 
     live, pictures = top._live, top._pictures
 

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlite import trust
-from flowlite.adapters import settings_here
-from flowlite.config import load_settings
+from flowlite.api.adapters import settings_here
 from flowlite.connect.ssh.targets import is_host_name, is_user_name, resolve_target
 from flowlite.errors import ConfigError
+from flowlite.settings import trust
+from flowlite.settings.settings import load_settings
 from provider_adapters.aws.settings import _READ as AWS_KEYS
 from provider_adapters.mithril.settings import _READERS as MITHRIL_KEYS
 from provider_adapters.slurm.settings import _READERS as SLURM_KEYS

@@ -8,7 +8,7 @@ import pytest
 
 from flowlite import FlowApp
 from flowlite.errors import SpecError
-from flowlite.logs import Logs
+from flowlite.output.reader import Logs
 from flowlite.spec import TaskConfig
 from tests.gangs import Gang, let_go, shell, submit, waiting
 from tests.helpers import eventually, processes_of

@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 
-from flowlite.node import processes
-from flowlite.node.sharing import sftp as sharing_sftp
-from flowlite.node.sharing.stream import Stream, admit, knock, proof
-from flowlite.node.staging import mounted_below
-from flowlite.node.wire import WireError
+from flowlite.node.leader_volumes import confined_sftp as sharing_sftp
+from flowlite.node.mount_namespace.unmount import mounted_below
+from flowlite.node.protocol.framing import WireError
+from flowlite.node.protocol.stream import Stream, admit, knock, proof
+from flowlite.node.system import processes
 from tests.components import need
 from tests.helpers import eventually
 from tests.node.agents import SECRET, RealGang

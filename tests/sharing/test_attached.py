@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from flowlite.node.sharing import disks, mounting
-from flowlite.node.sharing.programs import NotMounted
-from flowlite.node.staging import mounted_below
+from flowlite.node.attached_volumes import disks, mount_commands
+from flowlite.node.attached_volumes.run import NotMounted
+from flowlite.node.mount_namespace.unmount import mounted_below
 from tests.components import need
 from tests.helpers import eventually
 from tests.node.agents import RealGang
@@ -58,7 +58,7 @@ def run(tmp_path: Path, volumes: list[dict[str, Any]], script: str, **options: A
 
 
 def test_the_command_for_efs() -> None:
-    assert mounting.network_command(network(Path("/mnt/flowlite/ckpt"))) == [
+    assert mount_commands.network_command(network(Path("/mnt/flowlite/ckpt"))) == [
         "mount.nfs4",
         "10.0.1.5:/",
         "/mnt/flowlite/ckpt",
@@ -75,7 +75,7 @@ def test_the_command_for_lustre() -> None:
         export="/abcdev",
         options="relatime,flock",
     )
-    assert mounting.network_command(lustre) == [
+    assert mount_commands.network_command(lustre) == [
         *("mount", "-t", "lustre", "-o", "relatime,flock"),
         "fs-0123.fsx.us-east-1.amazonaws.com@tcp:/abcdev",
         "/mnt/flowlite/data",
@@ -83,14 +83,14 @@ def test_the_command_for_lustre() -> None:
 
 
 def test_what_the_kernel_is_told_where_nfs_common_is_missing() -> None:
-    assert mounting.kernel_options(EFS, "10.0.1.5", "10.0.1.77") == (
+    assert mount_commands.kernel_options(EFS, "10.0.1.5", "10.0.1.77") == (
         f"{EFS},addr=10.0.1.5,clientaddr=10.0.1.77"
     )
 
 
 def test_the_commands_for_a_disk() -> None:
     disk = volume(Path("/mnt/flowlite/ckpt"), share="disk", filesystem="ext4")
-    assert mounting.disk_command(disk, "/dev/nvme1n1") == [
+    assert mount_commands.disk_command(disk, "/dev/nvme1n1") == [
         *("mount", "-t", "ext4", "-o", "noatime", "/dev/nvme1n1", "/mnt/flowlite/ckpt")
     ]
     assert disks.format_command("ext4", "/dev/nvme1n1", "a-name-that-is-too-long") == [
@@ -168,13 +168,13 @@ def test_a_killed_agent_leaves_nothing_mounted(tmp_path: Path, servers: Path) ->
 
 
 def test_lustre_without_its_client_says_what_to_install(tmp_path: Path) -> None:
-    if mounting.program("mount.lustre"):
+    if mount_commands.program("mount.lustre"):
         pytest.skip("this machine has the Lustre client")
     lustre = volume(
         tmp_path, share="lustre", address="fs-1@tcp", export="/a", options="relatime,flock"
     )
     with pytest.raises(NotMounted, match="install the Lustre client"):
-        mounting.mount(lustre)
+        mount_commands.mount(lustre)
 
 
 # Disks
@@ -244,7 +244,7 @@ def test_a_disk_with_anything_on_it_is_never_formatted(
         pytest.skip(f"{make[0]} fails here: {made.stderr!r}")
     before = file.read_bytes()
     with pytest.raises(NotMounted, match=rf"{why}.*left as it is"):
-        mounting.mount(on(device, tmp_path))
+        mount_commands.mount(on(device, tmp_path))
     assert file.read_bytes() == before
 
 
@@ -253,29 +253,29 @@ def test_another_disk_under_the_same_name_is_not_taken(
 ) -> None:
     monkeypatch.setattr(disks, "WAIT_SECONDS", 0.0)
     with pytest.raises(NotMounted, match=r"\(vol0abc\) does not appear"):
-        mounting.mount(on(disk[1], tmp_path, size_bytes=65 * MEGABYTE))
+        mount_commands.mount(on(disk[1], tmp_path, size_bytes=65 * MEGABYTE))
     assert not any(disk[0].read_bytes())
 
 
 def test_what_is_mounted_already_is_mounted_once(tmp_path: Path, disk: tuple[Path, str]) -> None:
     there = on(disk[1], tmp_path / "mnt")
     (tmp_path / "mnt").mkdir()
-    mounting.mount(there)
-    mounting.mount(there)
+    mount_commands.mount(there)
+    mount_commands.mount(there)
     assert len(mounted_below(tmp_path / "mnt")) == 1
-    mounting.unmount(there["source"])
+    mount_commands.unmount(there["source"])
     assert not mounted_below(tmp_path)
 
 
 def test_a_busy_one_goes_all_the_same(
     tmp_path: Path, disk: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mounting, "_BUSY_SECONDS", 0.2)
+    monkeypatch.setattr(mount_commands, "_BUSY_SECONDS", 0.2)
     there = on(disk[1], tmp_path / "mnt")
     (tmp_path / "mnt").mkdir()
-    mounting.mount(there)
+    mount_commands.mount(there)
     with open(tmp_path / "mnt" / "held", "w") as held:
         held.write("x")
         held.flush()
-        mounting.unmount(there["source"])
+        mount_commands.unmount(there["source"])
         assert not mounted_below(tmp_path)

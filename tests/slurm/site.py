@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from flowlite.node.roster import assign_ranks
-from flowlite.store import Store, TaskRecord
+from flowlite.node.config.ranks import assign_ranks
+from flowlite.state.store import Store, TaskRecord
 from flowlite.testing.hosts import Host
 from flowlite.testing.slurm import SlurmCluster
 from tests.gangs import Gang
@@ -129,7 +129,7 @@ class SlurmSite:
     def submit(self, command: Sequence[str], *, nodes: int = 2, **options: Any) -> SlurmGang:
         """Submits a command from the laptop."""
         from flowlite import TaskConfig
-        from flowlite.client import Flow
+        from flowlite.api.client import Flow
 
         given = {"processes_per_node": 1, "grace_seconds": 1.0, "name": "gang", **options}
         config = TaskConfig(command=list(command), num_instances=nodes, **given)

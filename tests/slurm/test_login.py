@@ -11,7 +11,7 @@ import pytest
 from flowlite.connect.ssh import link
 from flowlite.errors import HostKeyError, NodeUnreachable
 from provider_adapters.slurm.login import Silent, SlurmLogin
-from provider_adapters.slurm.queue import Queue
+from provider_adapters.slurm.queries.queue import Queue
 from tests.components import need
 from tests.connect.sshd import Sshd, scratch
 

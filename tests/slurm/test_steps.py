@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from flowlite.adapters import adapter
+from flowlite.api.adapters import adapter
 from flowlite.connect.base import Connection
 from flowlite.provider import Instance
 from flowlite.testing.hosts import Host

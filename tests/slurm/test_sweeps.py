@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flowlite.client import Flow
+from flowlite.api.client import Flow
 from flowlite.testing.slurm import SlurmCluster
 from tests.helpers import eventually
 from tests.slurm.site import SlurmSite

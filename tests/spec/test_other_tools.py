@@ -11,7 +11,7 @@ import typer
 from typer.main import get_command
 
 from flowlite import FlowApp
-from flowlite.cli.run import register
+from flowlite.cli.commands.run import register
 from flowlite.errors import SpecError
 from flowlite.spec import TaskConfig
 from flowlite.spec import other_tools as table

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from flowlite.node.batch import variables
-from flowlite.node.batch.layout import Placement
-from flowlite.node.environment import Seat, worker_environment
+from flowlite.node.sbatch import slurm_environment
+from flowlite.node.sbatch.layout import Placement
+from flowlite.node.worker.environment import Seat, worker_environment
 from tests.components import need
 from tests.stacks.airs import AIRS, ALL, TASK_OF_SLURM
 from tests.stacks.environments import trainers
@@ -72,8 +72,8 @@ def said() -> dict[str, dict[str, Any]]:
 
 def task_of_a_batch_script(ours: dict[str, str]) -> dict[str, str]:
     """The environment of task 2 of `srun` in a batch script of a job with 2 nodes and 2 tasks on each."""
-    names, tasks = variables.node_names(SEAT.addresses), Placement((0, 1), (2, 2)).tasks()
-    script = variables.of_script(
+    names, tasks = slurm_environment.node_names(SEAT.addresses), Placement((0, 1), (2, 2)).tasks()
+    script = slurm_environment.of_script(
         {"variables": {"SLURM_JOB_NAME": "train", "SLURM_NTASKS_PER_NODE": "2"}},
         job="4711",
         names=names,
@@ -83,8 +83,8 @@ def task_of_a_batch_script(ours: dict[str, str]) -> dict[str, str]:
         attempt=1,
         pid=17,
     )
-    task = variables.of_task(tasks[2], tasks, step=0, names=names, pid=18, per_node=2)
-    return variables.of_process({**ours, **script}, {}, [], task, {})
+    task = slurm_environment.of_task(tasks[2], tasks, step=0, names=names, pid=18, per_node=2)
+    return slurm_environment.of_process({**ours, **script}, {}, [], task, {})
 
 
 @pytest.mark.slow

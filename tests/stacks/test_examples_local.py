@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from flowlite import FlowApp
-from flowlite.node import kept, warm
+from flowlite.node.forkserver import client, registry
 from tests.helpers import assert_no_process_left
 from tests.stacks.environments import trainers
 
@@ -47,7 +47,7 @@ def run(flow_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
         return re.sub(r"^\[Node \d+\] \[\d\d:\d\d:\d\d\] ", "", done.stdout, flags=re.MULTILINE)
 
     yield run
-    kept.end(kept.all_of(warm.socket_directory()))
+    registry.end(registry.all_of(client.socket_directory()))
 
 
 def returned(said: str) -> Any:

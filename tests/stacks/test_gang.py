@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from flowlite.node.config import AgentConfig
-from flowlite.node.modes import place as places
-from flowlite.node.modes.caller import CommandFailed, ask, call
-from flowlite.node.modes.place import Place, Unreachable
-from flowlite.supervise import certificates
+from flowlite.node.config.agent_config import AgentConfig
+from flowlite.node.leader_run import context as places
+from flowlite.node.leader_run.context import Place, Unreachable
+from flowlite.node.leader_run.remote_exec import CommandFailed, ask, call
+from flowlite.supervise.attempt import certificates
 from tests.helpers import eventually, process_alive
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from flowlite.node import checks, launcher_files
-from flowlite.node.environment import Seat, worker_environment
+from flowlite.node.system import node_facts
+from flowlite.node.worker import launcher_files
+from flowlite.node.worker.environment import Seat, worker_environment
 from tests.gangs import shell, submit
 
 SEAT = Seat(
@@ -75,11 +76,11 @@ def test_a_node_with_an_accelerator_is_no_cpu_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "card").mkdir()
-    monkeypatch.setattr(checks, "_NVIDIA", tmp_path)
-    assert not checks.only_cpu()
-    assert checks.only_cpu("")
-    monkeypatch.setattr(checks, "_OTHERS", ("null",))
-    assert not checks.only_cpu("")
+    monkeypatch.setattr(node_facts, "_NVIDIA", tmp_path)
+    assert not node_facts.only_cpu()
+    assert node_facts.only_cpu("")
+    monkeypatch.setattr(node_facts, "_OTHERS", ("null",))
+    assert not node_facts.only_cpu("")
 
 
 def test_they_are_on_every_node(flow_home: Path) -> None:

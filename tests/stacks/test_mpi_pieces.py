@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from flowlite.errors import SpecError
-from flowlite.node import net
-from flowlite.node.config import AgentConfig, AttemptPaths
-from flowlite.node.modes import launchers, mpi, needs, ray_cluster
-from flowlite.node.modes.frames import OUT, Broken, Frames
-from flowlite.node.modes.names import node_named
-from flowlite.node.modes.place import Place
-from flowlite.node.modes.ssh import Wish, read
+from flowlite.node.config import launcher_programs
+from flowlite.node.config.agent_config import AgentConfig, AttemptPaths
+from flowlite.node.leader_run import mpi, ray_cluster, requirements
+from flowlite.node.leader_run.context import Place
+from flowlite.node.leader_run.exec_framing import OUT, Broken, Frames
+from flowlite.node.leader_run.hostnames import node_named
+from flowlite.node.leader_run.ssh_shim import Wish, read
+from flowlite.node.system import addresses as net
 from flowlite.spec import TaskConfig
 
 RAY: dict[str, Any] = {
@@ -117,7 +118,7 @@ def test_nodes_of_one_machine_have_names_of_their_own() -> None:
     ],
 )
 def test_a_command_that_starts_the_ranks_runs_once(command: list[str]) -> None:
-    assert launchers.starts_ranks(command)
+    assert launcher_programs.starts_ranks(command)
     assert mpi.command(place(argv=command)) is None
 
 
@@ -190,19 +191,19 @@ def test_networks_are_found_by_their_addresses() -> None:
 
 def test_what_is_missing_is_said_with_what_to_do(tmp_path: Path) -> None:
     nothing = {"PATH": str(tmp_path)}
-    said = needs.missing_mpi(place(environment=nothing).config)
+    said = requirements.missing_mpi(place(environment=nothing).config)
     assert "there is no mpirun on the PATH of node 0" in said
     assert "apt-get install openmpi-bin" in said
-    assert "no MPI is installed here" in needs.missing_mpi(
+    assert "no MPI is installed here" in requirements.missing_mpi(
         place(rank=1, environment=nothing).config
     )
     run = place(environment=nothing, argv=[str(tmp_path / "horovodrun"), "-np", "4", "python"])
-    assert f"there is no {tmp_path}/horovodrun on node 0" in needs.missing_mpi(run.config)
+    assert f"there is no {tmp_path}/horovodrun on node 0" in requirements.missing_mpi(run.config)
     (tmp_path / "horovodrun").touch(0o755)
-    assert needs.missing_mpi(run.config) == ""
+    assert requirements.missing_mpi(run.config) == ""
     there = tmp_path / "mpirun"
     there.touch(0o755)
-    assert needs.missing_mpi(place(environment=nothing).config) == ""
+    assert requirements.missing_mpi(place(environment=nothing).config) == ""
 
 
 def test_ray_is_told_what_was_asked_for() -> None:

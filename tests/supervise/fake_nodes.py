@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 
 from flowlite.provider import Instance, NodeSettings
-from flowlite.supervise.nodes import Finding, Node
-from flowlite.supervise.verdict import Life
+from flowlite.supervise.attempt.node_handle import Finding, Node
+from flowlite.supervise.attempt.node_verdict import Life
 
 
 class FakeNode(Node):

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from flowlite.store import Store
+from flowlite.state.store import Store
 from tests.gangs import Gang, let_go, shell, submit, waiting
 from tests.helpers import eventually
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlite.supervise.collect import Collector, add_all
-from flowlite.supervise.paths import TaskPaths
+from flowlite.supervise.attempt.log_writer import Collector, add_all
+from flowlite.supervise.record.paths import TaskPaths
 
 
 def new(home: Path, attempt: int = 1) -> tuple[Collector, TaskPaths]:

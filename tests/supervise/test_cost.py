@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlite.provider import Instance, Plan
-from flowlite.records import InstanceRecord, TaskRecord
-from flowlite.supervise.accounts import Accounts
-from flowlite.supervise.cost import PRICES, cost_by_day, cost_of, is_upper_bound, rate_of
-from flowlite.supervise.limits import Limits
+from flowlite.state.records import InstanceRecord, TaskRecord
+from flowlite.supervise.money.billing import Accounts
+from flowlite.supervise.money.caps import Limits
+from flowlite.supervise.money.cost import PRICES, cost_by_day, cost_of, is_upper_bound, rate_of
 
 START = 1_700_000_000.0
 DAY = 86400.0

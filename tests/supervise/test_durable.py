@@ -11,21 +11,21 @@ from typing import Any
 
 import pytest
 
+from flowlite.api.late_results import _Fetch
 from flowlite.connect.local import LocalConnection
-from flowlite.node import messages
+from flowlite.node.protocol import messages
 from flowlite.provider import Instance, NodeSettings, Plan
-from flowlite.store import Store
-from flowlite.supervise import identity
-from flowlite.supervise.asked import Asked
-from flowlite.supervise.crew import Crew
-from flowlite.supervise.ends import End
-from flowlite.supervise.gang import Attempt
-from flowlite.supervise.journal import Journal
-from flowlite.supervise.lifecycle import Happening
-from flowlite.supervise.nodes import Finding, Node
-from flowlite.supervise.paths import TaskPaths
-from flowlite.supervise.verdict import Life
-from flowlite.uncollected import _Fetch
+from flowlite.state.store import Store
+from flowlite.supervise.attempt.attempt import Attempt
+from flowlite.supervise.attempt.node_handle import Finding, Node
+from flowlite.supervise.attempt.node_verdict import Life
+from flowlite.supervise.attempt.outcome import End
+from flowlite.supervise.process.journal import Journal
+from flowlite.supervise.record import process_identity
+from flowlite.supervise.record.lifecycle import Happening
+from flowlite.supervise.record.paths import TaskPaths
+from flowlite.supervise.record.task_view import Asked
+from flowlite.supervise.threads import Crew
 from tests.test_store import task
 
 WROTE = {"r0.out": b"out\n" * 1000, "r0.err": b"err\n", "r0.result": b"result" * 1000}
@@ -121,7 +121,7 @@ def test_that_the_ranks_have_started_outlives_a_supervisor_that_dies_after_their
     """One that takes over then asks the leader how they ended, and brings nothing up again."""
     store = Store(flow_home / "state.db")
     store.create_task(task("t1"))
-    lease = store.acquire_lease("t1", identity.owner(), 600)
+    lease = store.acquire_lease("t1", process_identity.owner(), 600)
     assert lease is not None
 
     def journal() -> Journal:

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from flowlite.node import messages
+from flowlite.node.protocol import messages
 from flowlite.provider import Instance
-from flowlite.supervise import fates
-from flowlite.supervise.ends import End
-from flowlite.supervise.fates import as_told
+from flowlite.supervise.attempt import provider_verdict
+from flowlite.supervise.attempt.outcome import End
+from flowlite.supervise.attempt.provider_verdict import as_told
 
 NAMES = {f"7.00.0000{rank}": f"node {rank} (7.00.0000{rank})" for rank in range(2)}
 AGAIN = "Slurm has queued the job again"
@@ -21,7 +21,7 @@ AGAIN = "Slurm has queued the job again"
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same decisions, without the seconds."""
-    monkeypatch.setattr(fates, "_EVERY", 0.001)
+    monkeypatch.setattr(provider_verdict, "_EVERY", 0.001)
 
 
 def told(end: End, *answers: Sequence[Instance], waits: bool = True) -> End:

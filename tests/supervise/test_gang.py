@@ -9,18 +9,19 @@ from typing import Any
 
 import pytest
 
-from flowlite.node import messages
-from flowlite.node.wire import ServerSession, encode
+from flowlite.node.protocol import messages
+from flowlite.node.protocol.framing import ServerSession, encode
 from flowlite.provider import Instance, NodeSettings, Plan
-from flowlite.supervise import gang, reach, verdict, watch
-from flowlite.supervise.asked import Asked
-from flowlite.supervise.bringup import node_call
-from flowlite.supervise.crew import Crew
-from flowlite.supervise.ends import End, end_by_leader, end_by_reports
-from flowlite.supervise.gang import Attempt
-from flowlite.supervise.nodes import Finding, Node
-from flowlite.supervise.paths import TaskPaths
-from flowlite.supervise.verdict import Life
+from flowlite.supervise.attempt import attempt as gang
+from flowlite.supervise.attempt import liveness, node_verdict, reachability
+from flowlite.supervise.attempt.attempt import Attempt
+from flowlite.supervise.attempt.bringup import node_call
+from flowlite.supervise.attempt.node_handle import Finding, Node
+from flowlite.supervise.attempt.node_verdict import Life
+from flowlite.supervise.attempt.outcome import End, end_by_leader, end_by_reports
+from flowlite.supervise.record.paths import TaskPaths
+from flowlite.supervise.record.task_view import Asked
+from flowlite.supervise.threads import Crew
 from tests.test_store import task
 
 U, A, D, G = Life.UNREACHABLE, Life.ALIVE, Life.DEAD, Life.GONE
@@ -90,10 +91,10 @@ def attempt(home: Path, nodes: list[FakeNode]) -> Attempt:
 def test_a_suspected_node_is_lost_only_if_the_second_source_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lives: list[Life], lost: bool, replaced: bool
 ) -> None:
-    monkeypatch.setattr(watch, "PROBE_EVERY", 0.0)
-    monkeypatch.setattr(watch, "LOOK_EVERY", 0.0)
-    monkeypatch.setattr(verdict, "PATIENCE", 0.0)
-    monkeypatch.setattr(verdict, "TELL_AFTER", 0.0)
+    monkeypatch.setattr(liveness, "PROBE_EVERY", 0.0)
+    monkeypatch.setattr(liveness, "LOOK_EVERY", 0.0)
+    monkeypatch.setattr(node_verdict, "PATIENCE", 0.0)
+    monkeypatch.setattr(node_verdict, "TELL_AFTER", 0.0)
     nodes = [FakeNode("a", 0, [A]), FakeNode("b", 1, lives)]
     link = FakeLink()
 
@@ -194,7 +195,7 @@ def test_a_leader_that_says_what_no_agent_says_is_named(
 def test_a_node_that_is_back_is_not_probed_any_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reach, "PROBE_EVERY", 0.005)
+    monkeypatch.setattr(reachability, "PROBE_EVERY", 0.005)
     node = FakeNode("b", 0, [U])
     link = FakeLink()
 
@@ -213,7 +214,7 @@ def test_a_node_that_is_back_is_not_probed_any_more(
 def test_silence_before_a_node_was_back_does_not_count_against_it_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch, "PROBE_EVERY", 0.001)
+    monkeypatch.setattr(liveness, "PROBE_EVERY", 0.001)
     nodes = [FakeNode("a", 0, [A]), FakeNode("b", 1, [U])]
     link = FakeLink()
 

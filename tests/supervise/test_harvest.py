@@ -14,17 +14,17 @@ import pytest
 from flowlite.connect.local import LocalConnection
 from flowlite.errors import NodeUnreachable
 from flowlite.provider import Instance, NodeSettings
-from flowlite.supervise import harvest as harvest_module
-from flowlite.supervise import holdings, verdict
-from flowlite.supervise import reach as reach_module
-from flowlite.supervise.collect import Collector
-from flowlite.supervise.crew import Crew
-from flowlite.supervise.harvest import Harvest
-from flowlite.supervise.holdings import Outlook
-from flowlite.supervise.nodes import Finding, Node
-from flowlite.supervise.paths import TaskPaths
-from flowlite.supervise.reach import Reach
-from flowlite.supervise.verdict import Life
+from flowlite.supervise.attempt import fetch_outputs as harvest_module
+from flowlite.supervise.attempt import node_verdict, unfetched
+from flowlite.supervise.attempt import reachability as reach_module
+from flowlite.supervise.attempt.fetch_outputs import Harvest
+from flowlite.supervise.attempt.log_writer import Collector
+from flowlite.supervise.attempt.node_handle import Finding, Node
+from flowlite.supervise.attempt.node_verdict import Life
+from flowlite.supervise.attempt.reachability import Reach
+from flowlite.supervise.attempt.unfetched import Outlook
+from flowlite.supervise.record.paths import TaskPaths
+from flowlite.supervise.threads import Crew
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +33,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("PROBE_EVERY", 0.01), ("PROBE_SECONDS", 0.2), ("_LOOK_AFTER", 0.05)):
         monkeypatch.setattr(reach_module, name, value)
     monkeypatch.setattr(reach_module, "_AT_ONCE", 0.05)
-    monkeypatch.setattr(verdict, "PATIENCE", 0.0)
+    monkeypatch.setattr(node_verdict, "PATIENCE", 0.0)
     monkeypatch.setattr(harvest_module, "KEEP_EVERY", 0.02)
     monkeypatch.setattr(harvest_module, "_TELL_AFTER", 0.0)
 
@@ -161,7 +161,7 @@ def test_a_node_that_is_lost_is_waited_for_and_comes_back(scene: Scene) -> None:
 
 
 def test_what_never_comes_is_kept_there(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(holdings, "PATIENCE", 0.5)
+    monkeypatch.setattr(unfetched, "PATIENCE", 0.5)
     scene.nodes[1].life = Life.UNREACHABLE
     seen = scene.play()
     assert [(each.node, dict(each.files)) for each in seen.kept] == [

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from flowlite.supervise.holdings import PATIENCE, PATIENCE_BADLY, Holding, Place, outlook
+from flowlite.supervise.attempt.unfetched import PATIENCE, PATIENCE_BADLY, Holding, Place, outlook
 
 A, S, G = Place.ANSWERS, Place.SILENT, Place.GONE
 FILES = (("r1.result", 40),)

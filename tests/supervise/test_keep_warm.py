@@ -11,10 +11,10 @@ import pytest
 
 from flowlite.errors import ProviderError
 from flowlite.provider import Instance, LaunchIntent, Plan
-from flowlite.store import InstanceRecord, Store
-from flowlite.supervise import keeping
-from flowlite.supervise.cost import cost_of, rate_of
-from flowlite.supervise.limits import Limits
+from flowlite.state.store import InstanceRecord, Store
+from flowlite.supervise.cleanup import warm_nodes
+from flowlite.supervise.money.caps import Limits
+from flowlite.supervise.money.cost import cost_of, rate_of
 from flowlite.supervise.provision import Provisioner
 from tests.supervise.test_provision import Cloud, Scene
 
@@ -153,21 +153,21 @@ class TestEndedBeforeTheirTime:
     def test_all_of_them_when_asked(
         self, scene: KeepingScene, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(keeping, "provider_of_task", lambda record, home: scene.cloud)
+        monkeypatch.setattr(warm_nodes, "provider_of_task", lambda record, home: scene.cloud)
         roster = scene.gathered()
         scene.end()
-        assert sorted(row.id for row in keeping.warm_nodes(scene.store, scene.home)) == roster
-        ended, problems = keeping.end_warm_nodes(scene.store, scene.home, dry_run=True)
+        assert sorted(row.id for row in warm_nodes.warm_nodes(scene.store, scene.home)) == roster
+        ended, problems = warm_nodes.end_warm_nodes(scene.store, scene.home, dry_run=True)
         assert (len(ended), scene.cloud.gone) == (3, set())
-        ended, problems = keeping.end_warm_nodes(scene.store, scene.home)
+        ended, problems = warm_nodes.end_warm_nodes(scene.store, scene.home)
         assert (len(ended), problems) == (3, [])
         assert scene.cloud.gone == set(roster)
-        assert keeping.warm_nodes(scene.store, scene.home) == []
+        assert warm_nodes.warm_nodes(scene.store, scene.home) == []
 
     def test_those_that_cannot_be_ended_stay_on_the_list(
         self, scene: KeepingScene, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(keeping, "provider_of_task", lambda record, home: scene.cloud)
+        monkeypatch.setattr(warm_nodes, "provider_of_task", lambda record, home: scene.cloud)
         scene.gathered()
         scene.end()
 
@@ -175,17 +175,17 @@ class TestEndedBeforeTheirTime:
             raise ProviderError("no answer")
 
         monkeypatch.setattr(scene.cloud, "terminate", fail)
-        assert keeping.end_warm_nodes(scene.store, scene.home) == ([], ["cloud: no answer"])
-        assert len(keeping.warm_nodes(scene.store, scene.home)) == 3
+        assert warm_nodes.end_warm_nodes(scene.store, scene.home) == ([], ["cloud: no answer"])
+        assert len(warm_nodes.warm_nodes(scene.store, scene.home)) == 3
 
     def test_those_that_are_known_to_be_gone_are_noted_as_such(
         self, scene: KeepingScene, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(keeping, "provider_of_task", lambda record, home: scene.cloud)
+        monkeypatch.setattr(warm_nodes, "provider_of_task", lambda record, home: scene.cloud)
         scene.gathered()
         scene.end()
         monkeypatch.setattr(scene.cloud, "still_warm", lambda instances: instances[:1])
-        assert len(keeping.warm_nodes(scene.store, scene.home)) == 1
+        assert len(warm_nodes.warm_nodes(scene.store, scene.home)) == 1
         states = sorted(row.state for row in scene.store.instances("t1"))
         assert states == ["ended", "ended", "warm"]
 

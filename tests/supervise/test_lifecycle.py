@@ -6,9 +6,16 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from flowlite.store import FINAL_STATES
-from flowlite.supervise import lifecycle
-from flowlite.supervise.lifecycle import FINAL, GONE, TABLE, Happening, ImpossibleTransition, State
+from flowlite.state.store import FINAL_STATES
+from flowlite.supervise.record import lifecycle
+from flowlite.supervise.record.lifecycle import (
+    FINAL,
+    GONE,
+    TABLE,
+    Happening,
+    ImpossibleTransition,
+    State,
+)
 
 WORDS = {"why": "{braces} and 100 %", "nodes": "2 nodes"}
 

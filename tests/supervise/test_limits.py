@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flowlite.supervise.limits import pause_after_preemption
+from flowlite.supervise.money.caps import pause_after_preemption
 
 
 class TestPreemptions:

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from flowlite.connect.base import Completed
-from flowlite.node import processes
+from flowlite.node.system import processes
 from flowlite.provider import Instance, NodeSettings
-from flowlite.supervise.nodes import Node
-from flowlite.supervise.verdict import Life
+from flowlite.supervise.attempt.node_handle import Node
+from flowlite.supervise.attempt.node_verdict import Life
 
 
 class Here:

@@ -12,13 +12,13 @@ import pytest
 from flowlite.connect.base import Connection
 from flowlite.errors import CapacityUnavailable, ProviderError, QuotaExceeded
 from flowlite.provider import Instance, LaunchIntent, NodeSettings, Plan, Provider
-from flowlite.provider_settings import ProviderSettings
+from flowlite.settings.provider_settings import ProviderSettings
 from flowlite.spec import TaskConfig
-from flowlite.store import Lease, Store
+from flowlite.state.store import Lease, Store
 from flowlite.supervise import provision
-from flowlite.supervise.asked import Asked
-from flowlite.supervise.crew import Crew
 from flowlite.supervise.provision import Gathered, LaunchRefused, Provisioner
+from flowlite.supervise.record.task_view import Asked
+from flowlite.supervise.threads import Crew
 from tests.test_store import task
 
 

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from flowlite.errors import HostKeyError, NodeUnreachable, ProviderError
-from flowlite.supervise import reach as reach_module
-from flowlite.supervise import verdict as verdict_module
-from flowlite.supervise.crew import Crew
-from flowlite.supervise.nodes import Node
-from flowlite.supervise.reach import GivenUp, Lost, Reach
-from flowlite.supervise.verdict import Life, Verdict
+from flowlite.supervise.attempt import node_verdict as verdict_module
+from flowlite.supervise.attempt import reachability as reach_module
+from flowlite.supervise.attempt.node_handle import Node
+from flowlite.supervise.attempt.node_verdict import Life, Verdict
+from flowlite.supervise.attempt.reachability import GivenUp, Lost, Reach
+from flowlite.supervise.threads import Crew
 from tests.supervise.fake_nodes import FakeNode
 
 U, A, D, G = Life.UNREACHABLE, Life.ALIVE, Life.DEAD, Life.GONE

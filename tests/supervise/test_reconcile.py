@@ -7,8 +7,8 @@ import subprocess
 import time
 from pathlib import Path
 
-from flowlite.adapters import adapter, settings_here
-from flowlite.supervise.reconcile import reconcile
+from flowlite.api.adapters import adapter, settings_here
+from flowlite.supervise.cleanup.reconcile import reconcile
 from tests.gangs import let_go, shell, submit, waiting
 from tests.helpers import eventually, process_alive
 

@@ -13,7 +13,7 @@ import pytest
 
 from flowlite.errors import ProviderError
 from flowlite.provider import Provider
-from flowlite.supervise import revisiting
+from flowlite.supervise.attempt import unreachable_nodes
 
 
 class Left:
@@ -44,14 +44,14 @@ def provider(left: Left) -> Provider:
 def begun(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     """What would have been started."""
     started: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(revisiting, "_EVERY", 0.0)
-    monkeypatch.setattr(revisiting, "run_detached", lambda *begun: started.append(begun))
+    monkeypatch.setattr(unreachable_nodes, "_EVERY", 0.0)
+    monkeypatch.setattr(unreachable_nodes, "run_detached", lambda *begun: started.append(begun))
     return started
 
 
 def test_it_goes_on_until_nothing_is_left(tmp_path: Path) -> None:
     left = Left(3, silent=2)
-    revisiting.revisit(tmp_path, provider(left))
+    unreachable_nodes.revisit(tmp_path, provider(left))
     assert (left.hosts, left.looks) == (0, 5)
     assert not list(tmp_path.iterdir())
 
@@ -59,8 +59,8 @@ def test_it_goes_on_until_nothing_is_left(tmp_path: Path) -> None:
 def test_nothing_is_started_where_nothing_is_left(
     tmp_path: Path, begun: list[tuple[Any, ...]]
 ) -> None:
-    revisiting.begin_if_left(tmp_path, provider(Left(0)))
-    revisiting.begin_again(tmp_path)
+    unreachable_nodes.begin_if_left(tmp_path, provider(Left(0)))
+    unreachable_nodes.begin_again(tmp_path)
     assert begun == []
     assert not list(tmp_path.iterdir())
 
@@ -69,18 +69,18 @@ def test_one_process_at_a_time_and_another_if_it_was_killed(
     tmp_path: Path, begun: list[tuple[Any, ...]]
 ) -> None:
     left = Left(1)
-    revisiting.begin_if_left(tmp_path, provider(left))
+    unreachable_nodes.begin_if_left(tmp_path, provider(left))
     (file,) = tmp_path.iterdir()
     assert len(begun) == 1
     held = os.open(file, os.O_RDWR)
     fcntl.flock(held, fcntl.LOCK_EX)
-    revisiting.begin_again(tmp_path)
+    unreachable_nodes.begin_again(tmp_path)
     assert len(begun) == 1
-    revisiting.revisit(tmp_path, provider(left))
+    unreachable_nodes.revisit(tmp_path, provider(left))
     assert left.looks == 0
     os.close(held)
-    revisiting.begin_again(tmp_path)
-    assert begun == [(tmp_path, revisiting.__name__)] * 2
+    unreachable_nodes.begin_again(tmp_path)
+    assert begun == [(tmp_path, unreachable_nodes.__name__)] * 2
 
 
 def test_what_is_given_up_while_it_leaves_is_not_forgotten(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_what_is_given_up_while_it_leaves_is_not_forgotten(tmp_path: Path) -> No
             return self.hosts > 0
 
     left = Late(1)
-    revisiting.revisit(tmp_path, provider(left))
+    unreachable_nodes.revisit(tmp_path, provider(left))
     assert (left.hosts, left.looks) == (0, 2)
 
 
@@ -103,7 +103,7 @@ def test_a_provider_that_cannot_be_asked_ends_no_supervisor(tmp_path: Path) -> N
         def has_left(self) -> bool:
             raise ProviderError("its notes cannot be read")
 
-    revisiting.begin_if_left(tmp_path, provider(Broken(1)))
+    unreachable_nodes.begin_if_left(tmp_path, provider(Broken(1)))
 
 
 def test_the_process_looks_at_all_providers_and_stays_until_nothing_is_left(
@@ -114,7 +114,7 @@ def test_the_process_looks_at_all_providers_and_stays_until_nothing_is_left(
     program.write_text(
         """
 import threading
-from flowlite.supervise import revisiting
+from flowlite.supervise.attempt import unreachable_nodes as revisiting
 
 class Left:
     name, hosts = "", 2
@@ -135,7 +135,7 @@ revisiting.main()
     home.mkdir()
     for name in ("one", "two"):
         (home / f"revisiting-{name}").touch()
-    root = str(Path(revisiting.__file__).parents[2])
+    root = str(Path(unreachable_nodes.__file__).parents[2])
     environment = {**os.environ, "FLOW_HOME": str(home), "PYTHONPATH": root}
     subprocess.run([sys.executable, str(program)], env=environment, check=True, timeout=60)
     assert not list(home.iterdir())

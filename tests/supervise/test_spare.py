@@ -17,9 +17,11 @@ from typing import Any
 import pytest
 
 from flowlite import FlowApp
-from flowlite.node import kept, processes, warm
-from flowlite.supervise import identity, spare
-from flowlite.task import Task
+from flowlite.api.task import Task
+from flowlite.node.forkserver import client, registry
+from flowlite.node.system import processes
+from flowlite.supervise.process import standby
+from flowlite.supervise.record import process_identity
 from tests.helpers import eventually
 
 pytestmark = pytest.mark.skipif(not processes.LINUX, reason="nothing is kept elsewhere")
@@ -30,7 +32,7 @@ def home(flow_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     (flow_home / "tmp").mkdir()
     monkeypatch.setenv("TMPDIR", str(flow_home / "tmp"))
     yield flow_home
-    kept.end(kept.all_of(warm.socket_directory()))
+    registry.end(registry.all_of(client.socket_directory()))
 
 
 @pytest.fixture
@@ -38,18 +40,18 @@ def job() -> Any:
     return FlowApp(keep_warm="1m").function(lambda: 1)
 
 
-def supervisor_of(task: Task[Any]) -> identity.Process:
+def supervisor_of(task: Task[Any]) -> process_identity.Process:
     import json
 
     noted = json.loads(task._session.paths(task.id).supervisor.read_bytes())
-    return identity.Process(int(noted["pid"]), str(noted["start"]))
+    return process_identity.Process(int(noted["pid"]), str(noted["start"]))
 
 
 def waits() -> bool:
-    return any(name.startswith("spare-") for name in os.listdir(warm.socket_directory()))
+    return any(name.startswith("spare-") for name in os.listdir(client.socket_directory()))
 
 
-def run(job: Any) -> identity.Process:
+def run(job: Any) -> process_identity.Process:
     """Runs a task to its end; gives its supervisor, which by then waits if it is to."""
     task = job.spawn()
     assert task.result() == 1
@@ -146,7 +148,7 @@ def test_killed_while_it_leads_its_task_is_taken_up_by_another(tmp_path: Path, j
 def test_one_that_does_not_answer_is_left_alone(job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     first = run(job)
     os.kill(first.pid, signal.SIGSTOP)
-    monkeypatch.setattr(spare, "_ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(standby, "_ANSWER_SECONDS", 0.2)
     try:
         assert run(job) != first
     finally:
@@ -159,45 +161,45 @@ class TestASpareOfThisProcess:
     @pytest.fixture
     def found(self, home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
         # The outputs of the tests are needed.
-        monkeypatch.setattr(spare, "_let_go_of_outputs", lambda: None)
+        monkeypatch.setattr(standby, "_let_go_of_outputs", lambda: None)
         found: list[Any] = []
         self.thread = threading.Thread(target=lambda: found.append(self.one.wait(home, 30.0)))
-        self.one = spare.Spare(time.time())
+        self.one = standby.Spare(time.time())
         self.thread.start()
         eventually(waits)
         yield found
-        spare.dismiss(home)
+        standby.dismiss(home)
         self.thread.join(10)
 
     def test_only_one_waits_for_each_home(self, found: list[Any], home: Path) -> None:
-        assert spare.Spare(time.time()).wait(home, 30.0) is None
+        assert standby.Spare(time.time()).wait(home, 30.0) is None
 
     def test_it_is_told_task_and_environment(self, found: list[Any], home: Path) -> None:
-        process = spare.hand_over(home, "t1", {"A": "ü"})
-        assert process == identity.of_process(os.getpid())
+        process = standby.hand_over(home, "t1", {"A": "ü"})
+        assert process == process_identity.of_process(os.getpid())
         self.thread.join(10)
-        assert found == [spare.Handed("t1", {"A": "ü"})]
+        assert found == [standby.Handed("t1", {"A": "ü"})]
         assert not waits()
 
     def test_nonsense_does_no_harm(self, found: list[Any], home: Path) -> None:
         for nonsense in (b"", b"\n", b"{}\n", b"x" * 100_000):
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-                connection.connect(spare._path(home))
+                connection.connect(standby._path(home))
                 connection.sendall(nonsense)
-        assert spare.hand_over(home, "t1", {}) is not None
+        assert standby.hand_over(home, "t1", {}) is not None
 
     def test_after_an_upgrade_it_goes(
         self, found: list[Any], home: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(self.one._watched, "changed", lambda: sys.executable)
-        assert spare.hand_over(home, "t1", {}) is None
+        assert standby.hand_over(home, "t1", {}) is None
         self.thread.join(10)
         assert found == [None]
 
     def test_one_that_began_before_what_it_has_imported_was_changed_goes(
         self, home: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(spare, "_let_go_of_outputs", lambda: None)
+        monkeypatch.setattr(standby, "_let_go_of_outputs", lambda: None)
         changed = home / "flowlite_test_upgraded.py"
         changed.write_text("VALUE = 1")
         # As an installer does.
@@ -207,14 +209,14 @@ class TestASpareOfThisProcess:
         monkeypatch.setitem(sys.modules, module.__name__, module)
         found: list[Any] = []
         for began, fit in ((time.time() - 60, False), (time.time() + 60, True)):
-            one = spare.Spare(began)
+            one = standby.Spare(began)
             thread = threading.Thread(target=lambda one=one: found.append(one.wait(home, 30.0)))
             thread.start()
             eventually(waits)
-            assert (spare.hand_over(home, "t1", {}) is not None) == fit
+            assert (standby.hand_over(home, "t1", {}) is not None) == fit
             thread.join(10)
 
     def test_it_goes_when_it_is_sent_away(self, found: list[Any], home: Path) -> None:
-        spare.dismiss(home)
+        standby.dismiss(home)
         self.thread.join(10)
         assert found == [None]

@@ -13,18 +13,19 @@ import pytest
 
 from flowlite.errors import StoreError
 from flowlite.provider import Plan
-from flowlite.store import LeaseHolder, Store
-from flowlite.supervise import identity, start
-from flowlite.supervise.asked import Asked, Retries
-from flowlite.supervise.cost import cost_of, rate_of
-from flowlite.supervise.reasons import duration, first_failure, how_it_ended
+from flowlite.state.store import LeaseHolder, Store
+from flowlite.supervise.money.cost import cost_of, rate_of
+from flowlite.supervise.process import launch
+from flowlite.supervise.record import process_identity
+from flowlite.supervise.record.task_view import Asked, Retries
+from flowlite.supervise.record.wording import duration, first_failure, how_it_ended
 from tests.gangs import let_go, shell, submit, waiting
 from tests.helpers import eventually, process_alive
 from tests.test_store import task
 
 
 def test_a_draft_that_is_not_submitted_leaves_nothing(flow_home: Path) -> None:
-    with start.draft_task(flow_home) as draft:
+    with launch.draft_task(flow_home) as draft:
         assert draft.paths.bundle.stat().st_mode & 0o777 == 0o700
         (draft.paths.bundle / "call.bin").write_bytes(b"x")
     assert list((flow_home / "tasks").iterdir()) == []
@@ -39,24 +40,24 @@ def test_what_the_store_refuses_leaves_nothing(
         raise StoreError("database or disk is full")
 
     monkeypatch.setattr(store, "create_task", refuse)
-    monkeypatch.setattr(start, "start_supervisor", lambda *_: pytest.fail("was started"))
+    monkeypatch.setattr(launch, "start_supervisor", lambda *_: pytest.fail("was started"))
     plan = Plan("local", "this machine", 1, 1)
-    with pytest.raises(StoreError, match="full"), start.draft_task(flow_home) as draft:
-        start.submit(
+    with pytest.raises(StoreError, match="full"), launch.draft_task(flow_home) as draft:
+        launch.submit(
             store, draft, name="x", function="x", config={}, plan=plan, call={"kind": "command"}
         )
     assert list((flow_home / "tasks").iterdir()) == []
 
 
 def test_ids_are_short_and_differ() -> None:
-    ids = {start.new_task_id() for _ in range(1000)}
+    ids = {launch.new_task_id() for _ in range(1000)}
     assert len(ids) == 1000
     assert {len(task_id) for task_id in ids} == {11}
 
 
 def test_several_supervisors_of_one_task_do_no_harm(flow_home: Path) -> None:
     gang = submit(flow_home, waiting(), nodes=2)
-    others = [start.start_supervisor(flow_home, gang.id) for _ in range(3)]
+    others = [launch.start_supervisor(flow_home, gang.id) for _ in range(3)]
     gang.wait("running")
     eventually(lambda: sum(process_alive(pid) for pid in others) <= 1)
     let_go(flow_home)
@@ -68,9 +69,9 @@ def test_several_supervisors_of_one_task_do_no_harm(flow_home: Path) -> None:
 def test_a_supervisor_that_lives_is_left_alone(flow_home: Path) -> None:
     gang = submit(flow_home, waiting())
     # Also in the moment before it has its lease.
-    assert start.ensure_supervisors(gang.store, flow_home) == []
+    assert launch.ensure_supervisors(gang.store, flow_home) == []
     gang.wait("running")
-    assert start.ensure_supervisors(gang.store, flow_home) == []
+    assert launch.ensure_supervisors(gang.store, flow_home) == []
     let_go(flow_home)
     gang.end()
 
@@ -82,9 +83,9 @@ def test_a_supervisor_that_hangs_is_replaced_when_its_lease_has_lapsed(flow_home
     assert hung is not None
     os.kill(hung, signal.SIGSTOP)
     try:
-        assert start.ensure_supervisors(gang.store, flow_home) == []
+        assert launch.ensure_supervisors(gang.store, flow_home) == []
         lease = _lapse(gang.store, gang.id)
-        assert start.ensure_supervisors(gang.store, flow_home) == [gang.id]
+        assert launch.ensure_supervisors(gang.store, flow_home) == [gang.id]
         eventually(lambda: gang.record.lease_token > lease, what="a new supervisor")
     finally:
         os.kill(hung, signal.SIGCONT)
@@ -104,7 +105,7 @@ def _lapse(store: Store, task_id: str) -> int:
 def test_a_task_without_its_directory_is_passed_over(flow_home: Path) -> None:
     store = Store(flow_home / "state.db")
     store.create_task(task("tgone", created_at=time.time() - 100))
-    assert start.ensure_supervisors(store, flow_home) == []
+    assert launch.ensure_supervisors(store, flow_home) == []
 
 
 def test_variables_of_an_outer_task_are_not_passed_on(
@@ -124,12 +125,12 @@ def test_variables_of_an_outer_task_are_not_passed_on(
 
 
 def test_a_process_is_known_again_and_a_reused_number_is_not() -> None:
-    me = identity.of_process(os.getpid())
+    me = process_identity.of_process(os.getpid())
     assert me.alive
-    assert not identity.Process(me.pid, "1").alive
-    assert not identity.Process(me.pid, "").alive
+    assert not process_identity.Process(me.pid, "1").alive
+    assert not process_identity.Process(me.pid, "").alive
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    it = identity.of_process(child.pid)
+    it = process_identity.of_process(child.pid)
     assert it.alive
     child.kill()
     # Dead, though nobody has waited for it yet.
@@ -139,17 +140,17 @@ def test_a_process_is_known_again_and_a_reused_number_is_not() -> None:
 
 def test_an_owner_is_dead_only_if_that_can_be_known() -> None:
     child = subprocess.Popen(["true"])
-    gone = identity.Process(child.pid, "12345")
+    gone = process_identity.Process(child.pid, "12345")
     child.wait()
-    assert not identity.provably_dead(identity.owner())
-    assert identity.provably_dead(identity.owner(gone))
-    place, _, rest = identity.owner(gone).partition("|")
+    assert not process_identity.provably_dead(process_identity.owner())
+    assert process_identity.provably_dead(process_identity.owner(gone))
+    place, _, rest = process_identity.owner(gone).partition("|")
     host, boot, namespace = place.split("/")
-    assert not identity.provably_dead(f"other/{boot}/{namespace}|{rest}")
-    assert not identity.provably_dead(f"{host}/{boot}/pid:[1]|{rest}")
-    assert identity.provably_dead(f"{host}/an-older-boot/{namespace}|{rest}")
+    assert not process_identity.provably_dead(f"other/{boot}/{namespace}|{rest}")
+    assert not process_identity.provably_dead(f"{host}/{boot}/pid:[1]|{rest}")
+    assert process_identity.provably_dead(f"{host}/an-older-boot/{namespace}|{rest}")
     for nonsense in ("", "me", "a|b|c", f"{host}|1|2"):
-        assert not identity.provably_dead(nonsense)
+        assert not process_identity.provably_dead(nonsense)
 
 
 def test_lease_holders_are_cheap_to_list(flow_home: Path) -> None:
@@ -185,7 +186,7 @@ def test_a_configuration_as_the_supervisor_reads_it() -> None:
 
 
 def test_money() -> None:
-    from flowlite.store import InstanceRecord
+    from flowlite.state.store import InstanceRecord
 
     running = InstanceRecord("a", "t", "p", "running", 2.0, 1000.0, {})
     ended = InstanceRecord("b", "t", "p", "ended", 4.0, 1000.0, {}, ended_at=2800.0)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flowlite.supervise import start
+from flowlite.supervise.process import launch
 from tests.gangs import let_go, shell, submit, waiting
 from tests.helpers import KILLED, eventually
 
@@ -111,7 +111,7 @@ def test_cancel(flow_home: Path, state: str) -> None:
     gang = submit(flow_home, waiting(), nodes=2, supervise=state != "pending")
     if state == "running":
         gang.wait("running")
-    assert start.cancel(gang.store, flow_home, gang.id)
+    assert launch.cancel(gang.store, flow_home, gang.id)
     began = time.monotonic()
     record = gang.end("cancelled", timeout=20)
     assert time.monotonic() - began < 8

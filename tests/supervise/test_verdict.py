@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlite.node import fencing
-from flowlite.supervise.verdict import (
+from flowlite.node.config import fencing
+from flowlite.supervise.attempt.node_verdict import (
     HANGS,
     PATIENCE,
     TELL_AFTER,

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from flowlite.supervise import reach as reach_module
-from flowlite.supervise import verdict as verdict_module
-from flowlite.supervise import watch as watch_module
-from flowlite.supervise.crew import Crew
-from flowlite.supervise.reach import Reach
-from flowlite.supervise.verdict import Life, Verdict
-from flowlite.supervise.watch import Watch
+from flowlite.supervise.attempt import liveness as watch_module
+from flowlite.supervise.attempt import node_verdict as verdict_module
+from flowlite.supervise.attempt import reachability as reach_module
+from flowlite.supervise.attempt.liveness import Watch
+from flowlite.supervise.attempt.node_verdict import Life, Verdict
+from flowlite.supervise.attempt.reachability import Reach
+from flowlite.supervise.threads import Crew
 from tests.supervise.fake_nodes import FakeNode
 
 SUSPECT = {"kind": "suspect", "instance": "n1", "rank": 1, "why": "no sign of life for 8 s"}

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from flowlite.client import Flow
+from flowlite.api.client import Flow
+from flowlite.api.task import Task
 from flowlite.errors import FlowError
 from flowlite.spec import TaskConfig
-from flowlite.task import Task
 from flowlite.testing.cloud import CloudInABox
 
 Submit = Callable[..., Task[Any]]

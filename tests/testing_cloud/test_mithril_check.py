@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flowlite.adapters import adapter
+from flowlite.api.adapters import adapter
 from flowlite.provider import Finding
 from flowlite.testing.cloud.mithril.box import PaperMithril
 

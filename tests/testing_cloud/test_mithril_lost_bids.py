@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from flowlite.api.task import Task
 from flowlite.provider import Plan
-from flowlite.store import Store
-from flowlite.supervise.remains import COLLECT_SECONDS
-from flowlite.task import Task
+from flowlite.state.store import Store
+from flowlite.supervise.process.end_lost_launch import COLLECT_SECONDS
 from flowlite.testing.cloud import CloudInABox
 from tests.helpers import eventually, kill_processes_of_home
 from tests.testing_cloud.mithril_gangs import PATIENCE, Submit

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from flowlite import FlowApp, TaskConfig
-from flowlite.client import Flow
-from flowlite.node import agreement, checks, interfaces, versions
-from flowlite.node import messages as m
-from flowlite.node.actions import Moment, Peer, ProveMaster, Send
-from flowlite.node.messages import GangSettings
-from flowlite.node.rendezvous import Rendezvous
+from flowlite.api.client import Flow
+from flowlite.node.protocol import messages as m
+from flowlite.node.protocol.messages import GangSettings
+from flowlite.node.rendezvous import consistency
+from flowlite.node.rendezvous.actions import Moment, Peer, ProveMaster, Send
+from flowlite.node.rendezvous.leader import Rendezvous
+from flowlite.node.system import library_versions, network_interfaces, node_facts
 
 GANG = GangSettings(task="t", epoch=1, roster=("a", "b", "c"), processes_per_node=8)
 GIB = 2**30
@@ -24,12 +25,12 @@ SAME = {"gpus": H100, "python_minor": "3.11", "code": "c0de", "agent": "a"}
 
 def joined(**odd: Any) -> list[str]:
     """What keeps three nodes apart of which the last one is odd."""
-    return agreement.disagreements(GANG, [SAME, SAME, {**SAME, **odd}])
+    return consistency.disagreements(GANG, [SAME, SAME, {**SAME, **odd}])
 
 
 def ready(*each: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     nodes = [*each, *[each[0]] * (3 - len(each))]
-    return agreement.differences(GANG, nodes), agreement.oddities(GANG, nodes)
+    return consistency.differences(GANG, nodes), consistency.oddities(GANG, nodes)
 
 
 # Nodes that differ
@@ -97,7 +98,7 @@ def test_versions_are_read_without_importing_anything(tmp_path: Path) -> None:
     (tmp_path / "lib" / "python3.12" / "site-packages" / "torch-1.0.dist-info").mkdir(parents=True)
     (tmp_path / "first" / "numpy-2.0.dist-info").mkdir(parents=True)
     environment = {"PYTHONPATH": str(tmp_path / "first"), "HOME": str(tmp_path)}
-    assert versions.versions_of(f"{tmp_path}/bin/python", environment, "3.11") == {
+    assert library_versions.versions_of(f"{tmp_path}/bin/python", environment, "3.11") == {
         "numpy": "2.0",
         "torch": "2.13.0+cu130",
         "nvidia-nccl": "2.28.9",
@@ -115,7 +116,7 @@ def test_versions_are_read_without_importing_anything(tmp_path: Path) -> None:
     ],
 )
 def test_versions_count_only_where_they_are_used(call: Any, some: bool, talks: bool) -> None:
-    wanted, sure = versions.relevant(call)
+    wanted, sure = library_versions.relevant(call)
     assert (bool(wanted), sure) == (some, talks)
 
 
@@ -123,7 +124,7 @@ def test_versions_count_only_where_they_are_used(call: Any, some: bool, talks: b
 
 
 def test_fewer_gpus_than_asked_for() -> None:
-    said = checks.wrong_gpus({"count": 8}, {"count": 0})
+    said = node_facts.wrong_gpus({"count": 8}, {"count": 0})
     assert said is not None
     assert said.startswith("8 GPUs were asked for and 0 are here")
 
@@ -148,11 +149,11 @@ def test_a_torch_that_knows_no_gpu_on_a_node_that_has_them() -> None:
 def test_a_node_on_which_nccl_will_fail(facts: Any, said: str) -> None:
     now = 1e9
     usual = {"clock": now, "shm_bytes": 64 * GIB, "memlock_bytes": None, "infiniband": True}
-    assert agreement.warnings(GANG, 1, {**usual, "gpus": H100}, now) == []
-    (found,) = agreement.warnings(GANG, 1, {**usual, "gpus": H100, **facts}, now)
+    assert consistency.warnings(GANG, 1, {**usual, "gpus": H100}, now) == []
+    (found,) = consistency.warnings(GANG, 1, {**usual, "gpus": H100, **facts}, now)
     assert said in found
     # Without GPUs there is no NCCL.
-    assert agreement.warnings(GANG, 1, {**usual, "gpus": {"count": 0}, **facts}, now) == []
+    assert consistency.warnings(GANG, 1, {**usual, "gpus": {"count": 0}, **facts}, now) == []
 
 
 @pytest.mark.parametrize(
@@ -170,7 +171,7 @@ def test_a_node_on_which_nccl_will_fail(facts: Any, said: str) -> None:
     ],
 )
 def test_an_interface_that_a_node_does_not_have(name: str, value: str, wrong: bool) -> None:
-    found = interfaces.wrong({name: value}, ["lo", "eth0"], nccl=True)
+    found = network_interfaces.wrong({name: value}, ["lo", "eth0"], nccl=True)
     assert (found is not None) == wrong
     if found is not None:
         assert f"{name}={value} fits no " in found
@@ -178,7 +179,9 @@ def test_an_interface_that_a_node_does_not_have(name: str, value: str, wrong: bo
 
 
 def test_what_is_said_to_nccl_does_not_stop_a_rehearsal_without_gpus() -> None:
-    assert interfaces.wrong({"NCCL_SOCKET_IFNAME": "ib0"}, ["lo", "eth0"], nccl=False) is None
+    assert (
+        network_interfaces.wrong({"NCCL_SOCKET_IFNAME": "ib0"}, ["lo", "eth0"], nccl=False) is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -193,9 +196,11 @@ def test_what_is_said_to_nccl_does_not_stop_a_rehearsal_without_gpus() -> None:
 def test_an_adapter_that_a_node_does_not_have_is_said(
     value: str, cards: list[str], doubt: bool
 ) -> None:
-    found = interfaces.doubtful({"NCCL_IB_HCA": value}, cards)
+    found = network_interfaces.doubtful({"NCCL_IB_HCA": value}, cards)
     assert (found is not None) == doubt
-    assert interfaces.doubtful({"NCCL_IB_HCA": value, "NCCL_IB_DISABLE": "1"}, cards) is None
+    assert (
+        network_interfaces.doubtful({"NCCL_IB_HCA": value, "NCCL_IB_DISABLE": "1"}, cards) is None
+    )
     stops, says = ready({"doubt": found, "talks": False})
     assert not stops
     assert bool(says) == doubt

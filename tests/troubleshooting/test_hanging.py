@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from flowlite import FlowApp
-from flowlite.client import Flow as Client
-from flowlite.findings import findings
-from flowlite.node import vitals
-from flowlite.task import Task
+from flowlite.api.client import Flow as Client
+from flowlite.api.task import Task
+from flowlite.diagnosis.findings import findings
+from flowlite.node.inspect import torch_probe
 from tests.cli.conftest import Flow, flow  # noqa: F401
 from tests.helpers import eventually
 
@@ -112,7 +112,7 @@ def test_what_the_output_says_is_read() -> None:
 
 
 def test_variables_of_our_own_that_differ_by_rank_are_left_out() -> None:
-    shown = vitals.telling(
+    shown = torch_probe.telling(
         {"HOROVOD_RANK": "1", "NCCL_DEBUG": "INFO", "HOME": "/", "MY_TOKEN": "x"}
     )
     assert shown == {"NCCL_DEBUG": "INFO"}
@@ -166,8 +166,8 @@ def test_the_warnings_of_the_start_are_shown_again(flow: Flow, flow_home: Path) 
 
     made = HandMade("old")
     made.store.add_event(made.id, "warning", "node 1 has torch 2.4, node 0 has torch 2.5", {})
-    from flowlite.cli.doctor import _findings
-    from flowlite.diagnosis import diagnose
+    from flowlite.cli.commands.doctor import _findings
+    from flowlite.diagnosis.hang import diagnose
 
     task = Client().get_task(made.id)
     assert _findings(task, [], [], diagnose([], 0)) == [

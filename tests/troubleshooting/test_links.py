@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
-from flowlite.node import meeting, probes, proving
-from flowlite.node.link import PrepareError
-from flowlite.node.meeting import Meeting, others
-from flowlite.node.messages import pack_places
-from flowlite.node.proving import Trial
+from flowlite.node.agent import go_checks
+from flowlite.node.preflight import connectivity
+from flowlite.node.preflight.connectivity import Meeting, others
+from flowlite.node.protocol.messages import pack_places
+from flowlite.node.rendezvous.member_client import PrepareError
+from flowlite.node.system import retrying
+from flowlite.node.system.retrying import Trial
 from tests.faults.on_hosts import Site, shell
 
 HERE, THERE = "127.0.0.1", "127.0.0.2"
@@ -25,10 +27,10 @@ HERE, THERE = "127.0.0.1", "127.0.0.2"
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gives up soon, and takes addresses of this machine for those of others."""
     for name in ("REFUSED", "NEVER_REACHED"):
-        monkeypatch.setattr(proving, name, 1.0)
-    monkeypatch.setattr(proving, "AGAIN", 0.05)
-    monkeypatch.setattr(meeting, "BLOCK_SECONDS", 1.0)
-    monkeypatch.setattr(meeting, "LOOPBACK", ("none",))
+        monkeypatch.setattr(retrying, name, 1.0)
+    monkeypatch.setattr(retrying, "AGAIN", 0.05)
+    monkeypatch.setattr(connectivity, "BLOCK_SECONDS", 1.0)
+    monkeypatch.setattr(connectivity, "LOOPBACK", ("none",))
 
 
 def order(*places: tuple[str, int | None]) -> dict[str, Any]:
@@ -83,7 +85,7 @@ def test_a_master_port_that_cannot_be_reached_is_named() -> None:
         port = held.getsockname()[1]
         told = {"master_addr": HERE, "master_port": port}
         with pytest.raises(PrepareError, match=rf"MASTER_PORT {port} of the leader.*Allow TCP"):
-            asyncio.run(probes.reach_master(told, Trial(lambda: 0.0, 60.0)))
+            asyncio.run(go_checks.reach_master(told, Trial(lambda: 0.0, 60.0)))
 
 
 @pytest.mark.usefixtures("patient")
@@ -95,7 +97,7 @@ def test_a_master_port_that_answers_again_in_time_is_reached() -> None:
         with socket.socket() as held:
             held.bind((HERE, 0))
             told["master_port"] = held.getsockname()[1]
-            reaching = asyncio.create_task(probes.reach_master(told, Trial(lambda: 9.0, 60.0)))
+            reaching = asyncio.create_task(go_checks.reach_master(told, Trial(lambda: 9.0, 60.0)))
             await asyncio.sleep(0.3)
             assert not reaching.done()
             held.listen()
@@ -110,14 +112,14 @@ REFUSED, TIMED_OUT = ConnectionRefusedError(111, "Connection refused"), TimeoutE
 @pytest.mark.parametrize(
     ("error", "silence", "reached", "seconds", "said"),
     [
-        (TIMED_OUT, 0.0, False, proving.NEVER_REACHED - 1, ""),
-        (TIMED_OUT, 0.0, False, proving.NEVER_REACHED, "a firewall drops"),
-        (TIMED_OUT, 0.0, True, proving.NEVER_REACHED, ""),
+        (TIMED_OUT, 0.0, False, retrying.NEVER_REACHED - 1, ""),
+        (TIMED_OUT, 0.0, False, retrying.NEVER_REACHED, "a firewall drops"),
+        (TIMED_OUT, 0.0, True, retrying.NEVER_REACHED, ""),
         (TIMED_OUT, 9.0, False, 299.0, ""),
         (TIMED_OUT, 9.0, False, 300.0, "was heard 9 s ago, and does not answer now"),
         (TIMED_OUT, 0.0, True, 300.0, "was reached before, and does not answer now"),
-        (REFUSED, 0.0, False, proving.REFUSED - 1, ""),
-        (REFUSED, 0.0, True, proving.REFUSED, "a firewall refuses it"),
+        (REFUSED, 0.0, False, retrying.REFUSED - 1, ""),
+        (REFUSED, 0.0, True, retrying.REFUSED, "a firewall refuses it"),
     ],
 )
 def test_an_outage_is_told_from_a_firewall(
@@ -129,7 +131,7 @@ def test_an_outage_is_told_from_a_firewall(
     said: str,
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr("flowlite.node.proving.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("flowlite.node.system.retrying.time.monotonic", lambda: now[0])
     trial = Trial(lambda: silence, 300.0)
     trial.reached = reached
     assert trial.failed(error) == ""
@@ -137,15 +139,15 @@ def test_an_outage_is_told_from_a_firewall(
     found = trial.failed(error)
     assert said in found
     assert bool(said) is bool(found)
-    assert (proving.FIREWALL in found) is ("firewall" in said)
+    assert (retrying.FIREWALL in found) is ("firewall" in said)
 
 
 def test_an_outage_in_between_counts_for_no_firewall(monkeypatch: pytest.MonkeyPatch) -> None:
     now, silence = [100.0], [0.0]
-    monkeypatch.setattr("flowlite.node.proving.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("flowlite.node.system.retrying.time.monotonic", lambda: now[0])
     trial = Trial(lambda: silence[0], 300.0)
     for silence[0] in (0.0, 20.0, 0.0, 20.0):
-        now[0] += proving.NEVER_REACHED - 1
+        now[0] += retrying.NEVER_REACHED - 1
         assert trial.failed(TIMED_OUT) == ""
 
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from flowlite import FlowApp, TaskFailed
-from flowlite.failures import describe_end
-from flowlite.node.memory import Watch
-from flowlite.node.workers import describe_end as end_of_worker
-from flowlite.supervise import reasons
+from flowlite.api.failures import describe_end
+from flowlite.node.forkserver.worker_group import describe_end as end_of_worker
+from flowlite.node.system.oom import Watch
+from flowlite.supervise.record import wording
 
 app = FlowApp()
 LIMIT = 300_000_000
@@ -158,4 +158,4 @@ def test_a_launcher_whose_child_was_ended_for_lack_of_memory_says_so(tmp_path: P
     ended = {"rank": 3, "started": 0.0, "ended": 1.0, **how}
     body = end_of_worker(order, ended, watch)
     assert "exited with 1 (out of memory: the kernel ended it" in describe_end(body)
-    assert "rank 3: exited with 1 (out of memory: the kernel" in reasons.first_failure(body)
+    assert "rank 3: exited with 1 (out of memory: the kernel" in wording.first_failure(body)

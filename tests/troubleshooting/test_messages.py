@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from flowlite import FlowApp
-from flowlite.client import Flow as Client
-from flowlite.symptoms import SYMPTOMS, advice, recognised
+from flowlite.api.client import Flow as Client
+from flowlite.diagnosis.advice import SYMPTOMS, advice, recognised
 from tests.cli.conftest import Flow, flow  # noqa: F401
 
 app = FlowApp()

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
-from flowlite.answers import MOST_SAID, Output, too_long
 from flowlite.connect.base import Completed
+from flowlite.connect.bounded import MOST_SAID, Output, too_long
 from flowlite.connect.ssh.library import paramiko
 from flowlite.connect.ssh.link import Link
 from flowlite.connect.ssh.quoting import encode, readable

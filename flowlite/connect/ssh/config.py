@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from pathlib import Path
 
-from flowlite import sshwords
 from flowlite.errors import ConfigError
+from flowlite.settings import ssh_config_words
 
 SYSTEM_FILE = "/etc/ssh/ssh_config"
 _EXEC_SECONDS = 10.0
@@ -118,9 +118,9 @@ def _read(path: Path, reading: _Reading, active: bool, depth: int) -> None:
         elif keyword == "match":
             active = _matches(words, reading, path, number) and outer
         elif keyword == "include":
-            if depth >= sshwords.DEEPEST_INCLUDE:
+            if depth >= ssh_config_words.DEEPEST_INCLUDE:
                 raise _wrong(path, number, "too many files include each other")
-            for included in sshwords.included(words, str(path)):
+            for included in ssh_config_words.included(words, str(path)):
                 _read(Path(included), reading, active, depth + 1)
         elif active and keyword in _KEYWORDS:
             _note(reading.options, keyword, [rest] if keyword in _WHOLE_LINE else words)
@@ -154,14 +154,14 @@ def _lines(path: Path) -> Sequence[_Line]:
 def _parsed(text: str, path: Path) -> Sequence[_Line]:
     """The lines of a file. Remembered, since each of many hosts is looked up again and again."""
     found: list[_Line] = []
-    for number, line in sshwords.lines(text):
+    for number, line in ssh_config_words.lines(text):
         keyword, rest = _split(line, path, number)
         found.append((number, keyword, rest, tuple(_words(rest, path, number))))
     return tuple(found)
 
 
 def _split(line: str, path: Path, number: int) -> tuple[str, str]:
-    found = sshwords.split(line)
+    found = ssh_config_words.split(line)
     if found is None:
         raise _wrong(path, number, f"not a keyword and its value: {line!r}")
     return found
@@ -169,7 +169,7 @@ def _split(line: str, path: Path, number: int) -> tuple[str, str]:
 
 def _words(rest: str, path: Path, number: int) -> list[str]:
     try:
-        return sshwords.words(rest)
+        return ssh_config_words.words(rest)
     except ValueError as error:
         raise _wrong(path, number, str(error)) from None
 

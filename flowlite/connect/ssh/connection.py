@@ -62,7 +62,7 @@ class SshConnection(Connection):
         """What a program of ours on the host answers; None if it is not there, or not able to.
 
         Args:
-            request: As `flowlite.node.courier` has it.
+            request: As `flowlite.node.helper.courier` has it.
             start: The command that starts it.
 
         Raises:

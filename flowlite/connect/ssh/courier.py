@@ -1,4 +1,4 @@
-"""One program on a host that does many things for us over one channel (flowlite/node/courier.py), seen from here.
+"""One program on a host that does many things for us over one channel (flowlite/node/helper/courier.py), seen from here.
 
 It saves a shell, or a Python, on the host for each of them. There is one at most for each link, and it does one thing
 at a time; whoever finds it busy, gone or unfit does the same by a command of its own.
@@ -14,12 +14,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from flowlite.answers import MOST_JSON, Tail, parse_object
+from flowlite.connect.bounded import MOST_JSON, Tail, parse_object
 from flowlite.connect.ssh.commands import Run
 from flowlite.connect.ssh.link import Link
 from flowlite.connect.ssh.quoting import command, readable
 from flowlite.errors import NodeUnreachable
-from flowlite.node.courier import LARGEST_READ, ROOM
+from flowlite.node.helper.courier import LARGEST_READ, ROOM
 
 Answer = tuple[dict[str, Any], bytes]
 

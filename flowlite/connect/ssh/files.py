@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flowlite.answers import MOST_JSON, Tail, too_long
 from flowlite.connect.base import File
+from flowlite.connect.bounded import MOST_JSON, Tail, too_long
 from flowlite.connect.ssh import courier
 from flowlite.connect.ssh.commands import Run
 from flowlite.connect.ssh.link import Link

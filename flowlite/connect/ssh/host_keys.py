@@ -17,9 +17,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flowlite import config
 from flowlite.connect.ssh.config import matches_pattern
 from flowlite.errors import ConfigError, HostKeyError
+from flowlite.settings import settings
 
 if TYPE_CHECKING:
     from flowlite.connect.ssh.targets import SshTarget
@@ -58,7 +58,7 @@ class Known:
 
 def own_file() -> Path:
     """The file of keys that were accepted with `flow hosts trust`."""
-    return config.home() / OWN_FILE
+    return settings.home() / OWN_FILE
 
 
 def known(target: SshTarget) -> list[Known]:
@@ -129,7 +129,7 @@ def trust(target: SshTarget, key: HostKey) -> Path:
         HostKeyError: That key is revoked.
     """
     refuse_revoked(target, key, known(target))
-    path = config.ensure_home() / OWN_FILE
+    path = settings.ensure_home() / OWN_FILE
     kept = []
     for line in _text_lines(str(path)):
         entry = _parse(line)

@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from flowlite.config import ensure_home
 from flowlite.connect.local import stream_here
 from flowlite.connect.ssh import host_keys
 from flowlite.connect.ssh.quoting import command, login_line
 from flowlite.connect.ssh.targets import SshTarget
 from flowlite.errors import NodeUnreachable
+from flowlite.settings.settings import ensure_home
 
 _ALIAS = "flowlite-host"
 # Until a host has to have answered and exchanged keys, for each host on the way and the last.

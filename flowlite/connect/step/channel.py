@@ -1,4 +1,4 @@
-"""The way to one porter (flowlite/node/porter.py): many requests at a time over one command.
+"""The way to one porter (flowlite/node/helper/mux_server.py): many requests at a time over one command.
 
 A `Channel` begins with its first use, in a thread of its own, notices when the far end falls silent, and begins again
 with the next use. Connections of one process that lead to the same place share it.
@@ -13,13 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from flowlite.answers import MOST_JSON, parse_object, too_long
 from flowlite.connect.base import Connection
+from flowlite.connect.bounded import MOST_JSON, parse_object, too_long
 from flowlite.connect.ssh.quoting import readable
 from flowlite.connect.step.pipes import Pipe, open_pipe
 from flowlite.connect.step.stream import Stream
 from flowlite.errors import NodeUnreachable
-from flowlite.node import frames
+from flowlite.node.protocol import mux_framing
 
 Lost = Callable[[int | None, str], NodeUnreachable | None]
 
@@ -101,7 +101,7 @@ class Channel:
             self.facts(base, deadline)
             self._last += 1
             stream = self._streams[self._last] = Stream(self, self._last)
-        self.send(frames.OPEN, stream.number, json.dumps(dict(request)).encode())
+        self.send(mux_framing.OPEN, stream.number, json.dumps(dict(request)).encode())
         return stream
 
     def keep(self) -> None:
@@ -139,14 +139,14 @@ class Channel:
             return
         with self._sending, suppress(OSError):
             # Where it broke in the middle, the reading side says so to everybody.
-            pipe.send(frames.frame(kind, stream, payload))
+            pipe.send(mux_framing.frame(kind, stream, payload))
 
     def forget(self, stream: int) -> None:
         """Nothing more of a stream is of interest."""
         with self._lock:
             known = self._streams.pop(stream, None)
         if known is not None and not known.over:
-            self.send(frames.CLOSE, stream)
+            self.send(mux_framing.CLOSE, stream)
 
     # The thread that reads
 
@@ -204,7 +204,7 @@ class Channel:
         if not (rest := self._await_greeting(pipe)):
             return
         # What a porter sends in one frame is a block, or a short document.
-        parser = frames.Parser(MOST_JSON)
+        parser = mux_framing.Parser(MOST_JSON)
         heard = pinged = time.monotonic()
         # The greeting may have come alone, which is no end.
         data: bytes | None = rest[1:] or None
@@ -225,7 +225,7 @@ class Channel:
     def _await_greeting(self, pipe: Pipe) -> bytes:
         """A newline and what came after the porter's first line; b"" at its end."""
         text, until = b"", time.monotonic() + OPEN_SECONDS
-        while frames.GREETING not in text:
+        while mux_framing.GREETING not in text:
             if len(text) > _MOST_NOISE:
                 raise too_long(f"{self.label}: what is said before its program begins", _MOST_NOISE)
             data = pipe.receive(0.5)
@@ -234,7 +234,7 @@ class Channel:
             if time.monotonic() > until:
                 raise self.lost(f"its command did not begin within {OPEN_SECONDS:.0f} s")
             text += data or b""
-        return b"\n" + text.partition(frames.GREETING)[2]
+        return b"\n" + text.partition(mux_framing.GREETING)[2]
 
     def _ping(self, pipe: Pipe) -> bool:
         """Asks for a sign of life, unless that would have to wait: whoever sends just now gets an answer, too."""
@@ -245,14 +245,14 @@ class Channel:
                 return False
             with suppress(OSError):
                 # What broke is read from the other side.
-                pipe.send(frames.frame(frames.PING, 0))
+                pipe.send(mux_framing.frame(mux_framing.PING, 0))
         finally:
             self._sending.release()
         return True
 
     def _take(self, kind: int, number: int, payload: bytes) -> None:
         if number == 0:
-            if kind == frames.DONE:
+            if kind == mux_framing.DONE:
                 with self._changed:
                     self._facts, self._failed, self._failures = parse_object(payload), None, 0
                     self._changed.notify_all()
@@ -263,7 +263,7 @@ class Channel:
             return
         # What cannot be taken fails all streams, this one too.
         stream.take(kind, payload)
-        if kind == frames.DONE:
+        if kind == mux_framing.DONE:
             with self._lock:
                 self._streams.pop(number, None)
 

@@ -28,9 +28,9 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-from flowlite.answers import Output
 from flowlite.connect import programs
 from flowlite.connect.base import Completed, Connection, File
+from flowlite.connect.bounded import Output
 from flowlite.connect.step import pool
 from flowlite.connect.step.channel import Lost
 from flowlite.connect.step.errors import srun_lost
@@ -67,7 +67,7 @@ class StepConnection(Connection):
             label: What people call the node.
             python: Interpreter there.
             program: Path of the node's program there, whose name is its hash.
-            anchor: Home of the anchor (flowlite/node/anchor.py) that starts what outlives this connection.
+            anchor: Home of the anchor (flowlite/node/slurm_step/daemon.py) that starts what outlives this connection.
             terminal: The prefix for a command on a terminal, if it is another one.
             direct: TCP streams go from the base to the node's address where that answers.
             lost: Makes the error from exit status and last words of a command that broke off; None from it takes the

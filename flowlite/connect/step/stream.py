@@ -8,9 +8,9 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from flowlite.answers import parse_object
+from flowlite.connect.bounded import parse_object
 from flowlite.errors import NodeUnreachable
-from flowlite.node import frames
+from flowlite.node.protocol import mux_framing
 
 if TYPE_CHECKING:
     from flowlite.connect.step.channel import Channel
@@ -19,7 +19,12 @@ if TYPE_CHECKING:
 _LUMP = 64 * 1024
 # Frames of which nothing was taken yet; those without content cost memory, too.
 _MOST_PIECES = 1 << 16
-_NAMES = {frames.OUT: "out", frames.ERR: "err", frames.END: "end", frames.READY: "ready"}
+_NAMES = {
+    mux_framing.OUT: "out",
+    mux_framing.ERR: "err",
+    mux_framing.END: "end",
+    mux_framing.READY: "ready",
+}
 
 
 class Stream:
@@ -35,7 +40,7 @@ class Stream:
         self._channel = channel
         self._changed = threading.Condition()
         self._pieces: deque[tuple[str, bytes]] = deque()
-        self._credit = frames.WINDOW
+        self._credit = mux_framing.WINDOW
         self._waiting = 0
         self._taken = 0
         self._end: dict[str, Any] = {}
@@ -59,21 +64,21 @@ class Stream:
                 self._changed.wait_for(lambda: self._credit > 0 or self.over or self._closed)
                 if self.over or self._closed:
                     return False
-                block = view[: min(self._credit, frames.BLOCK)]
+                block = view[: min(self._credit, mux_framing.BLOCK)]
                 self._credit -= len(block)
-            self._channel.send(frames.IN, self.number, bytes(block))
+            self._channel.send(mux_framing.IN, self.number, bytes(block))
             view = view[len(block) :]
         return True
 
     def ready(self) -> bool:
         """Whether a few bytes could be sent without waiting for the far end."""
         with self._changed:
-            return self._credit > frames.BLOCK or self.over
+            return self._credit > mux_framing.BLOCK or self.over
 
     def end_input(self) -> None:
         """Nothing more will be sent."""
         if not self.over:
-            self._channel.send(frames.END, self.number)
+            self._channel.send(mux_framing.END, self.number)
 
     # Receiving
 
@@ -106,7 +111,7 @@ class Stream:
             taken = self._taken if self._taken >= _LUMP else 0
             self._taken -= taken
         if taken and not self.over:
-            self._channel.send(frames.ACK, self.number, frames.count(taken))
+            self._channel.send(mux_framing.ACK, self.number, mux_framing.count(taken))
         return found
 
     def pieces(
@@ -136,14 +141,14 @@ class Stream:
         """A frame came. Raises ValueError if no porter sends such a frame."""
         with self._changed:
             self._moved = time.monotonic()
-            if kind == frames.ACK:
-                self._credit += frames.count_of(payload)
-            elif kind == frames.DONE:
+            if kind == mux_framing.ACK:
+                self._credit += mux_framing.count_of(payload)
+            elif kind == mux_framing.DONE:
                 self._end, self.over = parse_object(payload), True
             elif kind in _NAMES:
                 self._waiting += len(payload)
-                if self._waiting > frames.MOST_UNDER_WAY or len(self._pieces) > _MOST_PIECES:
-                    raise frames.NotAFrame("it sends more than it may, and does not wait")
+                if self._waiting > mux_framing.MOST_UNDER_WAY or len(self._pieces) > _MOST_PIECES:
+                    raise mux_framing.NotAFrame("it sends more than it may, and does not wait")
                 self._pieces.append((_NAMES[kind], payload))
             self._changed.notify_all()
 

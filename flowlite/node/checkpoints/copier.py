@@ -7,12 +7,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from .. import processes, proving
+from ..system import processes, retrying
 from . import tree as tree
-from .memory import Memory
-from .places import Place, PlaceError, place_of
-from .restore import Restore
-from .sets import (
+from .manifest import (
     File,
     Manifest,
     SetName,
@@ -22,7 +19,10 @@ from .sets import (
     superfluous,
     writers,
 )
-from .watch import Seen, Watch
+from .restore import Restore
+from .stability import Seen, Watch
+from .state import Memory
+from .targets import Place, PlaceError, place_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 SETTLE_SECONDS = 2.0
 """How long a file must have been at rest to be taken for finished; less where copies are made more often."""
-PROOF_SECONDS = proving.NEVER_REACHED
+PROOF_SECONDS = retrying.NEVER_REACHED
 _PARALLEL = 4
 
 
@@ -58,7 +58,7 @@ class Copier:
         self.memory = Memory(Path(order["memory"]))
         self.watch = Watch(min(SETTLE_SECONDS, float(order["every"]) / 2))
         # Nobody says here whether other nodes are heard meanwhile: a place that never answered is taken for closed.
-        self._trial = proving.Trial(lambda: 0.0, float(order["outage"]))
+        self._trial = retrying.Trial(lambda: 0.0, float(order["outage"]))
         self.newest: tuple[SetName, Manifest] | None = None
         self._generation = 0
         self._number = 0
@@ -77,11 +77,11 @@ class Copier:
 
     def check(self) -> None:
         """Make sure that the place can be used. Raises PlaceError."""
-        proving.through_outages(self.place.check, self._trial)
+        retrying.through_outages(self.place.check, self._trial)
 
     def prove(self, token: str, write: bool) -> None:
         """Make sure that all nodes see the same place. Raises PlaceError."""
-        proving.through_outages(lambda: self._prove(token, write), self._trial)
+        retrying.through_outages(lambda: self._prove(token, write), self._trial)
 
     def _prove(self, token: str, write: bool) -> None:
         name = f"proof/{token}"
@@ -126,7 +126,7 @@ class Copier:
             restore.run()
             return restore
 
-        restore = proving.through_outages(bring, self._trial)
+        restore = retrying.through_outages(bring, self._trial)
         self.newest = restore.taken
         return {
             "files": len(restore.brought),

@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from . import tree as tree
-from .memory import Memory
-from .places import Place, PlaceError
-from .sets import BadManifest, File, Manifest, SetName, SetOf, agree, is_complete, whole_sets
+from .manifest import BadManifest, File, Manifest, SetName, SetOf, agree, is_complete, whole_sets
+from .state import Memory
+from .targets import Place, PlaceError
 
 _PARALLEL = 4
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .sets import File, leads_inside
-from .watch import Seen, is_temporary
+from .manifest import File, leads_inside
+from .stability import Seen, is_temporary
 
 _BLOCK = 1 << 20
 _ACCESS_MODE = os.O_RDONLY | os.O_WRONLY | os.O_RDWR

@@ -22,9 +22,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from .. import processes
-from ..config import AgentConfig, AttemptPaths, write_atomically
-from ..pythons import environments
+from ..config.agent_config import AgentConfig, AttemptPaths, write_atomically
+from ..python_env import environments
+from ..system import processes
 from . import engines
 from .engines import EngineError, Outline
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .. import processes
+from ..system import processes
 
 _ANSWER_SECONDS = 30.0
 _WORDS = 400

@@ -19,8 +19,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from .. import runtime_dir
-from ..config import AgentConfig, AttemptPaths, write_atomically
+from ..config.agent_config import AgentConfig, AttemptPaths, write_atomically
+from ..system import runtime_dir
 
 _FORMAT = 1
 _LOOK_AGAIN = 0.1

@@ -16,13 +16,14 @@ from collections.abc import Awaitable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from .. import checks, warm
-from ..capture import sizes, tail
-from ..config import AgentConfig, AttemptPaths
-from ..environment import Seat, path_with, setup_environment
-from ..orders import read_secrets
-from ..pythons import uv
-from ..workers import Workers
+from ..config.agent_config import AgentConfig, AttemptPaths
+from ..forkserver import client
+from ..forkserver.worker_group import Workers
+from ..log_stream.output_tail import sizes, tail
+from ..python_env import uv
+from ..system import node_facts
+from ..worker.environment import Seat, path_with, setup_environment
+from ..worker.worker_spec import read_secrets
 from . import done
 
 SHELL = "/bin/sh"
@@ -180,7 +181,7 @@ class Setup:
             addresses=[""] * config.num_nodes,
             master_addr="",
             master_port=0,
-            cores=checks.cores(),
+            cores=node_facts.cores(),
             visible_gpus=config.visible_gpus,
             path=path,
         )
@@ -202,9 +203,9 @@ class Setup:
 
     def _spec(self) -> dict[str, Any]:
         config, paths = self._config, self._paths
-        return warm.make_spec(
+        return client.make_spec(
             task=config.task,
-            socket=warm.socket_path(f"{paths.home}/setup"),
+            socket=client.socket_path(f"{paths.home}/setup"),
             python=config.python or sys.executable,
             log=str(paths.directory / "setup.log"),
             function=False,

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from flowlite.errors import SpecError
-from flowlite.node.batch.getopt import OptionError
-from flowlite.node.batch.layout import LayoutError, per_node_of
-from flowlite.node.batch.options import seconds
+from flowlite.node.sbatch.getopt import OptionError
+from flowlite.node.sbatch.layout import LayoutError, per_node_of
+from flowlite.node.sbatch.srun_options import seconds
 from flowlite.spec.batch import values
 from flowlite.spec.batch.look import look
 from flowlite.spec.batch.resources import Resources, resources_of

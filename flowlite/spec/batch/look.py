@@ -9,7 +9,7 @@ import re
 import shlex
 from collections.abc import Iterator
 
-from flowlite.node.batch.options import refusals
+from flowlite.node.sbatch.srun_options import refusals
 
 _MISSING = (
     *("sbatch", "salloc", "sattach", "sbcast", "scancel", "sinfo", "squeue", "sacct", "sstat"),

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flowlite.errors import SpecError
-from flowlite.node.batch.getopt import OptionError
+from flowlite.node.sbatch.getopt import OptionError
 from flowlite.spec.batch import values
 from flowlite.spec.batch.script import Directive
 from flowlite.spec.gpu import GpuRequest

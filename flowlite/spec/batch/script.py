@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Self
 
 from flowlite.errors import SpecError
-from flowlite.node.batch.getopt import OptionError, find, read
+from flowlite.node.sbatch.getopt import OptionError, find, read
+from flowlite.settings.suggest import did_you_mean
 from flowlite.spec.batch.table import LONG, TABLE
-from flowlite.suggest import did_you_mean
 
 _MARK = "#SBATCH"
 _LARGEST = 4 * 1024 * 1024

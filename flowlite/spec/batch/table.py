@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flowlite.node.batch.getopt import Option
+from flowlite.node.sbatch.getopt import Option
 
 HONOURED: dict[str, Option] = {
     "array": Option("a"),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from flowlite.node.batch.getopt import OptionError
-from flowlite.node.batch.options import signal_number
+from flowlite.node.sbatch.getopt import OptionError
+from flowlite.node.sbatch.srun_options import signal_number
 
 MOST_ELEMENTS = 10_000
 _MEMORY = re.compile(r"(\d+)([KMGT]?)B?", re.IGNORECASE | re.ASCII)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from flowlite import clock
+from flowlite.state import clock
 from flowlite.testing.cloud.fault_injection import Habits, Unkindness
 from flowlite.testing.cloud.machines import Machines
 from flowlite.testing.cloud.orders import AFTER, BEFORE, Fault, Orders, kill

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Protocol
 
-from flowlite import clock
+from flowlite.state import clock
 
 
 class Pending(Protocol):

@@ -17,7 +17,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from flowlite.node.sharing.sftp import find_server
+from flowlite.node.leader_volumes.confined_sftp import find_server
 from flowlite.testing.hosts import system
 
 PORT = 2049

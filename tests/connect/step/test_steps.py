@@ -17,7 +17,7 @@ from flowlite.connect.base import File
 from flowlite.connect.local import LocalConnection
 from flowlite.connect.step import JobGone, StepConnection, channel, pool, srun_lost
 from flowlite.errors import ConfigError, NodeUnreachable
-from flowlite.node import processes
+from flowlite.node.system import processes
 from tests.connect.sshd import free_port
 from tests.helpers import eventually, process_alive
 

@@ -17,7 +17,7 @@ import pytest
 from flowlite.connect.base import File
 from flowlite.connect.step import StepConnection
 from flowlite.errors import AnswerTooLong
-from flowlite.node import processes
+from flowlite.node.system import processes
 from tests.helpers import eventually
 
 Step = Callable[..., StepConnection]

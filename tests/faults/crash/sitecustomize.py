@@ -13,8 +13,8 @@ from pathlib import Path
 def _arm(at: int, marker: Path) -> None:
     sys.path.insert(0, sys.orig_argv[-1])
     from flowlite.connect.local import LocalConnection
-    from flowlite.store import Store
-    from flowlite.supervise.journal import Journal
+    from flowlite.state.store import Store
+    from flowlite.supervise.process.journal import Journal
     from provider_adapters.local import LocalProvider
 
     passed = 0
@@ -46,7 +46,9 @@ def _arm(at: int, marker: Path) -> None:
     around(Journal, "gang_event", before=False)
 
 
-if "flowlite.supervise.supervisor" in " ".join(sys.orig_argv) and os.environ.get("CRASH_AT"):
+if "flowlite.supervise.process.supervisor" in " ".join(sys.orig_argv) and os.environ.get(
+    "CRASH_AT"
+):
     _marker = Path(os.environ["CRASH_MARKER"])
     if not _marker.exists():
         _arm(int(os.environ["CRASH_AT"]), _marker)

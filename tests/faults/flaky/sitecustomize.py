@@ -13,7 +13,7 @@ from typing import Any
 def _arm(home: Path) -> None:
     sys.path.insert(0, sys.orig_argv[-1])
     from flowlite.errors import NodeUnreachable, ProviderError
-    from flowlite.supervise import gang
+    from flowlite.supervise.attempt import attempt
     from provider_adapters.local import LocalProvider
 
     connect = LocalProvider.connect
@@ -51,8 +51,8 @@ def _arm(home: Path) -> None:
     LocalProvider.connect = flaky_connect
     LocalProvider.launch = flaky_launch
     LocalProvider.terminate = flaky_terminate
-    gang._PROBE_EVERY = 0.1
+    attempt._PROBE_EVERY = 0.1
 
 
-if "flowlite.supervise.supervisor" in " ".join(sys.orig_argv):
+if "flowlite.supervise.process.supervisor" in " ".join(sys.orig_argv):
     _arm(Path(os.environ["FLOW_HOME"]))

@@ -1,5 +1,5 @@
 """For supervisors that find this on their PYTHONPATH: what is not here is waited for 15 seconds only."""
 
-from flowlite.supervise import holdings
+from flowlite.supervise.attempt import unfetched
 
-holdings.PATIENCE = 15.0
+unfetched.PATIENCE = 15.0

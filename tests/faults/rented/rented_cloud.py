@@ -28,7 +28,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from flowlite import config as settings_of
 from flowlite import errors
 from flowlite.errors import CapacityUnavailable, ProviderError
 from flowlite.provider import (
@@ -40,12 +39,13 @@ from flowlite.provider import (
     Plan,
     Provider,
 )
-from flowlite.provider_settings import ProviderSettings
+from flowlite.settings import settings as settings_of
+from flowlite.settings.provider_settings import ProviderSettings
 from provider_adapters.local import LocalProvider
 
 # Of another FLOW_HOME, by whoever made the entry in the book.
 MINE = "mine"
-_SUPERVISOR = "flowlite.supervise.supervisor"
+_SUPERVISOR = "flowlite.supervise.process.supervisor"
 
 
 class RentedProvider(Provider):

@@ -16,7 +16,7 @@ def _arm(home: Path) -> None:
     sys.path.insert(0, sys.orig_argv[-1])
     from flowlite.connect.local import LocalConnection
     from flowlite.errors import ProviderError
-    from flowlite.supervise.nodes import Node
+    from flowlite.supervise.attempt.node_handle import Node
     from provider_adapters.local import LocalProvider
 
     def hold(what: str) -> None:
@@ -63,5 +63,5 @@ def _arm(home: Path) -> None:
     LocalProvider.terminate = failing
 
 
-if "flowlite.supervise.supervisor" in " ".join(sys.orig_argv):
+if "flowlite.supervise.process.supervisor" in " ".join(sys.orig_argv):
     _arm(Path(os.environ["FLOW_HOME"]))

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from flowlite import clock
+from flowlite.state import clock
 from flowlite.testing.cloud.ec2.life import Life
 from flowlite.testing.cloud.ec2.market import ADDRESS_PRICE, DISK_PRICE, Market
 

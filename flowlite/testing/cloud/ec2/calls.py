@@ -12,7 +12,7 @@ from moto.ec2.exceptions import InvalidInstanceIdError
 from moto.ec2.responses._base_response import EC2BaseResponse
 from moto.ec2.responses.security_groups import SecurityGroups
 
-from flowlite import clock
+from flowlite.state import clock
 from flowlite.testing.cloud.ec2 import network
 from flowlite.testing.cloud.ec2.cloud import Cloud, Reserved
 from flowlite.testing.cloud.ec2.life import BY_USER, CODES, Life

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from flowlite import clock
-from flowlite.testing.cloud.ec2.disks import Disks
-from flowlite.testing.cloud.ec2.file_systems import FileSystems
+from flowlite.state import clock
 from flowlite.testing.cloud.ec2.firewall import Firewall
 from flowlite.testing.cloud.ec2.life import Life, Lives
 from flowlite.testing.cloud.ec2.market import Market, quota_code
-from flowlite.testing.cloud.ec2.policy import Policy
+from flowlite.testing.cloud.ec2.permissions.policy import Policy
+from flowlite.testing.cloud.ec2.storage.disks import Disks
+from flowlite.testing.cloud.ec2.storage.file_systems import FileSystems
 from flowlite.testing.cloud.machines import Machines
 from flowlite.testing.cloud.timers import Timers
 

@@ -13,7 +13,7 @@ from typing import Any
 from moto.ec2.models import ec2_backends
 from moto.ec2.models.instances import InstanceState, StateReason
 
-from flowlite import clock
+from flowlite.state import clock
 from flowlite.testing.cloud.ec2.instance import RentedInstance
 from flowlite.testing.cloud.ec2.metadata import Metadata
 from flowlite.testing.cloud.ec2.names import ACCOUNT, iso, stamp

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler
 from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, Any
 
-from flowlite import clock
+from flowlite.state import clock
 from flowlite.testing.cloud.ec2.names import ACCOUNT, iso
 
 if TYPE_CHECKING:

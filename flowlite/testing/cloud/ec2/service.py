@@ -17,16 +17,7 @@ from moto.ec2.responses._base_response import EC2BaseResponse
 from moto.ec2.utils import filter_dict_attribute_mapping
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 
-from flowlite.testing.cloud.ec2 import (
-    books,
-    catalogue,
-    disks,
-    images,
-    instance,
-    network,
-    signature,
-)
-from flowlite.testing.cloud.ec2.block_store import BlockStore
+from flowlite.testing.cloud.ec2 import books, catalogue, images, instance, network
 from flowlite.testing.cloud.ec2.calls import Ending, Groups, Reservations
 from flowlite.testing.cloud.ec2.cloud import Cloud, Reserved
 from flowlite.testing.cloud.ec2.firewall import CHANGING
@@ -40,9 +31,12 @@ from flowlite.testing.cloud.ec2.names import (
     new_id,
     xml_error,
 )
-from flowlite.testing.cloud.ec2.needs import needs_of
 from flowlite.testing.cloud.ec2.others import Others, refusal
+from flowlite.testing.cloud.ec2.permissions import signature
+from flowlite.testing.cloud.ec2.permissions.required_actions import needs_of
 from flowlite.testing.cloud.ec2.spot import SpotMarket
+from flowlite.testing.cloud.ec2.storage import disks
+from flowlite.testing.cloud.ec2.storage.block_store import BlockStore
 from flowlite.testing.cloud.fault_injection import Habits
 from flowlite.testing.cloud.machines import Machines
 from flowlite.testing.cloud.orders import Fault, Orders

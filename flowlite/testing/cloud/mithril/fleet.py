@@ -13,7 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from contextlib import suppress
 
-from flowlite import clock
+from flowlite.state import clock
 from flowlite.testing.cloud.mithril.forms import new_fid, stamp
 from flowlite.testing.cloud.mithril.records import Bid, Instance
 from flowlite.testing.cloud.mithril.world import World

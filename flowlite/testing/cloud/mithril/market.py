@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flowlite import clock
+from flowlite.state import clock
 from flowlite.testing.cloud.mithril.fleet import Fleet
 from flowlite.testing.cloud.mithril.records import Bid, Instance
 from flowlite.testing.cloud.mithril.world import Auction, World

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
 from typing import Any
 
-from flowlite import clock
+from flowlite.state import clock
 from flowlite.testing.cloud.mithril import books
 from flowlite.testing.cloud.mithril.fleet import BOOTS, Fleet
 from flowlite.testing.cloud.mithril.ground import Ground

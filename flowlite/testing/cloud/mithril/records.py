@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any
 
-from flowlite import clock
+from flowlite.state import clock
 from flowlite.testing.cloud.mithril.forms import money, stamp
 
 NOT_ENDED = frozenset(

@@ -11,20 +11,20 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote
 
 from flowlite.testing.cloud.fault_injection import Habits
-from flowlite.testing.cloud.mithril.bids import Bids
 from flowlite.testing.cloud.mithril.errors import Refused, failure_text, unauthorized
 from flowlite.testing.cloud.mithril.fleet import Fleet
 from flowlite.testing.cloud.mithril.ground import Ground
-from flowlite.testing.cloud.mithril.listing import Listing
 from flowlite.testing.cloud.mithril.market import Market
 from flowlite.testing.cloud.mithril.obeying import Obeying
-from flowlite.testing.cloud.mithril.people import People
-from flowlite.testing.cloud.mithril.prices import Prices
+from flowlite.testing.cloud.mithril.operations.bids import Bids
+from flowlite.testing.cloud.mithril.operations.instances import Listing
+from flowlite.testing.cloud.mithril.operations.prices import Prices
+from flowlite.testing.cloud.mithril.operations.reservations import Reservations
+from flowlite.testing.cloud.mithril.operations.users import People
+from flowlite.testing.cloud.mithril.operations.volumes import Storage
 from flowlite.testing.cloud.mithril.records import ApiKey
 from flowlite.testing.cloud.mithril.request import Request
-from flowlite.testing.cloud.mithril.reservations import Reservations
 from flowlite.testing.cloud.mithril.routes import ROUTES
-from flowlite.testing.cloud.mithril.storage import Storage
 from flowlite.testing.cloud.mithril.timer import Background, Threads
 from flowlite.testing.cloud.mithril.world import Rules, World
 from flowlite.testing.cloud.orders import Fault

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Protocol
 
-from flowlite import clock
+from flowlite.state import clock
 
 
 class Timeline(Protocol):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from flowlite import clock
+from flowlite.state import clock
 from flowlite.testing.cloud.mithril import catalog
 from flowlite.testing.cloud.mithril.catalog import InstanceType
 from flowlite.testing.cloud.mithril.errors import business, forbidden

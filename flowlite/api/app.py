@@ -1,0 +1,464 @@
+"""`FlowApp` and `Function`: the decorator, and what can be done with a decorated function.
+
+pydantic and the client are loaded when a value is checked or a task is started, not with this module. On a node nothing
+is checked again: what arrives there was checked before it was sent, and workers should not pay for it.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+import sys
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from types import CoroutineType
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, cast, overload
+
+from flowlite.api import remote
+from flowlite.api.world_of_one import world_of_one
+from flowlite.errors import SpecError
+from flowlite.in_worker.on_node import on_a_node
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from flowlite.api.task import Task
+    from flowlite.spec.options import CommonOptions, TaskOptions
+    from flowlite.spec.task import TaskConfig
+
+P = ParamSpec("P")
+R = TypeVar("R", covariant=True)
+T = TypeVar("T")
+A = TypeVar("A")
+A_contra = TypeVar("A_contra", contravariant=True)
+
+DEFAULT_CONCURRENCY = 8
+# Options that are mappings: each layer adds to them, key by key; all others are replaced.
+MERGED = frozenset({"environment", "mounts", "volumes"})
+
+
+class _OfOneArgument(Protocol[A_contra, R]):
+    """A function that can be called with one value."""
+
+    def __call__(self, value: A_contra, /) -> R: ...
+
+
+class FlowApp:
+    """A group of functions with common options.
+
+    Attributes:
+        name: Prefix of the names of its tasks ("digits" makes "digits-train"); None for no prefix.
+        defaults: Options of all its functions. An option of the function itself takes precedence.
+    """
+
+    def __init__(
+        self,
+        name: str | None = None,
+        provider: str | None = None,
+        **defaults: Unpack[CommonOptions],
+    ) -> None:
+        """
+        Args:
+            name: Prefix of the names of its tasks; None for no prefix.
+            provider: Provider of all its functions; None for the setting `provider` (default "local").
+            **defaults: Any option of `@app.function` except `name`; each is described at `TaskConfig`.
+
+        Raises:
+            SpecError: An option is unknown or has a wrong value.
+        """
+        self.name = name
+        options = _merge({}, defaults)
+        if provider is not None:
+            options["provider"] = provider
+        self.defaults = options
+        if options or name is not None:
+            _check("FlowApp", {**options, "name": name})
+
+    @overload
+    def function(self, fn: Callable[P, T], /) -> Function[P, T]: ...
+
+    @overload
+    def function(
+        self, /, **options: Unpack[TaskOptions]
+    ) -> Callable[[Callable[P, T]], Function[P, T]]: ...
+
+    def function(
+        self, fn: Callable[..., Any] | None = None, /, **options: Unpack[TaskOptions]
+    ) -> Any:
+        """Makes a `Function`, as `@app.function` or `@app.function(gpu="h100:8", …)`.
+
+        Args:
+            fn: The function: written with `def`, `async def` or `lambda`; no method, class or generator.
+            **options: Each is described at `TaskConfig`.
+
+        Raises:
+            SpecError: An option is unknown or has a wrong value, or this kind of function cannot run on a node.
+        """
+
+        def decorate(fn: Callable[P, T]) -> Function[P, T]:
+            return Function(fn, self, options)
+
+        return decorate if fn is None else decorate(fn)
+
+    def __repr__(self) -> str:
+        given = [repr(self.name)] if self.name else []
+        given += [f"{name}={value!r}" for name, value in self.defaults.items()]
+        return f"FlowApp({', '.join(given)})"
+
+
+class Function(Generic[P, R]):
+    """A decorated function. A plain call runs it in this process; `remote`, `spawn` and `map` run it on gangs of nodes.
+
+    Made by `FlowApp.function`. On a gang, every worker calls the function once with the same arguments.
+    """
+
+    __flowlite_function__ = True
+    __wrapped__: Callable[P, R]
+    __name__: str
+    __qualname__: str
+
+    def __init__(self, fn: Callable[P, R], app: FlowApp, options: Mapping[str, Any]) -> None:
+        _refuse_what_cannot_travel(fn)
+        functools.update_wrapper(self, fn)
+        if self.__module__ == "__main__" and not on_a_node():
+            from flowlite.bundle.main_file import note_main_file
+
+            note_main_file()
+        self._app = app
+        self._given = _merge({}, options)
+        self._options = _merge(app.defaults, self._given)
+        if "command" in self._given:
+            raise SpecError(
+                f"@app.function on {self.__name__}: command: a function is its own command; "
+                "use `flow run -- …` or TaskConfig(command=…)"
+            )
+        _check(f"@app.function on {self.__name__}", self._options)
+
+    # Here
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Runs the function in this process.
+
+        Outside of a gang, the variables of a worker (RANK, WORLD_SIZE, MASTER_ADDR …) are set for the call as in a gang
+        of one worker, and restored afterwards. An async function gives a coroutine, as it does without the decorator.
+        """
+        with world_of_one(self.__name__):
+            value = self.__wrapped__(*args, **kwargs)
+        return cast("R", self._awaited(value)) if isinstance(value, CoroutineType) else value
+
+    async def _awaited(self, value: Coroutine[Any, Any, Any]) -> Any:
+        with world_of_one(self.__name__):
+            return await value
+
+    def local(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """The same as a plain call: runs the function here, in this process."""
+        return self(*args, **kwargs)
+
+    # On a gang
+
+    @overload
+    def remote(
+        self: Function[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
+    ) -> T: ...
+
+    @overload
+    def remote(self: Function[P, T], *args: P.args, **kwargs: P.kwargs) -> T: ...
+
+    def remote(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """Runs the function on its gang and waits; returns what rank 0 returned.
+
+        Ctrl-C cancels the task. The setting `show_logs` decides whether the workers' output is shown meanwhile.
+
+        Raises:
+            ConfigError: The call or an option is wrong; nothing was started.
+            BundleError: The function, an argument or a captured variable cannot be pickled; nothing was started.
+            CapExceeded: A price, time or cost cap forbids the launch; nothing was started.
+            ProviderError: The provider refused or failed.
+            TaskFailed: A worker was killed or exited with a status other than 0. If a worker raised an exception, that
+                exception is raised instead, as its own type, with its traceback as `RemoteTraceback` in `__cause__`.
+            TaskCancelled: The task was cancelled.
+            ResultUnavailable: The return value could not be sent back or cannot be loaded here.
+        """
+        remote.refuse_on_a_node()
+        return remote.call(self.build_task_config(*args, **kwargs))
+
+    @overload
+    def spawn(
+        self: Function[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
+    ) -> Task[T]: ...
+
+    @overload
+    def spawn(self: Function[P, T], *args: P.args, **kwargs: P.kwargs) -> Task[T]: ...
+
+    def spawn(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """Starts the function on its gang and returns as soon as the task is recorded.
+
+        The task does not need this process: `Flow().get_task(name)` finds it again from any other.
+
+        Raises:
+            ConfigError: The call or an option is wrong; nothing was started.
+            BundleError: The function, an argument or a captured variable cannot be pickled; nothing was started.
+            CapExceeded: A price, time or cost cap forbids the launch; nothing was started.
+        """
+        remote.refuse_on_a_node()
+        return remote.start(self.build_task_config(*args, **kwargs))
+
+    @overload
+    def map(
+        self: _OfOneArgument[A, Coroutine[Any, Any, T]],
+        iterable: Iterable[A],
+        /,
+        *,
+        max_concurrent: int = ...,
+        return_exceptions: bool = ...,
+    ) -> Iterator[T]: ...
+
+    @overload
+    def map(
+        self: _OfOneArgument[A, T],
+        iterable: Iterable[A],
+        /,
+        *,
+        max_concurrent: int = ...,
+        return_exceptions: bool = ...,
+    ) -> Iterator[T]: ...
+
+    def map(
+        self,
+        iterable: Iterable[Any],
+        /,
+        *,
+        max_concurrent: int = DEFAULT_CONCURRENCY,
+        return_exceptions: bool = False,
+    ) -> Iterator[Any]:
+        """Runs one task per value and yields their results in the order of the values.
+
+        The returned iterator is lazy: the first tasks start when its first result is asked for. Leaving the loop early
+        cancels the tasks that still run.
+
+        Args:
+            iterable: The values; each task calls the function with one of them.
+            max_concurrent: Tasks that run at the same time.
+            return_exceptions: Yield the exception of a failed task in place of its result. Otherwise the first failure
+                is raised, and all other tasks are cancelled.
+
+        Raises:
+            ConfigError: A call does not fit the function; those of a list or tuple are all checked before any starts.
+        """
+        values = iterable if isinstance(iterable, list | tuple) else None
+        calls = ((value,) for value in iterable) if values is None else [(v,) for v in values]
+        return self._sweep(calls, max_concurrent, return_exceptions)
+
+    @overload
+    def starmap(
+        self: Function[P, Coroutine[Any, Any, T]],
+        iterable: Iterable[Sequence[Any]],
+        /,
+        *,
+        max_concurrent: int = ...,
+        return_exceptions: bool = ...,
+    ) -> Iterator[T]: ...
+
+    @overload
+    def starmap(
+        self: Function[P, T],
+        iterable: Iterable[Sequence[Any]],
+        /,
+        *,
+        max_concurrent: int = ...,
+        return_exceptions: bool = ...,
+    ) -> Iterator[T]: ...
+
+    def starmap(
+        self,
+        iterable: Iterable[Sequence[Any]],
+        /,
+        *,
+        max_concurrent: int = DEFAULT_CONCURRENCY,
+        return_exceptions: bool = False,
+    ) -> Iterator[Any]:
+        """As `map`; each element is the sequence of all positional arguments of one call: `starmap([(1, 2), (3, 4)])`.
+
+        Raises:
+            ConfigError: An element of a list or tuple is no sequence of arguments; or as `map`.
+        """
+        calls = (_arguments_of(call) for call in iterable)
+        whole = isinstance(iterable, list | tuple)
+        return self._sweep(list(calls) if whole else calls, max_concurrent, return_exceptions)
+
+    # Options and configuration
+
+    def options(self, **overrides: Unpack[TaskOptions]) -> Function[P, R]:
+        """The same function with other options; the original is unchanged.
+
+        `environment`, `mounts` and `volumes` are merged key by key, and None empties them. Every other option is
+        replaced.
+
+        Raises:
+            SpecError: An option is unknown or has a wrong value.
+        """
+        return Function(self.__wrapped__, self._app, _merge(self._given, overrides))
+
+    def build_task_config(self, *args: P.args, **kwargs: P.kwargs) -> TaskConfig:
+        """The configuration that runs this call, for `Flow.run`.
+
+        Raises:
+            ConfigError: The call does not fit the function's signature; the message has it.
+        """
+        from flowlite.bundle.signature import bind
+        from flowlite.spec.task import BoundCall
+
+        bind(self.__wrapped__, args, kwargs)
+        return self._config().with_call(BoundCall(self.__wrapped__, args, kwargs))
+
+    def _build_task_config(self, command: str = "") -> TaskConfig:
+        """The guide's spelling: a configuration that runs the function without arguments, or a command in its place."""
+        if command:
+            return self._config().replace(command=command)
+        build = cast("Callable[[], TaskConfig]", self.build_task_config)
+        return build()
+
+    def _config(self) -> TaskConfig:
+        options = {"name": self._task_name(), **self._options}
+        return _checked(f"@app.function on {self.__name__}", options)
+
+    def _task_name(self) -> str:
+        own = re.sub(r"[^A-Za-z0-9]+", "-", self.__name__).strip("-") or "function"
+        prefix = f"{self._app.name}-" if self._app.name else ""
+        return f"{prefix}{own}"[:63]
+
+    def _sweep(
+        self, calls: Iterable[Sequence[Any]], max_concurrent: int, return_exceptions: bool
+    ) -> Iterator[Any]:
+        remote.refuse_on_a_node()
+        if type(max_concurrent) is not int or max_concurrent < 1:
+            raise SpecError(
+                f"max_concurrent: {max_concurrent!r} is not allowed; give a whole number of at least 1"
+            )
+        build = cast("Callable[..., TaskConfig]", self.build_task_config)
+        configs: Iterable[TaskConfig] = (build(*call) for call in calls)
+        if isinstance(calls, list | tuple):
+            configs = list(configs)
+        return remote.call_many(self._config(), configs, max_concurrent, return_exceptions)
+
+    # Identity
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        """By name where the name leads back here; else by value, as for closures.
+
+        `__main__` is the same module in processes that exchange plain pickles (multiprocessing), and another one where
+        cloudpickle is used to reach a process of another program.
+        """
+        if _found_by_name(self) and (self.__module__ != "__main__" or not _asked_by_cloudpickle()):
+            return self.__qualname__
+        return Function, (self.__wrapped__, self._app, self._given)
+
+    def described(self) -> bytes:
+        """What `redecorate` needs to make it again from its function."""
+        import pickle
+
+        return pickle.dumps((self._app.name, self._app.defaults, self._given))
+
+    def __repr__(self) -> str:
+        options = "".join(f" {name}={value!r}" for name, value in self._options.items())
+        with suppress(ValueError, TypeError):
+            return f"<Function {self.__name__}{inspect.signature(self.__wrapped__)}{options}>"
+        return f"<Function {self.__name__}{options}>"
+
+
+def _check(what: str, options: Mapping[str, Any]) -> None:
+    if not on_a_node():
+        _checked(what, options)
+
+
+def _checked(what: str, options: Mapping[str, Any]) -> TaskConfig:
+    from flowlite.spec.task import TaskConfig
+
+    try:
+        return TaskConfig(**dict(options))
+    except SpecError as error:
+        raise SpecError("\n".join(f"{what}: {line}" for line in str(error).splitlines())) from None
+
+
+def _merge(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(lower)
+    for name, value in upper.items():
+        below = merged.get(name)
+        value = _own(value)
+        if name in MERGED and isinstance(value, dict) and isinstance(below, dict):
+            value = {**below, **value}
+        merged[name] = value
+    return merged
+
+
+def _own(value: Any) -> Any:
+    """A copy of what the caller may still change."""
+    if isinstance(value, Mapping):
+        return {key: _own(inner) for key, inner in value.items()}
+    return list(value) if isinstance(value, list) else value
+
+
+def _refuse_what_cannot_travel(fn: object) -> None:
+    """Raises SpecError for what is not a plain function, with the reason and the way round it."""
+    name = getattr(fn, "__qualname__", None) or repr(fn)
+    what = f"@app.function on {name}"
+    if isinstance(fn, Function):
+        raise SpecError(f"{what}: it is decorated already; change its options with .options(…)")
+    if isinstance(fn, str | int | float | Mapping):
+        raise SpecError(f"@app.function({fn!r}): options go by name, as in gpu='h100:8'")
+    if isinstance(fn, type):
+        raise SpecError(f"{what}: a class cannot run on a node; decorate a function that uses it")
+    if isinstance(fn, staticmethod | classmethod) or inspect.ismethod(fn):
+        raise SpecError(
+            f"{what}: a method cannot run on a node; decorate a function outside the class"
+        )
+    if not inspect.isfunction(fn):
+        raise SpecError(f"{what}: only functions written with def or lambda can run on a node")
+    if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+        raise SpecError(
+            f"{what}: a generator cannot be sent back from a node; return a list, or write to a volume"
+        )
+    outer = fn.__qualname__.rpartition(".")[0]
+    if outer and not outer.endswith("<locals>"):
+        raise SpecError(
+            f"{what}: a method needs its object, which stays here; decorate a function outside the class"
+        )
+
+
+def _arguments_of(call: Any) -> Sequence[Any]:
+    """The arguments of one call of `starmap`. Raises SpecError for what is no sequence of them."""
+    if isinstance(call, str | bytes | Mapping) or not isinstance(call, Iterable):
+        raise SpecError(
+            f"starmap: {call!r} is no sequence of arguments; write ({call!r},), or use map() for one argument each"
+        )
+    return tuple(call)
+
+
+def redecorate(fn: Callable[..., Any], described: bytes) -> Function[..., Any]:
+    """The `Function` that a worker finds in place of one that travelled by value.
+
+    Its options matter only where tasks are started from tasks, which needs all of flowlite.
+    """
+    import pickle
+
+    try:
+        name, defaults, given = pickle.loads(described)
+    except ImportError:
+        name, defaults, given = None, {}, {}
+    app = FlowApp()
+    app.name, app.defaults = name, defaults
+    return Function(fn, app, given)
+
+
+def _asked_by_cloudpickle() -> bool:
+    """Whether the pickler that asks for a reduction is one of cloudpickle, or of a copy of it (Ray has one)."""
+    frame = sys._getframe(2)
+    return "cloudpickle" in str(frame.f_globals.get("__name__"))
+
+
+def _found_by_name(function: Function[..., Any]) -> bool:
+    found: object = sys.modules.get(function.__module__)
+    for part in function.__qualname__.split("."):
+        found = getattr(found, part, None)
+    return found is function

@@ -1,0 +1,328 @@
+"""`Flow`: submits tasks, finds them again, and looks after volumes."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+
+from flowlite.api.session import Session, open_session
+from flowlite.api.task import Task
+from flowlite.errors import ConfigError
+from flowlite.output import printing
+
+if TYPE_CHECKING:
+    from flowlite.api.app import Function
+    from flowlite.api.sweep import Element
+    from flowlite.provider import Offer, Plan, Provider, VolumeInfo
+    from flowlite.spec import TaskConfig
+    from flowlite.spec.options import MountOptions
+    from flowlite.spec.storage import Mount
+    from flowlite.state.store import InstanceRecord, TaskRecord
+
+R = TypeVar("R")
+
+
+class Flow:
+    """The client: submits tasks, finds them again, lists offers and volumes. Opens FLOW_HOME on first use.
+
+    Attributes:
+        volumes: Named volumes of the provider: `create(name, size_gb)`, `list()`, `delete(name)`.
+    """
+
+    def __init__(
+        self, provider: str | None = None, *, notify: Callable[[str], None] | None = None
+    ) -> None:
+        """
+        Args:
+            provider: Name of the provider; None for that of the configuration, or else of the settings.
+            notify: Called with each message to the user at submission, such as the price; by default, they are written
+                to standard error.
+        """
+        self._provider = provider
+        self._notify = notify or _to_stderr
+        self._noted: set[str] = set()
+        self.volumes = Volumes(self)
+
+    @staticmethod
+    def should_stop() -> bool:
+        """For functions of a task while they run: whether to save and return (`flowlite.should_stop`)."""
+        from flowlite.in_worker.should_stop import should_stop
+
+        return should_stop()
+
+    # Submitting
+
+    def run(
+        self,
+        target: TaskConfig | Function[..., Any] | str | os.PathLike[str],
+        mounts: Mapping[str, str | Mount | MountOptions] | None = None,
+        wait: bool = False,
+    ) -> Task[Any]:
+        """Submits a task.
+
+        Args:
+            target: A configuration with a call or a command, a decorated function that needs no arguments, or the path
+                of a task file (YAML) or of a Slurm batch script.
+            mounts: Read-only buckets by path, beside those of the configuration.
+            wait: Return only when the task has completed, failed or been cancelled; a failure is not raised.
+
+        Raises:
+            ConfigError: An option is wrong, or the provider does not support it.
+            BundleError: The function or an argument cannot be pickled.
+            CapExceeded: A price, time or cost cap forbids the launch.
+        """
+        config = self._config_of(target)
+        if mounts:
+            config = config.replace(mounts={**config.mounts, **mounts})
+        task = self.submit(config)
+        return task.wait() if wait else task
+
+    def submit(
+        self,
+        config: TaskConfig,
+        *,
+        announce: Callable[[Task[Any]], None] | None = None,
+        show_plan: Callable[[Plan], None] | None = None,
+        element: Element | None = None,
+    ) -> Task[Any]:
+        """Submits the call or the command of a configuration. Raises the same errors as `run`.
+
+        Every error is found before anything is written. Once this has returned, the task no longer needs this process.
+        Ctrl-C before that leaves no task behind, unless `announce` was called: it receives the task before any
+        interrupt is handled, and the caller decides what becomes of it.
+
+        Args:
+            announce: Called with the task as soon as it is recorded.
+            show_plan: Called with the plan before a launch that costs money; by default, `notify` gets the price.
+            element: Its place among tasks that are launched together, if `launches_together`.
+        """
+        from flowlite import bucket_credentials
+        from flowlite.api import import_guard
+        from flowlite.api.submission import submit
+        from flowlite.supervise.cleanup import background_gc
+        from flowlite.supervise.money import price_text
+
+        import_guard.refuse_to_submit()
+        config, plan = self.plan(config)
+        if element is not None:
+            plan = dataclasses.replace(plan, options={**plan.options, "array": dict(element)})
+        storage = bucket_credentials.storage_for(config)
+        if plan.price_per_hour and show_plan is not None:
+            show_plan(plan)
+        elif plan.price_per_hour:
+            self._note(price_text.sentence(plan))
+        for note in (*plan.notes, *bucket_credentials.notes(storage)):
+            self._note(note)
+        session = self._session
+        if plan.price_per_hour:
+            background_gc.remember_paid(session.home, plan.provider)
+        made: list[Task[Any]] = []
+
+        def tell(record: TaskRecord) -> None:
+            made.append(Task(session, record))
+            if announce is not None:
+                announce(made[0])
+
+        try:
+            submit(session, config, plan, tell, storage=storage)
+        except KeyboardInterrupt:
+            if made and announce is None:
+                # Said first: a second Ctrl-C may hit what follows.
+                self._notify(
+                    f"interrupted: task {made[0].name} ({made[0].id}) is being cancelled; "
+                    f"`flow status {made[0].id}` shows its end"
+                )
+                made[0].cancel()
+            raise
+        return made[0]
+
+    def plan(self, config: TaskConfig) -> tuple[TaskConfig, Plan]:
+        """What would be launched, without launching it: the configuration with all settings, and the plan.
+
+        Raises:
+            ConfigError: An option is wrong, or the provider does not support it.
+            CapExceeded: A price, time or cost cap forbids the launch.
+        """
+        from flowlite.api.submission import check_caps, with_caps, with_notes
+        from flowlite.settings.settings import load_settings
+
+        settings = load_settings({"provider": self._provider})
+        config = config.with_defaults(settings.task_options())
+        name = self._provider or config.provider or settings.provider
+        provider = self._adapter(name)
+        plan = with_notes(config, provider.plan(config))
+        plan = dataclasses.replace(plan, settings=provider.settings.to_json())
+        plan = with_caps(config, plan, provider.teardown_seconds)
+        check_caps(config, plan)
+        return config, plan
+
+    def launches_together(self, config: TaskConfig) -> bool:
+        """Whether tasks like this one may be launched together, as a job array of Slurm is."""
+        from flowlite.settings.settings import load_settings
+
+        settings = load_settings({"provider": self._provider})
+        return self._adapter(self._provider or config.provider or settings.provider).arrays
+
+    # Finding
+
+    def get_task(self, name: str) -> Task[Any]:
+        """The task with this id, the newest task of this name, or the one with this unique prefix.
+
+        Raises:
+            NotFound: There is no such task, or the prefix fits several.
+        """
+        session = self._session
+        record = session.store.find_task(name)
+        session.ensure()
+        task: Task[Any] = Task(session, record)
+        if task.needs_resume:
+            from flowlite.supervise.process import resuming
+
+            self._note(resuming.sentence(record))
+        return task
+
+    def list_tasks(
+        self, *, limit: int | None = None, unfinished: bool = False, name: str | None = None
+    ) -> list[Task[Any]]:
+        """All tasks of this FLOW_HOME, newest first.
+
+        Args:
+            limit: At most this many; None for all.
+            unfinished: Only tasks that have not ended.
+            name: Only tasks of this name.
+        """
+        session = self._session
+        session.ensure()
+        records = session.store.list_tasks(limit=limit, unfinished=unfinished, name=name)
+        for damage in session.store.take_damage():
+            self._note(damage)
+        return [Task(session, record) for record in records]
+
+    def warm_nodes(self) -> list[InstanceRecord]:
+        """Nodes of ended tasks that are kept for the next one (`keep_warm`), until their `ended_at` (Unix time)."""
+        from flowlite.supervise.cleanup.warm_nodes import warm_nodes
+
+        return warm_nodes(self._session.store, self._session.home)
+
+    def cancel(self, name: str) -> bool:
+        """Requests the cancellation of a task, as `Task.cancel` does.
+
+        Returns:
+            False if it had ended already.
+
+        Raises:
+            NotFound: There is no such task.
+        """
+        return self.get_task(name).cancel()
+
+    def offers(
+        self,
+        gpu: str | None = None,
+        num_instances: int = 1,
+        *,
+        spot: bool | None = None,
+        region: str | None = None,
+    ) -> list[Offer]:
+        """What the provider offers, cheapest first. If nothing fits, the nearest offers, each with the reason.
+
+        Args:
+            gpu: GPUs of each node, as in "h100:8"; None for machines without GPUs.
+            num_instances: Nodes in the gang.
+            spot: True for spot only, False for on demand only, None for both.
+            region: Only offers of this region; None for all.
+
+        Raises:
+            ProviderError: The provider refused or failed.
+        """
+        return self._chosen().offers(gpu, num_instances, spot=spot, region=region)
+
+    # Inside
+
+    def _config_of(self, target: Any) -> TaskConfig:
+        if isinstance(target, str | os.PathLike) and not str(target).endswith((".yaml", ".yml")):
+            from flowlite.settings.settings import load_settings
+            from flowlite.spec.batch import read_batch
+
+            provider = load_settings({"provider": self._provider}).provider
+            reading = read_batch(Path(target), provider=provider)
+            if reading.is_array:
+                raise ConfigError(
+                    f"{target} is an array; use `flow run {target}`, or function.map(...)"
+                )
+            for note in reading.notes:
+                self._note(note)
+            return reading.configs[0]
+        return _config_of(target)
+
+    def _note(self, note: str) -> None:
+        # A sweep of a hundred tasks says it once.
+        if note not in self._noted:
+            self._noted.add(note)
+            self._notify(note)
+
+    @property
+    def _session(self) -> Session:
+        return open_session()
+
+    def _chosen(self) -> Provider:
+        from flowlite.settings.settings import load_settings
+
+        return self._adapter(load_settings({"provider": self._provider}).provider)
+
+    def _adapter(self, name: str) -> Provider:
+        from flowlite.api.adapters import adapter
+
+        return adapter(name)
+
+
+class Volumes:
+    """Named volumes of the provider. Reached as `flow.volumes`."""
+
+    def __init__(self, flow: Flow) -> None:
+        self._flow = flow
+
+    def create(
+        self, name: str, size_gb: float | None = None, interface: str = "file"
+    ) -> VolumeInfo:
+        """Makes a volume, or gives the one of that name. Raises ConfigError if it cannot be made so."""
+        from flowlite.spec import Volume
+
+        volume = Volume(name=name, size_gb=size_gb, interface=_interface(interface))
+        return self._flow._chosen().create_volume(volume.name, volume.size_gb, volume.interface)
+
+    def list(self) -> list[VolumeInfo]:
+        """All volumes, by name."""
+        return sorted(self._flow._chosen().list_volumes(), key=lambda volume: volume.name)
+
+    def delete(self, name: str) -> None:
+        """Deletes a volume and everything on it. Raises NotFound."""
+        self._flow._chosen().delete_volume(name)
+
+
+def _config_of(target: Any) -> TaskConfig:
+    from flowlite.spec import TaskConfig
+
+    if isinstance(target, TaskConfig):
+        return target
+    if getattr(type(target), "__flowlite_function__", False):
+        return cast("TaskConfig", target.build_task_config())
+    if isinstance(target, str | os.PathLike):
+        return TaskConfig.from_yaml(Path(target))
+    hint = "decorate it with @app.function first" if callable(target) else "give a TaskConfig"
+    raise ConfigError(
+        f"run() takes a TaskConfig, a decorated function or the path of a task file, not {target!r}; {hint}"
+    )
+
+
+def _interface(value: str) -> Literal["file", "block"]:
+    # `Volume` refuses all others, with a hint.
+    return cast('Literal["file", "block"]', value)
+
+
+def _to_stderr(text: str) -> None:
+    printing.write(sys.stderr, f"flowlite: {text}")
+    sys.stderr.flush()

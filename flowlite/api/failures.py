@@ -1,0 +1,202 @@
+"""How a task failed, as exceptions: the worker's own where it raised one, else `TaskFailed`."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from flowlite.api import late_results
+from flowlite.diagnosis import advice
+from flowlite.errors import (
+    RemoteError,
+    RemoteTraceback,
+    ResultUnavailable,
+    TaskCancelled,
+    TaskFailed,
+)
+from flowlite.node.config import ranks
+from flowlite.node.serialization.remote_exception import text_of
+from flowlite.output import redact
+from flowlite.output.redact import Mask
+from flowlite.state.store import Event, TaskRecord
+
+if TYPE_CHECKING:
+    from flowlite.api.outcomes import Outcomes
+
+# Kinds of failure that leave a result file with the exception in it.
+_WITH_FILE = frozenset({"exception", "load", "result"})
+_HINTS = {
+    "SIGKILL": " (out of memory?)",
+    "SIGSEGV": " (a crash in native code)",
+    "SIGBUS": " (shared memory full?)",
+    "SIGABRT": " (a check in native code failed)",
+}
+_LAST_LINES = 10
+_RANKS_IN_NOTE = 8
+
+
+def exception_of(events: Iterable[Event], outcomes: Outcomes) -> Exception | None:
+    """What `result()` raises for a final task, or None if it completed, or if all that it lacked to that is here now.
+
+    The failure that came first is raised, with `failures` (all failed ranks, by rank) as an attribute.
+    """
+    record = outcomes.record
+    if record.state == "completed":
+        return None
+    title = f"task {record.name} ({record.id})"
+    if record.state == "cancelled":
+        return TaskCancelled(f"{title} was {record.reason or 'cancelled'}")
+    events = list(events)
+    found = failures_of(events, outcomes)
+    if not found and late_results.ended_well(record, events):
+        return None
+    if not found:
+        return TaskFailed(
+            f"{title} failed{_reason(record)}; all that happened: flow status {record.id}",
+            task_id=record.id,
+        )
+    first = next(iter(found.values()))
+    others = [rank for rank, error in found.items() if error is not first]
+    if isinstance(first, TaskFailed) or not hasattr(first, "failures"):
+        with suppress(AttributeError, TypeError):
+            first.failures = found  # type: ignore[attr-defined]
+    for text in advice_for(record, events):
+        first.add_note(text)
+    if others:
+        listed = ", ".join(map(str, others[:_RANKS_IN_NOTE]))
+        more = ", …" if len(others) > _RANKS_IN_NOTE else ""
+        first.add_note(f"also failed: rank {listed}{more}; see .failures, or task.failures()")
+    return first
+
+
+def advice_for(record: TaskRecord, events: Iterable[Event]) -> list[str]:
+    """What to do about the first failure of the last attempt, if it is one that is known."""
+    bodies = failed_workers(record, events)
+    if not bodies:
+        return []
+    failure = bodies[0].get("failure") or {}
+    said = f"{failure.get('type', '')}: {failure.get('message', '')}"
+    where = f"rank {bodies[0]['rank']} on node {bodies[0].get('node', '?')}"
+    found = advice.advice([said, *map(str, bodies[0].get("tail") or ())])
+    return [f"{where}: {text}" for text in found]
+
+
+def failures_of(events: Iterable[Event], outcomes: Outcomes) -> dict[int, Exception]:
+    """What each failed rank of the last attempt ended with, the one that failed first at the front.
+
+    Ranks that ended because the gang was being stopped did not fail.
+    """
+    bodies = failed_workers(outcomes.record, events)
+    return {body["rank"]: _exception(body, outcomes) for body in bodies}
+
+
+def failed_workers(record: TaskRecord, events: Iterable[Event]) -> list[dict[str, Any]]:
+    """The reports of the workers that failed in the last attempt, in the order in which the leader saw them."""
+    first: dict[str, Any] | None = None
+    others: dict[int, dict[str, Any]] = {}
+    for event in events:
+        body = event.data
+        if body.get("attempt", record.attempt) != record.attempt or "rank" not in body:
+            continue
+        if event.kind == "first_failure":
+            first = body
+        elif event.kind == "worker" and (body.get("code") != 0 or body.get("failure")):
+            others.setdefault(body["rank"], body)
+    front = []
+    if first is not None:
+        others.pop(first["rank"], None)
+        front = [first]
+    stop = _stop_signal(record.config)
+    return front + [body for body in others.values() if not _was_stopped(body, stop)]
+
+
+def describe_end(body: Mapping[str, Any]) -> str:
+    """`rank 3 on node 1 was killed by SIGKILL (out of memory?)`, `rank 0 on node 0 exited with 42`."""
+    where = f"rank {body['rank']} on node {body.get('node', '?')}"
+    failure = body.get("failure") or {}
+    if body.get("signal"):
+        name = _signal_name(int(body["signal"]))
+        why = f" ({failure['why']})" if failure.get("why") else _HINTS.get(name, "")
+        return f"{where} was killed by {name}{why}"
+    if failure.get("kind") in _WITH_FILE:
+        parts = (failure.get("type"), failure.get("message"))
+        return f"{where}: " + ": ".join(str(part) for part in parts if part)
+    why = f" ({failure['why']})" if failure.get("why") else ""
+    return f"{where} exited with {body.get('code')}{why}"
+
+
+def worker_node(record: TaskRecord, rank: int) -> int:
+    """The node of a rank."""
+    return ranks.node_of(rank, workers_per_node(record))
+
+
+def workers_per_node(record: TaskRecord) -> int:
+    """How many workers run on each node."""
+    if record.config.get("distributed_mode", "auto") != "auto":
+        return 1
+    return int(record.plan.get("processes_per_node", 1))
+
+
+def world_size(record: TaskRecord) -> int:
+    """How many workers the gang has."""
+    return int(record.plan.get("num_instances", 1)) * workers_per_node(record)
+
+
+def _exception(body: Mapping[str, Any], outcomes: Outcomes) -> Exception:
+    record = outcomes.record
+    failure = body.get("failure") or {}
+    if failure.get("kind") not in _WITH_FILE:
+        return TaskFailed(_message(record, body), task_id=record.id)
+    rank = int(body["rank"])
+    with suppress(ResultUnavailable):
+        error = outcomes.of(rank, int(body.get("node", worker_node(record, rank)))).exception
+        if isinstance(error, Exception):
+            return _masked(error, redact.of_file(outcomes.paths.secrets))
+    return RemoteError(_message(record, body), type_name=str(failure.get("type", "")))
+
+
+def _masked(error: Exception, mask: Mask) -> Exception:
+    """An exception whose message and traceback do not show the task's secrets."""
+    # An exception of the user's may have no text at all: one that fails to write it, an int of 5,000 digits.
+    if mask.finds(text_of(error)):
+        error.args = tuple(mask.inside(error.args))
+    if isinstance(error.__cause__, RemoteTraceback):
+        error.__cause__ = RemoteTraceback(mask(error.__cause__.text))
+    if isinstance(error, RemoteError):
+        error.remote_traceback = mask(error.remote_traceback)
+    return error
+
+
+def _message(record: TaskRecord, body: Mapping[str, Any]) -> str:
+    lines = [f"task {record.name} ({record.id}): {describe_end(body)}"]
+    tail = [str(line) for line in body.get("tail") or ()][-_LAST_LINES:]
+    if tail:
+        lines += ["last lines of its output:", *(f"  {line}" for line in tail)]
+    lines.append(f"all of its output: flow logs {record.id} --rank {body['rank']}")
+    return "\n".join(lines)
+
+
+def _was_stopped(body: Mapping[str, Any], stop: int) -> bool:
+    """Whether a worker ended as one does that is told to stop."""
+    if (body.get("failure") or {}).get("kind") in _WITH_FILE:
+        return False
+    signals = {stop, int(signal.SIGKILL)}
+    return body.get("signal") in signals or body.get("code") in {128 + number for number in signals}
+
+
+def _stop_signal(config: Mapping[str, Any]) -> int:
+    name = str(config.get("stop_signal", "SIGTERM"))
+    return int(getattr(signal, name, signal.SIGTERM))
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _reason(record: TaskRecord) -> str:
+    return f": {record.reason}" if record.reason else ""

@@ -1,0 +1,162 @@
+"""What a task that has ended left on nodes that did not answer then: brought when they answer again.
+
+The supervisor has written an event "lacking" for it: {"nodes": [{"node", "instance", "files": {name: bytes or None},
+"kept"}], "ended_well"}; an event "brought" says that all of a node came: {"node"}.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from flowlite.errors import ConfigError, ProviderError
+from flowlite.supervise.attempt.log_writer import Collector, add_all
+from flowlite.supervise.record.paths import TaskPaths
+
+if TYPE_CHECKING:
+    from flowlite.api.session import Session
+    from flowlite.provider import Instance, Provider
+    from flowlite.state.store import Event, TaskRecord
+
+_RESULT = "result"
+# Of a task that failed in another way, nobody waits longer for what a node has kept.
+_AT_ONCE = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Lacking:
+    """What is not here of a task's last attempt.
+
+    Attributes:
+        ended_well: Whether every rank ended well.
+        nodes: Those that hold, or held, something, as the event has them.
+    """
+
+    ended_well: bool
+    nodes: Sequence[Mapping[str, Any]]
+
+
+def lacking(record: TaskRecord, events: Iterable[Event]) -> Lacking | None:
+    """What its supervisor has written of the last attempt, but for what was brought; None where nothing was lacking."""
+    told: Mapping[str, Any] | None = None
+    brought: set[int] = set()
+    for event in events:
+        if event.data.get("attempt") != record.attempt:
+            continue
+        if event.kind == "lacking":
+            told = event.data
+        elif event.kind == "brought":
+            brought.add(int(event.data["node"]))
+    if told is None:
+        return None
+    nodes = [each for each in told["nodes"] if int(each["node"]) not in brought]
+    return Lacking(bool(told["ended_well"]), nodes)
+
+
+def ended_well(record: TaskRecord, events: Iterable[Event]) -> bool:
+    """Whether it failed only since something was lacking, all of which is here now."""
+    told = lacking(record, events)
+    return told is not None and told.ended_well and not told.nodes
+
+
+def bring(session: Session, record: TaskRecord) -> list[str]:
+    """Fetches what is kept on nodes that answer now, and has them forget it; gives why the others did not, in words.
+
+    Where every rank ended well, that is what the task lacks to its result, and it is waited for. Else a node that does
+    not answer at once is left for another time.
+    """
+    told = lacking(record, session.store.events(record.id))
+    if told is None or not any(each["kept"] for each in told.nodes):
+        return []
+    from flowlite.provider import Instance, provider_of_task
+
+    provider = provider_of_task(record, session.home)
+    paths = session.paths(record.id)
+    instances = {row.id: row for row in session.store.instances(record.id)}
+    fetches = []
+    for each in told.nodes:
+        if each["kept"]:
+            instance = Instance.from_json(instances[each["instance"]].data)
+            fetches.append(_Fetch(provider, instance, record, each, paths))
+            fetches[-1].start()
+    until = time.monotonic() + _AT_ONCE
+    for fetch in fetches:
+        fetch.join(None if told.ended_well else max(0.0, until - time.monotonic()))
+    for fetch in fetches:
+        if fetch.is_here:
+            data = {"attempt": record.attempt, "node": fetch.told["node"]}
+            text = f"what {fetch.where} had kept is here"
+            session.store.add_event(record.id, "brought", text, data)
+    return [f"{fetch.where}: {fetch.problem}" for fetch in fetches if not fetch.is_here]
+
+
+class _Fetch(threading.Thread):
+    """What one node has kept, on its way here."""
+
+    def __init__(
+        self,
+        provider: Provider,
+        instance: Instance,
+        record: TaskRecord,
+        told: Mapping[str, Any],
+        paths: TaskPaths,
+    ) -> None:
+        super().__init__(daemon=True)
+        self._provider = provider
+        self._instance = instance
+        self._record = record
+        self._paths = paths
+        self.told = told
+        self.where = f"node {told['node']} ({instance.id})"
+        self.problem = "it does not answer at once"
+        self.is_here = False
+
+    def run(self) -> None:
+        try:
+            with _alone(self._paths, int(self.told["node"])):
+                self._bring()
+                self._paths.make_output_durable(self._record.attempt)
+                self._provider.forget([self._instance])
+            self.is_here = True
+        except (ProviderError, ConfigError, OSError) as error:
+            self.problem = str(error) or type(error).__name__
+
+    def _bring(self) -> None:
+        from flowlite.api.failures import workers_per_node
+        from flowlite.provider import Plan
+
+        record, paths, node = self._record, self._paths, int(self.told["node"])
+        home = self._provider.node_settings(Plan.from_json(record.plan), self._instance).home
+        collector = Collector(paths, record.attempt, workers_per_node(record))
+        with closing(collector), self._provider.connect(self._instance) as connection:
+            for name, size in self.told["files"].items():
+                source = f"{home}/a{record.attempt}/{name}"
+                rank, stream = _parsed(name)
+                offset = collector.size(rank, stream)
+                if stream != _RESULT and size and offset >= size:
+                    continue
+                # What is not known to be there need not be.
+                with suppress(*(() if size else (FileNotFoundError,))):
+                    if stream == _RESULT:
+                        connection.get(source, paths.result(record.attempt, rank), size=size)
+                    else:
+                        blocks = connection.read(source, offset)
+                        add_all(collector, rank, node, stream, offset, blocks, time.time())
+
+
+@contextmanager
+def _alone(paths: TaskPaths, node: int) -> Iterator[None]:
+    """Two that bring the same output would write it twice."""
+    with open(paths.directory / f"bring-n{node}.lock", "ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _parsed(name: str) -> tuple[int, str]:
+    rank, _, stream = name.partition(".")
+    return int(rank[1:]), stream

@@ -1,0 +1,114 @@
+"""Calls that run on a gang: started from a program, attended while they run, many of them in order."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from flowlite.api.sweep import in_order, together
+from flowlite.errors import ConfigError, FlowError
+from flowlite.in_worker.on_node import on_a_node
+
+if TYPE_CHECKING:
+    from flowlite.api.client import Flow
+    from flowlite.api.task import Task
+    from flowlite.spec.task import TaskConfig
+
+
+def refuse_on_a_node() -> None:
+    """Raises ConfigError in a worker: a module that starts a task when imported would start them without end."""
+    if on_a_node() and os.environ.get("FLOW_NESTED") != "1":
+        raise ConfigError(
+            f"called by a worker of task {os.environ['FLOW_TASK_ID']}: each rank would start a task of its own. "
+            "Call the function itself, or put .remote() under `if __name__ == '__main__':`. FLOW_NESTED=1 allows it "
+            "all the same"
+        )
+
+
+def start(config: TaskConfig) -> Task[Any]:
+    """Starts a task and returns at once."""
+    return _flow(config).submit(config)
+
+
+def call(config: TaskConfig) -> Any:
+    """Starts a task, waits for it and gives its result. Ctrl-C cancels it, and says so."""
+    submitted: list[Task[Any]] = []
+    try:
+        task = _flow(config).submit(config, announce=submitted.append)
+        _show_logs(task)
+        return task.result()
+    except KeyboardInterrupt:
+        _cancel_interrupted(submitted)
+        raise
+
+
+def call_many(
+    common: TaskConfig, configs: Iterable[TaskConfig], max_concurrent: int, return_exceptions: bool
+) -> Iterator[Any]:
+    """One task per configuration, a few at a time; their results in order. `common` has what they share."""
+    # What the user should know is the same for all tasks, and said once.
+    once = functools.lru_cache(None)(_say)
+    flow = _flow(common, notify=once)
+    how: dict[str, Any] = {
+        "return_exceptions": return_exceptions,
+        "on_interrupt": _cancel_interrupted,
+    }
+    if not (isinstance(configs, list) and len(configs) > 1 and flow.launches_together(common)):
+        starts = (functools.partial(flow.submit, config) for config in configs)
+        yield from in_order(starts, max_concurrent=max_concurrent, **how)
+        return
+    # Whoever has the nodes keeps the limit.
+    for lot in together(range(len(configs)), max_concurrent):
+        elements = (
+            functools.partial(flow.submit, configs[each["index"]], element=each) for each in lot
+        )
+        yield from in_order(elements, max_concurrent=len(lot), **how)
+
+
+def _flow(config: TaskConfig, notify: Callable[[str], None] | None = None) -> Flow:
+    from flowlite.api.client import Flow
+
+    return Flow(provider=config.provider, notify=notify)
+
+
+def _show_logs(task: Task[Any]) -> None:
+    from flowlite.output import printing
+    from flowlite.settings.settings import load_settings
+
+    wish = load_settings().show_logs
+    if wish == "never" or (wish == "auto" and not sys.stderr.isatty()):
+        return
+    for block in task.logs(follow=True).blocks():
+        printing.write_lines(sys.stderr, block)
+        sys.stderr.flush()
+
+
+def _cancel_interrupted(tasks: Sequence[Task[Any]]) -> None:
+    """Cancels tasks after Ctrl-C, and says for each one what became of it and how to reach it."""
+    for task in tasks:
+        try:
+            ended = not task.cancel()
+        except (FlowError, OSError, KeyboardInterrupt) as error:
+            why = str(error) or "interrupted again"
+            text = (
+                f"task {task.name} ({task.id}) goes on, it could not be cancelled: {why}\n"
+                f"  follow it: flow logs {task.id} -f    cancel it: flow cancel {task.id}"
+            )
+        else:
+            text = (
+                f"task {task.name} ({task.id}) had ended before; its result: flow result {task.id}"
+                if ended
+                else f"task {task.name} ({task.id}) is being cancelled, nothing of it goes on\n"
+                f"  its end: flow status {task.id}    its output: flow logs {task.id}"
+            )
+        _say(f"\nInterrupted: {text}")
+
+
+def _say(text: str) -> None:
+    from flowlite.output import printing
+
+    printing.write(sys.stderr, text)
+    sys.stderr.flush()

@@ -1,0 +1,62 @@
+"""FLOW_HOME and its database, opened once per process and shared by everything that looks at tasks from outside."""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+from flowlite.settings import settings
+from flowlite.state.store import Store
+from flowlite.supervise.cleanup.store_copy import copy_in_background
+from flowlite.supervise.record.paths import TaskPaths
+
+_open: dict[tuple[int, Path], Session] = {}
+_lock = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """An open FLOW_HOME."""
+
+    home: Path
+    store: Store
+
+    def paths(self, task_id: str) -> TaskPaths:
+        """Where the files of a task lie."""
+        return TaskPaths(self.home, task_id)
+
+    def ensure(self, task_id: str | None = None) -> list[str]:
+        """Gives tasks whose supervisor was killed a new one; of one task, or of all."""
+        from flowlite.supervise.process.launch import ensure_supervisors
+
+        return ensure_supervisors(self.store, self.home, only=task_id)
+
+
+def take_damage() -> list[str]:
+    """What was found damaged in the stores of this process and left out since this was last asked, in words."""
+    with _lock:
+        return [text for session in _open.values() for text in session.store.take_damage()]
+
+
+def open_session() -> Session:
+    """The FLOW_HOME of this process; made if it is not there.
+
+    Raises:
+        ConfigError: FLOW_HOME cannot be used.
+        StoreError: The database cannot be used.
+    """
+    home = settings.home()
+    # A child made by fork must not go on with its parent's connection.
+    key = (os.getpid(), home)
+    with _lock:
+        session = _open.get(key)
+        path = home / "state.db"
+        if session is None or not path.exists():
+            if not path.exists():
+                settings.ensure_home()
+            session = Session(home, Store(path, skip_damaged=True))
+            _open[key] = session
+            copy_in_background(home)
+        return session

@@ -1,0 +1,208 @@
+"""From a checked configuration to a task in the store: name, call and caps. Nothing is left behind when it fails."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import shlex
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+
+from flowlite.errors import CapExceeded, ConfigError
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from flowlite.api.session import Session
+    from flowlite.provider import Plan
+    from flowlite.spec import TaskConfig
+    from flowlite.state.store import TaskRecord
+    from flowlite.supervise.process.launch import Draft
+
+_LONGEST_FUNCTION = 200
+
+
+def submit(
+    session: Session,
+    config: TaskConfig,
+    plan: Plan,
+    announce: Callable[[TaskRecord], None],
+    *,
+    storage: Mapping[str, Any] | None = None,
+) -> None:
+    """Records the task and starts its supervisor.
+
+    Ctrl-C is held back from the moment the task is recorded until it was announced, so that no task runs that nobody
+    was told of.
+
+    Args:
+        storage: What opens its buckets, as `s3.storage_for` found it.
+
+    Raises:
+        ConfigError: There is nothing to run, or a secret has no value.
+        BundleError: The function or an argument cannot travel.
+        StoreError: FLOW_HOME cannot be written.
+    """
+    from flowlite.supervise.process import launch
+
+    secrets = {secret.name: secret.resolve() for secret in config.secrets}
+    with launch.draft_task(session.home) as draft:
+        _note_packages(plan, draft)
+        function, call = _call(config, draft)
+        with _interrupts_held_back():
+            record = launch.submit(
+                session.store,
+                draft,
+                name=config.name or _name_of(function),
+                function=function,
+                config=config.to_dict(),
+                plan=plan,
+                call=call,
+                secrets=secrets,
+                storage=storage,
+            )
+            announce(record)
+
+
+def with_caps(config: TaskConfig, plan: Plan, teardown_seconds: float) -> Plan:
+    """The adapter's plan with all caps in it, whatever the adapter did. This very object is shown, and launched.
+
+    What `max_cost` pays for is turned into a longest run, which the nodes keep by themselves: at the highest price that
+    can come, and less the time that stopping the workers and giving the nodes back takes.
+    """
+    plan = dataclasses.replace(
+        plan,
+        warm_seconds=config.keep_warm or plan.warm_seconds,
+        price_cap=plan.price_cap or (config.max_price_per_hour if plan.spot else None),
+        max_cost=config.max_cost,
+    )
+    bounds = [each for each in (config.max_run_seconds, plan.max_run_seconds) if each is not None]
+    reserved = 0.0
+    if (paid := plan.paid_seconds) is not None:
+        checkpoint = config.checkpoint.final_seconds if config.checkpoint is not None else 0.0
+        reserved = config.grace_seconds + checkpoint + teardown_seconds
+        bounds.append(max(0.0, paid - reserved))
+    return dataclasses.replace(
+        plan, max_run_seconds=min(bounds, default=None), reserved_seconds=reserved
+    )
+
+
+def with_notes(config: TaskConfig, plan: Plan) -> Plan:
+    """The plan with what no adapter says of itself: options that are another's have no effect."""
+    if not config.slurm or plan.provider == "slurm":
+        return plan
+    note = f"slurm={{…}} has no effect on the provider {plan.provider}"
+    return dataclasses.replace(plan, notes=(*plan.notes, note))
+
+
+def check_caps(config: TaskConfig, plan: Plan) -> None:
+    """The last look at the money, whatever the adapter did.
+
+    Raises:
+        CapExceeded: The plan breaks a cap of the configuration; the message has both figures.
+    """
+    cap, price = config.max_price_per_hour, plan.price_per_hour
+    if cap is not None and price > cap:
+        now = " just now" if plan.spot else ""
+        raise CapExceeded(
+            f"{plan.provider} asks ${price:.2f} per hour for {plan.instance_type}{now}, and max_price_per_hour is "
+            f"${cap:.2f}; raise the cap, or ask for another machine (`flow offers`)"
+        )
+    if cap is not None and plan.price_cap is not None and plan.price_cap > cap:
+        raise CapExceeded(
+            f"{plan.provider} would let the price of {plan.instance_type} rise to ${plan.price_cap:.2f} per hour, and "
+            f"max_price_per_hour is ${cap:.2f}; nothing was launched"
+        )
+    if config.max_cost is not None and plan.reserved_seconds and not plan.max_run_seconds:
+        rate = plan.highest_rate * plan.num_instances
+        seconds = plan.paid_seconds or 0.0
+        raise CapExceeded(
+            f"max_cost of ${config.max_cost:.2f} pays for {seconds:.0f} s of {plan.num_instances} × "
+            f"{plan.instance_type} (${rate:.2f} per hour in all), and to stop and give them back alone takes up to "
+            f"{plan.reserved_seconds:.0f} s; raise the cap, ask for less, or lower grace_seconds"
+        )
+
+
+def command_line(command: str | Sequence[str]) -> str:
+    """A command as one would type it."""
+    return command if isinstance(command, str) else shlex.join(command)
+
+
+def _note_packages(plan: Plan, draft: Draft) -> None:
+    """Where nodes that install packages find them."""
+    if plan.options.get("python_spec") is None:
+        return
+    from flowlite.python_request import index_settings
+    from flowlite.supervise.record.paths import write_private
+
+    found = index_settings()
+    if found:
+        write_private(draft.paths.packages, json.dumps(found).encode())
+
+
+def _call(config: TaskConfig, draft: Draft) -> tuple[str, dict[str, Any]]:
+    """What people call it, and `AgentConfig.call` with paths on this machine."""
+    if config.command is not None:
+        text = command_line(config.command)
+        shell = isinstance(config.command, str)
+        argv = ["sh", "-c", text] if shell else list(config.command)
+        batch = {} if config.batch is None else {"batch": config.batch}
+        return text[:_LONGEST_FUNCTION], {"kind": "command", "argv": argv, **batch}
+    call = config.call
+    if call is None:
+        raise ConfigError(
+            "the configuration has nothing to run: give it a command, or build it from a function with "
+            "`function.build_task_config(…)`"
+        )
+    from flowlite.bundle.call import build_bundle
+    from flowlite.bundle.call_text import call_text
+    from flowlite.supervise.record.paths import write_private
+
+    bundle = build_bundle(
+        call.function,
+        call.args,
+        call.kwargs,
+        directory=draft.paths.bundle,
+        results=config.results,
+        start=config.start,
+    )
+    text = call_text(bundle.function, call.args, call.kwargs)
+    write_private(draft.paths.call_text, text.encode("utf-8", "replace"))
+    # On this machine the bundle lies as it would in the directory of a node.
+    return bundle.function, bundle.call_config(str(draft.paths.bundle))
+
+
+def _name_of(function: str) -> str:
+    """A name for a task that was given none: of the script or module, else of the program or function."""
+    words = function.split()
+    script = next((PurePath(word).stem for word in words if word.endswith(".py")), None)
+    if script is None and "-m" in words[:-1]:
+        script = words[words.index("-m") + 1].rpartition(".")[2]
+    if script is None and len(words) == 1 and "/" not in function:
+        script = function.rpartition(".")[2]
+    script = script or PurePath(words[0]).name
+    plain = re.sub(r"[^A-Za-z0-9]+", "-", script).strip("-")[:63].strip("-")
+    return plain or "task"
+
+
+@contextmanager
+def _interrupts_held_back() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        # Ctrl-C reaches the main thread only.
+        yield
+        return
+    held: list[tuple[int, FrameType | None]] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: held.append((number, frame)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if held and callable(before):
+            before(*held[0])
+        elif held and before == signal.SIG_DFL:
+            signal.raise_signal(signal.SIGINT)

@@ -1,0 +1,456 @@
+"""`Task`: one run seen from outside. It reads the store and the files of the task; the supervisor does the work."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+from flowlite.errors import NotFound, TaskTimeout
+from flowlite.output import redact
+from flowlite.output.reader import LogLine, Logs, parse_since
+from flowlite.state import clock
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from flowlite.api.node_access import NodeAccess
+    from flowlite.api.outcomes import Outcomes
+    from flowlite.api.session import Session
+    from flowlite.connect.base import Completed
+    from flowlite.state.store import Event, TaskRecord
+
+R_co = TypeVar("R_co", covariant=True)
+
+# While waiting: the shortest and the longest pause between two looks, and how often the supervisor is looked after.
+SHORTEST_PAUSE = 0.01
+LONGEST_PAUSE = 0.05
+ENSURE_EVERY = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One node of a task.
+
+    Attributes:
+        rank: Node rank, or None for one that never got a rank or was replaced.
+        id: The provider's id of the instance.
+        state: As the provider last told.
+        address: Where the other nodes reach it.
+        price_per_hour: US dollars.
+        warm_until: Unix time until which it is, or was, kept for the next task; None if it is not.
+    """
+
+    rank: int | None
+    id: str
+    state: str
+    address: str
+    price_per_hour: float
+    warm_until: float | None = None
+
+
+class Task(Generic[R_co]):
+    """One run of a function or command. Made by `Function.spawn`, `Flow.run` and `Flow.get_task`.
+
+    Its properties show the state at the moment of reading; none of them waits. Times are in local time, costs in US
+    dollars.
+
+    Attributes:
+        id: Unique id: "t" and ten letters or digits.
+    """
+
+    def __init__(self, session: Session, record: TaskRecord) -> None:
+        self.id = record.id
+        self._session = session
+        self._latest = record
+        self._version = -1
+        self._look_after_at = 0.0
+
+    def __repr__(self) -> str:
+        return f"<Task {self.name} ({self.id}): {self.status}>"
+
+    def __await__(self) -> Generator[Any, None, R_co]:
+        """`await task` gives `result()` without blocking the event loop."""
+        import asyncio
+
+        return asyncio.to_thread(self.result).__await__()
+
+    # What is known
+
+    @property
+    def name(self) -> str:
+        """Its name, which other tasks may have too."""
+        return self._latest.name
+
+    @property
+    def function(self) -> str:
+        """Name of the function, or the command line."""
+        return self._latest.function
+
+    @property
+    def call(self) -> str:
+        """What it runs in full: the call with its arguments as one would write it, or the command line.
+
+        Long values are shortened, and the values of its secrets are masked.
+        """
+        record, paths = self._latest, self._session.paths(self.id)
+        command = record.config.get("command")
+        if command is not None:
+            text = command if isinstance(command, str) else shlex.join(map(str, command))
+        else:
+            try:
+                text = paths.call_text.read_text("utf-8")
+            except (OSError, UnicodeDecodeError):
+                # Of an earlier flowlite, or forgotten.
+                text = record.function
+        return redact.of_file(paths.secrets)(text)
+
+    @property
+    def provider(self) -> str:
+        """Name of the provider, such as "local" or "aws"."""
+        return self._latest.provider
+
+    @property
+    def status(self) -> str:
+        """One of pending, provisioning, starting, running, stopping; finally completed, failed or cancelled."""
+        return self.record.state
+
+    @property
+    def reason(self) -> str:
+        """Why it is in this state, as a sentence; "" if there is nothing to say."""
+        return self.record.reason
+
+    @property
+    def attempt(self) -> int:
+        """Number of the current attempt, from 1; 0 before the first."""
+        return self.record.attempt
+
+    @property
+    def num_instances(self) -> int:
+        """Nodes in the gang."""
+        return int(self._latest.plan["num_instances"])
+
+    @property
+    def nodes(self) -> list[Node]:
+        """Its nodes by rank, those that were replaced before those that replaced them; last those without a rank."""
+        found = [
+            Node(
+                i.node_rank,
+                i.id,
+                "ended" if i.state == "warm" and (i.ended_at or 0.0) <= clock.now() else i.state,
+                str(i.data.get("address", "")),
+                i.price_per_hour,
+                i.ended_at if i.state == "warm" else None,
+            )
+            for i in self._session.store.instances(self.id)
+        ]
+        # They come in the order of their launches.
+        return sorted(found, key=lambda node: (node.rank is None, node.rank))
+
+    @property
+    def max_price_per_hour(self) -> float | None:
+        """The cap in US dollars per instance and hour; without a cap, the price."""
+        cap = self._latest.config.get("max_price_per_hour")
+        return float(cap) if cap is not None else float(self._latest.plan["price_per_hour"])
+
+    @property
+    def estimated_cost(self) -> float:
+        """What it has cost so far, in US dollars."""
+        from flowlite.supervise.money.cost import cost_so_far
+
+        return cost_so_far(self._session.store, self.id)
+
+    @property
+    def cost_is_upper_bound(self) -> bool:
+        """Whether `estimated_cost` is an upper bound, because nobody saw when one of its nodes ended."""
+        from flowlite.supervise.money.cost import is_upper_bound
+
+        return is_upper_bound(self._session.store.instances(self.id))
+
+    @property
+    def cost_by_day(self) -> dict[str, float]:
+        """What it has cost so far, in US dollars, by local day ("2025-01-31")."""
+        from flowlite.supervise.money.cost import cost_by_day
+
+        return cost_by_day(self._session.store.instances(self.id), clock.now())
+
+    @property
+    def cost_per_hour(self) -> float:
+        """What it costs per hour just now, in US dollars; 0 once its nodes are gone."""
+        from flowlite.supervise.money.cost import rate_of
+
+        return rate_of(self._session.store.instances(self.id))
+
+    @property
+    def created_at(self) -> datetime:
+        """When it was submitted, in local time."""
+        return _local(self._latest.created_at)
+
+    @property
+    def started_at(self) -> datetime | None:
+        """When its workers started; None before that."""
+        at = self.record.started_at
+        return None if at is None else _local(at)
+
+    @property
+    def finished_at(self) -> datetime | None:
+        """When it ended: its nodes are known to be gone. None before that."""
+        at = self.record.finished_at
+        return None if at is None else _local(at)
+
+    @property
+    def done(self) -> bool:
+        """Whether it has completed, failed or been cancelled. Reading it restarts a supervisor that has died."""
+        if self.record.final:
+            return True
+        now = time.monotonic()
+        if now >= self._look_after_at:
+            self._look_after_at = now + ENSURE_EVERY
+            self._session.ensure(self.id)
+        return False
+
+    @property
+    def record(self) -> TaskRecord:
+        """Its row in the store."""
+        version = self._session.store.version()
+        if version != self._version and not self._latest.final:
+            self._latest = self._session.store.get_task(self.id)
+            self._version = version
+        return self._latest
+
+    def events(self) -> list[Event]:
+        """Its history, oldest first: states, nodes, failures, each with a Unix time."""
+        return self._session.store.events(self.id)
+
+    # Logs
+
+    def logs(
+        self,
+        node: int | None = None,
+        rank: int | None = None,
+        follow: bool = False,
+        tail: int | None = None,
+        since: float | str | datetime | timedelta | None = None,
+        after: Mapping[str, int] | None = None,
+        on_pause: Callable[[LogLine | None], None] | None = None,
+    ) -> Logs:
+        """The output of its workers. Prints as text, iterates as `LogLine`.
+
+        Args:
+            node: Only the lines of this node rank.
+            rank: Only the lines of this global rank.
+            follow: Wait for new lines until the task has ended and everything has been read.
+            tail: Only this many of the last lines.
+            since: Only lines seen since then: "5m", "10:30", a datetime, a timedelta or a Unix time.
+            after: `position` of an earlier `Logs`, to continue exactly there.
+            on_pause: Called whenever there is nothing new, with the unfinished line of a worker, or None.
+
+        Raises:
+            ConfigError: `since` or `tail` cannot be read.
+            NotFound: The task has no such node or rank.
+        """
+        self._check_place(node, rank)
+        return Logs(
+            self._session.paths(self.id).logs,
+            node=node,
+            rank=rank,
+            follow=follow,
+            tail=tail,
+            since=parse_since(since),
+            after=after,
+            ended=lambda: self.done,
+            closing=self._closing,
+            on_pause=on_pause,
+            mask=redact.of_file(self._session.paths(self.id).secrets),
+        )
+
+    # Waiting for the end
+
+    def wait(self, timeout: float | None = None) -> Task[R_co]:
+        """Waits until the task has completed, failed or been cancelled, and returns the task itself.
+
+        Args:
+            timeout: Seconds to wait at most; None for no limit.
+
+        Raises:
+            TaskTimeout: It had not ended after `timeout` seconds. The task itself continues.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        pause = SHORTEST_PAUSE
+        while not self.done:
+            left = pause if deadline is None else min(pause, deadline - time.monotonic())
+            if left <= 0:
+                raise TaskTimeout(
+                    f"task {self.name} ({self.id}) is still {self.status} after {timeout:g} s, and goes on; "
+                    f"wait longer, or end it with `flow cancel {self.id}`"
+                )
+            time.sleep(left)
+            pause = min(LONGEST_PAUSE, pause * 1.1)
+        return self
+
+    def result(self, timeout: float | None = None, *, allow_pickle: bool = True) -> R_co:
+        """Waits for the end and returns what rank 0 returned; None for a command.
+
+        Args:
+            timeout: Seconds to wait at most; None for no limit.
+            allow_pickle: False loads no pickle at all: results that are not plain data are refused, and a worker's
+                exception is raised as `RemoteError`.
+
+        Raises:
+            TaskFailed: It failed. If a worker raised an exception, that exception is raised instead, as its own type.
+            TaskCancelled: It was cancelled.
+            TaskTimeout: It had not ended after `timeout` seconds. The task itself continues.
+            ResultUnavailable: There is no result that can be read.
+        """
+        return cast("R_co", self._values(timeout, allow_pickle, (0,))[0])
+
+    def results(self, timeout: float | None = None, *, allow_pickle: bool = True) -> list[R_co]:
+        """As `result`, for all ranks: element i is what rank i returned."""
+        from flowlite.api.failures import world_size
+
+        ranks = range(world_size(self._latest))
+        return [cast("R_co", value) for value in self._values(timeout, allow_pickle, ranks)]
+
+    def result_of(
+        self, rank: int, timeout: float | None = None, *, allow_pickle: bool = True
+    ) -> R_co:
+        """As `result`, for one rank. Raises NotFound if there is no such rank."""
+        self._check_place(None, rank)
+        return cast("R_co", self._values(timeout, allow_pickle, (rank,))[0])
+
+    def exception(
+        self, timeout: float | None = None, *, allow_pickle: bool = True
+    ) -> Exception | None:
+        """Waits for the end and returns what `result()` would raise; None if the task completed.
+
+        Results and logs that could not be fetched at the end are fetched first, from nodes that answer now.
+        """
+        self.wait(timeout)
+        return self._error(self._outcomes(allow_pickle))
+
+    def failures(self, *, allow_pickle: bool = True) -> dict[int, Exception]:
+        """The failure of each failed rank by global rank, in the order in which they happened. Does not wait."""
+        from flowlite.api.failures import failures_of
+
+        return failures_of(self.events(), self._outcomes(allow_pickle))
+
+    # Acting on it
+
+    def cancel(self) -> bool:
+        """Requests the cancellation of the task and returns at once; `wait()` waits for its end.
+
+        Returns:
+            False if it had ended already.
+        """
+        from flowlite.supervise.process.launch import cancel
+
+        asked = cancel(self._session.store, self._session.home, self.id)
+        self._version = -1
+        return asked
+
+    def resume(self) -> None:
+        """Continues a task that lost its supervisor before it had machines; it requests them again.
+
+        Raises:
+            ConfigError: It has ended, or is running already.
+        """
+        from flowlite.supervise.process.resuming import resume
+
+        resume(self._session.store, self._session.home, self.id)
+        self._version = -1
+
+    @property
+    def needs_resume(self) -> bool:
+        """Whether it waits for `resume()`: it has had no supervisor for a while, and it has no machines."""
+        from flowlite.supervise.process.launch import has_supervisor
+        from flowlite.supervise.process.resuming import needs_resume
+
+        return needs_resume(self._session.store, self.record) and not has_supervisor(
+            self._session.home, self.id
+        )
+
+    def exec(
+        self, command: str | Sequence[str], node: int = 0, *, timeout: float | None = None
+    ) -> Completed:
+        """Runs a command on a node, in the environment of its first worker.
+
+        Args:
+            command: A string is run by the shell; a sequence is run as it is.
+            node: Node rank.
+            timeout: Seconds after which the command is killed; None for no limit.
+
+        Returns:
+            The exit status, negative for a signal, and its output as bytes (`code`, `stdout`, `stderr`).
+
+        Raises:
+            NotFound: There is no such node (yet).
+            NodeUnreachable: The node does not answer.
+            TimeoutError: Not done after `timeout` seconds; the command was killed.
+        """
+        self._check_place(node, None)
+        from flowlite.api.node_access import access
+
+        with access(self._session, self.record, node) as there:
+            return there.connection.run(there.argv(command), timeout=timeout)
+
+    def reach(self, node: int = 0) -> AbstractContextManager[NodeAccess]:
+        """A connection to a node, and how to run commands there; for `flow ssh`. Raises as `exec` does."""
+        from flowlite.api.node_access import access
+
+        self._check_place(node, None)
+        return access(self._session, self.record, node)
+
+    # Inside
+
+    def _closing(self) -> str:
+        record = self.record
+        return record.reason if record.state == "failed" else ""
+
+    def _outcomes(self, allow_pickle: bool) -> Outcomes:
+        from flowlite.api.outcomes import Outcomes
+
+        return Outcomes(self.record, self._session.paths(self.id), allow_pickle)
+
+    def _values(self, timeout: float | None, allow_pickle: bool, ranks: Sequence[int]) -> list[Any]:
+        """What ranks returned, once the task has completed; raises what it failed with."""
+        self.wait(timeout)
+        outcomes = self._outcomes(allow_pickle)
+        error = self._error(outcomes)
+        if error is not None:
+            raise error
+        if outcomes.record.call.get("kind") != "function":
+            return [None] * len(ranks)
+        return [outcomes.of(rank).unwrap() for rank in ranks]
+
+    def _error(self, outcomes: Outcomes) -> Exception | None:
+        """What the final task failed with. What its nodes still hold is fetched first, from those that answer now."""
+        from flowlite.api import late_results
+        from flowlite.api.failures import exception_of
+
+        completed = outcomes.record.state == "completed"
+        problems = [] if completed else late_results.bring(self._session, outcomes.record)
+        error = exception_of(self.events(), outcomes)
+        if error is not None:
+            for problem in problems:
+                error.add_note(f"not here yet: {problem}")
+        return error
+
+    def _check_place(self, node: int | None, rank: int | None) -> None:
+        from flowlite.api.failures import world_size
+
+        for word, number, size in (
+            ("node", node, self.num_instances),
+            ("rank", rank, world_size(self._latest)),
+        ):
+            if number is not None and not 0 <= number < size:
+                there = f"only {word} 0" if size == 1 else f"{word}s 0 to {size - 1}"
+                raise NotFound(
+                    f"task {self.name} ({self.id}) has no {word} {number}: it has {there}"
+                )
+
+
+def _local(at: float) -> datetime:
+    return datetime.fromtimestamp(at, UTC).astimezone()

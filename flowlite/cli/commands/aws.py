@@ -1,0 +1,32 @@
+"""`flow aws`: what only EC2 has."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import typer
+
+from flowlite.cli import output
+
+
+def register(application: typer.Typer, command: str) -> None:
+    """Adds `flow aws` with its subcommands."""
+    group = typer.Typer(help="EC2: the rights that flowlite needs there.", no_args_is_help=True)
+    # Without a callback, a group of one command would have no command name.
+    group.callback()(_group)
+    group.command("policy")(policy)
+    application.add_typer(group, name=command)
+
+
+def _group() -> None:
+    """EC2: the rights that flowlite needs there."""
+
+
+def policy() -> None:
+    """Print the least IAM policy that flowlite works under, as JSON."""
+    from flowlite.api.adapters import adapter
+
+    # Beyond the contract of providers.
+    chosen: Any = adapter("aws")
+    output.say(json.dumps(chosen.policy(), indent=2))

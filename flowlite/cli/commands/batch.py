@@ -1,0 +1,146 @@
+"""`flow run job.sbatch`: an existing batch script on any provider; its arrays as several tasks."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from flowlite.cli import output
+from flowlite.errors import ConfigError, FlowError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from flowlite.api.client import Flow
+    from flowlite.api.task import Task
+    from flowlite.spec.batch import Reading
+
+    Start = Callable[[], Task[Any]]
+
+AT_ONCE = 8
+"""Tasks of an array that run at a time where the script sets no limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class How:
+    """What `flow run` was told about itself."""
+
+    dry_run: bool = False
+    detach: bool = False
+    json: bool = False
+    show_logs: bool = True
+
+
+def is_script(target: str) -> bool:
+    """Whether a target of `flow run` is a batch script."""
+    if "::" in target or target == "--":
+        return False
+    from flowlite.spec.batch import looks_like_batch
+
+    return looks_like_batch(target)
+
+
+def run_script(target: str, arguments: Sequence[str], options: Mapping[str, Any], how: How) -> int:
+    """Runs a batch script; gives the exit code of the command.
+
+    Raises:
+        ConfigError: The script asks for what cannot be had.
+    """
+    from flowlite.cli.attend import attend, preview
+    from flowlite.settings.settings import load_settings
+    from flowlite.spec.batch import read_batch
+
+    provider = load_settings({"provider": options.get("provider")}).provider
+    if "distributed_mode" in options:
+        raise ConfigError("--manual does not go with a batch script, whose srun starts the tasks")
+    reading = read_batch(target, options, provider=provider, arguments=arguments)
+    for note in reading.notes:
+        output.tell(f"note: {note}")
+    if reading.is_array and not (how.dry_run and how.json):
+        return _run_array(reading, how)
+    config = reading.configs[0]
+    if how.dry_run:
+        preview(config, how.json)
+        return 0
+    return attend(config, detach=how.detach, json=how.json, show_logs=how.show_logs)
+
+
+def _run_array(reading: Reading, how: How) -> int:
+    from flowlite.api.client import Flow
+    from flowlite.cli.attend import preview
+
+    count = len(reading.configs)
+    at_once = reading.at_once or min(count, AT_ONCE)
+    if how.dry_run:
+        preview(reading.configs[0], how.json)
+        output.tell(f"an array of {count} such tasks, {min(count, at_once)} at a time")
+        return 0
+    flow = Flow(notify=functools.lru_cache(None)(lambda text: output.tell(f"note: {text}")))
+    starts, together = _starts(flow, reading)
+    limited = not together and reading.at_once is not None and reading.at_once < count
+    if how.detach and limited:
+        raise ConfigError(
+            f"--detach: nobody is left to keep the limit of {reading.at_once} tasks at a time (%{reading.at_once}); "
+            "leave --detach out, or the limit"
+        )
+    if how.detach:
+        for start in starts:
+            output.say(start().id)
+        return 0
+    return _attend_all(starts, len(starts) if together else at_once, how.json)
+
+
+def _starts(flow: Flow, reading: Reading) -> tuple[list[Start], bool]:
+    """What submits each task of an array, and whether they are launched together, as one array of Slurm."""
+    from flowlite.api.sweep import MOST_TOGETHER, together
+
+    configs = reading.configs
+    if not 1 < len(configs) <= MOST_TOGETHER or not flow.launches_together(configs[0]):
+        return [functools.partial(flow.submit, config) for config in configs], False
+    indices = [int((c.batch or {})["variables"]["SLURM_ARRAY_TASK_ID"]) for c in configs]
+    (lot,) = together(indices, reading.at_once or 0)
+    pairs = zip(configs, lot, strict=True)
+    return [functools.partial(flow.submit, c, element=element) for c, element in pairs], True
+
+
+def _attend_all(starts: Sequence[Start], at_once: int, json: bool) -> int:
+    """Stays with the tasks of an array to their end. The first failure stops none of the others, as under Slurm."""
+    from flowlite.api.sweep import in_order
+
+    started: list[Task[Any]] = []
+
+    def announced(start: Start) -> Task[Any]:
+        task = start()
+        started.append(task)
+        output.tell(f"task {task.name} ({task.id}) is submitted")
+        return task
+
+    failed = 0
+    ends = in_order(
+        (functools.partial(announced, start) for start in starts),
+        max_concurrent=at_once,
+        return_exceptions=True,
+        on_interrupt=_cancel_all,
+    )
+    for number, end in enumerate(ends):
+        task = started[number]
+        error = end if isinstance(end, Exception) else None
+        failed += error is not None
+        output.tell(str(error) if error else f"task {task.name} ({task.id}): {task.status}")
+    if json:
+        records = [output.task_json(task.record, task.estimated_cost) for task in started]
+        output.print_json("tasks", records)
+    output.tell(f"{len(started) - failed} of {len(starts)} tasks completed; output: flow logs TASK")
+    return 1 if failed else 0
+
+
+def _cancel_all(tasks: Sequence[Task[Any]]) -> None:
+    for task in tasks:
+        try:
+            task.cancel()
+        except FlowError as error:
+            output.tell(f"task {task.name} ({task.id}) goes on, it could not be cancelled: {error}")
+        else:
+            output.tell(f"task {task.name} ({task.id}) is being cancelled")

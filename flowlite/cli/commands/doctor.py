@@ -1,0 +1,311 @@
+"""`flow doctor`: why a gang hangs. Where every rank stands, and how its nodes are."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flowlite import terminal
+from flowlite.cli import output
+from flowlite.cli.completion import complete_task
+from flowlite.cli.node_queries import ask_program, on_all_nodes
+from flowlite.connect.bounded import parse_object
+from flowlite.errors import FlowError, NotFound
+
+if TYPE_CHECKING:
+    from flowlite.api.task import Task
+    from flowlite.diagnosis.hang import Diagnosis, Group
+
+_TOOL_SECONDS = 60.0
+_LINK_SECONDS = 30.0
+# All pairs of so many nodes are measured; of more, each node and the next.
+_ALL_PAIRS = 4
+_SHOWN_FRAMES = 8
+_LOOKED_THROUGH = 200
+_LONGEST_LINE = 4096
+# Shown in any case; others only where nodes differ in them.
+_TRANSPORT = ("NCCL_", "GLOO_", "TORCH_NCCL_", "TORCH_DIST", "FI_", "UCX_")
+_CLOCK_OFF = 5.0
+_DISK_LOW = 0.05
+
+
+def register(application: typer.Typer, command: str) -> None:
+    """Adds `flow doctor`."""
+    application.command(command)(doctor)
+
+
+def doctor(
+    task: Annotated[
+        str,
+        typer.Argument(
+            help="Id, name or unique prefix.", autocompletion=complete_task, metavar="TASK"
+        ),
+    ],
+    links: Annotated[
+        bool, typer.Option("--links/--no-links", help="Measure the network between the nodes.")
+    ] = True,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Say why a task hangs: where each rank stands, whom the others wait for, and how the nodes are."""
+    from flowlite.api.client import Flow
+    from flowlite.diagnosis.hang import Rank, diagnose
+
+    found = Flow().get_task(task)
+    if found.record.final:
+        raise _ended(found)
+    nodes = on_all_nodes(found, lambda node: _look(found, node))
+    ranks = [
+        Rank.of(node, worker)
+        for node, seen in enumerate(nodes)
+        for worker in seen.get("workers", ())
+    ]
+    diagnosis = diagnose(ranks, _world_size(found))
+    measured = _measure_links(found) if links and found.num_instances > 1 else []
+    stands_out = _findings(found, nodes, measured, diagnosis)
+    if json:
+        document = _document(found, nodes, diagnosis, measured)
+        output.print_json("doctor", {**document, "findings": stands_out})
+        return
+    _show_stacks(diagnosis)
+    _show_nodes(nodes)
+    _show_links(measured)
+    output.say()
+    for text in stands_out:
+        output.say(f"- {terminal.in_one_line(text)}")
+    output.say(diagnosis.verdict or _nothing_found(diagnosis))
+
+
+def _ended(task: Task[Any]) -> NotFound:
+    """There is nothing to look at any more; what is known of the failure is said all the same."""
+    from flowlite.api.failures import advice_for
+
+    error = NotFound(
+        f"task {task.name} ({task.id}) has ended ({task.status}); its nodes are given back. "
+        f"`flow logs {task.id}` shows what it wrote"
+    )
+    if task.status == "failed":
+        error.add_note(task.reason)
+        for text in advice_for(task.record, task.events()):
+            error.add_note(text)
+    return error
+
+
+def _findings(
+    task: Task[Any],
+    nodes: Sequence[Mapping[str, Any]],
+    measured: Sequence[Mapping[str, Any]],
+    diagnosis: Diagnosis,
+) -> list[str]:
+    """What stands out, and what was warned of when the attempt began."""
+    from flowlite.diagnosis.findings import findings
+
+    attempt = task.record.attempt
+    warned = [
+        event.text
+        for event in task.events()
+        if event.kind == "warning" and event.data.get("attempt", attempt) == attempt
+    ]
+    lines = [line.text[:_LONGEST_LINE] for line in task.logs(tail=_LOOKED_THROUGH)]
+    all_wait = bool(diagnosis.groups) and all(group.waits_in for group in diagnosis.groups)
+    alike = len({group.waits_in for group in diagnosis.groups}) == 1 and not diagnosis.missing
+    return [*findings(nodes, measured, lines, all_wait=all_wait and alike), *warned]
+
+
+def _look(task: Task[Any], node: int) -> dict[str, Any]:
+    before = time.time()
+    seen = ask_program(task, node, "look", check=_check)
+    if "time" in seen:
+        # The answer was made at its end; half of what a short question takes is all that is unknown.
+        after = time.time()
+        late = max(0.0, before - seen["time"], seen["time"] - after)
+        seen["clock_off"] = late if seen["time"] > after else -late
+    return seen
+
+
+def _check(seen: dict[str, Any]) -> None:
+    """Makes of one node's answer what is made of all. Raises whatever comes of it."""
+    from flowlite.diagnosis.findings import findings
+    from flowlite.diagnosis.hang import Rank, diagnose
+
+    diagnose([Rank.of(0, worker) for worker in seen.get("workers", ())], 0)
+    findings([seen], [])
+    _trouble(seen)
+    _variables([seen])
+    if "time" in seen:
+        float(seen["time"])
+
+
+def _world_size(task: Task[Any]) -> int:
+    from flowlite.api.failures import workers_per_node
+
+    record = task.record
+    if record.config.get("distributed_mode", "auto") != "auto":
+        return 0
+    return int(record.plan["num_instances"]) * workers_per_node(record)
+
+
+# Links
+
+
+def _measure_links(task: Task[Any]) -> list[dict[str, Any]]:
+    token = secrets.token_bytes(32)
+    servers = on_all_nodes(task, lambda node: _serve(task, node, token))
+    count = len(servers)
+    pairs = [
+        (a, b)
+        for a in range(count)
+        for b in range(count)
+        if a != b and (count <= _ALL_PAIRS or b == (a + 1) % count)
+    ]
+    # One after the other: two at a time would share the network and measure each other.
+    return [_measure(task, a, b, servers[b], token) for a, b in pairs]
+
+
+def _serve(task: Task[Any], node: int, token: bytes) -> dict[str, Any]:
+    # The last one of a rank is the one that replaced the others.
+    address = [each.address for each in task.nodes if each.rank == node][-1]
+    try:
+        with task.reach(node) as there:
+            argv = [*there.program, "links", "serve", address, str(_LINK_SECONDS)]
+            done = there.connection.run(argv, input=token, timeout=_TOOL_SECONDS)
+        return {"address": address, **parse_object(done.stdout)}
+    except (FlowError, OSError, ValueError) as error:
+        return {"error": str(error) or type(error).__name__}
+
+
+def _measure(
+    task: Task[Any], a: int, b: int, server: Mapping[str, Any], token: bytes
+) -> dict[str, Any]:
+    link: dict[str, Any] = {"from": a, "to": b}
+    if "error" in server:
+        return {**link, "error": f"node {b}: {server['error']}"}
+    try:
+        with task.reach(a) as there:
+            argv = [*there.program, "links", "measure", server["address"], str(server["port"])]
+            done = there.connection.run(argv, input=token, timeout=_TOOL_SECONDS)
+        return {**link, **parse_object(done.stdout)}
+    except (FlowError, OSError, ValueError) as error:
+        return {**link, "error": str(error) or type(error).__name__}
+
+
+# What is shown
+
+
+def _show_stacks(diagnosis: Diagnosis) -> None:
+    from flowlite.diagnosis.hang import spans
+
+    for group in diagnosis.groups:
+        waits = f", waiting in {group.waits_in}" if group.waits_in else ""
+        many = "ranks" if len(group.ranks) > 1 else "rank"
+        nodes = spans(rank.node for rank in group.ranks)
+        output.say(f"{many} {spans(group.numbers)} (node {nodes}){waits}")
+        for line in _stack_lines(group):
+            output.say(f"    {line}")
+    if diagnosis.missing:
+        output.say(f"ended or not started: rank {spans(diagnosis.missing)}")
+
+
+def _stack_lines(group: Group) -> list[str]:
+    if not group.frames:
+        return [f"no stack: {group.ranks[0].why}"]
+    lines = [f"{function}  {file}:{line}" for file, line, function in group.frames]
+    if len(lines) > _SHOWN_FRAMES:
+        more = len(lines) - _SHOWN_FRAMES
+        lines = [*lines[:_SHOWN_FRAMES], f"… {more} more"]
+    return lines
+
+
+def _show_nodes(nodes: Sequence[Mapping[str, Any]]) -> None:
+    output.say()
+    for node, seen in enumerate(nodes):
+        if "error" in seen:
+            output.say(f"node {node}: {seen['error']}")
+            continue
+        load = f"load {seen['load'][0]:.1f} on {seen['cores']} cores" if "load" in seen else ""
+        output.say(f"node {node}: {'; '.join([part for part in (load, *_trouble(seen)) if part])}")
+    for line in _variables(nodes):
+        output.say(line)
+
+
+def _trouble(seen: Mapping[str, Any]) -> list[str]:
+    found = []
+    if abs(seen.get("clock_off", 0.0)) > _CLOCK_OFF:
+        found.append(f"its clock is off by {seen['clock_off']:+.0f} s")
+    found += [
+        f"{disk['path']} is nearly full ({disk['free'] / 1e9:.1f} of {disk['total'] / 1e9:.0f} GB free)"
+        for disk in seen.get("disks", ())
+        if disk["total"] and disk["free"] / disk["total"] < _DISK_LOW
+    ]
+    return found or ["clock and disks are well"]
+
+
+def _variables(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
+    """NCCL's and Gloo's variables, and where nodes differ in them."""
+    known = [(node, seen["variables"]) for node, seen in enumerate(nodes) if "variables" in seen]
+    lines = []
+    for name in sorted({name for _, variables in known for name in variables}):
+        values: dict[str, list[int]] = {}
+        for node, variables in known:
+            values.setdefault(variables.get(name, "(not set)"), []).append(node)
+        if len(values) == 1 and name.startswith(_TRANSPORT):
+            lines.append(f"{name}={next(iter(values))}")
+        elif len(values) > 1:
+            told = ", ".join(f"{value} on node {nodes[0]}" for value, nodes in values.items())
+            lines.append(f"{name} differs: {told}")
+    return lines
+
+
+def _show_links(links: Sequence[Mapping[str, Any]]) -> None:
+    for link in links:
+        way = f"node {link['from']} -> node {link['to']}"
+        if "error" in link:
+            output.say(f"{way}: {link['error']}")
+        else:
+            speed = link["bytes_per_second"] * 8 / 1e9
+            output.say(f"{way}: {link['round_trip'] * 1e3:.2f} ms, {speed:.1f} Gbit/s")
+
+
+def _nothing_found(diagnosis: Diagnosis) -> str:
+    if not diagnosis.groups:
+        return "no rank runs"
+    if all(not group.frames for group in diagnosis.groups):
+        return "no stack could be read; see the reason above"
+    return "no rank is waited for: the stacks above say what each is doing"
+
+
+def _document(
+    task: Task[Any],
+    nodes: Sequence[Mapping[str, Any]],
+    diagnosis: Diagnosis,
+    links: Sequence[Mapping[str, Any]],
+) -> dict[str, Any]:
+    return {
+        "task": task.id,
+        "verdict": diagnosis.verdict,
+        "waited_for": list(diagnosis.waited_for),
+        "missing": list(diagnosis.missing),
+        "groups": [
+            {
+                "ranks": group.numbers,
+                "nodes": sorted({rank.node for rank in group.ranks}),
+                "waits_in": group.waits_in or None,
+                "how": group.ranks[0].how or None,
+                "frames": [
+                    {"file": file, "line": line, "function": function}
+                    for file, line, function in group.frames
+                ],
+            }
+            for group in diagnosis.groups
+        ],
+        "nodes": [
+            {"node": node, **{k: v for k, v in seen.items() if k != "workers"}}
+            for node, seen in enumerate(nodes)
+        ],
+        "links": list(links),
+        "looked_from": os.uname().nodename,
+    }

@@ -1,0 +1,182 @@
+"""`flow hosts`: the machines of the SSH provider."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from flowlite.cli import output
+from flowlite.errors import ConfigError, ProviderError
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Name = Annotated[
+    str, typer.Argument(help="A host, as you would write it after `ssh`.", metavar="NAME")
+]
+Pool = Annotated[str | None, typer.Option("--pool", help="The pool; needed if there are several.")]
+
+
+def register(application: typer.Typer, command: str) -> None:
+    """Adds `flow hosts` with its subcommands."""
+    group = typer.Typer(
+        help="Machines reached by SSH: add, list and check them.", invoke_without_command=True
+    )
+    group.callback()(_list_by_default)
+    group.command("list")(list_hosts)
+    group.command("add")(add)
+    group.command("check")(check)
+    group.command("trust")(trust)
+    group.command("remove")(remove)
+    application.add_typer(group, name=command)
+
+
+def _list_by_default(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        list_hosts()
+
+
+def list_hosts(pool: Pool = None, json: Json = False) -> None:
+    """List all hosts: what they are, and who has them."""
+    rows = _desk().rows(pool)
+    if json:
+        output.print_json("hosts", rows)
+        return
+    if not rows:
+        output.say("no hosts yet; `flow hosts add NAME` adds one")
+        return
+    columns = ("pool", "name", "address", "python", "cores", "gpus", "state", "reason")
+    output.table(columns, [_cells(row) for row in rows])
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    plain = [row.get(key) for key in ("pool", "name", "address", "python", "cores", "gpus")]
+    return [
+        *("-" if value in (None, "") else str(value) for value in plain),
+        row["state"],
+        row["why"],
+    ]
+
+
+def add(
+    name: Name,
+    pool: Annotated[str | None, typer.Option("--pool", help="The pool to add it to.")] = None,
+    private_ip: Annotated[
+        str | None,
+        typer.Option("--private-ip", help="Where the other hosts reach it, if they cannot tell."),
+    ] = None,
+    python: Annotated[
+        str | None, typer.Option("--python", help="Interpreter to use there (a path).")
+    ] = None,
+    gpus: Annotated[
+        str | None,
+        typer.Option("--gpus", help="GPUs it has, where nvidia-smi does not say: h100:8."),
+    ] = None,
+    user: Annotated[str | None, typer.Option("--user", help="User to log in as.")] = None,
+    port: Annotated[int | None, typer.Option("--port", help="Port of its SSH server.")] = None,
+    identity_file: Annotated[
+        str | None, typer.Option("--identity-file", "-i", help="Private key to log in with.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Add a host to the file of FLOW_HOME."""
+    host, path = _desk().add(
+        name,
+        pool,
+        private_ip=private_ip,
+        python=python,
+        gpus=gpus,
+        user=user,
+        port=port,
+        identity_file=identity_file,
+    )
+    if json:
+        output.print_json("host", {"name": host.name, "pool": host.pool, "file": str(path)})
+        return
+    output.say(f"{host.name} is in the pool {host.pool}, in {path}")
+    output.say("`flow hosts check` says whether tasks can run there")
+
+
+def remove(name: Name, pool: Pool = None, json: Json = False) -> None:
+    """Take a host out of its pool."""
+    where, path = _desk().remove(name, pool)
+    if json:
+        output.print_json("host", {"name": name, "pool": where, "removed": True})
+    else:
+        output.say(f"{name} is no longer in the pool {where} ({path})")
+
+
+def check(pool: Pool = None, json: Json = False) -> None:
+    """Reach every host and say what is wrong, with Python, clocks, disks, links and the shared directory."""
+    told = _desk().check(pool)
+    serious = any(problem["serious"] for each in told for problem in each["problems"])
+    if json:
+        output.print_json("check", told)
+    elif not told:
+        output.say("no hosts yet; `flow hosts add NAME` adds one")
+    for each in [] if json else told:
+        _say_check(each)
+    if serious:
+        raise output.Quit(ProviderError.exit_code)
+
+
+def _say_check(told: dict[str, Any]) -> None:
+    problems = told["problems"]
+    count, answered = len(told["hosts"]), len(told["answered"])
+    fine = "" if problems else "; nothing is wrong with them"
+    output.say(f"pool {told['pool']}: {answered} of {count} hosts answer{fine}")
+    if problems:
+        rows = [
+            (p["host"], "error" if p["serious"] else "warning", p["problem"], p["fix"])
+            for p in problems
+        ]
+        output.table(("host", "", "reason", "what"), rows)
+
+
+def trust(
+    name: Name,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    json: Json = False,
+) -> None:
+    """Show the key of a host, and accept it from now on."""
+    desk = _desk()
+    target, key, known = desk.shown_key(name)
+    if known == key.fingerprint:
+        if json:
+            output.print_json("trust", {"name": name, "fingerprint": known, "known": True})
+        else:
+            output.say(f"the key of {target.label} is known already: {key.kind} {known}")
+        return
+    _explain_key(target.label, key, known)
+    if not yes:
+        if not sys.stdin.isatty():
+            raise ConfigError(
+                f"compare the fingerprint with what the host's owner says, then: flow hosts trust {name} --yes"
+            )
+        typer.confirm("Accept this key?", abort=True)
+    file = desk.trust(target, key)
+    if json:
+        output.print_json(
+            "trust", {"name": name, "fingerprint": key.fingerprint, "file": str(file)}
+        )
+    else:
+        output.say(f"accepted, in {file}")
+
+
+def _explain_key(label: str, key: Any, known: str) -> None:
+    output.tell(f"{label} shows the key {key.kind} {key.fingerprint}")
+    if known:
+        output.tell(
+            f"before, it was {known}: the host was set up anew, or somebody stands between you and it"
+        )
+    output.tell(
+        "on the host itself, `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` (or ecdsa, rsa) says which it is"
+    )
+
+
+def _desk() -> Any:
+    """What the adapter offers beyond the contract of providers."""
+    from flowlite.api.adapters import adapter, settings_here
+
+    provider: Any = adapter("ssh")
+    return provider.desk(lambda: settings_here("ssh"))

@@ -1,0 +1,290 @@
+"""`flow cost` and `flow offers`: what tasks cost, and what nodes would cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from flowlite.cli import output
+from flowlite.cli.completion import complete_provider, complete_task
+from flowlite.errors import ConfigError
+
+if TYPE_CHECKING:
+    from flowlite.api.task import Task
+    from flowlite.provider import Offer
+
+_Answer = TypeVar("_Answer")
+
+GROUPS = ("day", "function", "provider")
+
+
+def register(application: typer.Typer, command: str) -> None:
+    """Adds one of the commands of this module."""
+    commands: dict[str, Callable[..., None]] = {"cost": cost, "offers": offers}
+    application.command(command)(commands[command])
+
+
+def cost(
+    task: Annotated[
+        str | None,
+        typer.Argument(
+            help="Id, name or unique prefix.", autocompletion=complete_task, metavar="[TASK]"
+        ),
+    ] = None,
+    by: Annotated[
+        str | None, typer.Option("--by", help="Sums by day, function or provider.", metavar="WHAT")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show what a task has cost so far and can cost at most, or the sum over all tasks."""
+    from flowlite.api.client import Flow
+
+    if by is not None and by not in GROUPS:
+        from flowlite.settings.suggest import did_you_mean
+
+        raise ConfigError(
+            f"--by: {by!r} is not allowed; give {', '.join(GROUPS)}{did_you_mean(by, GROUPS)}"
+        )
+    flow = Flow()
+    tasks = [flow.get_task(task)] if task is not None else flow.list_tasks()
+    rows = [_cost_of(one) for one in tasks]
+    total = sum(row["estimated_cost"] for row in rows)
+    rate = sum(row["cost_per_hour_now"] for row in rows)
+    groups = None if by is None else _sums(tasks, by)
+    if json:
+        data: dict[str, Any] = {"tasks": rows, "estimated_cost": total, "cost_per_hour_now": rate}
+        if groups is not None:
+            data |= {"by": by, "groups": groups}
+        output.print_json("cost", data)
+        return
+    if groups is not None:
+        _show_groups(str(by), groups)
+    else:
+        paid = [row for row in rows if row["estimated_cost"] or row["cost_per_hour_now"]]
+        _show_tasks(rows if task is not None else paid)
+    if task is None:
+        in_all = _at_most(total, any(row["upper_bound"] for row in rows))
+        tasks_counted = "1 task" if len(rows) == 1 else f"{len(rows)} tasks"
+        output.say(f"in all: {in_all} for {tasks_counted}, {output.money(rate)} per hour now")
+
+
+def offers(
+    gpu: Annotated[str | None, typer.Option("--gpu", help="GPUs of each node, as h100:8.")] = None,
+    num_instances: Annotated[
+        int, typer.Option("--num-instances", "-N", help="Nodes in the gang.", min=1)
+    ] = 1,
+    provider: Annotated[
+        str | None,
+        typer.Option(
+            "--provider",
+            help="Only there; else wherever you are set up.",
+            autocompletion=complete_provider,
+        ),
+    ] = None,
+    spot: Annotated[
+        bool | None,
+        typer.Option(
+            "--spot/--on-demand", help="Only machines that may be taken away, or only others."
+        ),
+    ] = None,
+    region: Annotated[
+        str | None, typer.Option("--region", help="Only in that region or zone.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show what could be had, and its price, cheapest first; where nothing fits, what comes near, and why not."""
+    found, problems = _ask_for_offers(provider, gpu, num_instances, spot, region)
+    found.sort(key=lambda offer: (not offer.fits, offer.price_per_hour, offer.provider))
+    if json:
+        data = [
+            {**offer.to_json(), "price_for_all": round(offer.price_per_hour * num_instances, 6)}
+            for offer in found
+        ]
+        output.print_json("offers", data)
+    for name, problem in problems:
+        output.warn(f"{name}: {problem}")
+    if json:
+        return
+    fitting = [offer for offer in found if offer.fits]
+    if fitting:
+        _show_offers(fitting, num_instances)
+    elif found:
+        output.say("nothing fits; these come near:")
+        _show_offers(found, num_instances)
+    else:
+        output.say("nothing fits; ask for another GPU or another provider")
+
+
+def _ask_for_offers(
+    provider: str | None, gpu: str | None, count: int, spot: bool | None, region: str | None
+) -> tuple[list[Offer], list[tuple[str, Exception]]]:
+    """What all providers offer, asked side by side, and who cannot be asked. Raises if there is nobody else."""
+    from flowlite.api.client import Flow
+
+    if gpu is not None:
+        from flowlite.spec.gpu import GpuRequest
+
+        gpu = str(GpuRequest.parse(gpu))
+
+    def ask(name: str) -> list[Offer]:
+        return Flow(name).offers(gpu, count, spot=spot, region=region)
+
+    return ask_providers(ask, provider)
+
+
+def ask_providers(
+    ask: Callable[[str], list[_Answer]], provider: str | None
+) -> tuple[list[_Answer], list[tuple[str, Exception]]]:
+    """What one provider answers, or all that are set up, side by side; and who of them cannot be asked.
+
+    Raises the problem if there is nobody who can.
+    """
+    from flowlite.errors import FlowError
+
+    def guarded(name: str) -> list[_Answer] | Exception:
+        try:
+            return ask(name)
+        except (FlowError, ImportError, OSError) as error:
+            return error
+
+    names = [provider] if provider is not None else set_up()
+    answers = side_by_side(guarded, names)
+    found = [one for each in answers if not isinstance(each, Exception) for one in each]
+    problems = [
+        (name, each)
+        for name, each in zip(names, answers, strict=True)
+        if isinstance(each, Exception)
+    ]
+    if len(problems) == len(names) and problems:
+        raise problems[0][1]
+    return found, problems
+
+
+def set_up() -> list[str]:
+    """Names of the providers that the user has set up, and of the one that tasks go to."""
+    from flowlite.api.adapters import adapter
+    from flowlite.errors import ConfigError, FlowError
+    from flowlite.provider import provider_names
+    from flowlite.settings.settings import load_settings
+
+    chosen, names = load_settings().provider, provider_names()
+    found = []
+    for name in names:
+        try:
+            if name == chosen or adapter(name).configured():
+                found.append(name)
+        except ConfigError:
+            # Its settings are there and wrong, or not trusted: it is asked, and says so itself.
+            found.append(name)
+        except (FlowError, ImportError):
+            continue
+    return found if chosen in names else [chosen, *found]
+
+
+def side_by_side(ask: Callable[[str], Any], names: Sequence[str]) -> list[Any]:
+    """What `ask` gives for each name, all at a time."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    if len(names) < 2:
+        return [ask(name) for name in names]
+    with ThreadPoolExecutor(len(names)) as pool:
+        return list(pool.map(ask, names))
+
+
+def _show_offers(found: Iterable[Offer], count: int) -> None:
+    output.table(
+        (
+            *("provider", "instance", "region", "gpu", "per instance-hour", "for all"),
+            *("kind", "available", "note"),
+        ),
+        [
+            (
+                offer.provider,
+                offer.instance_type,
+                offer.region or "-",
+                f"{offer.gpu}:{offer.gpus_per_node}" if offer.gpus_per_node else "-",
+                output.money(offer.price_per_hour),
+                output.money(offer.price_per_hour * count),
+                "spot" if offer.spot else "on demand",
+                "yes" if offer.available else "no",
+                offer.note,
+            )
+            for offer in found
+        ],
+    )
+
+
+def _show_tasks(rows: Sequence[dict[str, Any]]) -> None:
+    if not rows:
+        return
+    output.table(
+        ("name", "id", "status", "so far", "per hour now", "at most"),
+        [
+            (
+                row["name"],
+                row["id"],
+                row["status"],
+                _at_most(row["estimated_cost"], row["upper_bound"]),
+                output.money(row["cost_per_hour_now"]),
+                output.money(row["worst_case_cost"]),
+            )
+            for row in rows
+        ],
+    )
+
+
+def _at_most(amount: float, is_bound: bool) -> str:
+    """An amount, marked where it is only the most that it can have been."""
+    return f"≤ {output.money(amount)}" if is_bound else output.money(amount)
+
+
+def _show_groups(by: str, groups: Sequence[dict[str, Any]]) -> None:
+    shown = [row for row in groups if row["estimated_cost"]]
+    if shown:
+        output.table(
+            (by, "tasks", "cost"),
+            [
+                (
+                    row[by],
+                    str(row["tasks"]),
+                    output.money(row["estimated_cost"]),
+                )
+                for row in shown
+            ],
+        )
+
+
+def _sums(tasks: Sequence[Task[Any]], by: str) -> list[dict[str, Any]]:
+    """What tasks have cost, by day in order, else the dearest first."""
+    totals: dict[str, float] = {}
+    counts: dict[str, int] = {}
+    for task in tasks:
+        parts = task.cost_by_day if by == "day" else {_key(task, by): task.estimated_cost}
+        for key, amount in parts.items():
+            totals[key] = totals.get(key, 0.0) + amount
+            counts[key] = counts.get(key, 0) + 1
+    order = sorted(totals, key=lambda key: key if by == "day" else (-totals[key], key))
+    return [
+        {by: key, "tasks": counts[key], "estimated_cost": round(totals[key], 6)} for key in order
+    ]
+
+
+def _key(task: Task[Any], by: str) -> str:
+    return task.function if by == "function" else task.provider
+
+
+def _cost_of(task: Any) -> dict[str, Any]:
+    from flowlite.provider import Plan
+
+    record = task.record
+    return {
+        "id": record.id,
+        "name": record.name,
+        "status": record.state,
+        "estimated_cost": round(task.estimated_cost, 6),
+        "upper_bound": task.cost_is_upper_bound,
+        "cost_per_hour_now": round(task.cost_per_hour, 6),
+        "worst_case_cost": Plan.from_json(record.plan).worst_case_cost,
+    }

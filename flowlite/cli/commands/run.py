@@ -1,0 +1,472 @@
+"""`flow run`: a decorated function, a command or a task file, on a gang of nodes."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from flowlite.cli import output
+from flowlite.cli.completion import complete_provider
+from flowlite.cli.scripts import is_plain
+from flowlite.errors import ConfigError
+
+if TYPE_CHECKING:
+    from flowlite.api.app import Function
+    from flowlite.cli.arguments import Parameter, Reading
+    from flowlite.spec import TaskConfig
+
+HELP = """Run a function, a command or a task file on a gang of nodes.
+
+\b
+flow run train.py::train --lr 1e-4        a decorated function; its options come from its signature
+flow run -N 2 -- python train.py          any command, once per worker
+flow run task.yaml                        the options of TaskConfig in a file
+flow run job.sbatch                       a batch script of Slurm, on any provider
+
+Shows the output of all workers and, at the end, what rank 0 returned. Ctrl-C cancels the task.
+"""
+
+_PANEL = "What to run on"
+_CAPS = "Caps"
+
+
+def register(application: typer.Typer, command: str) -> None:
+    """Adds `flow run`."""
+    application.command(command, help=HELP, context_settings={"allow_interspersed_args": False})(
+        run
+    )
+
+
+def run(
+    context: typer.Context,
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            help="FILE.py::FUNCTION, FILE.py, task.yaml, job.sbatch, or -- COMMAND.",
+            metavar="TARGET",
+        ),
+    ] = None,
+    rest: Annotated[
+        list[str] | None,
+        typer.Argument(help="Arguments of the function or command.", metavar="ARGS"),
+    ] = None,
+    num_instances: Annotated[
+        int | None,
+        typer.Option("--num-instances", "-N", help="Nodes in the gang.", rich_help_panel=_PANEL),
+    ] = None,
+    processes_per_node: Annotated[
+        str | None,
+        typer.Option(
+            "--processes-per-node",
+            help="Workers on each node; auto: one per GPU.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None,
+    manual: Annotated[
+        bool,
+        typer.Option(
+            "--manual",
+            help="One process per node, for torchrun, accelerate, deepspeed.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = False,
+    mode: Annotated[
+        str | None,
+        typer.Option(
+            "--mode",
+            help="How processes start: auto, manual, ray, mpi.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None,
+    gpu: Annotated[
+        str | None,
+        typer.Option("--gpu", help="GPUs of each node, as h100:8.", rich_help_panel=_PANEL),
+    ] = None,
+    provider: Annotated[
+        str | None,
+        typer.Option(
+            "--provider",
+            help="Where nodes come from.",
+            autocompletion=complete_provider,
+            rich_help_panel=_PANEL,
+        ),
+    ] = None,
+    region: Annotated[
+        str | None, typer.Option("--region", help="Region or zone.", rich_help_panel=_PANEL)
+    ] = None,
+    image: Annotated[
+        str | None, typer.Option("--image", help="Container image.", rich_help_panel=_PANEL)
+    ] = None,
+    priority: Annotated[
+        str | None, typer.Option("--priority", help="low, med or high.", rich_help_panel=_PANEL)
+    ] = None,
+    spot: Annotated[
+        bool | None,
+        typer.Option(
+            "--spot/--no-spot",
+            help="Machines that may be taken away, for a lower price.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None,
+    volume: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--volume",
+            metavar="PATH=NAME[,…]",
+            help="A volume at a path. Behind its name: interface=block for a disk of one node, and size_gb=500 to have "
+            "it made if it is missing, with commas between.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None,
+    mount: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--mount", metavar="PATH=s3://…", help="A bucket at a path.", rich_help_panel=_PANEL
+        ),
+    ] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--env",
+            "-e",
+            metavar="NAME=VALUE",
+            help="A variable; NAME alone takes yours.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None,
+    secret: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--secret",
+            metavar="NAME",
+            help="A variable of yours, kept out of all files.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None,
+    slurm: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--slurm",
+            metavar="NAME=VALUE",
+            help="Asked of Slurm: partition=gpu, qos=high.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None,
+    setup: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--setup",
+            metavar="COMMAND",
+            help="Run once on every node before the workers: 'pip install -e .'.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None,
+    workdir: Annotated[
+        str | None,
+        typer.Option(
+            "--workdir", help="Directory to start in, on the nodes.", rich_help_panel=_PANEL
+        ),
+    ] = None,
+    max_price_per_hour: Annotated[
+        float | None,
+        typer.Option(
+            "--max-price-per-hour", help="Dollars per instance and hour.", rich_help_panel=_CAPS
+        ),
+    ] = None,
+    max_run_time_hours: Annotated[
+        str | None,
+        typer.Option(
+            "--max-run-time-hours",
+            metavar="HOURS",
+            help="Hours from the start of the workers; 1h30m is read too.",
+            rich_help_panel=_CAPS,
+        ),
+    ] = None,
+    max_cost: Annotated[
+        float | None, typer.Option("--max-cost", help="Dollars in all.", rich_help_panel=_CAPS)
+    ] = None,
+    keep_warm: Annotated[
+        str | None,
+        typer.Option(
+            "--keep-warm",
+            metavar="TIME",
+            help="Keep nodes and imports for the next task: 10m, 90s.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None,
+    retries: Annotated[
+        int | None,
+        typer.Option("--retries", help="New attempts after a failure.", rich_help_panel=_CAPS),
+    ] = None,
+    name: Annotated[str | None, typer.Option("--name", help="Name of the task.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show what would be launched, and its price.")
+    ] = False,
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Return as soon as the task is submitted.")
+    ] = False,
+    no_logs: Annotated[
+        bool, typer.Option("--no-logs", help="Do not show the output of the workers.")
+    ] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print JSON: the task, and its result at the end.")
+    ] = False,
+) -> None:
+    options: dict[str, Any] = {
+        "num_instances": num_instances,
+        "processes_per_node": processes_per_node,
+        "manual": manual,
+        "mode": mode,
+        "gpu": gpu,
+        "provider": provider,
+        "region": region,
+        "image": image,
+        "priority": priority,
+        "spot": spot,
+        "setup": setup or None,
+        "workdir": workdir,
+        "volume": volume,
+        "mount": mount,
+        "env": env,
+        "secret": secret,
+        "slurm": slurm,
+        "max_price_per_hour": max_price_per_hour,
+        "max_run_time_hours": max_run_time_hours,
+        "max_cost": max_cost,
+        "keep_warm": keep_warm,
+        "retries": retries,
+        "name": name,
+    }
+    from flowlite.cli.attend import attend, preview
+    from flowlite.cli.commands import batch
+
+    if target is not None and batch.is_script(target):
+        how = batch.How(dry_run=dry_run, detach=detach, json=json, show_logs=not no_logs)
+        raise output.Quit(batch.run_script(target, rest or [], task_options(options), how))
+    config = config_of(context, target, rest or [], task_options(options))
+    if dry_run:
+        preview(config, json)
+        return
+    raise output.Quit(attend(config, detach=detach, json=json, show_logs=not no_logs))
+
+
+def task_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of a task from what stands on the command line, without those that were not given."""
+    options = dict(given)
+    mode = _mode(options.pop("mode", None), options.pop("manual", False))
+    options |= {
+        "processes_per_node": _processes(options.pop("processes_per_node", None)),
+        "volumes": _volumes(options.pop("volume", None)),
+        "mounts": _pairs("--mount", options.pop("mount", None), "PATH=s3://bucket"),
+        "environment": _environment(options.pop("env", None)),
+        "secrets": options.pop("secret", None) or None,
+        "slurm": _slurm(options.pop("slurm", None)),
+    }
+    if mode is not None:
+        options["distributed_mode"] = mode
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def config_of(
+    context: typer.Context, target: str | None, rest: Sequence[str], options: Mapping[str, Any]
+) -> TaskConfig:
+    """What the command line asks for.
+
+    Raises:
+        ConfigError: It asks for nothing, for two things, or for something that does not fit.
+    """
+    from flowlite.spec import TaskConfig
+
+    if target is None:
+        raise ConfigError(
+            "nothing to run: give FILE.py::FUNCTION, a task file, or a command after `--`, as in "
+            f"`{context.command_path} … -- python train.py`"
+        )
+    if target == "--":
+        if not rest:
+            raise ConfigError("nothing to run: `--` is followed by no command")
+        return TaskConfig(command=tuple(rest), **options)
+    if "--" in rest:
+        raise ConfigError(f"give either {target} or a command after `--`, not both")
+    if target.endswith((".yaml", ".yml")):
+        _read_rest(context, target, rest, [], what=target)
+        return _changed(TaskConfig.from_yaml(target), options)
+    if not target.partition("::")[0].endswith(".py"):
+        raise ConfigError(
+            f"{target!r} is neither FILE.py::FUNCTION nor a task file (.yaml); "
+            f"to run it as a command: {_as_command(context, [target, *rest])}"
+        )
+    if "::" not in target and is_plain(Path(target)):
+        raise ConfigError(
+            f"{target} is a script without a decorated function; to run it as it is: "
+            f"{_as_command(context, ['python', target, *rest])}"
+        )
+    return _function_config(context, target, rest, options)
+
+
+def _as_command(context: typer.Context, command: Sequence[str]) -> str:
+    """The line that runs these words as a command, with the options that were given in front of the target."""
+    from flowlite.spec.launchers import launcher_in
+
+    words: list[str] = context.obj["arguments"]
+    rest = len(context.params.get("rest") or ())
+    before = words[: len(words) - rest - 1]
+    manual = ["--manual"] if launcher_in(tuple(command)) and "--manual" not in before else []
+    return shlex.join(["flow", *before, *manual, "--", *command])
+
+
+def _function_config(
+    context: typer.Context, target: str, rest: Sequence[str], options: Mapping[str, Any]
+) -> TaskConfig:
+    from flowlite.cli.arguments import parameters_of
+    from flowlite.cli.target import load_function
+
+    function = load_function(target)
+    parameters = parameters_of(function)
+    if {"--help", "-h"} & set(rest):
+        _show_help(context, target, function, parameters)
+    found = _read_rest(context, target, rest, parameters, what=f"{function.__name__}()")
+    return function.options(**options).build_task_config(**found.complete())
+
+
+def _read_rest(
+    context: typer.Context,
+    target: str,
+    rest: Sequence[str],
+    parameters: Sequence[Parameter],
+    what: str,
+) -> Reading:
+    """What stands behind the target. Options of ours there are moved in front of it, and all is read again."""
+    from flowlite.cli.arguments import read_arguments
+
+    found = read_arguments(parameters, rest, _own_options(context), what)
+    if found.foreign:
+        words: list[str] = context.obj["arguments"]
+        before = words[: len(words) - len(rest) - 1]
+        raise output.Reparse([*before, *found.foreign, target, *found.own])
+    return found
+
+
+def _own_options(context: typer.Context) -> dict[str, bool]:
+    """The options of the command itself, with whether each takes a value."""
+    return {
+        name: not getattr(option, "is_flag", False)
+        for option in context.command.params
+        for name in (*option.opts, *option.secondary_opts)
+        if name.startswith("-")
+    }
+
+
+def _show_help(
+    context: typer.Context,
+    target: str,
+    function: Function[..., Any],
+    parameters: Sequence[Parameter],
+) -> NoReturn:
+    command = context.command_path
+    output.say(f"usage: {command} [OPTIONS] {target} [ARGS]...")
+    if function.__doc__:
+        output.say(f"\n{inspect.cleandoc(function.__doc__)}")
+    if parameters:
+        output.say(f"\narguments of {function.__name__}:")
+        width = max(len(parameter.usage()) for parameter in parameters)
+        for parameter in parameters:
+            about = "required" if parameter.required else f"default: {parameter.default!r}"
+            output.say(f"  {parameter.usage().ljust(width)}  {about}")
+    output.say(f"\noptions of {command} itself: {command} --help")
+    raise output.Quit(0)
+
+
+def _changed(config: TaskConfig, options: Mapping[str, Any]) -> TaskConfig:
+    """Options of the command line over those of a task file; mappings are added to."""
+    changes = dict(options)
+    for name in ("volumes", "mounts", "environment", "slurm"):
+        if name in changes:
+            changes[name] = {**getattr(config, name), **changes[name]}
+    return config.replace(**changes)
+
+
+def _processes(text: str | None) -> int | str | None:
+    return int(text) if text is not None and text.isdecimal() else text
+
+
+def _mode(mode: str | None, manual: bool) -> str | None:
+    if manual and mode not in (None, "manual"):
+        raise ConfigError(f"give either --manual or --mode {mode}, not both")
+    return "manual" if manual else mode
+
+
+def _pairs(option: str, given: Sequence[str] | None, form: str) -> dict[str, str] | None:
+    if not given:
+        return None
+    found = {}
+    for word in given:
+        key, equals, value = word.partition("=")
+        if not equals or not key or not value:
+            raise ConfigError(f"{option}: {word!r} is not allowed; write {form}")
+        found[key] = value
+    return found
+
+
+_VOLUME_FORM = "PATH=NAME or, with more about it, PATH=NAME,interface=block,size_gb=500"
+
+
+def _volumes(given: Sequence[str] | None) -> dict[str, Any] | None:
+    """Volumes by path, as the decorator takes them: what stands behind the name are the keys of its long form."""
+    pairs = _pairs("--volume", given, _VOLUME_FORM)
+    return pairs and {path: _volume(path, words) for path, words in pairs.items()}
+
+
+def _volume(path: str, words: str) -> str | dict[str, Any]:
+    name, *more = words.split(",")
+    if not more:
+        return name
+    found: dict[str, Any] = {"name": name}
+    for word in more:
+        key, equals, value = word.partition("=")
+        # `flow volumes create` has --size-gb.
+        key = key.replace("-", "_")
+        if not equals or not value or key in found:
+            said = f"{path}={words}"
+            raise ConfigError(f"--volume: {said!r} is not allowed; write {_VOLUME_FORM}")
+        found[key] = _number(value) if key == "size_gb" else value
+    return found
+
+
+def _number(text: str) -> float | str:
+    """A number, or the text for the check of options to name."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _slurm(given: Sequence[str] | None) -> dict[str, Any] | None:
+    if not given:
+        return None
+    from flowlite.spec.slurm import of_words
+
+    try:
+        return of_words(given)
+    except ValueError as error:
+        raise ConfigError(f"--slurm: {error}") from None
+
+
+def _environment(given: Sequence[str] | None) -> dict[str, str] | None:
+    found = {}
+    for word in given or ():
+        name, equals, value = word.partition("=")
+        if not equals:
+            if name not in os.environ:
+                raise ConfigError(
+                    f"--env: {name} is not set here; set it, or write --env {name}=VALUE"
+                )
+            value = os.environ[name]
+        found[name] = value
+    return found or None

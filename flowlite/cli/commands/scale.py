@@ -1,0 +1,381 @@
+"""`flow scale`: the same run on more and more nodes, and how well it scales."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flowlite import terminal
+from flowlite.cli import interrupts, output
+from flowlite.cli.commands import run
+from flowlite.errors import CapExceeded, ConfigError, FlowError
+from flowlite.scaling.ladder import Run, read_nodes, rungs_of
+from flowlite.scaling.metric import NoMetric, of_lines, of_result
+
+if TYPE_CHECKING:
+    from flowlite.api.client import Flow
+    from flowlite.api.task import Task
+    from flowlite.provider import Plan
+    from flowlite.spec import TaskConfig
+
+HELP = """Run a function or command on more and more nodes, and show how well it scales.
+
+\b
+flow scale train.py::train --nodes 1,2,4 --metric samples_per_s --lr 1e-4
+flow scale --nodes 1,2,4,8 --metric samples/s -- python -m open_clip_train.main …
+
+One task per number of nodes, one after the other. The metric is taken from what rank 0 returned, or from the last line
+of the output that has it. Efficiency is throughput over that of the first rung, per node. All options of `flow run`
+that make sense here are taken too.
+"""
+
+_PANEL = "The ladder"
+# Of `flow run`: what the ladder decides itself.
+_LEFT_OUT = ("num_instances", "max_cost", "dry_run", "detach", "no_logs", "name", "json")
+
+
+@dataclass
+class Ladder:
+    """What was asked for, and what has come of it so far."""
+
+    configs: list[TaskConfig]
+    plans: list[Plan]
+    label: str
+    metric: str
+    repeat: int
+    max_cost: float | None
+    show_logs: bool
+    runs: list[Run] = field(default_factory=list)
+
+    def worst_case(self) -> float | None:
+        """What all of it can cost at most, in US dollars; None without a limit."""
+        costs = [plan.worst_case_cost for plan in self.plans]
+        whole = None if None in costs else sum(c or 0.0 for c in costs) * self.repeat
+        if self.max_cost is not None and any(plan.price_per_hour for plan in self.plans):
+            return self.max_cost if whole is None else min(whole, self.max_cost)
+        return whole
+
+    def left(self) -> float | None:
+        """What of `--max-cost` is not spent yet."""
+        if self.max_cost is None:
+            return None
+        return self.max_cost - sum(each.cost for each in self.runs)
+
+    def about(self) -> dict[str, Any]:
+        """What stands above the rungs in JSON."""
+        return {
+            "name": self.label,
+            "metric": self.metric,
+            "repeat": self.repeat,
+            "provider": self.plans[0].provider,
+            "instance_type": self.plans[0].instance_type,
+            "cost": round(sum(each.cost for each in self.runs), 6),
+        }
+
+
+def register(application: typer.Typer, command: str) -> None:
+    """Adds `flow scale`, with the options of `flow run` beside its own."""
+    own = inspect.signature(scale, eval_str=True).parameters
+    theirs = inspect.signature(run.run, eval_str=True).parameters
+    taken = [each for name, each in theirs.items() if name not in (*own, *_LEFT_OUT)]
+    mine = [each for each in own.values() if each.kind is not each.VAR_KEYWORD]
+
+    def command_function(**given: Any) -> None:
+        scale(**given)
+
+    command_function.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [each.replace(kind=each.KEYWORD_ONLY) for each in (*mine, *taken)]
+    )
+    command_function.__annotations__ = {}
+    settings = {"allow_interspersed_args": False}
+    application.command(command, help=HELP, context_settings=settings)(command_function)
+
+
+def scale(
+    context: typer.Context,
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            help="FILE.py::FUNCTION, FILE.py, task.yaml, or -- COMMAND.", metavar="TARGET"
+        ),
+    ] = None,
+    rest: Annotated[
+        list[str] | None,
+        typer.Argument(help="Arguments of the function or command.", metavar="ARGS"),
+    ] = None,
+    nodes: Annotated[
+        str,
+        typer.Option(
+            "--nodes", metavar="N,N,…", help="Numbers of nodes, as 1,2,4.", rich_help_panel=_PANEL
+        ),
+    ] = "",
+    metric: Annotated[
+        str,
+        typer.Option(
+            "--metric",
+            help="What to compare: a key or dotted path of the result, or a name in the output.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = "",
+    repeat: Annotated[
+        int,
+        typer.Option(
+            "--repeat", min=1, help="Runs of each; the median counts.", rich_help_panel=_PANEL
+        ),
+    ] = 1,
+    directory: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            metavar="DIR",
+            help="Where the tables and the picture go; scale-NAME unless given.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None,
+    max_cost: Annotated[
+        float | None,
+        typer.Option("--max-cost", help="Dollars for the whole ladder.", rich_help_panel="Caps"),
+    ] = None,
+    name: Annotated[str | None, typer.Option("--name", help="Name of the tasks.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show what would be launched, and its price.")
+    ] = False,
+    logs: Annotated[bool, typer.Option("--logs", help="Show the output of the workers.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    **options: Any,
+) -> None:
+    from flowlite.api.client import Flow
+    from flowlite.cli.attend import warnings_as_lines
+
+    config = run.config_of(context, target, rest or [], run.task_options(options))
+    for option, value in (("--nodes", nodes), ("--metric", metric)):
+        if not value:
+            raise ConfigError(
+                f"{option} is missing; as in flow scale train.py::train --nodes 1,2,4 --metric samples_per_s"
+            )
+    rungs = read_nodes(nodes)
+    flow = Flow(notify=lambda text: output.tell(f"note: {text}"))
+    label = name or config.name or _label(config)
+    with warnings_as_lines():
+        ladder = _planned(flow, config, rungs, label, metric, repeat, max_cost, logs and not json)
+    _show_plan(ladder)
+    if dry_run:
+        if json:
+            output.print_json("scale-plan", _plan_json(ladder))
+        output.tell("dry run: nothing was submitted")
+        return
+    raise output.Quit(_climb(flow, ladder, directory, json))
+
+
+# Before
+
+
+def _planned(
+    flow: Flow,
+    config: TaskConfig,
+    rungs: Sequence[int],
+    label: str,
+    metric: str,
+    repeat: int,
+    max_cost: float | None,
+    show_logs: bool,
+) -> Ladder:
+    """Every rung is planned before the first is started. Raises what the plan of one does, with its size."""
+    configs, plans = [], []
+    for nodes in rungs:
+        changes: dict[str, Any] = {"num_instances": nodes, "name": f"{label[:55]}-n{nodes}"}
+        if max_cost is not None:
+            own = config.max_cost
+            changes["max_cost"] = max_cost if own is None else min(own, max_cost)
+        try:
+            one, plan = flow.plan(config.replace(**changes))
+        except FlowError as error:
+            error.add_note(f"in the run with {_nodes(nodes)}; nothing was started")
+            raise
+        configs.append(one)
+        plans.append(plan)
+    return Ladder(configs, plans, label, metric, repeat, max_cost, show_logs)
+
+
+def _show_plan(ladder: Ladder) -> None:
+    """What will be run and what it can cost, on standard error."""
+    from flowlite.scaling import picture
+    from flowlite.supervise.money import price_text
+
+    tasks = len(ladder.plans) * ladder.repeat
+    sizes = ", ".join(str(plan.num_instances) for plan in ladder.plans)
+    times = f", {ladder.repeat} times each" if ladder.repeat > 1 else ""
+    one_by_one = ", one after the other" if tasks > 1 else ""
+    output.tell(f"{ladder.label} on {sizes} nodes{times}: {tasks} tasks{one_by_one}")
+    if any(plan.price_per_hour for plan in ladder.plans):
+        for plan in ladder.plans:
+            output.tell(f"  {price_text.sentence(plan)}")
+        worst = ladder.worst_case()
+        total = price_text.NO_LIMIT if worst is None else price_text.dollars(worst)
+        output.tell(f"cost at most {total}, for the whole ladder")
+    try:
+        picture.check()
+    except picture.NoMatplotlib as error:
+        output.warn(str(error))
+
+
+def _plan_json(ladder: Ladder) -> dict[str, Any]:
+    rungs = [
+        {"nodes": p.num_instances, "plan": p.to_json(), "worst_case_cost": p.worst_case_cost}
+        for p in ladder.plans
+    ]
+    return {**ladder.about(), "worst_case_cost": ladder.worst_case(), "rungs": rungs}
+
+
+def _label(config: TaskConfig) -> str:
+    """A name for tasks that were given none: of the script, else of the program."""
+    from flowlite.api.submission import command_line
+
+    words = command_line(config.command or "task").split()
+    word = next((word for word in words if word.endswith(".py")), words[0])
+    return re.sub(r"[^A-Za-z0-9]+", "-", PurePath(word).stem).strip("-") or "task"
+
+
+# The runs
+
+
+def _climb(flow: Flow, ladder: Ladder, given: Path | None, json: bool) -> int:
+    """All rungs, one after the other. Gives the exit code: 0 if every run has the metric."""
+    from flowlite.scaling import files
+
+    directory = files.directory_for(given, ladder.label)
+    code = 0
+    try:
+        for config, plan in zip(ladder.configs, ladder.plans, strict=True):
+            for _ in range(ladder.repeat):
+                ladder.runs.append(_run(flow, ladder, config, plan))
+                _say(ladder.runs[-1], ladder.metric)
+                files.write_tables(directory, rungs_of(ladder.runs), ladder.about())
+    except _Left as left:
+        code = left.code
+        if ladder.runs:
+            output.tell("the ladder ends here; this was measured before:")
+    if ladder.runs:
+        _show(ladder, directory, json)
+    return code or int(any(each.value is None for each in ladder.runs))
+
+
+class _Left(Exception):
+    """Somebody pressed Ctrl-C."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__()
+        self.code = code
+
+
+def _run(flow: Flow, ladder: Ladder, config: TaskConfig, plan: Plan) -> Run:
+    """One task to its end. What it fails with is its reason."""
+    from flowlite.cli.attend import follow, interrupted, warnings_as_lines
+
+    nodes, workers = plan.num_instances, plan.num_instances * plan.processes_per_node
+    left = ladder.left()
+    if left is not None and plan.price_per_hour:
+        if left <= 0:
+            return Run(nodes, workers, reason=f"not run: max_cost of ${ladder.max_cost:g} is spent")
+        config = config.replace(
+            max_cost=left if config.max_cost is None else min(left, config.max_cost)
+        )
+    submitted: list[Task[Any]] = []
+    began = time.monotonic()
+    try:
+        with warnings_as_lines():
+            # What it costs was shown before.
+            task = flow.submit(config, announce=submitted.append, show_plan=lambda plan: None)
+        output.tell(f"{_nodes(nodes)}: task {task.name} ({task.id})")
+        follow(task, ladder.show_logs)
+        value, reason = _measured(task, ladder.metric)
+    except CapExceeded as error:
+        return Run(nodes, workers, reason=f"not run: {error}")
+    except (KeyboardInterrupt, Exception) as error:
+        if isinstance(error, Exception) and not interrupts.pressed():
+            raise
+        if not submitted:
+            output.tell("\ninterrupted; no further task was submitted")
+            raise _Left(130) from None
+        raise _Left(interrupted(submitted[0], detach=False)) from None
+    seconds = time.monotonic() - began
+    return Run(nodes, workers, value, reason, task.id, seconds, task.estimated_cost)
+
+
+def _measured(task: Task[Any], metric: str) -> tuple[float | None, str]:
+    """The metric of a task that has ended, or why there is none."""
+    if task.status != "completed":
+        return None, task.reason or task.status
+    missing = ""
+    if task.record.call.get("kind") == "function":
+        try:
+            return of_result(task.result(), metric), ""
+        except (NoMetric, FlowError) as error:
+            missing = str(error)
+    try:
+        return of_lines(task.logs(), metric), ""
+    except NoMetric as error:
+        return None, f"{missing}; nor does the output have it" if missing else str(error)
+
+
+# After
+
+
+def _say(run: Run, metric: str) -> None:
+    from flowlite.scaling.chart import number
+
+    found = f"{number(run.value)} {metric}" if run.value is not None else run.reason
+    output.tell(f"{_nodes(run.nodes)}: {terminal.in_one_line(found)}")
+
+
+def _show(ladder: Ladder, directory: Path, json: bool) -> None:
+    from shutil import get_terminal_size
+
+    from flowlite.scaling import chart, files, picture
+
+    rungs = rungs_of(ladder.runs)
+    written = [files.JSON_FILE, files.CSV_FILE]
+    wide = chart.chart(rungs, ladder.metric)
+    if wide:
+        (directory / files.TEXT_FILE).write_text(f"{wide}\n", encoding="utf-8")
+        written.append(files.TEXT_FILE)
+        title = f"{ladder.label} on {ladder.plans[0].provider}"
+        if _drawn(lambda: picture.draw(rungs, ladder.metric, title, directory / files.PNG_FILE)):
+            written.append(files.PNG_FILE)
+    if json:
+        data = {
+            **files.document(rungs, ladder.about()),
+            "files": [f"{directory / each}" for each in written],
+        }
+        output.print_json("scale", data)
+        return
+    columns, rows = files.as_table(rungs, ladder.metric)
+    output.table(columns, rows)
+    plain = (sys.stdout.encoding or "ascii").lower().replace("-", "") != "utf8"
+    drawn = chart.chart(rungs, ladder.metric, width=get_terminal_size().columns, plain=plain)
+    if drawn:
+        output.say(f"\n{drawn}")
+    sys.stdout.flush()
+    output.tell(f"written to {directory}: {', '.join(written)}")
+
+
+def _drawn(draw: Callable[[], None]) -> bool:
+    from flowlite.scaling.picture import NoMatplotlib
+
+    try:
+        draw()
+    except NoMatplotlib:
+        return False  # said before the first run
+    return True
+
+
+def _nodes(count: int) -> str:
+    return "1 node" if count == 1 else f"{count} nodes"

@@ -1,0 +1,170 @@
+"""`flow config`: what is set, by whom, and setting it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flowlite.cli import output
+
+if TYPE_CHECKING:
+    from flowlite.settings.settings import Entry
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def _complete_setting(incomplete: str) -> list[tuple[str, str]]:
+    from flowlite.settings.settings import SETTINGS
+
+    return [
+        (name, setting.help) for name, setting in SETTINGS.items() if name.startswith(incomplete)
+    ]
+
+
+Name = Annotated[
+    str,
+    typer.Argument(help="Name of the setting.", metavar="NAME", autocompletion=_complete_setting),
+]
+
+
+def register(application: typer.Typer, command: str) -> None:
+    """Adds `flow config` with its subcommands."""
+    group = typer.Typer(help="Show and change settings.", invoke_without_command=True)
+    group.callback()(_list_by_default)
+    group.command("list")(list_settings)
+    group.command("get")(get)
+    group.command("set")(set_one)
+    group.command("unset")(unset)
+    group.command("path")(path)
+    group.command("trust")(trust_project)
+    application.add_typer(group, name=command)
+
+
+def _list_by_default(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        list_settings()
+
+
+def list_settings(json: Json = False) -> None:
+    """Show all settings, and where each was set."""
+    from flowlite.settings.settings import load_settings
+
+    settings = load_settings()
+    entries = [*settings, *settings.provider_entries()]
+    if json:
+        data = [
+            {
+                "name": e.name,
+                "value": e.value,
+                "origin": e.origin,
+                "help": e.help,
+                "trusted": e.trusted,
+            }
+            for e in entries
+        ]
+        output.print_json("settings", data)
+        return
+    output.table(
+        ("name", "value", "set by", "what"),
+        [(entry.name, _shown(entry.value), _origin(entry), entry.help) for entry in entries],
+    )
+    if any(entry.trusted is False for entry in entries):
+        output.tell("note: read what is not trusted, then accept it with `flow config trust`")
+
+
+def _origin(entry: Entry) -> str:
+    if entry.trusted is None:
+        return entry.origin
+    return f"{entry.origin} ({'trusted' if entry.trusted else 'not trusted'})"
+
+
+def get(name: Name, json: Json = False) -> None:
+    """Print the value of one setting."""
+    from flowlite.settings.settings import load_settings
+
+    settings = load_settings()
+    found = {entry.name: entry for entry in settings.provider_entries()}
+    entry = found.get(name) or settings.entry(name)
+    value = entry.value
+    if json:
+        output.print_json("setting", {"name": name, "value": value, "origin": entry.origin})
+    else:
+        output.say(_shown(value))
+
+
+def set_one(
+    name: Name,
+    value: Annotated[str, typer.Argument(help="Its value.", metavar="VALUE")],
+    json: Json = False,
+) -> None:
+    """Set one in the file of FLOW_HOME."""
+    from flowlite.settings.settings import set_value
+
+    entry = set_value(name, value)
+    if json:
+        output.print_json("setting", {"name": name, "value": entry.value, "origin": entry.origin})
+    else:
+        output.say(f"{name} = {_shown(entry.value)}, in {entry.origin}")
+
+
+def unset(name: Name, json: Json = False) -> None:
+    """Take one out of the file of FLOW_HOME."""
+    from flowlite.settings.settings import load_settings, unset_value
+
+    unset_value(name)
+    entry = load_settings().entries[name]
+    if json:
+        output.print_json("setting", {"name": name, "value": entry.value, "origin": entry.origin})
+    else:
+        output.say(f"{name} is {_shown(entry.value)} now ({entry.origin})")
+
+
+def path(json: Json = False) -> None:
+    """Print the path of the file that `set` writes."""
+    from flowlite.settings.settings import HOME_FILE, home
+
+    file = home() / HOME_FILE
+    if json:
+        output.print_json("path", {"path": str(file), "home": str(home())})
+    else:
+        output.say(str(file))
+
+
+def trust_project(
+    withdraw: Annotated[
+        bool, typer.Option("--withdraw", help="Trust it no more, as before it was trusted.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Trust the project's flow.toml, here or above, as it is now, with the ssh configuration it names."""
+    from flowlite.settings import trust
+    from flowlite.settings.settings import ensure_home, project_file, read_project
+
+    home, file = ensure_home(), project_file().absolute()
+    if withdraw:
+        known = trust.withdraw(file, home)
+        if json:
+            output.print_json("trust", {"file": str(file), "trusted": False})
+        else:
+            output.say(f"{file} is {'no longer' if known else 'not'} trusted")
+        return
+    project = read_project()
+    needing = [] if project is None else project.needing()
+    files = [] if project is None else trust.files_of(project.path, project.tables)
+    if project is not None:
+        trust.trust(project.path, project.tables, home)
+    if json:
+        data = {"file": str(file), "trusted": project is not None, "files": files}
+        output.print_json("trust", {**data, "settings": [name for name, _ in needing]})
+        return
+    if project is None:
+        output.say(f"{file} sets nothing that needs trust" if file.exists() else f"no {file}")
+        return
+    for name, reason in needing:
+        output.say(f"{name}: {reason}")
+    output.say(f"trusted as they are now: {', '.join(files)}")
+
+
+def _shown(value: Any) -> str:
+    return "-" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,209 @@
+"""`flow ssh`: a shell or a command on a node, in the environment of its first worker; `flow ssh-config` for editors."""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
+
+import typer
+
+from flowlite.cli import output
+from flowlite.cli.completion import complete_task
+from flowlite.errors import ConfigError, FlowError
+
+if TYPE_CHECKING:
+    from flowlite.api.task import Task
+
+_MOST_AT_ONCE = 64
+# A line that grows beyond this is shown in pieces.
+_LONGEST = 64 * 1024
+_ALIAS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,60}")
+
+
+def register(application: typer.Typer, command: str) -> None:
+    """Adds `flow ssh` or `flow ssh-config`."""
+    application.command(command)(ssh if command == "ssh" else ssh_config)
+
+
+def ssh(
+    task: Annotated[
+        str,
+        typer.Argument(
+            help="Id, name or unique prefix.", autocompletion=complete_task, metavar="TASK"
+        ),
+    ],
+    node: Annotated[str, typer.Option("--node", help="Node rank, or all.", metavar="N|all")] = "0",
+    command: Annotated[
+        str | None,
+        typer.Option("--command", "-c", help="A command for the shell; without it, a shell."),
+    ] = None,
+) -> None:
+    """Open a shell on a node, or run a command there. The exit status is the command's."""
+    from flowlite.api.client import Flow
+
+    found = Flow().get_task(task)
+    if node == "all":
+        if command is None:
+            raise ConfigError(
+                "--node all needs a --command; a shell is opened on one node at a time"
+            )
+        raise output.Quit(_on_all(found, command))
+    if not node.isdecimal():
+        raise ConfigError(f"--node: {node!r} is not allowed; give a node rank, or all")
+    raise output.Quit(_on_one(found, int(node), command))
+
+
+def _on_one(task: Task[Any], node: int, command: str | None) -> int:
+    terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    with task.reach(node) as there:
+        if there.gone:
+            _note(task)
+        return _status(there.connection.stream(there.argv(command), terminal=terminal))
+
+
+def _on_all(task: Task[Any], command: str) -> int:
+    """Runs it everywhere at once; the status is that of the first node, by rank, on which it failed."""
+    nodes = range(task.num_instances)
+    with task.reach(0) as leader:
+        if leader.gone:
+            _note(task)
+    ended: dict[int, int | Exception] = {}
+    places = threading.Semaphore(_MOST_AT_ONCE)
+
+    def one(node: int) -> None:
+        with places:
+            try:
+                ended[node] = _labelled(task, node, command)
+            except Exception as error:
+                ended[node] = error
+
+    # Not a pool: at Ctrl-C, that would wait for every command.
+    threads = [threading.Thread(target=one, args=(node,), daemon=True) for node in nodes]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    failed = next((ended[node] for node in nodes if ended[node]), 0)
+    if isinstance(failed, Exception):
+        raise failed
+    return failed
+
+
+def _note(task: Task[Any]) -> None:
+    output.tell(
+        f"note: task {task.name} ({task.id}) has ended ({task.status}) and its nodes are given back; "
+        "this machine stands in for them"
+    )
+
+
+def _labelled(task: Task[Any], node: int, command: str) -> int:
+    lines = {"out": _Lines(node, sys.stdout), "err": _Lines(node, sys.stderr)}
+    try:
+        with task.reach(node) as there:
+            code = there.connection.follow(
+                there.argv(command), lambda stream, block: lines[stream].take(block)
+            )
+    except FlowError as error:
+        output.tell(f"[Node {node}] {error}")
+        return error.exit_code
+    finally:
+        for each in lines.values():
+            each.end()
+    return _status(code)
+
+
+class _Lines:
+    """What one node writes to one stream, shown line by line as it comes."""
+
+    _showing = threading.Lock()
+
+    def __init__(self, node: int, stream: TextIO) -> None:
+        self._node = node
+        self._stream = stream
+        self._rest = b""
+
+    def take(self, block: bytes) -> None:
+        """Shows the lines that a block of bytes completes."""
+        *whole, self._rest = (self._rest + block).split(b"\n")
+        if len(self._rest) > _LONGEST:
+            whole, self._rest = [*whole, self._rest], b""
+        self._show(whole)
+
+    def end(self) -> None:
+        """Shows a last line that was not ended."""
+        self._show([self._rest] if self._rest else [])
+        self._rest = b""
+
+    def _show(self, lines: list[bytes]) -> None:
+        from flowlite.output.printing import write_lines
+        from flowlite.output.reader import LogLine
+        from flowlite.terminal import clean_line
+
+        at = time.time()
+        texts = (clean_line(line.decode("utf-8", "replace")) for line in lines)
+        text = "".join(f"{LogLine(self._node, -1, '', at, line)}\n" for line in texts)
+        if text:
+            # One write at a time, so that the lines of two nodes are not mixed up.
+            with self._showing:
+                write_lines(self._stream, text)
+                self._stream.flush()
+
+
+def _status(code: int) -> int:
+    """An exit status as a shell gives it: 128 and the signal for a command that was killed."""
+    return 128 - code if code < 0 else code
+
+
+def ssh_config(
+    task: Annotated[
+        str,
+        typer.Argument(
+            help="Id, name or unique prefix.", autocompletion=complete_task, metavar="TASK"
+        ),
+    ],
+    path: Annotated[
+        bool, typer.Option("--path", help="Print the path of the file only, for `ssh -F`.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Print OpenSSH configuration for the nodes of a task, for editors and other programs."""
+    from flowlite.api.client import Flow
+    from flowlite.connect.ssh.system import write
+    from flowlite.settings.settings import home
+    from flowlite.supervise.record.paths import TaskPaths
+
+    found = Flow().get_task(task)
+    name = found.name if _ALIAS.fullmatch(found.name) else found.id
+    aliases = [f"flow-{name}-{node}" for node in range(found.num_instances)]
+    directory = TaskPaths(home(), found.id).directory / "ssh"
+    entries = _entries(found, aliases, directory / "known_hosts")
+    text = "\n".join(text for text, _ in entries)
+    file = write(directory, text, "".join(dict.fromkeys(keys for _, keys in entries)))
+    if json:
+        output.print_json("ssh-config", {"path": str(file), "hosts": aliases, "config": text})
+    elif path:
+        output.say(str(file))
+    else:
+        output.say(f"# {file}: ssh -F {file} {aliases[0]}\n\n{text.rstrip()}")
+
+
+def _entries(task: Task[Any], aliases: list[str], known: Path) -> list[tuple[str, str]]:
+    """The entries of each node and the keys that go with them."""
+
+    def entry(node: int) -> tuple[str, str]:
+        with task.reach(node) as there:
+            found = there.connection.ssh_entry(aliases[node], known)
+        if found is None:
+            raise ConfigError(
+                f"task {task.name} ({task.id}): node {node} is on this machine, where nobody has to log in; "
+                f"`flow ssh {task.name} --node {node}` opens a shell"
+            )
+        return found
+
+    with ThreadPoolExecutor(min(_MOST_AT_ONCE, len(aliases))) as pool:
+        return list(pool.map(entry, range(len(aliases))))

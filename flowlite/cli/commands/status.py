@@ -1,0 +1,471 @@
+"""`flow status`: the list of tasks, and one task in detail."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from itertools import pairwise
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flowlite.cli import output
+from flowlite.cli.completion import complete_state, complete_task
+from flowlite.errors import ConfigError
+from flowlite.settings.suggest import did_you_mean
+from flowlite.state import clock
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from flowlite.api.client import Flow
+    from flowlite.api.task import Node, Task
+    from flowlite.state.store import Event, InstanceRecord, TaskRecord
+
+# Finished tasks that `flow status` shows unless asked for all.
+SHOWN = 20
+EVENTS_SHOWN = 20
+# Besides the states themselves, for `--state`.
+UNFINISHED, FINISHED = "unfinished", "finished"
+_NAMES = ("name", "id", "status", "nodes", "gpu", "created", "run time", "cost", "reason")
+_WATCH_EVERY = 1.0
+
+
+def register(application: typer.Typer, command: str) -> None:
+    """Adds `flow status`."""
+    application.command(command)(status)
+
+
+def status(
+    task: Annotated[
+        str | None,
+        typer.Argument(
+            help="Id, name or unique prefix.", autocompletion=complete_task, metavar="[TASK]"
+        ),
+    ] = None,
+    all: Annotated[
+        bool, typer.Option("--all", "-a", help="Show all finished tasks, not only the newest.")
+    ] = False,
+    state: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--state",
+            "-s",
+            help="Only tasks in this state, such as running or failed; also unfinished and finished. May be repeated.",
+            autocompletion=complete_state,
+        ),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option("--name", "-n", help="Only tasks of this name; * stands for anything."),
+    ] = None,
+    watch: Annotated[
+        bool,
+        typer.Option("--watch", "-w", help="Show it anew as it changes, until Ctrl-C."),
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show all tasks, or one in detail."""
+    from flowlite.api.client import Flow
+
+    flow = Flow()
+    if watch:
+        _refuse_to_watch(json)
+    if task is not None:
+        if state or name or all:
+            raise ConfigError(
+                "--state, --name and --all choose among all tasks; give no TASK with them"
+            )
+        found = flow.get_task(task)
+        if watch:
+            _watch(flow, Wanted(only=found.id))
+        else:
+            _show_one(found, json)
+        return
+    wanted = Wanted(_states(state), name, all)
+    if watch:
+        _watch(flow, wanted)
+    else:
+        _show_list(flow, wanted, json)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which tasks are listed.
+
+    Attributes:
+        states: Only these; all if there are none.
+        name: Only tasks whose names fit this pattern.
+        all: Also finished tasks beyond the newest.
+        only: Only the task of this id.
+    """
+
+    states: frozenset[str] = frozenset()
+    name: str | None = None
+    all: bool = False
+    only: str | None = None
+
+    def takes(self, record: TaskRecord) -> bool:
+        """Whether a task is among them."""
+        if self.only is not None:
+            return record.id == self.only
+        if self.states and record.state not in self.states:
+            return False
+        return self.name is None or fnmatchcase(record.name, self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The tasks to show.
+
+    Attributes:
+        tasks: Newest first.
+        older: Finished tasks that fit and are not shown.
+        others: Tasks that do not fit the filters.
+    """
+
+    tasks: list[Task[Any]]
+    older: int
+    others: int
+
+    @classmethod
+    def of(cls, tasks: Sequence[Task[Any]], wanted: Wanted) -> Listing:
+        """Chooses among all tasks."""
+        fitting = [one for one in tasks if wanted.takes(one.record)]
+        finished = [one for one in fitting if one.record.final]
+        older = set() if wanted.all else {one.id for one in finished[SHOWN:]}
+        shown = [one for one in fitting if one.id not in older]
+        return cls(shown, len(older), len(tasks) - len(fitting))
+
+    def not_shown(self) -> list[str]:
+        """Says how many tasks are not shown, and what shows them."""
+        said = []
+        if self.older:
+            said.append(
+                f"{_tasks(self.older, 'older finished')} not shown; `flow status --all` shows them"
+            )
+        if self.others:
+            said.append(
+                f"{_tasks(self.others, 'other')} not shown; `flow status` without --state and --name shows them"
+            )
+        return said
+
+
+def _tasks(count: int, what: str) -> str:
+    return f"{count} {what} task is" if count == 1 else f"{count} {what} tasks are"
+
+
+def _states(given: Sequence[str] | None) -> frozenset[str]:
+    """The states that `--state` names. Raises ConfigError."""
+    from flowlite.state.records import FINAL_STATES, STATES
+
+    groups = {UNFINISHED: STATES - FINAL_STATES, FINISHED: FINAL_STATES}
+    found: set[str] = set()
+    for word in given or ():
+        if word in groups:
+            found |= groups[word]
+        elif word in STATES:
+            found.add(word)
+        else:
+            known = sorted(STATES | groups.keys())
+            hint = did_you_mean(word, known) or f"; it is one of {', '.join(known)}"
+            raise ConfigError(f"--state: no state {word!r}{hint}")
+    return frozenset(found)
+
+
+# The list
+
+
+def _show_list(flow: Flow, wanted: Wanted, json: bool) -> None:
+    from flowlite.supervise.process import resuming
+
+    listing = Listing.of(flow.list_tasks(), wanted)
+    warm = flow.warm_nodes()
+    if json:
+        output.print_json("tasks", [_task_json(one, warm) for one in listing.tasks])
+        return
+    if listing.tasks:
+        _print_table(listing.tasks)
+    elif listing.others:
+        output.say("no task fits")
+    else:
+        output.say("no tasks yet; `flow run --help` shows how to start one")
+    for one in listing.tasks:
+        if one.needs_resume:
+            output.tell_wrapped(resuming.sentence(one.record))
+    for text in listing.not_shown():
+        output.tell_wrapped(text)
+    if warm:
+        output.say()
+        output.say(_warm_line(warm))
+
+
+def _print_table(tasks: Sequence[Task[Any]]) -> None:
+    """One line for each task: cut to a terminal, whole elsewhere."""
+    if not sys.stdout.isatty():
+        output.table(_NAMES, [tuple(text or "-" for text in _row(one)) for one in tasks])
+        return
+    from rich.console import Console
+
+    console = Console(file=sys.stdout)
+    drawn, left_out = _fitted(tasks, console.width)
+    console.print(drawn)
+    if left_out:
+        output.tell_wrapped(
+            f"no room for: {', '.join(left_out)}; a wider terminal or --json shows that too"
+        )
+
+
+def _fitted(tasks: Sequence[Task[Any]], width: int) -> tuple[Table, tuple[str, ...]]:
+    """The list as a table of that width, and the columns that have no room."""
+    from flowlite.cli.columns import Column, fit
+
+    least = {"name": 12, "reason": 16}
+    leave_out = {"cost": 1, "created": 2, "run time": 3, "nodes": 4, "gpu": 5}
+    columns = [Column(name, least.get(name), leave_out.get(name, 0)) for name in _NAMES]
+    free = all(one.estimated_cost == 0 for one in tasks)
+    rows = []
+    for one in tasks:
+        values = dict(zip(_NAMES, _row(one), strict=True))
+        if free:
+            values["cost"] = ""
+        rows.append(tuple(values.values()))
+    fitted = fit(columns, rows, width)
+    return output.fitted_table(fitted), fitted.left_out
+
+
+def _row(task: Task[Any]) -> tuple[str, ...]:
+    """The texts of a task's line, in the order of `_NAMES`; "" where there is no value."""
+    record = task.record
+    gpu = record.plan.get("gpu") or ""
+    count = record.plan.get("gpus_per_node")
+    return (
+        record.name,
+        record.id,
+        record.state,
+        str(record.plan.get("num_instances", "")),
+        f"{gpu}:{count}" if gpu and count else gpu,
+        f"{output.duration(clock.now() - record.created_at)} ago",
+        output.duration(_run_time(record)) if record.started_at is not None else "",
+        output.money(task.estimated_cost),
+        " ".join(record.reason.split()),
+    )
+
+
+# Watching
+
+
+def _refuse_to_watch(json: bool) -> None:
+    """Raises ConfigError where nothing can be shown anew."""
+    if json or not sys.stdout.isatty():
+        raise ConfigError(
+            "--watch needs a terminal; elsewhere, call `flow status --json` as often as you like"
+        )
+
+
+def _watch(flow: Flow, wanted: Wanted) -> None:
+    """Shows the list anew every second, until Ctrl-C, or until the end of the only task that is watched."""
+    from contextlib import suppress
+
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(file=sys.stdout)
+    # Ctrl-C is how one leaves it.
+    with (
+        suppress(KeyboardInterrupt),
+        Live(console=console, auto_refresh=False, vertical_overflow="crop") as live,
+    ):
+        while True:
+            listing = Listing.of(flow.list_tasks(), wanted)
+            live.update(_picture(listing, console.width, console.height), refresh=True)
+            if wanted.only and all(one.record.final for one in listing.tasks):
+                return
+            time.sleep(_WATCH_EVERY)
+
+
+def _picture(listing: Listing, width: int, height: int) -> Any:
+    """What is watched: as many tasks as there are rows, and how many more there are."""
+    from rich.console import Group
+
+    # Below the heading, and above what is said of those that are not shown.
+    room = max(1, height - 2 - len(listing.not_shown()))
+    tasks = listing.tasks[:room]
+    below = [output.cell(text) for text in listing.not_shown()]
+    if len(listing.tasks) > room:
+        tasks = tasks[:-1]
+        below.insert(
+            0, output.cell(f"{len(listing.tasks) - len(tasks)} more; the terminal is too low")
+        )
+    if not tasks:
+        return Group(output.cell("no task fits" if listing.others else "no tasks yet"), *below)
+    drawn, _ = _fitted(tasks, width)
+    return Group(drawn, *below)
+
+
+# One task
+
+
+def _task_json(task: Task[Any], warm: Sequence[InstanceRecord]) -> dict[str, Any]:
+    mine = [each for each in warm if each.task_id == task.id]
+    return {
+        **output.task_json(task.record, task.estimated_cost),
+        "needs_resume": task.needs_resume,
+        "warm_nodes": len(mine),
+        "warm_until": output.json_time(_until(mine)),
+    }
+
+
+def _warm_line(warm: Sequence[InstanceRecord]) -> str:
+    where = ", ".join(sorted({each.provider for each in warm}))
+    price = sum(each.price_per_hour for each in warm)
+    count = "1 node is" if len(warm) == 1 else f"{len(warm)} nodes are"
+    return (
+        f"{count} kept warm ({where}) until {output.clock(_until(warm))}, {output.money(price)} per hour; "
+        "`flow gc --warm` ends them now"
+    )
+
+
+def _until(warm: Sequence[InstanceRecord]) -> float | None:
+    return max((each.ended_at for each in warm if each.ended_at is not None), default=None)
+
+
+def _show_one(task: Task[Any], json: bool) -> None:
+    from flowlite.provider import settings_of_task
+
+    record = task.record
+    nodes = task.nodes
+    events = task.events()
+    if json:
+        data = output.task_json(record, task.estimated_cost)
+        data["call"] = task.call
+        data["needs_resume"] = task.needs_resume
+        data["cost_per_hour_now"] = round(task.cost_per_hour, 6)
+        data["nodes"] = [
+            {
+                "rank": node.rank,
+                "id": node.id,
+                "state": node.state,
+                "address": node.address,
+                "price_per_hour": node.price_per_hour,
+                "warm_until": output.json_time(node.warm_until),
+            }
+            for node in nodes
+        ]
+        data["events"] = [
+            {"at": output.json_time(event.at), "kind": event.kind, "text": event.text}
+            for event in events
+        ]
+        data["settings"] = [
+            {"name": name, "value": value, "origin": origin}
+            for name, value, origin in settings_of_task(record).rows()
+        ]
+        output.print_json("task", data)
+        return
+    _show_facts(task)
+    _show_settings(record)
+    if nodes:
+        output.say()
+        output.table(
+            ("node", "instance", "state", "address"),
+            [
+                (
+                    str(node.rank if node.rank is not None else "-"),
+                    node.id,
+                    _state_of(node),
+                    node.address,
+                )
+                for node in nodes
+            ],
+        )
+    if events:
+        output.say()
+        _show_events(events)
+
+
+def _state_of(node: Node) -> str:
+    if node.state != "warm" or node.warm_until is None:
+        return node.state
+    return f"warm until {output.clock(node.warm_until)}"
+
+
+def _show_facts(task: Task[Any]) -> None:
+    from flowlite.provider import Plan
+    from flowlite.supervise.money import price_text
+
+    record = task.record
+    asked, config = Plan.from_json(record.plan), record.config
+    plan, per_node = record.plan, record.plan.get("processes_per_node", 1)
+    gpus = f", {plan['gpus_per_node']} × {plan['gpu']} each" if plan.get("gpus_per_node") else ""
+    cost, rate = output.money(task.estimated_cost), task.cost_per_hour
+    if rate:
+        cost += f" so far, {output.money(rate)} per hour now"
+    if task.cost_is_upper_bound:
+        cost = f"at most {cost}: nobody saw the end of all its nodes"
+    caps = [
+        f"{output.money(config['max_price_per_hour'])} per instance and hour"
+        if config.get("max_price_per_hour")
+        else "",
+        f"{output.money(config['max_cost'])} in all" if config.get("max_cost") else "",
+        output.duration(plan["max_run_seconds"]) if plan.get("max_run_seconds") else "",
+    ]
+    output.facts(
+        {
+            "task": f"{record.name} ({record.id})",
+            "runs": task.call,
+            "status": record.state + (f": {record.reason}" if record.reason else ""),
+            "gang": f"{plan.get('num_instances')} × {plan.get('instance_type')}, {per_node} per node{gpus}",
+            "provider": " ".join(filter(None, (record.provider, plan.get("region")))),
+            "attempt": str(record.attempt) if record.attempt > 1 else None,
+            "created": output.clock(record.created_at),
+            "started": output.clock(record.started_at) if record.started_at else None,
+            "finished": output.clock(record.finished_at) if record.finished_at else None,
+            "run time": output.duration(_run_time(record)) if record.started_at else None,
+            "price": price_text.price(asked) if asked.price_per_hour else None,
+            "cost": cost,
+            "at most": price_text.worst_case(asked)
+            if asked.price_per_hour and not record.final
+            else None,
+            "caps": ", ".join(filter(None, caps)) or None,
+            "notes": "; ".join(plan.get("notes") or ()) or None,
+        }
+    )
+
+
+def _show_settings(record: TaskRecord) -> None:
+    """The settings of its provider that the task was submitted with, as far as somebody has set them."""
+    from flowlite.provider import settings_of_task
+    from flowlite.settings.provider_settings import DEFAULT
+
+    rows = [
+        (name, str(value), origin)
+        for name, value, origin in settings_of_task(record).rows()
+        if origin != DEFAULT
+    ]
+    if rows:
+        output.say()
+        output.table(("setting at submission", "value", "set by"), rows)
+
+
+def _show_events(events: list[Event]) -> None:
+    # What stops the gang is noted when it happens and again as the reason of what follows.
+    shown = [
+        e for before, e in pairwise([None, *events]) if e and (not before or e.text != before.text)
+    ]
+    rows = [
+        (
+            time.strftime("%H:%M:%S", time.localtime(event.at)),
+            event.text or event.kind,
+        )
+        for event in shown[-EVENTS_SHOWN:]
+    ]
+    output.table(("time", "what"), rows)
+
+
+def _run_time(record: TaskRecord) -> float | None:
+    if record.started_at is None:
+        return None
+    return (record.finished_at or clock.now()) - record.started_at

@@ -1,0 +1,142 @@
+"""`flow store`: looking through the database of tasks, and bringing back a copy of it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flowlite.cli import output
+from flowlite.errors import ConfigError, NotFound
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from flowlite.state.backups import Backup
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def register(application: typer.Typer, command: str) -> None:
+    """Adds `flow store` with its subcommands."""
+    group = typer.Typer(
+        help="The database of tasks: look through it, bring back a copy.", no_args_is_help=True
+    )
+    group.command("check")(check)
+    group.command("restore")(restore)
+    application.add_typer(group, name=command)
+
+
+def check(json: Json = False) -> None:
+    """Look at the structure of the database, at every row, and at the files of every task. Changes nothing."""
+    from flowlite.settings import settings
+    from flowlite.supervise.cleanup import store_restore
+
+    found = store_restore.check(settings.home())
+    if json:
+        output.print_json(
+            "store", {**asdict(found), "last_copy": output.json_time(found.last_copy)}
+        )
+    else:
+        for problem in found.problems:
+            output.say(problem)
+        copy = "none" if found.last_copy is None else f"{store_restore.age(found.last_copy)} old"
+        wrong = f"{len(found.problems)} problems" if found.problems else "nothing is wrong"
+        output.say(f"{found.tasks} tasks can be read, {wrong}; newest copy: {copy}")
+    if found.problems:
+        raise output.Quit(1)
+
+
+def restore(
+    copy: Annotated[
+        str | None,
+        typer.Argument(
+            help="Name of a copy, or `latest`; without it, all are listed.", metavar="[COPY]"
+        ),
+    ] = None,
+    empty: Annotated[
+        bool, typer.Option("--empty", help="Begin with an empty database, and find tasks again.")
+    ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Though nothing is wrong with what is there.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Put a copy of the database in its place; tasks that it does not know are found again from their files."""
+    from flowlite.settings import settings
+    from flowlite.state import backups
+    from flowlite.supervise.cleanup import store_restore
+
+    home = settings.home()
+    found = backups.list_backups(home)
+    if copy is None and not empty:
+        _show(found, home, json)
+        return
+    chosen = None if empty else _chosen(found, str(copy))
+    if not yes and not store_restore.check(home).problems:
+        raise ConfigError(
+            "nothing is wrong with the database that is there; add --yes to replace it"
+        )
+    done = store_restore.restore(home, chosen)
+    if json:
+        output.print_json("restored", {**asdict(done), "copy": chosen and chosen.name})
+        return
+    output.say(f"restored {chosen.name}" if chosen else "began with an empty database")
+    if done.aside is not None:
+        output.say(f"what was there is kept: {done.aside}")
+    if done.supervisors:
+        output.say(
+            f"ended the supervisors of {', '.join(done.supervisors)}; the next command starts them again"
+        )
+    if done.found:
+        output.say(f"found again from their files: {', '.join(done.found)}")
+    for problem in done.problems:
+        output.warn(problem)
+
+
+def _chosen(found: list[Backup], name: str) -> Backup:
+    if name == "latest" and found:
+        return found[0]
+    for backup in found:
+        if backup.name == name:
+            return backup
+    raise NotFound(
+        f"no copy {name!r}; `flow store restore` lists them, `--empty` begins without one"
+    )
+
+
+def _show(found: list[Backup], home: Path, json: bool) -> None:
+    from flowlite.supervise.cleanup import store_restore
+
+    if json:
+        data = [
+            {
+                "name": each.name,
+                "kind": each.kind,
+                "made_at": output.json_time(each.made_at),
+                "size": each.size,
+            }
+            for each in found
+        ]
+        output.print_json("copies", data)
+        return
+    if not found:
+        output.say(
+            f"no copies in {home / 'backups'}; `flow store restore --empty` begins without one, and finds tasks "
+            "again from their files"
+        )
+        return
+    output.table(
+        ("copy", "made", "age", "size"),
+        [
+            (
+                each.name,
+                output.clock(each.made_at),
+                store_restore.age(each.made_at),
+                f"{each.size / 1e6:.1f} MB",
+            )
+            for each in found
+        ],
+    )
+    output.say("`flow store restore COPY` puts one in place")

@@ -1,0 +1,140 @@
+"""`flow cancel`, `flow resume`, `flow result`: what is done to tasks, and what they returned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from flowlite.cli import output, result_text
+from flowlite.cli.completion import complete_task
+
+Name = Annotated[
+    str,
+    typer.Argument(help="Id, name or unique prefix.", autocompletion=complete_task, metavar="TASK"),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def register(application: typer.Typer, command: str) -> None:
+    """Adds one of the commands of this module."""
+    commands: dict[str, Callable[..., None]] = {
+        "cancel": cancel,
+        "resume": resume,
+        "result": result,
+    }
+    application.command(command)(commands[command])
+
+
+def cancel(
+    tasks: Annotated[
+        list[str],
+        typer.Argument(
+            help="Ids, names or unique prefixes.", autocompletion=complete_task, metavar="TASK..."
+        ),
+    ],
+    wait: Annotated[
+        bool, typer.Option("--wait", "-w", help="Return only when the nodes are gone.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """End tasks. Their nodes are given back; logs stay."""
+    from flowlite.api.client import Flow
+
+    flow = Flow(notify=_unheard)
+    # All names are looked up first, so that a wrong one cancels nothing.
+    found = [flow.get_task(name) for name in tasks]
+    asked = [one.cancel() for one in found]
+    if wait:
+        for one in found:
+            one.wait()
+    if json:
+        data = [
+            {**output.task_json(one.record, one.estimated_cost), "cancel_requested": was}
+            for one, was in zip(found, asked, strict=True)
+        ]
+        output.print_json("tasks", data)
+        return
+    for one, was in zip(found, asked, strict=True):
+        if not was:
+            output.say(f"{one.name} ({one.id}) had ended before: {one.status}")
+        elif wait:
+            output.say(f"{one.name} ({one.id}): {one.status}")
+        else:
+            output.say(
+                f"{one.name} ({one.id}) is being cancelled; `flow status {one.id}` shows its end"
+            )
+
+
+def resume(
+    tasks: Annotated[
+        list[str],
+        typer.Argument(
+            help="Ids, names or unique prefixes.", autocompletion=complete_task, metavar="TASK..."
+        ),
+    ],
+    json: Json = False,
+) -> None:
+    """Have tasks go on that lost their supervisor before they had machines; they launch them now."""
+    from flowlite.api.client import Flow
+
+    flow = Flow(notify=_unheard)
+    found = [flow.get_task(name) for name in tasks]
+    for one in found:
+        one.resume()
+    if json:
+        data = [output.task_json(one.record, one.estimated_cost) for one in found]
+        output.print_json("tasks", data)
+        return
+    for one in found:
+        output.say(f"{one.name} ({one.id}) goes on; `flow status {one.id}` shows how")
+
+
+def result(
+    task: Name,
+    rank: Annotated[int, typer.Option("--rank", help="Of this global rank.")] = 0,
+    pickle: Annotated[
+        bool,
+        typer.Option(
+            "--pickle/--no-pickle",
+            help="Load no pickle: neither a result that is not plain data nor an exception.",
+        ),
+    ] = True,
+    timeout: Annotated[
+        float | None, typer.Option("--timeout", help="Seconds to wait for the end of the task.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Wait for the end of a task and print what it returned."""
+    from flowlite.api.client import Flow
+
+    found = Flow().get_task(task)
+    value = found.result_of(rank, timeout, allow_pickle=pickle)
+    if json:
+        data = output.task_json(found.record, found.estimated_cost)
+        output.print_json("result", {**data, "rank": rank, **result_json(value)})
+        return
+    show_value(value)
+
+
+def result_json(value: Any) -> dict[str, Any]:
+    """A result in JSON: the value where it is plain and not too large, and its text in any case."""
+    return {
+        "result": result_text.as_json(value),
+        "result_text": None if value is None else result_text.one_line(value),
+    }
+
+
+def show_value(value: Any) -> None:
+    """Prints a result: texts as they are, nothing for None, anything else as Python shows it."""
+    if value is None:
+        return
+    if isinstance(value, str):
+        output.say(value)
+    else:
+        output.say_value(result_text.pretty(value))
+
+
+def _unheard(note: str) -> None:
+    """For commands that do what a note of `Flow.get_task` advises."""

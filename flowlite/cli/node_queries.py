@@ -1,0 +1,57 @@
+"""Asking the node's own program on every node of a task, for commands that look at running nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from flowlite.connect.bounded import last_line, parse_object
+from flowlite.errors import FlowError
+
+if TYPE_CHECKING:
+    from flowlite.api.task import Task
+
+_MOST_AT_ONCE = 32
+_ASK_SECONDS = 60.0
+_MOST_SAID = 2000
+
+_Value = TypeVar("_Value")
+
+
+def on_all_nodes(task: Task[Any], ask: Callable[[int], _Value]) -> list[_Value]:
+    """What `ask` gives for every node, by rank, all at a time."""
+    with ThreadPoolExecutor(min(_MOST_AT_ONCE, task.num_instances)) as pool:
+        return list(pool.map(ask, range(task.num_instances)))
+
+
+def ask_program(
+    task: Task[Any],
+    node: int,
+    what: str,
+    *,
+    check: Callable[[dict[str, Any]], object],
+    timeout: float = _ASK_SECONDS,
+) -> dict[str, Any]:
+    """What the node's own program answers; {"error"} where it does not, or says what it never would.
+
+    Args:
+        check: Does with the answer what will be done with it; may raise whatever comes of a wrong one.
+    """
+    try:
+        with task.reach(node) as there:
+            done = there.connection.run([*there.program, what, there.home], timeout=timeout)
+    except (FlowError, OSError) as error:
+        return {"error": str(error) or type(error).__name__}
+    try:
+        answer = parse_object(done.stdout)
+    except ValueError:
+        said = last_line(done.stderr)[:_MOST_SAID].decode(errors="replace").strip()
+        return {"error": said or f"no answer, exit status {done.code}"}
+    try:
+        if "error" in answer:
+            return {"error": str(answer["error"])[:_MOST_SAID]}
+        check(answer)
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
+        return {"error": f"its program answers nonsense ({type(error).__name__}: {error})"}
+    return answer

@@ -1,0 +1,144 @@
+"""What stands out among the nodes of a gang that runs, beside where its ranks stand: each in one sentence.
+
+Pure: what the nodes said and what was measured between them goes in, words come out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from flowlite.diagnosis import advice as symptoms
+from flowlite.diagnosis.hang import spans
+
+Seen = Mapping[str, Any]
+"""What one node said (`look`)."""
+
+_SLOW = 1 / 3
+_IDLE_PERCENT, _BUSY_PERCENT = 5, 50
+_MUST_AGREE = (
+    "NCCL_SOCKET_IFNAME",
+    "NCCL_IB_HCA",
+    "NCCL_IB_DISABLE",
+    "NCCL_P2P_DISABLE",
+    "NCCL_PROTO",
+    "NCCL_ALGO",
+)
+
+
+def findings(
+    nodes: Sequence[Seen],
+    links: Sequence[Mapping[str, Any]],
+    lines: Iterable[str] = (),
+    *,
+    all_wait: bool = False,
+) -> list[str]:
+    """All that stands out, what stops a gang first.
+
+    Args:
+        nodes: By node rank.
+        links: As measured; empty if they were not.
+        lines: The last lines of the ranks' output.
+        all_wait: Whether all ranks wait in the same collective.
+    """
+    found = [*_links(links), *_alone(nodes), *_stuck(nodes), *_gpus(nodes), *_seeds(nodes)]
+    told = symptoms.recognised(lines)
+    found += [f"the output says so: {advice}" for _, advice in told[:2]]
+    if all_wait:
+        found += _next_step(nodes, links)
+    return found
+
+
+def _links(links: Sequence[Mapping[str, Any]]) -> list[str]:
+    found = [
+        f"node {link['from']} cannot talk to node {link['to']}: {link['error']}; allow TCP between them on all ports"
+        for link in links
+        if "error" in link
+    ]
+    speeds = [link["bytes_per_second"] for link in links if "error" not in link]
+    if len(speeds) >= 3:
+        usual = median(speeds)
+        for link in links:
+            if "error" not in link and link["bytes_per_second"] < _SLOW * usual:
+                here, there = (s * 8 / 1e9 for s in (link["bytes_per_second"], usual))
+                found.append(
+                    f"node {link['from']} -> node {link['to']} is slow: {here:.1f} Gbit/s where links have "
+                    f"{there:.1f}; every collective waits for it"
+                )
+    return found
+
+
+def _alone(nodes: Sequence[Seen]) -> list[str]:
+    """Ranks that would train by themselves, which no error ever says."""
+    workers = [worker for seen in nodes for worker in seen.get("workers", ())]
+    alone = [w["rank"] for w in workers if w.get("torch") and w.get("group") is False]
+    if not alone:
+        return []
+    many = len(alone) > 1
+    return [
+        f"rank{'s' * many} {spans(alone)} {'have' if many else 'has'} torch loaded and no connection to MASTER_PORT: "
+        "no process group is open there (yet). A rank that trains now trains alone, with a loss of its own: call "
+        "init_process_group; under Accelerate on processors, ACCELERATE_USE_CPU=true"
+    ]
+
+
+def _stuck(nodes: Sequence[Seen]) -> list[str]:
+    found = []
+    for node, seen in enumerate(nodes):
+        stuck = [w["rank"] for w in seen.get("workers", ()) if w.get("state") == "D"]
+        if stuck:
+            found.append(
+                f"node {node}: rank {spans(stuck)} waits for a disk, a network file system or a device, in the kernel; "
+                "look at its mounts and `dmesg`"
+            )
+    return found
+
+
+def _gpus(nodes: Sequence[Seen]) -> list[str]:
+    """GPUs that do nothing while others work."""
+    cards = [
+        (node, card["index"], card["utilisation"])
+        for node, seen in enumerate(nodes)
+        for card in seen.get("gpus") or ()
+        if card.get("utilisation") is not None
+    ]
+    busy = [each for each in cards if each[2] >= _BUSY_PERCENT]
+    if len(busy) * 2 < len(cards):
+        return []
+    return [
+        f"GPU {index} of node {node} is idle ({used} %) while {len(busy)} others work: its rank waits for data, "
+        "or does something else; `flow top` shows it live"
+        for node, index, used in cards
+        if used <= _IDLE_PERCENT
+    ]
+
+
+def _seeds(nodes: Sequence[Seen]) -> list[str]:
+    """Variables that must be the same, or ranks talk past each other or compute something else."""
+    known = [(node, seen["variables"]) for node, seen in enumerate(nodes) if "variables" in seen]
+    names = {name for _, variables in known for name in variables}
+    found = []
+    for name in sorted(names):
+        values = {variables.get(name) for _, variables in known}
+        if len(values) > 1 and ("SEED" in name or name in _MUST_AGREE):
+            why = "ranks draw other numbers" if "SEED" in name else "NCCL may hang or fail"
+            found.append(
+                f"{name} is not the same on all nodes: {why}; set it once, in environment= or with --env"
+            )
+    return found
+
+
+def _next_step(nodes: Sequence[Seen], links: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Where nobody is late, and the network answers a plain connection."""
+    variables: Mapping[str, str] = next(
+        (seen["variables"] for seen in nodes if "variables" in seen), {}
+    )
+    if any("error" in link for link in links) or variables.get("NCCL_DEBUG") in ("INFO", "TRACE"):
+        return []
+    interface = variables.get("NCCL_SOCKET_IFNAME")
+    used = f" NCCL uses the interface {interface}." if interface else ""
+    return [
+        f"nobody is late, so it is the transport below.{used} Run again with -e NCCL_DEBUG=INFO -e "
+        "NCCL_DEBUG_SUBSYS=INIT,NET, which says what it waits for; -e NCCL_IB_DISABLE=1 shows whether it is InfiniBand"
+    ]

@@ -1,0 +1,224 @@
+"""Why a gang hangs, from where its ranks stand: stacks grouped, the odd ones first, and whom everyone waits for.
+
+Pure: what the nodes said goes in, words come out.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+# Where a rank stands when it waits for others: (end of the file name, functions; none means all) -> what it waits in.
+_WAITS: tuple[tuple[str, tuple[str, ...], str], ...] = (
+    ("torch/distributed/rendezvous.py", (), "init_process_group"),
+    ("torch/distributed/distributed_c10d.py", (), ""),
+    ("torch/distributed/nn/functional.py", (), ""),
+    ("torch/distributed/_functional_collectives.py", (), ""),
+    ("torch/autograd/graph.py", ("_engine_run_backward",), "backward"),
+    ("torch/autograd/__init__.py", ("backward",), "backward"),
+    ("torch/cuda/__init__.py", ("synchronize",), "cuda.synchronize"),
+    ("flowlite_node/worker/torch_teardown.py", ("leave_together",), "the end of the other ranks"),
+    ("flowlite/node/worker/torch_teardown.py", ("leave_together",), "the end of the other ranks"),
+)
+_WRAPPERS = frozenset({"wrapper", "inner", "decorate_context", "_new_process_group_helper"})
+# Sources lie in a directory of their own on each node.
+_SNAPSHOT = re.compile(r".*/source-[0-9a-f]{64}/")
+_OURS = ("flowlite_node/", "flowlite/node/")
+_COLLECTIVES_END = "torch/distributed/distributed_c10d.py"
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """One rank as it was found. `frames` has the innermost first; empty where it could not be looked at."""
+
+    rank: int
+    node: int
+    pid: int
+    state: str = "?"
+    frames: tuple[tuple[str, int, str], ...] = ()
+    how: str = ""
+    why: str = ""
+
+    @classmethod
+    def of(cls, node: int, found: Mapping[str, Any]) -> Rank:
+        """From what the node's program says of one worker."""
+        frames = tuple(
+            (_known_as(f["file"]), int(f["line"]), str(f["function"]).rpartition(".")[2])
+            for f in found["frames"]
+        )
+        frames = frames[: _users_part(frames)]
+        return cls(
+            int(found["rank"]),
+            node,
+            int(found["pid"]),
+            str(found["state"]),
+            frames,
+            found["how"],
+            found["why"],
+        )
+
+    @property
+    def waits_in(self) -> str:
+        """The collective it waits in, "" if it waits for nobody."""
+        for file, _, function in self.frames:
+            for end, functions, name in _WAITS:
+                if not file.endswith(end) or function in _WRAPPERS:
+                    continue
+                if functions and function not in functions:
+                    continue
+                return name or self._outermost_collective()
+        return ""
+
+    @property
+    def place(self) -> tuple[str, int, str] | None:
+        """The innermost frame of the user's own code: not of an installed package, the standard library or ours."""
+        return next((frame for frame in self.frames if not _is_library(frame[0])), None)
+
+    def _outermost_collective(self) -> str:
+        """`all_reduce` rather than what it calls inside."""
+        inside = [
+            f
+            for file, _, f in self.frames
+            if file.endswith(_COLLECTIVES_END) and f not in _WRAPPERS
+        ]
+        return inside[-1] if inside else self.frames[0][2]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Ranks that stand in the same place."""
+
+    ranks: tuple[Rank, ...]
+
+    @property
+    def numbers(self) -> list[int]:
+        """Their ranks, sorted."""
+        return sorted(rank.rank for rank in self.ranks)
+
+    @property
+    def frames(self) -> tuple[tuple[str, int, str], ...]:
+        """The stack they share."""
+        return self.ranks[0].frames
+
+    @property
+    def waits_in(self) -> str:
+        """The collective they wait in, "" for none."""
+        return self.ranks[0].waits_in
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What was found. `groups` has the odd ones first; `verdict` is one sentence, "" if nothing stands out."""
+
+    groups: tuple[Group, ...]
+    verdict: str
+    missing: tuple[int, ...] = ()
+    waited_for: tuple[int, ...] = ()
+
+
+def diagnose(ranks: Iterable[Rank], world_size: int) -> Diagnosis:
+    """Groups ranks by equal stack and says whom the others wait for.
+
+    Args:
+        ranks: Those that run.
+        world_size: How many there are in all.
+    """
+    found = sorted(ranks, key=lambda rank: rank.rank)
+    by_stack: dict[tuple[tuple[str, int, str], ...], list[Rank]] = {}
+    for rank in found:
+        by_stack.setdefault(rank.frames, []).append(rank)
+    groups = sorted(
+        (Group(tuple(members)) for members in by_stack.values()),
+        key=lambda group: (len(group.ranks), group.numbers),
+    )
+    missing = tuple(sorted(set(range(world_size)) - {rank.rank for rank in found}))
+    waited_for, verdict = _verdict(found, missing)
+    return Diagnosis(tuple(groups), verdict, missing, waited_for)
+
+
+def _verdict(found: Sequence[Rank], missing: Sequence[int]) -> tuple[tuple[int, ...], str]:
+    known = [rank for rank in found if rank.frames]
+    waiting = [rank for rank in known if rank.waits_in]
+    busy = [rank for rank in known if not rank.waits_in]
+    if waiting and missing:
+        names = _names([rank.waits_in for rank in waiting])
+        return tuple(missing), (
+            f"{_ranks([rank.rank for rank in waiting])} in {names}; {_ranks(missing, 'has', 'have')} ended or never "
+            "started"
+        )
+    if waiting and busy:
+        names = _names([rank.waits_in for rank in waiting])
+        who = "everyone else waits" if len(waiting) + len(busy) == len(found) else "others wait"
+        where = "; ".join(
+            f"rank {rank.rank} (node {rank.node}) is {_at(rank)}" for rank in busy[:4]
+        )
+        return tuple(rank.rank for rank in busy), (
+            f"{who} in {names} for {_ranks([rank.rank for rank in busy], '', '')}: {where}"
+        )
+    different = sorted({rank.waits_in for rank in waiting})
+    if len(different) > 1:
+        parts = [
+            f"{_ranks([r.rank for r in waiting if r.waits_in == name])} in {name}"
+            for name in different
+        ]
+        smallest = min(different, key=lambda name: sum(r.waits_in == name for r in waiting))
+        odd = tuple(rank.rank for rank in waiting if rank.waits_in == smallest)
+        return odd, f"ranks wait in different collectives: {'; '.join(parts)}"
+    if waiting and len(waiting) == len(known):
+        return (), f"all ranks wait in {different[0]}: look at the links between the nodes"
+    return (), ""
+
+
+def _at(rank: Rank) -> str:
+    place = rank.place
+    innermost = rank.frames[0]
+    if place is None:
+        return f"in {innermost[2]} ({innermost[0]}:{innermost[1]})"
+    inside = "" if place == innermost else f", in {innermost[2]}"
+    return f"at {place[0]}:{place[1]} in {place[2]}{inside}"
+
+
+def _ranks(numbers: Iterable[int], one: str = "waits", many: str = "wait") -> str:
+    listed = spans(numbers)
+    single = listed.isdigit()
+    verb = one if single else many
+    return f"{'rank' if single else 'ranks'} {listed}{' ' + verb if verb else ''}"
+
+
+def _names(names: Iterable[str]) -> str:
+    return " and ".join(sorted(set(names)))
+
+
+def spans(numbers: Iterable[int]) -> str:
+    """Numbers in short: `0-4, 6`."""
+    ordered = sorted(set(numbers))
+    parts: list[str] = []
+    start = 0
+    for index, number in enumerate(ordered):
+        if index + 1 == len(ordered) or ordered[index + 1] != number + 1:
+            first = ordered[start]
+            parts.append(str(number) if first == number else f"{first}-{number}")
+            start = index + 1
+    return ", ".join(parts)
+
+
+def _known_as(file: str) -> str:
+    """A file as people here name it: by its path in the project, or below the working directory."""
+    return _SNAPSHOT.sub("", file).removeprefix(os.path.join(os.getcwd(), ""))
+
+
+def _is_library(file: str) -> bool:
+    return any(
+        part in file for part in ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen")
+    ) or any(part in file for part in _OURS)
+
+
+def _users_part(frames: Sequence[tuple[str, int, str]]) -> int:
+    """How many of the innermost frames are not our own way to the user's function."""
+    for index, (file, _, function) in enumerate(frames):
+        if function == "run" and any(file.endswith(f"{part}call.py") for part in _OURS):
+            return index
+    return len(frames)

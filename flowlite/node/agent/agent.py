@@ -1,0 +1,519 @@
+"""The agent: one process per node, from the start of an attempt to its end.
+
+It joins the rendezvous (and, on the leader, runs it), has the workers made ready, starts them at GO, reports how each
+ended, enforces the longest run by itself, and stops its workers when it is told to, when the leader is silent for too
+long, or when it is asked to end. Whoever closes the connection that started it changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import signal
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..config import secret_files
+from ..config.agent_config import AgentConfig, AttemptPaths, write_atomically
+from ..forkserver.worker_group import Workers, WorkersLost
+from ..leader_run.agent_side import Led
+from ..preemption.stop_watch import Vigil
+from ..preflight.master_port import PREFERRED, MasterPort
+from ..preflight.readiness import Readiness
+from ..protocol.messages import GangSettings, failed
+from ..rendezvous.member_client import Fenced, MemberLink, PrepareError, Refused
+from ..system import addresses, node_facts, processes
+from ..system.retrying import Trial
+from ..worker.worker_spec import beyond_inherited, call_with_paths, worker_orders
+from . import go_checks
+from .forkserver_spec import Needs
+from .storage import Storage
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..containers.container import Container
+    from ..python_env.environments import Ready
+    from ..rendezvous.server import RendezvousServer
+    from ..sbatch.router import Router
+    from ..setup.run import Setup
+
+log = logging.getLogger("flowlite.agent")
+
+LEADER_POLL = 0.01
+PREPARE_SECONDS, LOADING_SECONDS = 900.0, 4 * 3600.0
+"""For everything before GO; bringing terabytes of checkpoints back takes longer."""
+GOODBYE_SECONDS = 0.5
+"""For the last messages to the leader, when this agent is asked to end."""
+
+
+class Agent:
+    """One node's part in one attempt. Implements `link.NodeActions`."""
+
+    def __init__(self, config: AgentConfig, paths: AttemptPaths, secret: bytes) -> None:
+        self._config = config
+        self._paths = paths
+        self._secret = secret
+        self._call = call_with_paths(config.call, paths)
+        self._link: MemberLink | None = None
+        self._server: RendezvousServer | None = None
+        self._master: MasterPort | None = None
+        self._router: Router | None = None
+        self._address: str | None = None
+        self._bodies: list[dict[str, Any]] = []
+        self._warming: asyncio.Task[dict[str, Any]] | None = None
+        self._ended: tuple[str, str] | None = None
+        self._began = time.monotonic()
+        self._background: set[asyncio.Task[None]] = set()
+        self._volume_token = ""
+        self._python: Ready | None = None
+        self._container: Container | None = None
+        self._scene: Mapping[str, Any] | None = None
+        self._needs = Needs(config, paths, self._call)
+        self._setup: Setup | None = None
+        if config.setup:
+            from ..setup.run import Setup
+
+            self._setup = Setup(config, paths)
+        self._storage = Storage(config, paths, self._tell, self._find_leader)
+        self._vigil = Vigil(config, paths, lambda: self._workers.listeners(signal.SIGUSR2))
+        self._led = Led(config, paths)
+        self._readiness = Readiness(config, secret, self._silence_of)
+        self._held_back: list[dict[str, Any]] = []
+        self._workers = Workers(
+            self._needs.warm_spec(),
+            paths,
+            node=config.node_rank,
+            task=config.task,
+            attempt=config.epoch,
+            stop_signal=signal.Signals[config.stop_signal],
+            grace=config.grace,
+            report=self._on_worker,
+        )
+        self._streams = {
+            f"{rank}.{stream}": paths.stream(rank, stream)
+            for rank in config.ranks
+            for stream in ("out", "err", "result")
+        }
+        if config.setup:
+            first = config.ranks[0]
+            self._streams[f"{first}.setup"] = paths.stream(first, "setup")
+
+    @property
+    def needs(self) -> Needs:
+        """What its workers need."""
+        return self._needs
+
+    async def run(self) -> int:
+        """Take part until released; gives the exit code."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_ending, signal.Signals(number).name)
+        self._vigil.begin()
+        self._warming = asyncio.create_task(self._get_ready())
+        # Whoever prepares gets the error; it must not be an unheard one if nobody does.
+        self._warming.add_done_callback(lambda task: task.cancelled() or task.exception())
+        outcome, reason = "error", ""
+        try:
+            outcome, reason = await self._take_part()
+        except Refused as error:
+            outcome, reason = "refused", str(error)
+        except Fenced as error:
+            outcome, reason = "fenced", str(error)
+        except Exception as error:
+            log.exception("the agent failed")
+            reason = f"the agent failed: {type(error).__name__}: {error}"
+        finally:
+            await self._leave(*(self._ended or (outcome, reason)))
+        return 0 if outcome != "error" else 1
+
+    async def _take_part(self) -> tuple[str, str]:
+        config = self._config
+        settings = GangSettings(
+            task=config.task,
+            epoch=config.epoch,
+            roster=tuple(config.roster),
+            processes_per_node=config.workers_per_node,
+            leader_address=config.leader_address,
+            beat=config.beat,
+            lost_after=config.lost_after,
+            fence_after=config.fence_after,
+            join_timeout=config.join_timeout,
+            linger=config.linger,
+            grace=config.grace,
+            prepare_timeout=(LOADING_SECONDS if self._needs.loads_much else PREPARE_SECONDS)
+            + (config.setup_seconds if config.setup else 0.0),
+            after_stop=float((config.checkpoint or {}).get("final_seconds", 0.0)),
+        )
+        serving: asyncio.Task[str] | None = None
+        self._note_silence(True)
+        if config.is_leader:
+            leader = await self._lead(settings)
+            assert self._server is not None
+            serving = asyncio.create_task(self._server.run())
+        else:
+            leader = await self._find_leader()
+        self._address = addresses.address_towards(leader[0])
+        await self._readiness.begin(self._address)
+        incarnation = os.urandom(8).hex()
+        shields = None
+        if config.tls:
+            from ..protocol import tls
+
+            shields = tls.client(self._paths.certificate)
+        link = MemberLink(
+            settings,
+            self._secret,
+            config.instance,
+            incarnation,
+            leader,
+            self,
+            shields,
+            self._note_silence,
+            self._vigil,
+        )
+        self._link = link
+        self._vigil.join(link)
+        try:
+            await link.run()
+            if serving is not None:
+                await serving
+        finally:
+            if serving is not None:
+                serving.cancel()
+        source = self._server or link
+        return source.outcome or "error", source.reason
+
+    async def _lead(self, settings: GangSettings) -> tuple[str, int]:
+        """Start the rendezvous, and say where it is."""
+        # Only here: on all other nodes it would be time and memory for nothing.
+        from ..rendezvous.server import RendezvousServer
+
+        config = self._config
+        locks = Path(config.ports_dir) if config.ports_dir else None
+        self._master = MasterPort(config.leader_address, locks, config.master_port or PREFERRED)
+        shields = None
+        if config.tls:
+            from ..protocol import tls
+
+            shields = tls.server(self._paths.certificate, self._paths.certificate_key)
+        self._server = RendezvousServer(
+            settings, self._secret, bind=config.bind, master=self._master, shields=shields
+        )
+        port = await self._server.start()
+        place: dict[str, Any] = {"address": config.leader_address, "port": port}
+        place |= await self._led.serve()
+        if self._storage.sharing is not None:
+            place["share"] = await self._storage.sharing.serve()
+        if "batch" in self._call:
+            from ..sbatch import router
+
+            self._router, place["steps"] = router.serve(config, self._secret, shields)
+        write_atomically(self._paths.leader, json.dumps(place))
+        anywhere = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
+        return anywhere.get(config.bind, config.bind), port
+
+    async def _find_leader(self) -> tuple[str, int]:
+        """Wait for the file that says where the leader is."""
+        until = time.monotonic() + self._config.join_timeout
+        while time.monotonic() < until:
+            try:
+                place = json.loads(self._paths.leader.read_bytes())
+                return str(place["address"]), int(place["port"])
+            except (OSError, ValueError, KeyError, TypeError):
+                await asyncio.sleep(LEADER_POLL)
+        raise Fenced(
+            f"nobody said where the leader is within {self._config.join_timeout:g} s "
+            f"({self._paths.leader} did not come)"
+        )
+
+    # What the rendezvous asks of a node
+
+    def facts(self) -> dict[str, Any]:
+        return self._readiness.facts(self._paths.home, self._address)
+
+    async def prepare(self, order: Mapping[str, Any]) -> dict[str, Any]:
+        began = time.monotonic()
+        wrong = node_facts.wrong_gpus(self._config.gpus, node_facts.gpus(self._config.visible_gpus))
+        if wrong:
+            raise PrepareError(wrong)
+        assert self._warming is not None
+        try:
+            state = await asyncio.shield(self._warming)
+            if state["volumes_error"]:
+                raise PrepareError(state["volumes_error"])
+            if self._setup is not None:
+                # What it costs is worth it only where the gang can meet.
+                await self._prove(order, self._setup.workers)
+                state = await self._set_up(self._setup)
+            if self._call.get("start") == "fork" and state["hazard"]:
+                raise PrepareError(f'workers cannot be forked: {state["hazard"]}; use start="auto"')
+            if wrong := await self._led.missing():
+                raise PrepareError(wrong)
+            if self._call["kind"] == "function":
+                wrong = await self._workers.prepare(self._call)
+                if wrong:
+                    raise PrepareError(wrong)
+            if self._setup is None:
+                await self._prove(order, self._workers)
+            restored = await self._storage.restore(order)
+        except (OSError, WorkersLost) as error:
+            raise PrepareError(str(error)) from error
+        return {
+            "warm_seconds": round(state["prepare_seconds"], 3),
+            "prepare_seconds": round(time.monotonic() - began, 3),
+            "failed_imports": state["failed_imports"],
+            "fork_hazard": state["hazard"],
+            "volumes": state["volumes"],
+            **await self._readiness.report(self._python),
+            **self._storage.facts(),
+            "checkpoint": restored,
+        }
+
+    async def start(self, go: Mapping[str, Any]) -> None:
+        self._readiness.close()
+        if self._ended is not None:
+            raise WorkersLost("this agent was asked to end")
+        if self._volume_token and self._config.is_leader:
+            self._workers.forget_probe(self._needs.shared_paths, self._volume_token)
+        inside = self._workers.warm.get("environment")
+        orders = worker_orders(self._config, self._paths, self._call, go, inside)
+        self._led.order(orders, go)
+        environment = orders[0]["environment"]
+        entry = {
+            "container": self._container.entry() if self._container is not None else None,
+            "environment": beyond_inherited(environment) if inside is None else environment,
+            "workdir": orders[0]["workdir"],
+            "keeper": processes.identity(int(self._workers.warm["keeper"])),
+            "warm": self._workers.warm["socket"] if self._needs.keeps_warm else None,
+        }
+        write_atomically(self._paths.environment, json.dumps(entry))
+        if (longest := self._longest_run()) is not None:
+            asyncio.get_running_loop().call_later(longest, self._on_deadline, longest)
+        self._vigil.workers_start()
+        if self._storage.checkpoints is not None:
+            await self._storage.checkpoints.start(int(self._workers.warm["keeper"]))
+        self._workers.start(orders)
+
+    async def stop(self, reason: str, grace: float) -> None:
+        log.info("stopping %d workers: %s", self._workers.running, reason)
+        await self._stop_and_copy(grace)
+
+    def streams(self) -> Mapping[str, Path]:
+        return self._streams
+
+    # Preparing
+
+    async def _get_ready(self) -> dict[str, Any]:
+        """Whatever takes time and needs nobody else: the workers' Python, then the warm process in it."""
+        if self._config.container is not None:
+            return await self._get_ready_inside()
+        if self._config.python_spec is not None:
+            from ..python_env import environments
+
+            self._python = await environments.ready(self._config, self._paths)
+            self._config.python = self._python.python
+            self._workers.use_python(self._python.python)
+        if self._setup is not None:
+            self._setup.use_python(self._config.python)
+            return await self._setup.get_ready(self._shown())
+        if self._needs.keeps_warm:
+            self._workers.use(self._needs.kept_spec())
+        return await self._workers.connect(self._storage.ready())
+
+    async def _shown(self) -> Mapping[str, Any]:
+        """What the workers are to see, once it is there."""
+        if self._scene is None:
+            self._scene = await self._storage.ready()
+        return self._scene
+
+    async def _set_up(self, setup: Setup) -> dict[str, Any]:
+        """Run the setup, then have the warm process: its Python begins with what the setup has brought."""
+        await setup.run()
+        if self._config.container is not None:
+            spec = {**self._needs.warm_spec(), "inside": True}
+            self._workers.use(spec)
+        elif self._needs.keeps_warm:
+            self._workers.use(self._needs.kept_spec(setup.run_id))
+        shown = await self._shown()
+        inside = self._config.container is not None
+        state = await self._workers.connect(_nothing_more(shown) if inside else self._shown())
+        if inside:
+            state["volumes"] = [{**each, "how": "container"} for each in shown["volumes"]]
+        await setup.close()
+        return state
+
+    async def _get_ready_inside(self) -> dict[str, Any]:
+        """The same in a container, which shows what the workers are to see."""
+        from ..containers.container import Container
+
+        shown = await self._shown()
+        spec = {**self._needs.warm_spec(), "inside": True}
+        self._container = Container(self._config, self._paths)
+        if self._setup is not None:
+            # What is imported before the commands have run may be something else afterwards.
+            bare = {**spec, "imports": []}
+            await self._container.start(bare, shown)
+            self._setup.use(bare)
+            return await self._setup.get_ready(_nothing_more(shown))
+        await self._container.start(spec, shown)
+        self._workers.use(spec)
+        state = await self._workers.connect(_nothing_more(shown))
+        state["volumes"] = [{**each, "how": "container"} for each in shown["volumes"]]
+        return state
+
+    async def _prove(self, order: Mapping[str, Any], workers: Workers) -> None:
+        """The ways to other nodes and to what they share; `workers` see the volumes of this node."""
+        await asyncio.gather(
+            go_checks.reach_master(order, self._trial_of_leader()),
+            self._probe_volumes(order, workers),
+            self._readiness.prove(order),
+        )
+
+    async def _probe_volumes(self, order: Mapping[str, Any], workers: Workers) -> None:
+        token = self._volume_token = str(order["volume_token"])
+        paths = self._needs.shared_paths
+        if paths and token and self._config.num_nodes > 1:
+            await go_checks.volumes(
+                workers,
+                paths,
+                token,
+                write=self._config.is_leader,
+                longest=self._config.join_timeout,
+            )
+
+    def _trial_of_leader(self) -> Trial:
+        return Trial(lambda: self._silence_of(0), self._config.join_timeout)
+
+    def _silence_of(self, rank: int) -> float:
+        """Seconds since a node was last heard; the leader hears all, the others hear the leader."""
+        if self._server is not None:
+            return self._server.silence_of(rank)
+        return self._link.silence if self._link is not None else 0.0
+
+    # While they run
+
+    def _tell(self, kind: str, text: str) -> None:
+        log.info("%s", text)
+        if self._link is not None:
+            self._link.notice(text, kind)
+
+    def _note_silence(self, silent: bool) -> None:
+        """For whoever asks this node whether its leader lives."""
+        with contextlib.suppress(OSError):
+            if silent:
+                self._paths.leader_silent.touch()
+            else:
+                self._paths.leader_silent.unlink()
+
+    def _on_worker(self, body: dict[str, Any]) -> None:
+        self._led.worker_ended()
+        self._bodies.append(body)
+        checkpoints = self._storage.checkpoints
+        if checkpoints is not None:
+            checkpoints.worker_ended(body)
+            if not self._workers.running and not any(map(failed, self._bodies)):
+                # The gang has ended well only once its checkpoints are away.
+                self._held_back.append(body)
+                self._soon(self._stop_and_copy())
+                return
+        self._report(body)
+
+    def _report(self, body: Mapping[str, Any]) -> None:
+        if self._link is not None:
+            self._link.report_worker(body)
+
+    async def _stop_and_copy(self, grace: float | None = None) -> None:
+        """No worker is left after this, each was reported, and the last copy of the checkpoints was made."""
+        checkpoints = self._storage.checkpoints
+        if checkpoints is not None and self._workers.running:
+            checkpoints.hurry()
+        if self._setup is not None:
+            await self._setup.stop(grace)
+        await self._workers.stop(grace)
+        if checkpoints is not None:
+            await checkpoints.finish()
+        while self._held_back:
+            self._report(self._held_back.pop())
+
+    def _longest_run(self) -> float | None:
+        """Seconds from now on; None for no limit."""
+        bounds = [each for each in (self._config.max_run_seconds,) if each is not None]
+        if self._config.paid_seconds is not None:
+            # What it took until GO was charged, too.
+            bounds.append(self._config.paid_seconds - (time.monotonic() - self._began))
+        return max(0.0, min(bounds)) if bounds else None
+
+    def _on_deadline(self, longest: float) -> None:
+        if not self._workers.running:
+            return
+        reason = f"the longest run of {longest:.4g} s is over"
+        log.info("%s", reason)
+        if self._link is not None:
+            self._link.halt("deadline", reason)
+        self._soon(self._stop_and_copy())
+
+    def _on_ending(self, name: str) -> None:
+        if self._vigil.may_explain():
+            self._soon(self._vigil.unless_explained(lambda: self._on_ending(name)))
+        elif self._ended is None:
+            self._ended = ("preempted", f"the agent of node {self._config.node_rank} got {name}")
+            log.info("%s", self._ended[1])
+            self._vigil.asked_to_end()
+            self._soon(self._end())
+
+    async def _end(self) -> None:
+        """Asked to end: stop the workers, tell the leader, and go."""
+        assert self._ended is not None
+        if self._link is not None:
+            self._link.halt(*self._ended)
+        await self._stop_and_copy()
+        if self._bodies:
+            await asyncio.sleep(GOODBYE_SECONDS)
+        await self._leave(*self._ended)
+        os._exit(0)
+
+    def _soon(self, work: Any) -> None:
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    # The end
+
+    async def _leave(self, outcome: str, reason: str) -> None:
+        """Nothing of ours runs after this, and the report is on disk."""
+        self._readiness.close()
+        await self._stop_and_copy()
+        if self._storage.checkpoints is not None:
+            await self._storage.checkpoints.end()
+        if self._needs.shared_socket is None and not self._needs.keeps_warm:
+            self._workers.dismiss()
+        await self._workers.close()
+        if self._setup is not None:
+            await self._setup.close()
+            self._setup.note_end()
+        if self._container is not None:
+            await self._container.close()
+        await self._led.end()
+        await self._storage.end()
+        if self._server is not None:
+            await self._server.close()
+        if self._router is not None:
+            self._router.close()
+        if self._master is not None:
+            self._master.release()
+        if not self._paths.of_next_attempt.exists():
+            # It may be that nobody ever comes to clean up. A further attempt is given its own.
+            secret_files.forget(str(self._paths.home))
+        report = {"outcome": outcome, "reason": reason, "workers": self._bodies}
+        write_atomically(self._paths.report, json.dumps(report))
+        log.info("ended: %s %s", outcome, reason)
+
+
+async def _nothing_more(shown: Mapping[str, Any]) -> dict[str, Any]:
+    """The scene for a keeper whose container shows all of it already."""
+    return {**shown, "volumes": []}

@@ -1,0 +1,106 @@
+"""What the workers of one node need before they can start: which warm process, in which environment, and for how long.
+
+Pure: it reads the agent's configuration and says so; agent.py acts on it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..config.agent_config import AgentConfig, AttemptPaths
+from ..forkserver import client
+from ..system import node_facts
+from ..worker.worker_spec import secret_names
+
+SETUP_RUN = "FLOWLITE_SETUP_RUN"
+"""Variable of warm processes that are kept: the run of `setup=` after which they began."""
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Of one node in one attempt. `call` is the configuration's, with absolute paths."""
+
+    config: AgentConfig
+    paths: AttemptPaths
+    call: Mapping[str, Any]
+
+    def warm_spec(self) -> dict[str, Any]:
+        """The warm process of this task."""
+        config, call = self.config, self.call
+        function = call["kind"] == "function"
+        shared = self.shared_socket is not None
+        return client.make_spec(
+            task=config.task,
+            socket=self.shared_socket or client.socket_path(str(self.paths.home)),
+            python=config.python or sys.executable,
+            log=str(self.paths.directory / "warm.log"),
+            imports=call.get("imports", ()) if self.forks else (),
+            environment=self._environment(),
+            function=function and self.forks,
+            idle=client.IDLE_AFTER_LAST if shared else 0.0,
+        )
+
+    def kept_spec(self, setup_run: str = "") -> dict[str, Any]:
+        """The warm process that stays for the next task; after another run of a setup it is another one."""
+        config = self.config
+        spec = client.make_kept_spec(
+            task=config.task,
+            python=config.python or sys.executable,
+            seconds=config.warm_seconds,
+            imports=self.call.get("imports", ()),
+            environment={**self._environment(), **({SETUP_RUN: setup_run} if setup_run else {})},
+            secrets=secret_names(self.paths),
+        )
+        return {**spec, "socket": config.warm_socket or spec["socket"]}
+
+    @property
+    def keeps_warm(self) -> bool:
+        """Whether what was imported stays for the next task."""
+        config = self.config
+        return (
+            config.warm_seconds > 0
+            and self.forks
+            and config.container is None
+            and client.can_be_kept(config.warm_socket)
+        )
+
+    @property
+    def shared_socket(self) -> str | None:
+        """Where nodes of this machine share a warm process. A container has one of its own."""
+        return self.config.warm_socket if self.config.container is None else None
+
+    @property
+    def loads_much(self) -> bool:
+        """Whether preparing may mean to load gigabytes: a checkpoint, packages, an image."""
+        config = self.config
+        packages = (config.python_spec or {}).get("requirements")
+        return any((config.checkpoint, packages, config.container, config.setup))
+
+    @property
+    def forks(self) -> bool:
+        """Whether workers run a function and may be forked."""
+        return bool(self.call["kind"] == "function" and self.call.get("start") != "spawn")
+
+    @property
+    def imports_nothing(self) -> bool:
+        """Whether workers replace the process they are, so that any Python will do to start them from."""
+        config = self.config
+        own = config.container is None and config.python_spec is None
+        return self.call["kind"] == "command" and own and self.shared_socket is None
+
+    @property
+    def shared_paths(self) -> list[str]:
+        """Where volumes appear that must be the same place on every node."""
+        volumes = self.config.volumes
+        return [str(each["path"]) for each in volumes if each.get("interface", "file") == "file"]
+
+    def _environment(self) -> dict[str, str]:
+        config = self.config
+        nodes_here = config.num_nodes if config.ports_dir is not None else 1
+        threads = max(1, node_facts.cores() // (nodes_here * config.processes_per_node))
+        given = os.environ.get("OMP_NUM_THREADS", str(threads))
+        return {"OMP_NUM_THREADS": given, **config.environment}

@@ -1,0 +1,78 @@
+"""Proofs before GO: that the master port can be reached, and that a volume is the same place on every node."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..forkserver.worker_group import Workers
+from ..rendezvous.member_client import PrepareError
+from ..system import retrying
+from ..system.retrying import Trial
+
+PROBE_SECONDS = retrying.NEVER_REACHED
+"""How long a file written by the leader may take to appear on another node: network file systems keep old listings for
+some seconds, and the network of either node may be out for a while."""
+
+
+async def reach_master(order: Mapping[str, Any], trial: Trial) -> None:
+    """Connect to the master port of the leader. Raises PrepareError."""
+    address, port = str(order["master_addr"]), int(order["master_port"])
+    while True:
+        try:
+            async with asyncio.timeout(retrying.TRY_SECONDS):
+                _, writer = await asyncio.open_connection(address, port)
+        except ConnectionResetError:
+            return  # it answered, and had seen enough probes
+        except (OSError, TimeoutError) as error:
+            if wrong := trial.failed(error):
+                remedy = ""
+                if retrying.FIREWALL in wrong:
+                    remedy = ". Allow TCP between the nodes, on all ports"
+                raise PrepareError(
+                    f"MASTER_PORT {port} of the leader ({address}) {wrong}{remedy}", passing=True
+                ) from error
+            await asyncio.sleep(retrying.AGAIN)
+            continue
+        # Reset rather than closed, so that the port is left without a trace.
+        writer.transport.abort()
+        return
+
+
+async def volumes(
+    workers: Workers, paths: Sequence[str], token: str, *, write: bool, longest: float
+) -> None:
+    """Write the probe file of a token into every volume, or wait for it, where the workers will see them.
+
+    Args:
+        longest: Seconds for which the network of a volume may be out.
+
+    Raises:
+        PrepareError: One cannot be used, or the file does not appear.
+    """
+    began = answered = time.monotonic()
+    while True:
+        answer = await workers.probe(paths, token, write=write)
+        now = time.monotonic()
+        for path, error in answer["errors"].items():
+            passing = path in answer["passing"]
+            if not passing or now - began >= longest:
+                what = "written to" if write else "read"
+                raise PrepareError(
+                    f"the volume at {path} cannot be {what}: {error}", passing=passing
+                )
+        if answer["errors"]:
+            answered = now
+            await asyncio.sleep(retrying.AGAIN)
+            continue
+        if not answer["missing"]:
+            return
+        if now - answered > PROBE_SECONDS:
+            raise PrepareError(
+                f"the volume at {answer['missing'][0]} is not the same place here as on node 0: a "
+                f"file written there did not appear within {PROBE_SECONDS:g} s. Mount the same "
+                "file system on every node"
+            )
+        await asyncio.sleep(0.02)

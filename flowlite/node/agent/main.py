@@ -1,0 +1,62 @@
+"""How an agent begins: alone in its directory, with a log, and known to those who look for it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..config.agent_config import AgentConfig, AttemptPaths, ConfigFault, write_atomically
+from ..forkserver import client
+from ..system import processes
+from .agent import Agent
+
+log = logging.getLogger("flowlite.agent")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """`agent DIR`: be the agent. `agent --detach DIR...`: fork one for each directory and return."""
+    if arguments[0] != "--detach":
+        return run_agent(Path(arguments[0]))
+    for directory in arguments[1:]:
+        if os.fork() == 0:
+            os._exit(run_agent(Path(directory)))
+    return 0
+
+
+def run_agent(directory: Path) -> int:
+    """Be the agent of an attempt directory; gives the exit code. A second agent of it leaves at once."""
+    import fcntl
+
+    paths = AttemptPaths(directory.resolve())
+    lock = os.open(paths.directory / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        sys.stderr.write(f"flowlite: an agent of {directory} already runs\n")
+        return 0
+    processes.stand_alone(str(paths.log))
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(name)s: %(message)s", stream=sys.stderr
+    )
+    noted = {**processes.identity(os.getpid()), "host": os.uname().nodename}
+    write_atomically(paths.pid, json.dumps(noted))
+    try:
+        config = AgentConfig.from_json(paths.config.read_bytes())
+        agent = Agent(config, paths, paths.secret.read_bytes())
+        if agent.needs.imports_nothing:
+            # As long as there is no loop, which must not be forked along. What goes wrong is said by whoever needs it.
+            with contextlib.suppress(OSError):
+                client.fork(agent.needs.warm_spec())
+    except (ConfigFault, OSError, KeyError) as error:
+        log.error("%s", error)
+        report = {"outcome": "error", "reason": f"the agent cannot start: {error}", "workers": []}
+        write_atomically(paths.report, json.dumps(report))
+        return 2
+    code = asyncio.run(agent.run())
+    os._exit(code)

@@ -1,0 +1,116 @@
+"""The storage of one node in one attempt: volumes, buckets, checkpoints; had before the workers, gone after them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from ..config.agent_config import AgentConfig, AttemptPaths
+from ..mount_namespace import worker_view
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..attached_volumes.sidecar import Attached
+    from ..buckets.agent_side import Buckets
+    from ..checkpoints.agent_side import Checkpoints
+    from ..leader_volumes.agent_side import Sharing
+
+
+class Storage:
+    """What of it a task has is loaded only where it has it.
+
+    Args:
+        tell: Called with a kind of notice (`messages.NOTICES`) and a text for people.
+        leader_known: Returns once `leader.json` is there.
+
+    Attributes:
+        buckets: Read-only buckets, once they are mounted.
+        sharing: Volumes that node 0 serves; None where there are none.
+        attached: Volumes that this machine mounts by itself; None where there are none.
+        checkpoints: None where the task has none.
+    """
+
+    def __init__(
+        self,
+        config: AgentConfig,
+        paths: AttemptPaths,
+        tell: Callable[[str, str], None],
+        leader_known: Callable[[], Awaitable[object]],
+    ) -> None:
+        self._config = config
+        self._paths = paths
+        self._tell = tell
+        self._leader_known = leader_known
+        self.buckets: Buckets | None = None
+        self.sharing: Sharing | None = None
+        self.checkpoints: Checkpoints | None = None
+        self.attached: Attached | None = None
+        ways = {volume["share"] for volume in config.volumes if volume.get("share")}
+        if "sshfs" in ways:
+            from ..leader_volumes.agent_side import Sharing
+
+            self.sharing = Sharing(config, paths, self._warn)
+        if ways - {"sshfs"}:
+            from ..attached_volumes.sidecar import Attached
+
+            self.attached = Attached(paths)
+        if config.checkpoint is not None:
+            from ..checkpoints.agent_side import Checkpoints
+
+            self.checkpoints = Checkpoints(config, paths, tell)
+
+    async def ready(self) -> dict[str, Any]:
+        """Have all of it; gives the scene of the workers (mount_namespace/worker_view.py). Raises OSError with what to do."""
+        volumes, within = list(self._config.volumes), None
+        mounted: list[dict[str, Any]] = []
+        if self._config.mounts:
+            from ..buckets.agent_side import Buckets
+
+            self.buckets = Buckets(self._paths, self._warn)
+            await self.buckets.mount()
+            mounted, within = [*self.buckets.volumes()], self.buckets.within
+        if self.attached is not None:
+            await self.attached.mount()
+        if self.sharing is not None:
+            volumes = await self._shared(self.sharing, within)
+            within = within or self.sharing.within
+        if self.checkpoints is not None:
+            self.checkpoints.make_room()
+            if self.checkpoints.volume is not None:
+                mounted.append(self.checkpoints.volume)
+        return worker_view.describe([*volumes, *mounted], [str(self._paths.home)], within)
+
+    def facts(self) -> dict[str, Any]:
+        """Of the buckets, for the record."""
+        return {"buckets": self.buckets.mounts if self.buckets is not None else []}
+
+    async def restore(self, order: Mapping[str, Any]) -> dict[str, Any]:
+        """Bring the checkpoints back; gives what was brought."""
+        if self.checkpoints is None:
+            return {}
+        return await self.checkpoints.restore(str(order["volume_token"]))
+
+    async def end(self) -> None:
+        """No worker is left: take all of it away."""
+        if self.sharing is not None:
+            await self.sharing.end()
+        if self.attached is not None:
+            await self.attached.end()
+        if self.buckets is not None:
+            await self.buckets.end()
+
+    async def _shared(self, sharing: Sharing, within: int | None) -> list[dict[str, Any]]:
+        """The volumes of the task, those that node 0 serves mounted from there."""
+        if self._config.is_leader:
+            await sharing.decided.wait()
+            if sharing.problem:
+                raise OSError(sharing.problem)
+        else:
+            await self._leader_known()
+            place = json.loads(self._paths.leader.read_bytes())
+            await sharing.mount(place.get("share"), within)
+        return sharing.volumes()
+
+    def _warn(self, text: str) -> None:
+        self._tell("warning", text)

@@ -1,0 +1,145 @@
+"""Disks that were attached to this machine: which device one is, and a file system on it, once and never over another.
+
+What is found on a disk is left as it is. Only one that is blank, by two programs' word and by its own bytes, is
+formatted.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .run import NotMounted, ask, do
+
+WAIT_SECONDS = 60.0
+"""For the device of a disk that has just been attached to appear."""
+_WHOLE = re.compile(r"nvme\d+n\d+")
+_PROBE_BYTES = 1 << 20
+_PROBE_SECONDS = 60.0
+_FORMAT_SECONDS = 600.0
+
+
+class Content:
+    """What `blkid` and the bytes say of a disk."""
+
+    __slots__ = ("blank", "filesystem")
+
+    def __init__(self, filesystem: str, blank: bool) -> None:
+        self.filesystem = filesystem
+        self.blank = blank
+
+
+def ready(volume: Mapping[str, Any]) -> str:
+    """The device of a disk, with a file system on it. Raises NotMounted."""
+    what = f"volume {volume['name']!r}"
+    device = find(volume)
+    if device is None:
+        raise NotMounted(
+            f"{what}: its disk ({volume['serial']}) does not appear on this node within {WAIT_SECONDS:g} s"
+        )
+    content = look(device, what)
+    wanted = str(volume["filesystem"])
+    if content.filesystem == wanted:
+        return device
+    if content.filesystem:
+        raise NotMounted(
+            f"{what}: its disk {device} has {content.filesystem} on it, not {wanted}; it is left as it is. Use a disk "
+            "that is blank or that flowlite made"
+        )
+    if not content.blank:
+        raise NotMounted(
+            f"{what}: its disk {device} is not blank, and what is on it is not known; it is left as it is. Wipe it "
+            "yourself, or use another"
+        )
+    do(format_command(wanted, device, str(volume["name"])), what, _FORMAT_SECONDS)
+    return device
+
+
+def format_command(filesystem: str, device: str, name: str) -> list[str]:
+    """The command that makes a file system on a blank disk. Pure."""
+    return [
+        f"mkfs.{filesystem}",
+        "-q",
+        *("-m", "0"),
+        *("-E", "lazy_itable_init=1,lazy_journal_init=1,nodiscard"),
+        *("-L", name[:16]),
+        device,
+    ]
+
+
+def find(volume: Mapping[str, Any], system: Path = Path("/sys/class/block")) -> str | None:
+    """The device of a disk: by its serial number, or else by the name it was attached under, if the size is right."""
+    until = time.monotonic() + WAIT_SECONDS
+    while True:
+        if (device := by_serial(str(volume["serial"]), system)) is not None:
+            return device
+        for name in volume.get("devices", ()):
+            if _size(str(name)) == int(volume["size_bytes"]):
+                return os.path.realpath(str(name))
+        if time.monotonic() > until:
+            return None
+        time.sleep(0.2)
+
+
+def by_serial(serial: str, system: Path) -> str | None:
+    """The device with that serial number, as NVMe has it."""
+    for entry in sorted(system.glob("nvme*n*")):
+        try:
+            found = (entry / "device" / "serial").read_text().strip()
+        except OSError:
+            continue
+        if _WHOLE.fullmatch(entry.name) and found.replace("-", "") == serial:
+            return f"/dev/{entry.name}"
+    return None
+
+
+def look(device: str, what: str) -> Content:
+    """What is on a disk. Raises NotMounted if it cannot be told for certain."""
+    done = ask(
+        ["blkid", "-p", "-s", "TYPE", "-s", "PTTYPE", "-o", "value", device], what, _PROBE_SECONDS
+    )
+    if done.returncode not in (0, 2):
+        said = done.stderr.decode("utf-8", "replace").strip() or f"status {done.returncode}"
+        raise NotMounted(f"{what}: what is on {device} cannot be told: {said}")
+    found = done.stdout.decode("utf-8", "replace").split()
+    if found:
+        return Content(found[0], False)
+    listed = ask(["lsblk", "-n", "-o", "FSTYPE,TYPE", device], what, _PROBE_SECONDS)
+    lines = listed.stdout.decode("utf-8", "replace").strip().splitlines()
+    if len(lines) != 1 or len(lines[0].split()) != 1:
+        return Content("", False)
+    return Content("", _all_zero(device, what))
+
+
+def _all_zero(device: str, what: str) -> bool:
+    """Whether a disk begins and ends with zeros, as a new one does."""
+    try:
+        descriptor = os.open(device, os.O_RDONLY)
+        try:
+            size = os.lseek(descriptor, 0, os.SEEK_END)
+            places = (0, max(0, size - _PROBE_BYTES))
+            return size > 0 and not any(
+                any(os.pread(descriptor, _PROBE_BYTES, each)) for each in places
+            )
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise NotMounted(f"{what}: {device} cannot be read: {error.strerror}") from error
+
+
+def _size(device: str) -> int:
+    """The bytes of a disk; 0 if there is none."""
+    try:
+        descriptor = os.open(device, os.O_RDONLY)
+    except OSError:
+        return 0
+    try:
+        return os.lseek(descriptor, 0, os.SEEK_END)
+    except OSError:
+        return 0
+    finally:
+        os.close(descriptor)

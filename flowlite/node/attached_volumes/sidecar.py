@@ -1,0 +1,145 @@
+"""Volumes that the machine itself mounts: file systems in the network, and disks that were attached to it.
+
+`volumes ATTEMPT_DIR`, started by the agent (see Attached below), mounts them where NodeSettings says, for the whole
+machine, and takes them away when its standard input ends, whatever the reason: then all that was written is on the
+volume, and a disk can go to another machine. It says lines of JSON:
+
+    {"event": "mounted"}
+    {"event": "failed", "why": text}
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..config.agent_config import AgentConfig, AttemptPaths
+from ..system import sidecar
+from . import mount_commands
+from .run import NotMounted
+
+SHARES = ("nfs", "lustre", "disk")
+"""Values of "share" in a volume of this kind."""
+_START_SECONDS = 240.0
+_END_SECONDS = 60.0
+_PATIENCE = 45.0
+
+
+class AttachedError(OSError):
+    """A volume cannot be mounted; the text is for people."""
+
+
+def attached(config: AgentConfig) -> list[dict[str, Any]]:
+    """The volumes of a task that the machine mounts."""
+    return [volume for volume in config.volumes if volume.get("share") in SHARES]
+
+
+class Attached:
+    """The mounted volumes of one node in one attempt, as the agent sees them."""
+
+    def __init__(self, paths: AttemptPaths) -> None:
+        self._paths = paths
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def mount(self) -> None:
+        """Have them mounted. Raises AttachedError."""
+        directory = self._paths.directory
+        self._process = await sidecar.start(
+            "volumes", str(directory), log=directory / "volumes.log"
+        )
+        assert self._process.stdout is not None
+        try:
+            async with asyncio.timeout(_START_SECONDS):
+                line = await self._process.stdout.readline()
+        except TimeoutError:
+            raise AttachedError(f"volumes are not mounted within {_START_SECONDS:g} s") from None
+        told: Mapping[str, Any] = json.loads(line) if line else {}
+        if told.get("event") != "mounted":
+            why = (
+                told.get("why")
+                or f"the process that mounts them ended; see {directory}/volumes.log"
+            )
+            raise AttachedError(str(why))
+
+    async def end(self) -> None:
+        """No worker is left: what was written is on the volumes when this returns."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        assert process.stdin is not None
+        process.stdin.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_END_SECONDS):
+                await process.wait()
+
+
+class Guard:
+    """Holds the volumes of a machine until its standard input ends."""
+
+    def __init__(self, volumes: Sequence[Mapping[str, Any]]) -> None:
+        self._volumes = volumes
+        self._taken: list[Mapping[str, Any]] = []
+
+    def run(self) -> None:
+        """Mount, say so, wait, and take them away. Raises OSError."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        try:
+            if os.geteuid() != 0:
+                name = self._volumes[0]["name"]
+                raise NotMounted(
+                    f"volume {name!r} can be mounted by root only, and the agent is the user {os.geteuid()} here; "
+                    "leave `user` out of the provider's settings"
+                )
+            for volume in self._volumes:
+                self._take(volume)
+                mount_commands.mount(volume)
+            _say("mounted")
+            while os.read(0, 4096):
+                continue
+        finally:
+            for volume in self._taken:
+                mount_commands.unmount(str(volume["source"]))
+
+    def _take(self, volume: Mapping[str, Any]) -> None:
+        """Waits until the guard of an earlier attempt has let go."""
+        source = Path(volume["source"])
+        source.mkdir(mode=0o755, parents=True, exist_ok=True)
+        # Open, and so locked, for as long as this process lives.
+        descriptor = os.open(source.with_name(f"{source.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        until = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._taken.append(volume)
+                return
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    raise NotMounted(
+                        f"volume {volume['name']!r} is still held by an earlier attempt on this node"
+                    ) from None
+            time.sleep(0.02)
+
+
+def _say(event: str, **body: object) -> None:
+    with contextlib.suppress(OSError):
+        os.write(1, json.dumps({"event": event, **body}).encode() + b"\n")
+
+
+def main(arguments: list[str]) -> int:
+    """`volumes ATTEMPT_DIR`: be the guard."""
+    paths = AttemptPaths(Path(arguments[0]))
+    try:
+        Guard(attached(AgentConfig.from_json(paths.config.read_bytes()))).run()
+    except (OSError, ValueError) as error:
+        _say("failed", why=str(error))
+        return 1
+    return 0

@@ -1,0 +1,228 @@
+"""The programs that show a bucket as a directory, best first; how each is told what to do, without a secret in sight.
+
+A credential lies in a file (0600) in a directory of its own, never on a command line; only s3fs gets a session, which
+its file has no place for, in its environment, which nobody but the same user can see. The command lines are made by
+pure functions.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from shutil import which
+from typing import NamedTuple
+
+from ..s3.client import DEFAULT_REGION, Store
+
+PROFILE = "flowlite"
+FUSE_DEVICE = "/dev/fuse"
+UNMOUNTERS = ("fusermount3", "fusermount")
+
+_ALSO_SEARCHED = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin", "/opt/bin")
+# Nothing else of our environment reaches them: AWS_CA_BUNDLE alone keeps rclone 1.60 from starting.
+_PASSED = frozenset(
+    {
+        *("LANG", "LC_ALL", "TZ", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR"),
+        *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"),
+        *("FLOW_TASK_ID", "FLOW_HOME", "FLOW_LEASE"),
+    }
+)
+# How the software of a node finds the node's own role.
+_ROLE = frozenset(
+    {
+        *("AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"),
+        *("AWS_CONTAINER_AUTHORIZATION_TOKEN", "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"),
+        *("AWS_EC2_METADATA_SERVICE_ENDPOINT", "AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE"),
+    }
+)
+
+
+class Tool(NamedTuple):
+    """A program that mounts buckets. `command` gives its arguments: store, directory of its files, mount point."""
+
+    name: str
+    package: str
+    command: Callable[[Store, Path, str], list[str]]
+
+
+def mountpoint_s3(store: Store, files: Path, at: str) -> list[str]:
+    """Arguments of AWS's own mount-s3."""
+    arguments = ["mount-s3", store.bucket, at, "--foreground", "--read-only"]
+    if store.prefix:
+        arguments += ["--prefix", store.below]
+    if store.endpoint_url:
+        arguments += ["--endpoint-url", store.endpoint_url, "--force-path-style"]
+    arguments += ["--region", store.region or DEFAULT_REGION, "--metadata-ttl", "60"]
+    if store.credential is not None:
+        arguments += ["--profile", PROFILE]
+    elif not store.own_role:
+        arguments += ["--no-sign-request"]
+    return arguments
+
+
+def rclone(store: Store, files: Path, at: str) -> list[str]:
+    """Arguments of rclone; the rest stands in its configuration."""
+    return [
+        *("rclone", "mount", f"bucket:{store.key('')}".rstrip("/"), at),
+        *("--config", str(files / "rclone.conf"), "--cache-dir", str(files / "cache")),
+        *("--read-only", "--file-perms", "0444", "--dir-perms", "0555"),
+        # The time of upload, which a listing has, rather than one that costs a request for every object.
+        *("--use-server-modtime", "--dir-cache-time", "5m", "--attr-timeout", "30s"),
+        *("--poll-interval", "0", "--contimeout", "10s", "--timeout", "30s"),
+        *("--low-level-retries", "5", "--log-level", "NOTICE"),
+    ]
+
+
+def rclone_config(store: Store, files: Path) -> str:
+    """The configuration of rclone: one remote named `bucket`, at the bucket itself."""
+    remote = {
+        "type": "s3",
+        "provider": "Other" if store.endpoint_url else "AWS",
+        "region": store.region or DEFAULT_REGION,
+        "no_check_bucket": "true",
+    }
+    if store.endpoint_url:
+        remote["endpoint"] = store.endpoint_url
+        remote["force_path_style"] = "true"
+    elif "." in store.bucket:
+        # The certificate of AWS does not cover such a name.
+        remote["force_path_style"] = "true"
+    if store.credential is not None:
+        remote["env_auth"] = "true"
+        remote["shared_credentials_file"] = str(credentials_file(files))
+        remote["profile"] = PROFILE
+    elif store.own_role:
+        remote["env_auth"] = "true"
+    lines = "".join(f"{name} = {value}\n" for name, value in remote.items())
+    return f"[s3]\n{lines}\n[bucket]\ntype = alias\nremote = s3:{store.bucket}\n"
+
+
+def s3fs(store: Store, files: Path, at: str) -> list[str]:
+    """Arguments of s3fs."""
+    region = store.region or DEFAULT_REGION
+    options = [
+        "ro",
+        f"url={store.endpoint_url or f'https://s3.{region}.amazonaws.com'}",
+        f"endpoint={region}",
+        # Objects that s3fs did not write have no owner and no mode.
+        *(f"uid={os.getuid()}", f"gid={os.getgid()}", "umask=0222", "complement_stat"),
+        *("stat_cache_expire=300", "enable_noobj_cache", f"tmpdir={files}"),
+        *("connect_timeout=10", "readwrite_timeout=30", "retries=5", "dbglevel=err"),
+    ]
+    if store.endpoint_url or "." in store.bucket:
+        options.append("use_path_request_style")
+    if store.credential is None:
+        options.append("iam_role=auto" if store.own_role else "public_bucket=1")
+    elif _by_variables(store):
+        options += ["use_session_token"] if store.credential.session_token else []
+    else:
+        options.append(f"passwd_file={files / 'passwd-s3fs'}")
+    bucket = f"{store.bucket}:/{store.prefix}" if store.prefix else store.bucket
+    return ["s3fs", bucket, at, "-f", *(part for each in options for part in ("-o", each))]
+
+
+def _by_variables(store: Store) -> bool:
+    """Whether s3fs cannot read this credential from its file, which has no place for a session or for colons."""
+    given = store.credential
+    return given is not None and bool(
+        given.session_token or ":" in given.access_key or ":" in given.secret_key
+    )
+
+
+TOOLS = (
+    Tool("mount-s3", "https://github.com/awslabs/mountpoint-s3", mountpoint_s3),
+    Tool("rclone", "rclone", rclone),
+    Tool("s3fs", "s3fs", s3fs),
+)
+
+
+def search_path(environment: Mapping[str, str], python: str = "") -> str:
+    """Where programs are looked for: PATH, the usual places (ssh gives a short PATH), and beside the task's Python."""
+    beside = [os.path.dirname(python)] if python else []
+    home = environment.get("HOME", "")
+    own = [f"{home}/.local/bin", f"{home}/bin"] if home else []
+    given = environment.get("PATH", "").split(":")
+    return ":".join(
+        dict.fromkeys(each for each in (*given, *_ALSO_SEARCHED, *own, *beside) if each)
+    )
+
+
+def available(path: str, only: str = "") -> list[tuple[Tool, str]]:
+    """The tools found on a search path, best first, each with its program; `only` the one of that name."""
+    wanted = [tool for tool in TOOLS if only in ("", tool.name)]
+    return [(tool, found) for tool in wanted if (found := which(tool.name, path=path))]
+
+
+def problem(path: str, only: str = "") -> str:
+    """Why nothing can be mounted on this machine (with `only` that tool), and what to do, or ""."""
+    instead = "or copy the data to a volume, or to a directory of the nodes"
+    if not os.path.exists(FUSE_DEVICE):
+        return (
+            f"there is no {FUSE_DEVICE} here, without which no program can show a bucket as a directory; in a "
+            f"container, start it with --device {FUSE_DEVICE} --cap-add SYS_ADMIN, {instead}"
+        )
+    if not available(path, only):
+        names = ", ".join(tool.name for tool in TOOLS)
+        if only:
+            return f"FLOW_S3_TOOL is {only!r}, which is not installed here, or not one of {names}"
+        return f"none of {names} is installed here; install one (`apt install rclone fuse3`), {instead}"
+    if not any(which(each, path=path) for each in UNMOUNTERS):
+        return (
+            "fusermount3 is not installed here, and without it nothing can be mounted; install it "
+            f"(`apt install fuse3`), {instead}"
+        )
+    return ""
+
+
+def credentials_file(files: Path) -> Path:
+    """Where the credential of a store lies for the tools."""
+    return files / ".aws" / "credentials"
+
+
+def write_files(store: Store, files: Path) -> None:
+    """Write what the tools read, for nobody else to read: the credential, and rclone's configuration."""
+    files.mkdir(mode=0o700, parents=True, exist_ok=True)
+    credentials_file(files).parent.mkdir(mode=0o700, exist_ok=True)
+    given = store.credential
+    if given is not None:
+        token = f"aws_session_token = {given.session_token}\n" if given.session_token else ""
+        _private(
+            credentials_file(files),
+            f"[{PROFILE}]\naws_access_key_id = {given.access_key}\n"
+            f"aws_secret_access_key = {given.secret_key}\n{token}",
+        )
+        if not _by_variables(store):
+            _private(files / "passwd-s3fs", f"{given.access_key}:{given.secret_key}\n")
+    _private(files / "rclone.conf", rclone_config(store, files))
+
+
+def remove_files(files: Path) -> None:
+    """Remove what `write_files` wrote."""
+    for each in (credentials_file(files), files / "rclone.conf", files / "passwd-s3fs"):
+        each.unlink(missing_ok=True)
+
+
+def environment(
+    tool: Tool, store: Store, files: Path, inherited: Mapping[str, str], path: str
+) -> dict[str, str]:
+    """The whole environment of a tool. It has a credential only where s3fs cannot read it from a file."""
+    passed = _PASSED | _ROLE if store.own_role else _PASSED
+    given = {name: value for name, value in inherited.items() if name in passed}
+    given |= {"PATH": path, "HOME": str(files)}
+    if store.credential is not None:
+        given["AWS_SHARED_CREDENTIALS_FILE"] = str(credentials_file(files))
+    if not store.own_role:
+        given |= {"AWS_CONFIG_FILE": os.devnull, "AWS_EC2_METADATA_DISABLED": "true"}
+    if tool.command is s3fs and _by_variables(store) and store.credential is not None:
+        given["AWS_ACCESS_KEY_ID"] = store.credential.access_key
+        given["AWS_SECRET_ACCESS_KEY"] = store.credential.secret_key
+        if store.credential.session_token:
+            given["AWS_SESSION_TOKEN"] = store.credential.session_token
+    return given
+
+
+def _private(path: Path, text: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with open(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)

@@ -1,0 +1,345 @@
+"""The process that holds the buckets of one node: it mounts them, watches them, and takes them away again.
+
+`buckets ATTEMPT_DIR`, started by the agent (agent_side.py). Its standard input is a pipe that only the agent holds: when
+it ends, whatever the reason, the buckets go. The programs that mount them are its children and die with it. As root
+it has mounts of its own, so that nothing can stay behind on the machine even if everything is killed at once.
+
+What it has to say are lines of JSON on standard output:
+
+    {"event": "mounted", "pid": own, "private": bool, "mounts": [{"path", "url", "source", "tool", "credential"}, …]}
+    {"event": "failed", "why": text}                       and it ends
+    {"event": "trouble", "path": path, "text": text}       a bucket does not answer, answers again, or is lost
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ..config.agent_config import AgentConfig, AttemptPaths
+from ..mount_namespace import namespace, unmount
+from ..s3.client import S3Error, Store, read_storage
+from ..s3.readable import explain, find
+from ..system import processes
+from . import fuse_programs
+
+MOUNT_SECONDS = 30.0
+"""For a program to show what is in the bucket, after a request of our own has seen it."""
+TOOL_VARIABLE = "FLOW_S3_TOOL"
+"""In the task's `environment=`: the one program to mount with."""
+WATCH_SECONDS = 20.0
+ANSWER_SECONDS = 15.0
+STOP_SECONDS = 5.0
+
+
+class BucketFault(Exception):
+    """A bucket cannot be shown; the text is for people."""
+
+
+@dataclass
+class Bucket:
+    """One bucket at one path."""
+
+    path: str
+    store: Store
+    source: Path
+    files: Path
+    program: subprocess.Popen[bytes] | None = None
+    tool: str = ""
+    empty: bool = False
+    silent: bool = False
+    lost: bool = False
+
+
+class Guard:
+    """Holds the buckets of an attempt until its standard input ends."""
+
+    def __init__(self, config: AgentConfig, paths: AttemptPaths) -> None:
+        storage = read_storage(paths.storage)
+        directory = paths.directory / "buckets"
+        self._path = fuse_programs.search_path(os.environ, config.python)
+        self._tool = config.environment.get(TOOL_VARIABLE) or os.environ.get(TOOL_VARIABLE, "")
+        self._over = threading.Event()
+        self._private = False
+        self._buckets = [
+            Bucket(
+                path=str(mount["path"]),
+                store=_store(mount, storage),
+                source=directory / str(number) / "data",
+                files=directory / str(number) / "tool",
+            )
+            for number, mount in enumerate(config.mounts)
+        ]
+
+    def run(self) -> int:
+        """Mount, say so, watch until the agent lets go, and clean up; gives the exit status."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, lambda *_: self._over.set())
+        threading.Thread(target=self._wait_for_end, daemon=True).start()
+        try:
+            self._private = os.geteuid() == 0 and namespace.enter_own_namespace()
+            self._mount_all()
+        except BucketFault as error:
+            self._say("failed", why=str(error))
+            return 1
+        else:
+            if not self._over.is_set():
+                self._say(
+                    "mounted",
+                    pid=os.getpid(),
+                    private=self._private,
+                    mounts=[_described(each) for each in self._buckets],
+                )
+            self._watch()
+            return 0
+        finally:
+            self._unmount_all()
+
+    # Mounting
+
+    def _mount_all(self) -> None:
+        problem = fuse_programs.problem(self._path, self._tool)
+        if problem:
+            first = self._buckets[0]
+            raise BucketFault(f"{first.store.url} cannot be shown at {first.path}: {problem}")
+        self._look()
+        for each in self._buckets:
+            self._mount(each)
+
+    def _look(self) -> None:
+        """Ask for every bucket by requests of our own, all at once: their refusals are clearer than any program's."""
+        answers: queue.Queue[tuple[Bucket, Store | None, bool, Exception | None]] = queue.Queue()
+
+        def look(bucket: Bucket) -> None:
+            try:
+                store, empty = find(bucket.store, self._over)
+                answers.put((bucket, store, empty, None))
+            except Exception as error:
+                answers.put((bucket, None, False, error))
+
+        for each in self._buckets:
+            threading.Thread(target=look, args=(each,), daemon=True).start()
+        waiting = len(self._buckets)
+        while waiting and not self._over.is_set():
+            try:
+                bucket, store, empty, error = answers.get(timeout=0.1)
+            except queue.Empty:
+                continue
+            waiting -= 1
+            if store is None:
+                raise BucketFault(explain(bucket.path, bucket.store, error))
+            bucket.store, bucket.empty = store, empty
+
+    def _mount(self, bucket: Bucket) -> None:
+        """Show one bucket at its staging directory with the best program that manages to."""
+        tried = []
+        for tool, program in fuse_programs.available(self._path, self._tool):
+            if self._over.is_set():
+                return
+            bucket.source.mkdir(mode=0o700, parents=True, exist_ok=True)
+            fuse_programs.write_files(bucket.store, bucket.files)
+            arguments = tool.command(bucket.store, bucket.files, str(bucket.source))
+            log = bucket.files / "log"
+            parent = os.getpid()
+            with open(log, "wb") as said:
+                # It is killed when this process dies, not when a thread of it ends: started from the main one.
+                bucket.program = subprocess.Popen(
+                    [program, *arguments[1:]],
+                    stdin=subprocess.DEVNULL,
+                    stdout=said,
+                    stderr=said,
+                    env=fuse_programs.environment(
+                        tool, bucket.store, bucket.files, os.environ, self._path
+                    ),
+                    cwd="/",
+                    start_new_session=True,
+                    preexec_fn=partial(processes.die_with_parent, parent, signal.SIGTERM),
+                )
+            wrong = self._await_mount(bucket)
+            if not wrong:
+                bucket.tool = tool.name
+                return
+            tried.append(f"{program}: {wrong}; {_last_words(log, bucket.store)}".rstrip("; "))
+            self._take_away(bucket)
+        raise BucketFault(
+            f"{bucket.store.url} cannot be shown at {bucket.path}, though it can be read (at "
+            f"{bucket.store.place}, with {bucket.store.source}). Tried: {' | '.join(tried)}. Install another of "
+            f"{', '.join(each.name for each in fuse_programs.TOOLS)}, or copy the data to a volume"
+        )
+
+    def _await_mount(self, bucket: Bucket) -> str:
+        """Wait until the bucket is there to be listed; "" or what is wrong."""
+        assert bucket.program is not None
+        until = time.monotonic() + MOUNT_SECONDS
+        pause = 0.005
+        while not self._over.is_set():
+            if bucket.program.poll() is not None:
+                return f"it ended with {bucket.program.returncode}"
+            if unmount.is_mounted(bucket.source):
+                break
+            if time.monotonic() > until:
+                return f"nothing was mounted within {MOUNT_SECONDS:g} s"
+            self._over.wait(pause)
+            pause = min(0.1, pause * 1.5)
+        while not self._over.is_set():
+            listed = _within(max(1.0, until - time.monotonic()), os.listdir, str(bucket.source))
+            if isinstance(listed, OSError):
+                return f"it cannot be listed: {listed.strerror or listed}"
+            if listed or bucket.empty:
+                return ""
+            if listed is None or time.monotonic() > until:
+                return "it was mounted and shows nothing"
+            self._over.wait(0.1)
+        return ""
+
+    # While workers run
+
+    def _watch(self) -> None:
+        next_look = time.monotonic() + WATCH_SECONDS
+        while not self._over.wait(0.2):
+            for each in self._buckets:
+                self._look_after_program(each)
+            if time.monotonic() >= next_look:
+                for each in self._buckets:
+                    tell = partial(self._trouble, each)
+                    threading.Thread(target=ask, args=(each, tell), daemon=True).start()
+                next_look = time.monotonic() + WATCH_SECONDS
+
+    def _look_after_program(self, bucket: Bucket) -> None:
+        assert bucket.program is not None
+        if bucket.lost or bucket.program.poll() is None:
+            return
+        bucket.lost = True
+        code = bucket.program.returncode
+        how = f"exit status {code}" if code >= 0 else f"signal {-code}"
+        text = (
+            f"{bucket.path} ({bucket.store.url}) is lost: {bucket.tool} ended ({how}); reading it fails from now on "
+            f"({_last_words(bucket.files / 'log', bucket.store) or 'it said nothing'})"
+        )
+        self._trouble(bucket, text)
+
+    def _trouble(self, bucket: Bucket, text: str) -> None:
+        self._say("trouble", path=bucket.path, text=text)
+
+    # The end
+
+    def _wait_for_end(self) -> None:
+        with contextlib.suppress(OSError):
+            while os.read(0, 4096):
+                continue
+        self._over.set()
+
+    def _unmount_all(self) -> None:
+        for each in self._buckets:
+            if each.program is not None and each.program.poll() is None:
+                each.program.terminate()
+        for each in self._buckets:
+            self._take_away(each)
+
+    def _take_away(self, bucket: Bucket) -> None:
+        if bucket.program is not None:
+            if bucket.program.poll() is None:
+                bucket.program.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                bucket.program.wait(STOP_SECONDS)
+            if bucket.program.poll() is None:
+                bucket.program.kill()
+        unmount.unmount(bucket.source)
+        if bucket.program is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                bucket.program.wait(STOP_SECONDS)
+        fuse_programs.remove_files(bucket.files)
+        with contextlib.suppress(OSError):
+            bucket.source.rmdir()
+
+    def _say(self, event: str, **body: Any) -> None:
+        with contextlib.suppress(OSError):
+            os.write(1, json.dumps({"event": event, **body}).encode() + b"\n")
+
+
+def ask(bucket: Bucket, tell: Callable[[str], None]) -> None:
+    """Ask the server, and tell when it falls silent or speaks again: a program waits for minutes, and says nothing."""
+    if bucket.lost or bucket.store.own_role:
+        return
+    try:
+        next(bucket.store.list(bucket.store.below, most=1, timeout=ANSWER_SECONDS), None)
+        problem = ""
+    except S3Error as error:
+        problem = str(error)
+    if bool(problem) != bucket.silent:
+        bucket.silent = bool(problem)
+        what = f"cannot be read: {problem}" if problem else "can be read again"
+        tell(f"{bucket.path} ({bucket.store.url}) {what}")
+
+
+def _store(mount: dict[str, Any], storage: dict[str, dict[str, Any]]) -> Store:
+    return Store.of(storage.get(str(mount["path"]), mount))
+
+
+def _described(bucket: Bucket) -> dict[str, str]:
+    return {
+        "path": bucket.path,
+        "url": bucket.store.url,
+        "source": str(bucket.source),
+        "tool": bucket.tool,
+        "credential": bucket.store.source,
+    }
+
+
+def _last_words(log: Path, store: Store) -> str:
+    """The end of what a program said, without the credential should it have been so careless."""
+    try:
+        text = log.read_bytes()[-4096:].decode(errors="replace")
+    except OSError:
+        return ""
+    given = store.credential
+    for secret in (given.secret_key, given.session_token) if given else ():
+        text = text.replace(secret, "***") if secret else text
+    # s3fs begins with its version, its arguments and its own level of detail.
+    chatter = ("[INF]", "change debug level")
+    lines = [line.strip() for line in text.splitlines() if not any(c in line for c in chatter)]
+    return " / ".join(line[:300] for line in lines[-3:] if line)
+
+
+def _within(seconds: float, call: Any, *arguments: Any) -> Any:
+    """What a call gives, or the OSError it raises; None if it takes too long (it is left behind)."""
+    answers: queue.Queue[Any] = queue.Queue()
+
+    def run() -> None:
+        try:
+            answers.put(call(*arguments))
+        except OSError as error:
+            answers.put(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    try:
+        return answers.get(timeout=seconds)
+    except queue.Empty:
+        return None
+
+
+def main(arguments: list[str]) -> int:
+    """`buckets ATTEMPT_DIR`: be the guard."""
+    paths = AttemptPaths(Path(arguments[0]))
+    try:
+        guard = Guard(AgentConfig.from_json(paths.config.read_bytes()), paths)
+        code = guard.run()
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        text = json.dumps({"event": "failed", "why": f"the buckets cannot be mounted: {error}"})
+        os.write(1, text.encode() + b"\n")
+        code = 2
+    sys.stderr.flush()
+    # Threads that wait for a server or a hung file system are not waited for.
+    os._exit(code)

@@ -1,0 +1,292 @@
+"""The checkpoints of this node, as the agent sees them: copied by a process of their own (sidecar.py).
+
+Before GO the newest complete set is brought back; from GO on what is finished is copied away; and when all workers have
+ended, however they did, it is copied once more, within `final_seconds`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..config.agent_config import AgentConfig, AttemptPaths, write_atomically
+from ..system import sidecar
+from ..system.byte_sizes import human_size
+
+NAME = "checkpoint"
+_PRIVATE_DIRECTORY = "checkpoint"
+_END_SECONDS = 5.0
+
+log = logging.getLogger("flowlite.checkpoints")
+
+Tell = Callable[[str, str], None]
+"""Lets people hear of something: its kind ("warning" or "checkpoint"), and the text."""
+
+
+class CheckpointError(OSError):
+    """Checkpoints cannot be kept or brought back; the text is for people."""
+
+
+class Checkpoints:
+    """The checkpoints of one node in one attempt."""
+
+    def __init__(self, config: AgentConfig, paths: AttemptPaths, tell: Tell) -> None:
+        assert config.checkpoint is not None
+        self._asked = config.checkpoint
+        self._config = config
+        self._paths = paths
+        self._tell = tell
+        self._process: asyncio.subprocess.Process | None = None
+        self._hearing: asyncio.Task[None] | None = None
+        self._answers: dict[str, asyncio.Future[dict[str, Any]]] = {}
+        self._last_trouble = ""
+        self._told_trouble = ""
+        self._started = False
+        self._finishing: asyncio.Task[None] | None = None
+        self.volume: dict[str, Any] | None = None
+        self._root, self._others_write = self._find_root()
+
+    # Where they are
+
+    @property
+    def place(self) -> str:
+        return str(self._asked["sync"])
+
+    @property
+    def copies(self) -> bool:
+        """Whether this node copies; all nodes bring back."""
+        return self._config.is_leader or self._asked["nodes"] == "all"
+
+    def _find_root(self) -> tuple[Path, bool]:
+        """The directory that holds the files, and whether other nodes write to it, too."""
+        path = str(self._asked["path"])
+        for volume in self._config.volumes:
+            top = str(volume["path"]).rstrip("/")
+            if path == top or path.startswith(f"{top}/"):
+                shared = volume.get("interface", "file") == "file" and self._config.num_nodes > 1
+                return Path(f"{volume['source']}{path[len(top) :]}"), shared
+        if os.path.isdir(path) and not os.path.islink(path):
+            return Path(path), False
+        root = self._paths.home / _PRIVATE_DIRECTORY
+        self.volume = {"name": NAME, "path": path, "source": str(root), "interface": "block"}
+        return root, False
+
+    def make_room(self) -> None:
+        """Make the directory, so that it can be shown. Raises CheckpointError."""
+        try:
+            self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise CheckpointError(f"{self._root} cannot be made: {error.strerror}") from error
+
+    # Before GO
+
+    async def restore(self, token: str) -> dict[str, Any]:
+        """Make sure that checkpoints can be kept, and bring the newest set back.
+
+        Args:
+            token: The same on all nodes of this attempt.
+
+        Raises:
+            CheckpointError: It cannot be done; what to do is in the text.
+        """
+        if self._others_write and not self._config.is_leader:
+            return {}
+        await self._start_process()
+        if self.copies:
+            await self._ask("checked", do="check")
+        if self._config.num_nodes > 1 and token and not self._others_write:
+            await self._ask("proved", do="prove", token=token, write=self._config.is_leader)
+        told = await self._ask("restored", do="restore", aside=self.volume is not None)
+        if told["aside"]:
+            names = _some(told["aside"])
+            self._tell(
+                "warning",
+                f"checkpoint: {names} was being written when its writer ended, and is now NAME.unfinished",
+            )
+        if told["set"]:
+            log.info("set %(set)s: %(files)d files, %(bytes)d bytes brought back", told)
+        if not self.copies:
+            await self._end_process()
+        return {name: told[name] for name in ("set", "files", "bytes")}
+
+    # While workers run
+
+    async def start(self, keeper: int | None) -> None:
+        """Workers start now: copy from here on."""
+        if self.copies and self._process is not None:
+            await self._ask("started", do="start", keeper=keeper)
+            self._started = True
+
+    def worker_ended(self, body: Mapping[str, Any]) -> None:
+        """Take note of an end; what a worker was writing that did not end by itself may be half of a file."""
+        by_itself = body["code"] is not None and (body["code"] == 0 or body["stopped"])
+        if not by_itself and self._started:
+            self._send(do="cut")
+
+    def hurry(self) -> None:
+        """The end is near: what is finished goes up now, while workers are still being stopped."""
+        if self._started:
+            self._send(do="hurry")
+
+    # The end
+
+    async def finish(self) -> None:
+        """No worker is left: copy once more. Returns when that is done, has failed, or takes too long. Once."""
+        if not self._started:
+            return
+        if self._finishing is None:
+            self._finishing = asyncio.create_task(self._finish())
+        await asyncio.shield(self._finishing)
+
+    async def _finish(self) -> None:
+        allowed = float(self._asked["final_seconds"])
+        try:
+            async with asyncio.timeout(allowed):
+                told = await self._ask("finished", do="finish")
+        except TimeoutError:
+            why = self._last_trouble or "what it takes was not done"
+            self._tell(
+                "warning",
+                f"checkpoint: the last copy to {self.place} failed: {why} (within {allowed:g} s, "
+                "checkpoint.final_seconds)",
+            )
+            return
+        except CheckpointError as error:
+            self._tell("warning", f"checkpoint: the last copy to {self.place} failed: {error}")
+            return
+        finally:
+            await self._end_process()
+        if told["unfinished"]:
+            self._tell(
+                "warning",
+                f"checkpoint: {_some(told['unfinished'])} was being written when its writer ended, and was not copied",
+            )
+        if told["replaced"]:
+            self._tell("warning", f"checkpoint: {self._last_trouble}")
+        else:
+            self._tell(
+                "checkpoint",
+                f"checkpoint: {_count(told['files'])}, {human_size(told['bytes'])} at {self.place}",
+            )
+
+    async def end(self) -> None:
+        """Let go of the process, whatever it does."""
+        if self._finishing is not None and not self._finishing.done():
+            self._finishing.cancel()
+        await self._end_process()
+
+    # The process
+
+    async def _start_process(self) -> None:
+        order = {
+            "root": str(self._root),
+            "sync": self.place,
+            "storage": str(self._paths.storage),
+            "memory": str(self._memory()),
+            "every": self._asked["every"],
+            "keep": self._asked["keep"],
+            "node": self._config.node_rank if self._asked["nodes"] == "all" else 0,
+            "nodes": self._config.num_nodes if self._asked["nodes"] == "all" else 1,
+            "source": self.copies,
+            "others_write": self._others_write,
+            "outage": self._config.join_timeout,
+            "writer": f"{self._config.task}.{self._config.epoch}",
+            "facts": {
+                "task": self._config.task,
+                "name": self._config.name,
+                "attempt": self._config.epoch,
+            },
+        }
+        file = self._paths.directory / "checkpoints.json"
+        write_atomically(file, json.dumps(order))
+        log = self._paths.directory / "checkpoints.log"
+        self._process = await sidecar.start("checkpoints", str(file), str(os.getpid()), log=log)
+        self._hearing = asyncio.create_task(self._hear(self._process))
+
+    def _memory(self) -> Path:
+        # Beside a directory of the user's the note would be lost with the node; within it, it is found again.
+        if self.volume is None and self.copies:
+            return self._root / ".flowlite-checkpoint.json"
+        return self._paths.home / "checkpoint.json"
+
+    def _send(self, **request: Any) -> None:
+        if self._process is not None and self._process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._process.stdin.write(json.dumps(request).encode() + b"\n")
+
+    async def _ask(self, event: str, **request: Any) -> dict[str, Any]:
+        waiting = self._answers[event] = asyncio.get_running_loop().create_future()
+        if self._hearing is None or self._hearing.done():
+            raise CheckpointError(self._gone())
+        self._send(**request)
+        told: dict[str, Any] = await waiting
+        return told
+
+    async def _hear(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None
+        with contextlib.suppress(OSError, ValueError):
+            while line := await process.stdout.readline():
+                self._on_event(json.loads(line))
+        self._fail_all(self._gone())
+
+    def _on_event(self, told: dict[str, Any]) -> None:
+        event = told["event"]
+        if event == "failed":
+            self._fail_all(str(told["error"]))
+        elif event == "trouble":
+            self._on_trouble(str(told["error"]))
+        elif event == "copied":
+            self._last_trouble = self._told_trouble = ""
+            log.info("set %(set)s: %(files)d files, %(bytes)d bytes copied", told)
+        elif (waiting := self._answers.pop(event, None)) is not None and not waiting.done():
+            waiting.set_result(told)
+
+    def _on_trouble(self, why: str) -> None:
+        log.warning("%s", why)
+        self._last_trouble = why
+        # The same is tried again and again; it is said once. What is wrong in the end, the end tells.
+        if why != self._told_trouble and self._finishing is None:
+            self._told_trouble = why
+            self._tell("warning", f"checkpoint: a copy failed and is tried again: {why}")
+
+    def _fail_all(self, why: str) -> None:
+        for waiting in self._answers.values():
+            if not waiting.done():
+                waiting.set_exception(CheckpointError(why))
+                # Nobody may be waiting any more.
+                waiting.exception()
+        self._answers.clear()
+
+    def _gone(self) -> str:
+        return (
+            "the process that copies checkpoints is gone; see "
+            f"{self._paths.directory}/checkpoints.log on this node"
+        )
+
+    async def _end_process(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if process.stdin is not None:
+            process.stdin.close()
+        try:
+            async with asyncio.timeout(_END_SECONDS if self._finishing is None else 0.5):
+                await process.wait()
+        except TimeoutError:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+
+def _count(files: int) -> str:
+    return "1 file" if files == 1 else f"{files} files"
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -1,0 +1,218 @@
+"""The process that copies the checkpoints of one node: started by its agent (agent_side.py), and gone with it.
+
+It is a process of its own, so that hashing and sending never keep the agent from answering, and so that a copy which
+takes too long can simply be ended. Lines of JSON on its standard input and output:
+
+    from the agent   {"do": "check"}                        can the place be used?             "checked"
+                     {"do": "prove", "token", "write"}      is it the same on all nodes?       "proved"
+                     {"do": "restore", "aside"}             bring the newest set back          "restored"
+                     {"do": "start", "keeper": pid}         copy from now on                   "started"
+                     {"do": "cut"}                          a worker was cut off
+                     {"do": "hurry"}                        copy now, the end is near
+                     {"do": "finish"}                       all have ended; copy once more     "finished"
+    to the agent     {"event": as above, ...}, "copied" after each set, "trouble" with an error after a copy that
+                     failed, and "failed" with an error in place of what was asked for
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import sys
+import threading
+import time
+
+from ..system import processes
+from .copier import SETTLE_SECONDS, Copier, Emptied, Replaced
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+FINAL = 999_999
+"""The number of the last set of an attempt, on every node."""
+_QUIET_SECONDS = 60.0
+"""How long a copy that is due waits for a moment in which nothing is being written."""
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
+_LOOKING_SHARE = 20
+"""Looking takes at most one part of so many of the time."""
+
+
+class Session:
+    """Serves the agent until it goes. Looks and commands in the main thread, copies in another."""
+
+    def __init__(self, copier: Copier) -> None:
+        self._copier = copier
+        self._every = float(copier.order["every"])
+        self._received = b""
+        self._keeper: int | None = None
+        self._began: float | None = None
+        self._due = 0.0
+        self._next_look = 0.0
+        self._failures = 0
+        self._copying: threading.Thread | None = None
+        self._claimed = False
+        self._hurried = False
+        self._replaced = False
+        self._speaking = threading.Lock()
+
+    def serve(self) -> int:
+        while True:
+            ready, _, _ = select.select([0], [], [], self._pause())
+            if ready:
+                data = os.read(0, 65536)
+                if not data:
+                    return 0
+                *lines, self._received = (self._received + data).split(b"\n")
+                for line in lines:
+                    self._obey(json.loads(line))
+            if self._began is not None:
+                self._look_if_due()
+                self._copy_if_due()
+
+    def _obey(self, request: Mapping[str, Any]) -> None:
+        what = request["do"]
+        try:
+            if what == "check":
+                self._copier.check()
+                self._say("checked")
+            elif what == "prove":
+                self._copier.prove(str(request["token"]), bool(request["write"]))
+                self._say("proved")
+            elif what == "restore":
+                self._say("restored", **self._copier.restore(bool(request["aside"])))
+            elif what == "start":
+                self._start(request["keeper"])
+            elif what == "cut" and self._began is not None:
+                self._copier.cut(self._keeper)
+            elif what == "hurry":
+                self._hurried = True
+                self._due = min(self._due, time.monotonic())
+            elif what == "finish":
+                self._finish()
+        except OSError as error:
+            self._say("failed", error=str(error))
+
+    def _start(self, keeper: int | None) -> None:
+        self._keeper = keeper
+        self._began = time.monotonic()
+        self._due = self._began + self._every
+        self._copying = threading.Thread(target=self._claim_aside, daemon=True)
+        self._copying.start()
+        self._say("started")
+
+    def _finish(self) -> None:
+        copier = self._copier
+        if self._copying is not None:
+            # What is under way is not waited for longer than it takes; the agent ends us if that is too long.
+            self._copying.join()
+        copier.end()
+        if copier.order["others_write"]:
+            self._wait_for_rest()
+        while not self._replaced and not self._copy(FINAL if copier.nodes > 1 else None):
+            time.sleep(self._retry_pause())
+        self._say("finished", replaced=self._replaced, **copier.told())
+
+    def _wait_for_rest(self) -> None:
+        """Workers of other nodes may still write to this directory."""
+        until = time.monotonic() + 5 * SETTLE_SECONDS
+        self._copier.look(None)
+        while self._copier.watch.busy and time.monotonic() < until:
+            time.sleep(SETTLE_SECONDS / 4)
+            self._copier.look(None)
+
+    # Looks and copies, when they are due
+
+    def _pause(self) -> float | None:
+        if self._began is None:
+            return None
+        return max(0.0, min(self._next_look, time.monotonic() + SETTLE_SECONDS) - time.monotonic())
+
+    def _look_if_due(self) -> None:
+        began = time.monotonic()
+        if began < self._next_look:
+            return
+        try:
+            self._copier.look(self._keeper)
+        except OSError as error:
+            self._say("trouble", error=f"{self._copier.root} cannot be read: {error.strerror}")
+        took = time.monotonic() - began
+        interval = min(SETTLE_SECONDS, self._every) / 4
+        self._next_look = time.monotonic() + max(interval, _LOOKING_SHARE * took)
+
+    def _copy_if_due(self) -> None:
+        now = time.monotonic()
+        if now < self._due or self._replaced:
+            return
+        if self._copying is not None and self._copying.is_alive():
+            return
+        patience = 0.0 if self._hurried else min(_QUIET_SECONDS, self._every / 2)
+        if self._copier.watch.busy and now < self._due + patience:
+            return
+        assert self._began is not None
+        number = round((self._due - self._began) / self._every) if self._copier.nodes > 1 else None
+        passed = int((now - self._began) / self._every)
+        self._due = self._began + (passed + 1) * self._every
+        self._copying = threading.Thread(target=self._copy_aside, args=(number,), daemon=True)
+        self._copying.start()
+
+    def _claim_aside(self) -> None:
+        try:
+            self._copier.claim()
+            self._claimed = True
+        except OSError as error:
+            self._say("trouble", error=str(error), replaced=False)
+
+    def _copy_aside(self, number: int | None) -> None:
+        if not self._copy(number) and not self._replaced:
+            self._due = min(self._due, time.monotonic() + self._retry_pause())
+
+    def _copy(self, number: int | None) -> bool:
+        """One copy. False if it failed; why was said."""
+        try:
+            if not self._claimed:
+                self._copier.claim()
+                self._claimed = True
+            anything_new = self._copier.copy(number)
+            self._failures = 0
+        except OSError as error:
+            self._replaced = isinstance(error, Replaced)
+            self._claimed = not isinstance(error, Emptied)
+            self._failures += 1
+            self._say("trouble", error=str(error), replaced=self._replaced)
+            return False
+        if anything_new:
+            self._say("copied", **self._copier.told())
+            self._prune()
+        return True
+
+    def _prune(self) -> None:
+        try:
+            self._copier.prune()
+        except OSError as error:
+            self._say("trouble", error=f"old sets stay for now: {error}", replaced=False)
+
+    def _retry_pause(self) -> float:
+        return min(_LONGEST_PAUSE, _SHORTEST_PAUSE * 2.0 ** min(self._failures, 10))
+
+    def _say(self, event: str, **body: Any) -> None:
+        with self._speaking:
+            sys.stdout.write(json.dumps({"event": event, **body}) + "\n")
+            sys.stdout.flush()
+
+
+def main(arguments: list[str]) -> int:
+    """`checkpoints ORDER.json PID`: be the copier of the agent with that process id."""
+    processes.die_with_parent(int(arguments[1]))
+    with open(arguments[0], encoding="utf-8") as file:
+        order = json.load(file)
+    try:
+        copier = Copier(order)
+    except OSError as error:
+        sys.stdout.write(json.dumps({"event": "failed", "error": str(error)}) + "\n")
+        return 1
+    code = Session(copier).serve()
+    sys.stdout.flush()
+    os._exit(code)

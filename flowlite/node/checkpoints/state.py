@@ -1,0 +1,111 @@
+"""What is remembered of a directory of checkpoints from one attempt to the next: a small file on the node."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from .stability import Seen
+
+Mark = tuple[int, int]
+
+
+class Memory:
+    """Which files were finished, which doubtful, and the hashes of those that were copied or brought back.
+
+    Attributes:
+        known: Whether an earlier attempt has left a note here.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._finished: dict[str, Mark] = {}
+        self._doubtful: dict[str, Mark] = {}
+        self._hashes: dict[str, tuple[int, int, str]] = {}
+        self._clean = True
+        self._saved = ""
+        self.known = self._load()
+
+    def doubts(self, files: Mapping[str, Seen]) -> dict[str, Mark]:
+        """The files whose writer was cut off, in an attempt before this one."""
+        doubtful = {
+            path: mark
+            for path, mark in self._doubtful.items()
+            if path in files and files[path].mark == mark
+        }
+        if not self._clean:
+            doubtful |= {
+                path: seen.mark
+                for path, seen in files.items()
+                if self._finished.get(path) != seen.mark and not seen.was_renamed
+            }
+        return doubtful
+
+    def note(
+        self, finished: Mapping[str, Seen], doubtful: Mapping[str, Mark], *, clean: bool = False
+    ) -> None:
+        """Write down what is known now.
+
+        Args:
+            clean: All writers have ended; what is not doubtful is finished.
+        """
+        self._finished = {path: seen.mark for path, seen in finished.items()}
+        self._doubtful = dict(doubtful)
+        self._clean = clean
+        self.save()
+
+    def hash_of(self, path: str, seen: Seen) -> str | None:
+        """The hash of a file, if it is known for what the file is now."""
+        size, mtime_ns, sha256 = self._hashes.get(path, (0, 0, None))
+        return sha256 if (size, mtime_ns) == seen.mark else None
+
+    def learn(self, path: str, seen: Seen, sha256: str) -> None:
+        """A file's hash is known, and its content is in a set or about to be."""
+        self._hashes[path] = (*seen.mark, sha256)
+
+    def save(self) -> None:
+        """Write the file, if it would be another one."""
+        text = json.dumps(
+            {
+                "clean": self._clean,
+                "finished": self._finished,
+                "doubtful": self._doubtful,
+                "hashes": self._hashes,
+            }
+        )
+        if text == self._saved:
+            return
+        partial = self._path.with_name(f"{self._path.name}.{os.getpid()}.part")
+        try:
+            partial.write_text(text)
+            os.replace(partial, self._path)
+            self._saved = text
+        except OSError:
+            # A full disk. Nothing is lost but the memory of it; the next attempt doubts more.
+            with contextlib.suppress(OSError):
+                partial.unlink(missing_ok=True)
+
+    def _load(self) -> bool:
+        try:
+            found = json.loads(self._path.read_bytes())
+            self._clean = bool(found["clean"])
+            self._finished = {path: _mark(mark) for path, mark in found["finished"].items()}
+            self._doubtful = {path: _mark(mark) for path, mark in found["doubtful"].items()}
+            self._hashes = {
+                path: (int(size), int(mtime), str(sha256))
+                for path, (size, mtime, sha256) in found["hashes"].items()
+            }
+        except FileNotFoundError:
+            return False
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            # Cut off itself: nothing is known of the files that are there.
+            self._clean = False
+        return True
+
+
+def _mark(value: Sequence[int]) -> Mark:
+    size, mtime_ns = value
+    return (int(size), int(mtime_ns))

@@ -1,0 +1,339 @@
+"""Where checkpoints are copied to: a directory, or a bucket. Both know the same few things, and both block.
+
+A name is relative, with slashes, plain ASCII. What `write` and `upload` leave is whole or not there at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, Protocol, TypeVar
+from xml.sax.saxutils import escape
+
+from ..s3 import client as s3
+from ..s3.node_credential import node_credential
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+Answer = TypeVar("Answer")
+
+_BLOCK = 1 << 20
+PART = 32 << 20
+"""Files above this go to a bucket in parts, each of them signed and checked by the server."""
+_MOST_PARTS, _PARTS_AT_ONCE = 9000, 4
+_TRIES = 4
+_FIRST_PAUSE = 0.5
+_TRANSFER_SECONDS = 120.0
+_OWN_SECONDS = 240.0
+"""A cloud renews the credential of a machine five minutes before the old one ends."""
+
+
+class PlaceError(OSError):
+    """The place cannot be used; the text says which, why, and what to do."""
+
+
+class Place(Protocol):
+    """What copying needs of a place. All of it raises PlaceError."""
+
+    name: str
+
+    def check(self) -> None:
+        """Proves that it can be read and written."""
+
+    def sizes(self, below: str) -> dict[str, int]:
+        """Sizes by name of everything whose name begins with `below` (a directory, with its slash)."""
+
+    def read(self, name: str) -> bytes:
+        """A small file. FileNotFoundError if there is none."""
+
+    def write(self, name: str, content: bytes) -> None:
+        """A small file, at once."""
+
+    def upload(self, source: Path, name: str, size: int) -> None:
+        """Copies a file there."""
+
+    def download(self, name: str, target: Path, size: int) -> None:
+        """Copies a file here, over what `target` may be. FileNotFoundError if there is none."""
+
+    def delete(self, names: list[str]) -> None:
+        """Deletes; what is not there is no error."""
+
+
+def place_of(sync: str, storage: Path) -> Place:
+    """The place that `sync` names. Raises PlaceError."""
+    if not sync.startswith("s3://"):
+        return Directory(Path(sync))
+    try:
+        return Bucket(s3.Store.open(storage, "checkpoint"))
+    except s3.S3Error as error:
+        raise PlaceError(f"{sync} cannot be opened: {error}") from error
+
+
+class Directory:
+    """A directory that outlives the nodes, such as one on a network file system."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self.name = str(root)
+
+    def check(self) -> None:
+        try:
+            self._root.mkdir(parents=True, exist_ok=True)
+            probe = self._root / f".flowlite-check-{os.getpid()}"
+            probe.write_bytes(b"flowlite")
+            probe.unlink()
+        except OSError as error:
+            raise PlaceError(
+                f"checkpoints cannot be copied to {self.name}: {error.strerror or error}. Give checkpoint.sync a "
+                "directory that this user can write to on every node"
+            ) from error
+
+    def sizes(self, below: str) -> dict[str, int]:
+        found = {}
+        try:
+            for directory, _, names in os.walk(self._root / below, onerror=_unless_gone):
+                for name in names:
+                    path = os.path.join(directory, name)
+                    with contextlib.suppress(FileNotFoundError):
+                        found[os.path.relpath(path, self._root)] = os.lstat(path).st_size
+        except OSError as error:
+            raise PlaceError(f"{self.name} cannot be read: {error.strerror or error}") from error
+        return {name: size for name, size in found.items() if not name.endswith(".part")}
+
+    def read(self, name: str) -> bytes:
+        return (self._root / name).read_bytes()
+
+    def write(self, name: str, content: bytes) -> None:
+        with self._new(name) as descriptor:
+            left = memoryview(content)
+            while left:
+                left = left[os.write(descriptor, left) :]
+
+    def upload(self, source: Path, name: str, size: int) -> None:
+        with open(source, "rb", buffering=0) as file, self._new(name) as descriptor:
+            while block := file.read(_BLOCK):
+                os.write(descriptor, block)
+
+    def download(self, name: str, target: Path, size: int) -> None:
+        with open(self._root / name, "rb", buffering=0) as source, open(target, "wb") as file:
+            while block := source.read(_BLOCK):
+                file.write(block)
+
+    def delete(self, names: list[str]) -> None:
+        for name in names:
+            path = self._root / name
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                raise PlaceError(f"{path} cannot be deleted: {error.strerror}") from error
+            for above in path.parents[: name.count("/") - 1]:
+                try:
+                    above.rmdir()
+                except OSError:
+                    break
+
+    @contextlib.contextmanager
+    def _new(self, name: str) -> Iterator[int]:
+        """A file that gets its name once it is whole and on the disk."""
+        path = self._root / name
+        partial = path.with_name(f"{path.name}.{os.getpid()}.part")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            try:
+                yield descriptor
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            os.replace(partial, path)
+        except BaseException as error:
+            with contextlib.suppress(OSError):
+                partial.unlink(missing_ok=True)
+            if isinstance(error, OSError) and not isinstance(error, PlaceError):
+                raise PlaceError(f"{path} cannot be written: {error.strerror or error}") from error
+            raise
+
+
+def _unless_gone(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
+
+
+class Bucket:
+    """A bucket, or what lies below a prefix of it."""
+
+    def __init__(self, store: s3.Store) -> None:
+        self._opened = store
+        # A task without a credential has that of its nodes, which is renewed now and then.
+        self._own = store.credential is None
+        self._asked = 0.0
+        # Of all files together, so that no more than so many parts are in memory.
+        self._senders = ThreadPoolExecutor(_PARTS_AT_ONCE)
+        self.name = store.url
+
+    @property
+    def _store(self) -> s3.Store:
+        if self._own and time.monotonic() > self._asked + _OWN_SECONDS:
+            self._asked = time.monotonic()
+            found = node_credential()
+            if found is not None:
+                credential, source, _ = found
+                self._opened = replace(self._opened, credential=credential, source=source)
+        return self._opened
+
+    def check(self) -> None:
+        probe = f"check-{os.urandom(6).hex()}"
+        what = "read"
+        try:
+            self._opened = self._store.located()
+            what = "written to"
+            self._request("PUT", probe, body=b"flowlite")
+            what = "deleted from"
+            self._request("DELETE", probe)
+        except s3.S3Error as error:
+            raise PlaceError(
+                f"checkpoints cannot be kept at {self.name}: it cannot be {what} with {self._store.source} at "
+                f"{self._store.place}: {error}. It takes the rights to list, get, put and delete"
+            ) from error
+
+    def sizes(self, below: str) -> dict[str, int]:
+        top = self._store.below
+        try:
+            found = _patiently(lambda: list(self._store.list(top + below)))
+        except s3.S3Error as error:
+            raise self._failed("listed", below, error) from error
+        return {entry.key[len(top) :]: entry.size for entry in found}
+
+    def read(self, name: str) -> bytes:
+        try:
+            return self._request("GET", name).body
+        except s3.S3Error as error:
+            raise self._failed("read", name, error) from error
+
+    def write(self, name: str, content: bytes) -> None:
+        try:
+            self._request("PUT", name, body=content)
+        except s3.S3Error as error:
+            raise self._failed("written", name, error) from error
+
+    def upload(self, source: Path, name: str, size: int) -> None:
+        try:
+            with open(source, "rb", buffering=0) as file:
+                if size <= PART:
+                    self._request("PUT", name, body=_exactly(file, 0, size))
+                else:
+                    self._upload_parts(file, name, size)
+        except s3.S3Error as error:
+            raise self._failed("written", name, error) from error
+
+    def download(self, name: str, target: Path, size: int) -> None:
+        try:
+            _patiently(lambda: self._download_once(name, target, size))
+        except s3.S3Error as error:
+            raise self._failed("read", name, error) from error
+
+    def delete(self, names: list[str]) -> None:
+        for name in names:
+            try:
+                self._request("DELETE", name)
+            except s3.S3Error as error:
+                raise self._failed("deleted", name, error) from error
+
+    def _download_once(self, name: str, target: Path, size: int) -> None:
+        with open(target, "wb") as file:
+            for block in self._store.read(self._store.key(name), timeout=_TRANSFER_SECONDS):
+                file.write(block)
+            if file.tell() < size:
+                # A connection that breaks looks like the end.
+                raise s3.S3Error(f"the connection ended after {file.tell()} of {size} bytes")
+
+    def _upload_parts(self, file: IO[bytes], name: str, size: int) -> None:
+        length = max(PART, -(-size // _MOST_PARTS))
+        begun = self._request("POST", name, {"uploads": ""})
+        upload = _between(begun.body, b"<UploadId>", b"</UploadId>")
+
+        def send(number: int) -> str:
+            start = (number - 1) * length
+            body = _exactly(file, start, min(length, size - start))
+            query = {"partNumber": str(number), "uploadId": upload}
+            return self._request("PUT", name, query, body=body).headers.get("etag", "")
+
+        sending: list[Future[str]] = []
+        try:
+            sending = [self._senders.submit(send, n) for n in range(1, -(-size // length) + 1)]
+            tags = [each.result() for each in sending]
+            listed = "".join(
+                f"<Part><PartNumber>{number}</PartNumber><ETag>{escape(tag)}</ETag></Part>"
+                for number, tag in enumerate(tags, 1)
+            )
+            text = f"<CompleteMultipartUpload>{listed}</CompleteMultipartUpload>".encode()
+            done = self._request("POST", name, {"uploadId": upload}, body=text).body
+            # It answers 200 before it is done, and may then still fail.
+            if b"<Error>" in done:
+                raise s3.S3Error(f"putting the parts together failed: {done[:300]!r}", status=500)
+        except BaseException:
+            for each in sending:
+                each.cancel()
+            wait(sending)
+            with contextlib.suppress(s3.S3Error):
+                self._request("DELETE", name, {"uploadId": upload})
+            raise
+
+    def _request(
+        self, method: str, name: str, query: Mapping[str, str] | None = None, body: bytes = b""
+    ) -> s3.Response:
+        key = self._store.key(name)
+        return _patiently(
+            lambda: self._store.request(method, key, query, body=body, timeout=_TRANSFER_SECONDS)
+        )
+
+    def _failed(self, what: str, name: str, error: s3.S3Error) -> OSError:
+        text = f"{self.name}/{name} cannot be {what} with {self._store.source}: {error}"
+        if error.status == 404 and what == "read":
+            return FileNotFoundError(text)
+        return PlaceError(text)
+
+
+def _patiently(ask: Callable[[], Answer]) -> Answer:
+    """Ask again, with growing pauses, where that may help."""
+    pause = _FIRST_PAUSE
+    for left in reversed(range(_TRIES)):
+        try:
+            return ask()
+        except s3.S3Error as error:
+            if not left or not _worth_another_try(error):
+                raise
+        time.sleep(pause)
+        pause *= 2
+    raise AssertionError("the last try returns or raises")
+
+
+def _worth_another_try(error: s3.S3Error) -> bool:
+    return error.status in (0, 429) or error.status >= 500
+
+
+def _exactly(file: IO[bytes], start: int, size: int) -> bytes:
+    """So many bytes from there. A file that has become shorter was changed; what is sent then is not used."""
+    content = bytearray()
+    while len(content) < size:
+        block = os.pread(file.fileno(), size - len(content), start + len(content))
+        if not block:
+            raise PlaceError("the file has become shorter while it was copied")
+        content += block
+    return bytes(content)
+
+
+def _between(text: bytes, before: bytes, after: bytes) -> str:
+    _, found, rest = text.partition(before)
+    value, ended, _ = rest.partition(after)
+    if not found or not ended:
+        raise s3.S3Error(
+            f"what answers is no S3 server: no {before.decode()} in its reply", status=200
+        )
+    return value.decode()

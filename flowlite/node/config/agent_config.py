@@ -1,0 +1,263 @@
+"""`AgentConfig`: everything an agent is told, as the file `agent.json` of its attempt directory.
+
+A node's directory (`home`) holds what all attempts share (`call.bin`, `source-<sha>.zip`,
+`secrets.json`) and one directory per attempt, `a<attempt>/`, with `agent.json`, `secret`, the streams
+`r<rank>.out` and `r<rank>.err`, the results `r<rank>.result` and, at the end, `report.json`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from . import distributed_modes
+from .fencing import FENCE_AFTER
+from .ranks import global_rank
+
+
+class ConfigFault(ValueError):
+    """`agent.json` is not what this agent understands."""
+
+
+@dataclass(slots=True)
+class AgentConfig:
+    """What one agent has to do in one attempt.
+
+    `processes_per_node` counts the processes that share a node's GPUs. In mode "auto" flowlite starts that many workers
+    on each node. In mode "manual" it starts one, and the number goes to the user's own launcher (`PET_NPROC_PER_NODE`),
+    and so it is in the modes that node 0 leads (distributed_modes.py); `workers_per_node` is what is really started, and what
+    ranks are made from.
+
+    Durations are seconds. `call` is one of
+
+        {"kind": "function", "bundle": path, "sha256": hex, "source": [{"zip": path, "sha256": hex}], "imports": [...],
+         "start": "auto" | "fork" | "spawn", "results": "any" | "plain"}
+        {"kind": "command", "argv": [...]}
+
+    Relative paths in it are relative to the node's directory.
+
+    Attributes:
+        cache: Directory of what tasks of this node share, by content hash; None where nothing is shared.
+        python_spec: The Python environment the workers get (python_env/environments.py); None takes `python` as it is.
+        container: The image the workers run in (see containers/container.py).
+        mounts: Buckets to show, read-only: {"path", "url", "endpoint"}; how to read them is in `storage.json`.
+        checkpoint: What to copy away while workers run (see checkpoints/agent_side.py).
+        tls: The rendezvous is encrypted (see protocol/tls.py); the files lie in the attempt's directory.
+        warm_seconds: How long imports are kept for the next task.
+        lease: {"file", "seconds"}: the machine's lease, to be renewed (preemption/lease_file.py); None where it has none.
+        max_run_seconds: Longest run after GO; None for no limit.
+        paid_seconds: Longest life of this agent until the workers must stop, for what the task's money lasts for.
+        gang: {"cpus"}: what a gang that node 0 leads is told of each node; None for what is there.
+        setup: Commands for the shell to run once on this node before the workers (setup/run.py).
+        setup_seconds: How long they may take, all together.
+        preemption: {"kind"}: how the node learns that it will be taken away (preemption/notices.py); None where it never is.
+    """
+
+    task: str
+    name: str
+    epoch: int
+    instance: str
+    roster: list[str]
+    processes_per_node: int
+    call: dict[str, Any]
+    mode: str = "auto"
+    environment: dict[str, str] = field(default_factory=dict)
+    workdir: str | None = None
+    python: str = ""
+    gpus: dict[str, Any] | None = None
+    visible_gpus: str | None = None
+    volumes: list[dict[str, Any]] = field(default_factory=list)
+    stop_signal: str = "SIGTERM"
+    grace: float = 10.0
+    join_timeout: float = 300.0
+    beat: float = 1.0
+    lost_after: float = 8.0
+    fence_after: float = FENCE_AFTER
+    linger: float = 600.0
+    max_run_seconds: float | None = None
+    paid_seconds: float | None = None
+    warm_socket: str | None = None
+    bind: str = "127.0.0.1"
+    leader_address: str = "127.0.0.1"
+    ports_dir: str | None = None
+    master_port: int | None = None
+    cache: str | None = None
+    python_spec: dict[str, Any] | None = None
+    container: dict[str, Any] | None = None
+    mounts: list[dict[str, Any]] = field(default_factory=list)
+    checkpoint: dict[str, Any] | None = None
+    tls: bool = False
+    warm_seconds: float = 0.0
+    lease: dict[str, Any] | None = None
+    preemption: dict[str, Any] | None = None
+    gang: dict[str, Any] | None = None
+    setup: list[str] = field(default_factory=list)
+    setup_seconds: float = 3600.0
+
+    def __post_init__(self) -> None:
+        if self.instance not in self.roster:
+            raise ConfigFault(f"instance {self.instance!r} is not in the roster {self.roster}")
+        if self.mode not in distributed_modes.ALL:
+            raise ConfigFault(
+                f"mode is {self.mode!r}; it is one of {', '.join(distributed_modes.ALL)}"
+            )
+        if self.processes_per_node < 1:
+            raise ConfigFault(f"processes_per_node is {self.processes_per_node}; it is at least 1")
+        if self.call.get("kind") not in ("function", "command"):
+            raise ConfigFault(f"call kind is {self.call.get('kind')!r}")
+
+    @property
+    def node_rank(self) -> int:
+        """This node's rank: its place in the roster."""
+        return self.roster.index(self.instance)
+
+    @property
+    def num_nodes(self) -> int:
+        return len(self.roster)
+
+    @property
+    def is_leader(self) -> bool:
+        return self.node_rank == 0
+
+    @property
+    def workers_per_node(self) -> int:
+        """How many workers flowlite starts on each node."""
+        return self.processes_per_node if self.mode == distributed_modes.AUTO else 1
+
+    @property
+    def ranks(self) -> range:
+        """The global ranks of this node's workers."""
+        first = global_rank(self.node_rank, self.workers_per_node, 0)
+        return range(first, first + self.workers_per_node)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=1)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> AgentConfig:
+        """Read `agent.json`.
+
+        Raises:
+            ConfigFault: it is not JSON, lacks a field, or has one that this agent does not know.
+        """
+        try:
+            data = json.loads(text)
+        except ValueError as error:
+            raise ConfigFault(f"agent.json is not JSON: {error}") from error
+        if not isinstance(data, dict):
+            raise ConfigFault("agent.json is not an object")
+        unknown = sorted(set(data) - {each.name for each in fields(cls)})
+        if unknown:
+            raise ConfigFault(
+                f"agent.json has fields this agent does not know: {', '.join(unknown)}"
+            )
+        try:
+            return cls(**data)
+        except TypeError as error:
+            raise ConfigFault(f"agent.json: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptPaths:
+    """The files of one attempt on one node."""
+
+    directory: Path
+
+    @property
+    def home(self) -> Path:
+        return self.directory.parent
+
+    @property
+    def config(self) -> Path:
+        return self.directory / "agent.json"
+
+    @property
+    def secret(self) -> Path:
+        return self.directory / "secret"
+
+    @property
+    def certificate(self) -> Path:
+        """What the leader shows, where the rendezvous is encrypted (see protocol/tls.py)."""
+        return self.directory / "rendezvous.crt"
+
+    @property
+    def certificate_key(self) -> Path:
+        """Its key; on the leader only."""
+        return self.directory / "rendezvous.key"
+
+    @property
+    def leader(self) -> Path:
+        return self.directory / "leader.json"
+
+    @property
+    def leader_silent(self) -> Path:
+        """Is there as long as this node does not hear its leader."""
+        return self.directory / "leader.silent"
+
+    @property
+    def stop(self) -> Path:
+        """What agent and workers share about stopping (see preemption/shared_page.py)."""
+        return self.directory / "stop"
+
+    @property
+    def pid(self) -> Path:
+        return self.directory / "agent.pid"
+
+    @property
+    def log(self) -> Path:
+        return self.directory / "agent.log"
+
+    @property
+    def environment(self) -> Path:
+        return self.directory / "env.json"
+
+    @property
+    def report(self) -> Path:
+        return self.directory / "report.json"
+
+    @property
+    def secrets(self) -> Path:
+        return self.home / "secrets.json"
+
+    @property
+    def storage(self) -> Path:
+        """What opens the buckets of the task: endpoints and credentials."""
+        return self.home / "storage.json"
+
+    @property
+    def packages(self) -> Path:
+        """Where packages come from: variables for uv, which may hold credentials."""
+        return self.home / "packages.json"
+
+    @property
+    def of_next_attempt(self) -> Path:
+        """The directory of the attempt after this one, once that is about to begin here."""
+        return self.home / f"a{int(self.directory.name[1:]) + 1}"
+
+    def stream(self, rank: int, stream: str) -> Path:
+        """The file of one stream of one rank: "out", "err", "setup" or "result"."""
+        return self.directory / f"r{rank}.{stream}"
+
+    def failure(self, rank: int) -> Path:
+        """What a worker says of its own end, before it ends: {"kind", "type", "message"}."""
+        return self.directory / f"r{rank}.failure"
+
+    def resolve(self, path: str) -> Path:
+        """A path from `agent.json`, which may be relative to the node's directory."""
+        return self.home / path
+
+
+def write_atomically(path: Path, text: str, mode: int = 0o600) -> None:
+    """Write a file so that a reader sees all of it or none of it."""
+    partial = path.with_name(f"{path.name}.{os.getpid()}.part")
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    try:
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(partial, path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise

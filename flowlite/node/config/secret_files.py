@@ -1,0 +1,106 @@
+"""The files of a node's home that hold secrets in clear, and their removal once nothing there needs them.
+
+An agent removes them when it ends, however its run ended: each attempt is given its own. What an agent left that was
+killed, or whose machine went down, is removed by whoever finds it there next (host_lease/cleanup.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_OF_HOME = frozenset({"secrets.json", "storage.json", "packages.json"})
+_OF_ATTEMPT = frozenset(
+    {
+        *("secret", "rendezvous.key", "checkpoints.json", "container.env", "batch.json"),
+        "ray-token",
+    }
+)
+_OF_TOOL = frozenset({"rclone.conf", "passwd-s3fs", "credentials"})
+# The environment of a worker that was started afresh, and of a command in a container.
+_ENDINGS = (".order", ".env")
+_ENVIRONMENT = "env.json"
+
+
+def forget(home: str) -> bool:
+    """Removes all secrets from the home of a node; says whether there were any. Its logs and results stay."""
+    found = False
+    for path in _files(home):
+        with contextlib.suppress(OSError):
+            if os.path.basename(path) == _ENVIRONMENT:
+                found = _strip(path) or found
+            else:
+                os.unlink(path)
+                found = True
+    return found
+
+
+def are_in(home: str) -> bool:
+    """Whether there are any."""
+    return any(
+        os.path.basename(path) != _ENVIRONMENT or _read(path).get("environment")
+        for path in _files(home)
+    )
+
+
+def attempts(home: str) -> list[str]:
+    """The directories of the attempts in a home."""
+    return [
+        os.path.join(home, name) for name in _names(home) if name[:1] == "a" and name[1:].isdigit()
+    ]
+
+
+def _files(home: str) -> Iterator[str]:
+    yield from _named(home, _OF_HOME)
+    for attempt in attempts(home):
+        yield from _named(attempt, _OF_ATTEMPT | {_ENVIRONMENT})
+        for number in _names(os.path.join(attempt, "buckets")):
+            # What the tools that mount buckets read; beside it is the bucket itself.
+            tool = os.path.join(attempt, "buckets", number, "tool")
+            yield from _named(tool, _OF_TOOL)
+            yield from _named(os.path.join(tool, ".aws"), _OF_TOOL)
+
+
+def _names(directory: str) -> list[str]:
+    try:
+        return os.listdir(directory)
+    except OSError:
+        return []
+
+
+def _named(directory: str, names: frozenset[str]) -> Iterator[str]:
+    """Files of these names, also those that were never written to their end."""
+    with contextlib.suppress(OSError), os.scandir(directory) as entries:
+        for entry in list(entries):
+            name = entry.name
+            if name.endswith(".part"):
+                # NAME.PID.part (agent_config.py), and .NAME.RANDOM.part (system/atomic_files.py).
+                name = name.removesuffix(".part").rpartition(".")[0].removeprefix(".")
+            if (name in names or name.endswith(_ENDINGS)) and entry.is_file(follow_symlinks=False):
+                yield entry.path
+
+
+def _strip(path: str) -> bool:
+    """Takes the variables out of what an agent noted for commands beside its workers; who holds the workers stays."""
+    noted = _read(path)
+    if not noted.get("environment"):
+        return False
+    from pathlib import Path
+
+    from .agent_config import write_atomically
+
+    write_atomically(Path(path), json.dumps({**noted, "environment": {}}))
+    return True
+
+
+def _read(path: str) -> dict[str, object]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return dict(json.load(file))
+    except (OSError, ValueError, TypeError):
+        return {}

@@ -1,0 +1,324 @@
+"""The warm process, seen from outside: how it is started, found and let go. It imports once what workers need.
+
+There are three kinds of process behind it:
+
+    template   one per task and machine (all local nodes share it), or, where it is kept warm, one for all tasks that
+               are alike (compatibility.py). Imports, and waits on a Unix socket (server.py).
+    keeper     forked from the template, one for each agent that connects (reaper.py). Shows that node's volumes and
+               buckets, starts its workers, collects them, and stops them when the agent goes.
+    worker     forked from the keeper, one per rank (worker/worker.py).
+
+The socket is made by whoever starts the template and handed down to it, so that a client can connect at once and waits
+in the queue while the template still imports: nobody polls.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+
+from ..system import node_facts, peer_credentials, process_title, processes, runtime_dir
+from ..worker.environment import without_launchers
+from . import compatibility, registry
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Iterable, Mapping
+    from typing import Any, NoReturn
+
+IDLE_AFTER_LAST = 10.0
+
+_started: list[subprocess.Popen[bytes]] = []
+
+
+class WarmError(OSError):
+    """There is no warm process and none can be started; the text says why."""
+
+
+def socket_directory() -> str:
+    """The directory of this user's sockets, made if need be and safe from other users.
+
+    Raises:
+        WarmError: There is none.
+    """
+    try:
+        return runtime_dir.find()
+    except OSError as error:
+        raise WarmError(error.errno, error.strerror) from error
+
+
+def socket_path(key: str) -> str:
+    """Where the warm process of `key` (a task, or a task and a node) listens."""
+    import hashlib
+
+    name = hashlib.sha256(key.encode()).hexdigest()[: registry.NAME_LENGTH]
+    return os.path.join(socket_directory(), name)
+
+
+def make_spec(
+    *,
+    task: str,
+    socket: str,
+    python: str,
+    log: str,
+    imports: Iterable[str] = (),
+    environment: Mapping[str, str] | None = None,
+    function: bool = True,
+    idle: float = IDLE_AFTER_LAST,
+) -> dict[str, Any]:
+    """What a warm process is told that serves one task.
+
+    Args:
+        socket: Where it listens (`socket_path`).
+        imports: Names of modules to import; one that fails is left to the worker to fail on.
+        environment: What must be set before anything is imported (the user's `environment=`, OMP_NUM_THREADS).
+        function: Whether its workers run functions; then what unpickles them is imported too.
+        idle: Seconds without any agent after which it ends.
+    """
+    return {
+        "task": task,
+        "socket": socket,
+        "python": python,
+        "log": log,
+        "imports": list(imports),
+        "environment": dict(environment or {}),
+        "function": function,
+        "idle": idle,
+        "key": "",
+        "marks": {},
+        "most": 0,
+    }
+
+
+def can_be_kept(socket: str | None) -> bool:
+    """Whether a warm process with this socket (None: one is yet to be chosen) may stay for other tasks."""
+    chosen = socket is None or os.path.basename(socket).startswith(registry.PREFIX)
+    # Elsewhere nothing is forked, and nobody can tell whose a process is.
+    return processes.LINUX and chosen
+
+
+def make_kept_spec(
+    *,
+    task: str,
+    python: str,
+    seconds: float,
+    imports: Iterable[str] = (),
+    environment: Mapping[str, str] | None = None,
+    secrets: Iterable[str] = (),
+    most: int = registry.MOST,
+) -> dict[str, Any]:
+    """What a warm process is told that stays for the next task that is like this one (compatibility.py).
+
+    Args:
+        task: Whose the keepers and workers are that this spec is for; the process itself belongs to no task.
+        seconds: How long it stays after its last agent has gone.
+        imports: As for `make_spec`; what a later task needs beyond that is added.
+        environment: As for `make_spec`.
+        secrets: Names of variables that must not be in it.
+        most: How many such processes there may be on this machine.
+
+    Raises:
+        WarmError: There is no place for its socket.
+    """
+    whole = {**compatibility.inherited(os.environ, secrets), **(environment or {})}
+    key = compatibility.key(whole, python, node_facts.agent_digest())
+    name = f"{registry.PREFIX}{key[: registry.NAME_LENGTH - len(registry.PREFIX)]}"
+    socket = os.path.join(socket_directory(), name)
+    owners = {name: os.environ[name] for name in compatibility.OWNERS if name in os.environ}
+    return {
+        "task": "",
+        "socket": socket,
+        "python": python,
+        "log": f"{socket}.log",
+        "imports": list(imports),
+        "environment": {**whole, process_title.PADDING: process_title.room()},
+        "function": True,
+        "idle": seconds,
+        "key": key,
+        "marks": {"FLOW_TASK_ID": task, **owners},
+        "most": most,
+    }
+
+
+def begin(spec: Mapping[str, Any]) -> None:
+    """Have the warm process of a spec there, and what will be imported, as early as possible. Does not wait for it.
+
+    Raises:
+        WarmError: it cannot be started.
+    """
+    with _ensure(spec) as connection:
+        _say(connection, do="import", imports=spec["imports"])
+
+
+def fork(spec: Mapping[str, Any]) -> None:
+    """Have a warm process that imports nothing: it needs no interpreter of its own, and is forked from this process.
+
+    To be called before there are threads, or a loop. One that is there already is left alone.
+
+    Raises:
+        OSError: It cannot be started.
+    """
+    # Here, so that it is imported when the file that it lies in may be gone.
+    from . import reaper, server
+
+    _ = reaper, server
+    with registry.alone(spec["socket"]):
+        connection = _connect(spec["socket"])
+        if connection is not None:
+            connection.close()
+            return
+        with _listen(spec["socket"]) as listener:
+            log = os.open(spec["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            try:
+                if os.fork() == 0:
+                    _be_forked(spec, listener, log)
+            finally:
+                os.close(log)
+
+
+def _be_forked(spec: Mapping[str, Any], listener: socket.socket, log: int) -> NoReturn:
+    """Leaves nothing in this process of the one that forked it, its locks above all, and is a template."""
+    from . import server
+
+    try:
+        os.setsid()
+        for number in (1, 2):
+            os.dup2(log, number)
+        os.closerange(3, listener.fileno())
+        os.closerange(listener.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
+        environment = _environment(spec)
+        os.environ.clear()
+        os.environ.update(environment)
+        server.serve(spec, listener)
+    finally:
+        os._exit(1)
+
+
+def join(spec: Mapping[str, Any]) -> socket.socket:
+    """Connect to the warm process of a spec, starting it if need be, and ask it for a keeper.
+
+    Raises:
+        WarmError: it cannot be started.
+    """
+    connection = _ensure(spec)
+    _say(connection, do="join", imports=spec["imports"], keep=spec["idle"], marks=spec["marks"])
+    return connection
+
+
+def dismiss(path: str) -> None:
+    """Ask the warm process at a socket to end once its last agent has gone, without waiting for `idle` to pass."""
+    registry.tell(path, "dismiss")
+
+
+def _ensure(spec: Mapping[str, Any]) -> socket.socket:
+    connection = _connect(spec["socket"])
+    if connection is not None:
+        return connection
+    with registry.alone(spec["socket"]):
+        connection = _connect(spec["socket"])
+        if connection is None:
+            if spec["key"]:
+                registry.make_room(os.path.dirname(spec["socket"]), spec["most"])
+            _start(spec)
+            connection = _connect(spec["socket"])
+    if connection is None:
+        raise WarmError(errno.ECONNREFUSED, f"the warm process ended at once; see {spec['log']}")
+    return connection
+
+
+def _say(connection: socket.socket, **request: Any) -> None:
+    try:
+        connection.sendall(json.dumps(request).encode() + b"\n")
+    except BrokenPipeError:
+        # It is just leaving; who waits for an answer gets the end of the file.
+        return
+
+
+def _connect(path: str) -> socket.socket | None:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.connect(path)
+    except (FileNotFoundError, ConnectionRefusedError):
+        connection.close()
+        return None
+    except OSError as error:
+        connection.close()
+        raise WarmError(error.errno, f"cannot reach the warm process at {path}: {error}") from error
+    if not peer_credentials.may_be_trusted(connection):
+        uid = peer_credentials.uid_of(connection)
+        connection.close()
+        raise WarmError(
+            errno.EPERM, f"{path} is held by uid {uid}, who is not the user of this task"
+        )
+    return connection
+
+
+def _start(spec: Mapping[str, Any]) -> None:
+    import subprocess
+
+    if spec.get("inside"):
+        raise WarmError(
+            errno.ECONNREFUSED, f"the container ended while it got ready; see {spec['log']}"
+        )
+    _started[:] = [child for child in _started if child.poll() is None]
+    path: str = spec["socket"]
+    listener = None
+    try:
+        listener = _listen(path)
+        order = os.open(f"{path}.json", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with open(order, "w", encoding="utf-8") as file:
+            json.dump({**spec, "environment": {}}, file)
+        log = os.open(spec["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            # The environment has to be there before Python starts: PYTHONPATH, LD_LIBRARY_PATH, PYTHONHASHSEED.
+            environment = _environment(spec)
+            command = processes.own_command(
+                spec["python"], "warm", f"{path}.json", str(listener.fileno())
+            )
+            child = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                cwd="/",
+                pass_fds=(listener.fileno(),),
+                start_new_session=True,
+            )
+        finally:
+            os.close(log)
+    except OSError as error:
+        raise WarmError(
+            error.errno, f"cannot start the warm process with {spec['python']}: {error}"
+        ) from error
+    finally:
+        if listener is not None:
+            listener.close()
+    _started.append(child)
+
+
+def _listen(path: str) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if os.path.lexists(path):
+            os.unlink(path)
+        listener.bind(path)
+        os.chmod(path, 0o600)
+        listener.listen(1024)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _environment(spec: Mapping[str, Any]) -> dict[str, str]:
+    if spec["key"]:
+        return dict(spec["environment"])
+    return {
+        **without_launchers(os.environ),
+        **spec["environment"],
+        "FLOW_TASK_ID": spec["task"],
+    }

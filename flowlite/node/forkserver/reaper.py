@@ -1,0 +1,421 @@
+"""The keeper: the process that holds the workers of one node, and through which its agent starts and stops them.
+
+It is forked from the warm template when the agent connects, adopts every orphan its workers leave, and
+goes when the agent goes, after stopping them. Lines of JSON over the connection:
+
+    from the agent   {"do": "hello", "node", "stop_signal", "grace", "scene", "log"}     answered by "ready"
+                     {"do": "prepare", "call"}                           verify and load the call's code; "prepared"
+                     {"do": "probe", "paths", "write", "token"}          files on volumes; "probed"
+                     {"do": "forget", "paths", "token"}                  the same files, not needed any more
+                     {"do": "start", "orders": [...]}                    orders as worker.main takes them
+                     {"do": "stop", "signal", "grace"}                   every worker; "stopped" when nobody is left
+                     {"do": "dismiss"}                                   end the warm process when its last agent goes
+    to the agent     {"event": "ready" | "prepared" | "probed" | "started" | "exited" | "stopped", ...}
+
+A worker is reported as exited once its whole process group is gone: the main process first, then what it left behind,
+which gets SIGTERM and a short while before SIGKILL.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import sys
+import time
+
+from ..mount_namespace import hosts_file, worker_view
+from ..system import processes, retrying
+from ..worker import worker
+from . import server
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Iterable, Mapping, Sequence
+    from typing import Any
+
+LEFTOVER_SECONDS = 5.0
+"""For what a worker that succeeded left behind, at most; after a failure it is `LEFTOVER_SECONDS_FAILED`."""
+LEFTOVER_SECONDS_FAILED = 1.0
+STUCK_SECONDS = 20.0
+"""After SIGKILL: a process still there waits for a device or a file system, and is reported as it is."""
+_LOOK_AGAIN = 0.02
+
+
+class _Held:
+    """A worker, as its keeper knows it."""
+
+    def __init__(self, pid: int, order: Mapping[str, Any]) -> None:
+        self.pid = pid
+        self.rank = int(order["rank"])
+        self.local_rank = int(order["local_rank"])
+        self.streams = (str(order["out"]), str(order["err"]))
+        self.started = time.time()
+        self.status: int | None = None
+        self.ended = 0.0
+        self.asked_to_stop = False
+        self.stopped = False
+        self.kill_at = 0.0
+        self.killed_at = 0.0
+
+    @property
+    def marker(self) -> bytes:
+        return f"RANK={self.rank}".encode()
+
+
+class Keeper:
+    """Serves one agent until it goes. Single-threaded, one poll loop."""
+
+    def __init__(
+        self, connection: socket.socket, state: Mapping[str, Any], received: bytes = b""
+    ) -> None:
+        """`received` is what the agent has said already."""
+        self._connection = connection
+        self._state = dict(state)
+        self._hosts = f"{state['socket']}.{os.getpid()}.hosts"
+        self._held: dict[int, _Held] = {}
+        self._received = received
+        self._connected = True
+        self._ending = False
+        self._stop_signal: int = signal.SIGTERM
+        self._grace = 10.0
+        self._stop_reply = False
+        self._kill_strays_at = 0.0
+        self._asked_strays: set[int] = set()
+
+    def serve(self, unblock: Iterable[int] = ()) -> int:
+        """Serve, then stop what is left; gives the exit status."""
+        self._wake_reader, wake_writer = os.pipe()
+        os.set_blocking(self._wake_reader, False)
+        server.watch_signals(wake_writer, (signal.SIGCHLD, signal.SIGTERM))
+        signal.pthread_sigmask(signal.SIG_SETMASK, unblock)
+        processes.adopt_orphans()
+        poll = select.poll()
+        poll.register(self._connection.fileno(), select.POLLIN)
+        poll.register(self._wake_reader, select.POLLIN)
+        self._obey_all()
+        while self._connected or self._held or self._strays_left():
+            wait = self._next_look()
+            ready = {each for each, _ in poll.poll(None if wait is None else wait * 1000)}
+            if self._wake_reader in ready:
+                self._on_signals()
+            if self._connected and self._connection.fileno() in ready:
+                self._receive()
+                if not self._connected:
+                    poll.unregister(self._connection.fileno())
+                    self._connection.close()
+                    self._stop(self._stop_signal, self._grace)
+            self._reap()
+            self._look_after()
+        worker_view.leave(self._hosts)
+        return 0
+
+    # What comes in
+
+    def _on_signals(self) -> None:
+        if signal.SIGTERM in os.read(self._wake_reader, 4096):
+            self._stop(self._stop_signal, self._grace)
+
+    def _receive(self) -> None:
+        try:
+            data = self._connection.recv(1 << 16)
+        except OSError:
+            data = b""
+        if not data:
+            self._connected = False
+            return
+        self._received += data
+        self._obey_all()
+
+    def _obey_all(self) -> None:
+        *lines, self._received = self._received.split(b"\n")
+        for line in lines:
+            self._obey(json.loads(line))
+
+    def _obey(self, request: Mapping[str, Any]) -> None:
+        what = request["do"]
+        if what == "hello":
+            self._stop_signal = int(request["stop_signal"])
+            self._grace = float(request["grace"])
+            if request.get("log"):
+                _write_to(request["log"])
+            self._state.update(worker_view.enter(request.get("scene", {}), self._hosts))
+            self._send("ready", keeper=os.getpid(), **self._state)
+        elif what == "prepare":
+            self._send("prepared", **_prepare(request["call"]))
+        elif what == "probe":
+            self._send("probed", **probe(request["paths"], request["token"], request["write"]))
+        elif what == "forget":
+            forget_probe(request["paths"], request["token"])
+        elif what == "start":
+            self._name_peers(request["orders"])
+            for order in request["orders"]:
+                self._start(order)
+        elif what == "stop":
+            self._stop_reply = True
+            self._stop(int(request["signal"]), float(request["grace"]))
+        elif what == "dismiss":
+            processes.send(int(self._state["template"]), signal.SIGTERM)
+
+    def _send(self, event: str, **body: Any) -> None:
+        try:
+            self._connection.sendall(json.dumps({"event": event, **body}).encode() + b"\n")
+        except OSError:
+            # The agent is gone; the next read of the connection says so.
+            return
+
+    # Starting
+
+    def _start(self, order: Mapping[str, Any]) -> None:
+        keeper = os.getpid()
+        afresh = self._must_spawn(order)
+        watched = (signal.SIGCHLD, signal.SIGTERM)
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
+        pid = os.fork()
+        if pid == 0:
+            try:
+                self._connection.close()
+                os.close(self._wake_reader)
+                for number in watched:
+                    signal.signal(number, signal.SIG_DFL)
+                signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+                if afresh:
+                    _become_afresh(order, str(self._state["python"]), keeper)
+                worker.main(order, keeper, forked=True)
+            finally:
+                os._exit(worker.EXIT_FAILED)
+        held = self._held[pid] = _Held(pid, order)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        self._send("started", rank=held.rank, pid=pid, time=held.started)
+        if self._ending:
+            self._stop_one(held, self._stop_signal, self._grace)
+
+    def _name_peers(self, orders: Sequence[Mapping[str, Any]]) -> None:
+        hosts = self._state.get("hosts")
+        addresses = orders[0]["environment"].get("FLOW_NODE_IPS", "") if orders else ""
+        if hosts is None or not addresses:
+            return
+        try:
+            hosts_file.add_gang(hosts, addresses.split(","))
+        except OSError as error:
+            sys.stderr.write(f"flowlite: the names of the nodes cannot be noted: {error}\n")
+
+    def _must_spawn(self, order: Mapping[str, Any]) -> bool:
+        if "argv" in order:
+            return False
+        start = order["call"].get("start", "auto")
+        return start == "spawn" or (start == "auto" and self._state["hazard"] is not None)
+
+    # Stopping
+
+    def _stop(self, number: int, grace: float) -> None:
+        self._ending = True
+        self._kill_strays_at = time.monotonic() + grace
+        for held in self._held.values():
+            self._stop_one(held, number, grace)
+
+    def _stop_one(self, held: _Held, number: int, grace: float) -> None:
+        if held.status is None:
+            held.stopped = True
+            processes.send_group(held.pid, number)
+            # A stopped process could not obey.
+            processes.send_group(held.pid, signal.SIGCONT)
+            held.asked_to_stop = True
+            if not held.kill_at or held.kill_at > time.monotonic() + grace:
+                held.kill_at = time.monotonic() + grace
+
+    def _reap(self) -> None:
+        for pid, status in processes.ended_children():
+            held = self._held.get(pid)
+            if held is not None and held.status is None:
+                held.status = status
+                held.ended = time.time()
+                failed = status != 0
+                allowed = LEFTOVER_SECONDS_FAILED if failed else LEFTOVER_SECONDS
+                held.kill_at = time.monotonic() + min(self._grace, allowed)
+                held.killed_at = 0.0
+                held.asked_to_stop = False
+
+    def _look_after(self) -> None:
+        """Move every worker that is ending one step on."""
+        now = time.monotonic()
+        for held in list(self._held.values()):
+            if held.status is None:
+                if held.kill_at and now >= held.kill_at and not held.killed_at:
+                    held.killed_at = now
+                    for pid in processes.descendants([held.pid]):
+                        processes.send(pid, signal.SIGKILL)
+                    processes.send_group(held.pid, signal.SIGKILL)
+                if held.killed_at and now > held.killed_at + STUCK_SECONDS:
+                    self._report(held, stuck=True)
+                continue
+            left = self._left_by(held)
+            if not left:
+                self._report(held)
+            elif now >= held.kill_at:
+                held.killed_at = held.killed_at or now
+                for pid in left:
+                    processes.send(pid, signal.SIGKILL)
+                if now > held.killed_at + STUCK_SECONDS:
+                    self._report(held, stuck=True)
+            elif not held.asked_to_stop:
+                held.asked_to_stop = True
+                for pid in left:
+                    processes.send(pid, signal.SIGTERM)
+                    processes.send(pid, signal.SIGCONT)
+        if self._stop_reply and not self._held and not self._strays_left():
+            self._stop_reply = False
+            self._send("stopped")
+
+    def _report(self, held: _Held, stuck: bool = False) -> None:
+        del self._held[held.pid]
+        status = held.status if held.status is not None else int(signal.SIGKILL)
+        code = os.waitstatus_to_exitcode(status)
+        self._send(
+            "exited",
+            rank=held.rank,
+            code=code if code >= 0 else None,
+            signal=-code if code < 0 else None,
+            started=held.started,
+            ended=held.ended or time.time(),
+            stopped=held.stopped,
+            stuck=stuck,
+        )
+
+    # What workers leave behind
+
+    def _orphans(self, rows: Mapping[int, processes.Row] | None = None) -> set[int]:
+        """Living processes below this one that are no worker and not below a running worker."""
+        children = processes.children_of_mine() if rows is None else None
+        if children is not None and children <= self._running():
+            return set()
+        rows = processes.table() if rows is None else rows
+        mine = {each.pid for each in rows.values() if each.parent == os.getpid()}
+        roots = mine - self._running()
+        return {pid for pid in roots | processes.descendants(roots, rows) if not rows[pid].dead}
+
+    def _running(self) -> set[int]:
+        return {held.pid for held in self._held.values() if held.status is None}
+
+    def _left_by(self, held: _Held) -> set[int]:
+        """What is left of a worker whose main process is gone."""
+        if not processes.LINUX:
+            rows = processes.table()
+            return {pid for pid, each in rows.items() if each.group == held.pid and not each.dead}
+        orphans = self._orphans()
+        if not orphans or not self._running():
+            return orphans
+        rows = processes.table()
+        found = {
+            pid
+            for pid in orphans
+            if pid in rows
+            and (held.pid in (rows[pid].session, rows[pid].group) or self._bears(pid, held))
+        }
+        return found | processes.writers(held.streams, orphans - found)
+
+    def _bears(self, pid: int, held: _Held) -> bool:
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                return held.marker in file.read().split(b"\0")
+        except OSError:
+            return False
+
+    def _strays_left(self) -> bool:
+        """While ending: whether anything below still lives that no worker answers for; it is killed in time."""
+        if self._held or not self._ending:
+            return False
+        strays = self._orphans()
+        killing = time.monotonic() >= self._kill_strays_at
+        for pid in strays if killing else strays - self._asked_strays:
+            processes.send(pid, signal.SIGKILL if killing else signal.SIGTERM)
+        self._asked_strays |= strays
+        return bool(strays) and time.monotonic() < self._kill_strays_at + STUCK_SECONDS
+
+    def _next_look(self) -> float | None:
+        """How long to sleep unless something happens."""
+        waits = [
+            _LOOK_AGAIN if held.status is not None else max(0.0, held.kill_at - time.monotonic())
+            for held in self._held.values()
+            if held.status is not None or (held.kill_at and not held.killed_at)
+        ]
+        if any(held.killed_at for held in self._held.values()):
+            waits.append(_LOOK_AGAIN)
+        if not self._held and (self._stop_reply or not self._connected):
+            waits.append(_LOOK_AGAIN)
+        return min(waits) if waits else None
+
+
+def _become_afresh(order: Mapping[str, Any], python: str, keeper: int) -> None:
+    """Replace this forked child by a Python of its own, which goes on as the same worker."""
+    os.setsid()
+    processes.die_with_parent(keeper)
+    path = f"{order['failure']}.order"
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with open(descriptor, "w", encoding="utf-8") as file:
+        json.dump(dict(order), file)
+    worker.redirect(order)
+    command = processes.own_command(python, "worker", path, str(keeper))
+    os.execve(command[0], command, order["environment"])
+
+
+def _write_to(log: str) -> None:
+    """Say what there is to say in a file of the task; the template's own is for all of them."""
+    try:
+        opened = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    except OSError as error:
+        sys.stderr.write(f"flowlite: {log} cannot be written: {error.strerror}\n")
+        return
+    for number in (1, 2):
+        os.dup2(opened, number)
+    os.close(opened)
+
+
+def _prepare(call: Mapping[str, Any]) -> dict[str, Any]:
+    from ..worker import load_call as calls
+
+    try:
+        calls.prepare_call(dict(call))
+    except Exception as error:
+        return {"error": f"{error}"}
+    return {"error": None}
+
+
+def probe(paths: Iterable[str], token: str, write: bool) -> dict[str, Any]:
+    """Write a small file into each volume, or see whether it is there.
+
+    Returns:
+        {"missing": paths where it is not (yet), "errors": {path: reason}, "passing": paths whose error may be over
+        soon}.
+    """
+    missing, errors, passing = [], {}, []
+    for path in paths:
+        name = os.path.join(path, f".flowlite-probe-{token}")
+        try:
+            if write:
+                with open(name, "w", encoding="utf-8") as file:
+                    file.write(token)
+            else:
+                # Listing first: it makes a network file system look again.
+                os.listdir(path)
+                with open(name, encoding="utf-8") as file:
+                    if file.read() != token:
+                        missing.append(path)
+        except FileNotFoundError:
+            missing.append(path)
+        except OSError as error:
+            errors[path] = str(error)
+            if retrying.is_passing(error):
+                passing.append(path)
+    return {"missing": missing, "errors": errors, "passing": passing}
+
+
+def forget_probe(paths: Iterable[str], token: str) -> None:
+    """Remove the probe files."""
+    for path in paths:
+        try:
+            os.unlink(os.path.join(path, f".flowlite-probe-{token}"))
+        except OSError as error:
+            sys.stderr.write(f"flowlite: a probe file stays in {path}: {error}\n")

@@ -1,0 +1,197 @@
+"""The templates that are kept warm on this machine: who they are, how many there may be, and how they are ended.
+
+Each says in a file beside its socket whether it is in use, and until when it stays otherwise. That is for others to
+read; the template itself goes when its time is over, whoever looks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import time
+
+from ..system import peer_credentials, processes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+PREFIX = "kept-"
+MOST = 3
+"""Templates on one machine, unless the settings say otherwise. Each holds what it has imported: torch, 300 MB."""
+_END_SECONDS = 5.0
+NAME_LENGTH = 24
+"""Of the name of a template's socket."""
+_LISTEN_SECONDS = 0.05
+
+
+class Kept:
+    """One template, as it described itself last.
+
+    Attributes:
+        agents: How many use it now.
+        until: Unix time at which it ends; None while it is in use.
+        used: Unix time of the last change.
+    """
+
+    __slots__ = ("agents", "pid", "socket", "start", "until", "used")
+
+    def __init__(self, socket: str, told: dict[str, Any]) -> None:
+        self.socket = socket
+        self.pid = int(told["pid"])
+        self.start = str(told["start"])
+        self.agents = int(told["agents"])
+        self.until: float | None = told["until"]
+        self.used = float(told["used"])
+
+    @property
+    def alive(self) -> bool:
+        return processes.is_alive(self.pid, self.start)
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict of plain JSON values."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+@contextlib.contextmanager
+def alone(path: str) -> Iterator[None]:
+    """Nobody else starts or takes away a template of this user meanwhile. `path` is any of their sockets."""
+    import fcntl
+
+    lock = os.open(os.path.join(os.path.dirname(path), "lock"), os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
+def note(path: str, agents: int, until: float | None) -> None:
+    """What the template at this socket says of itself. A full disk must not end it."""
+    told = {
+        **processes.identity(os.getpid()),
+        "agents": agents,
+        "until": until,
+        "used": time.time(),
+    }
+    part = f"{path}.state.part"
+    try:
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with open(descriptor, "w", encoding="utf-8") as file:
+            json.dump(told, file)
+        os.replace(part, f"{path}.state")
+    except OSError:
+        return
+
+
+def look(path: str) -> Kept | None:
+    """The template at a socket; None if there is none that is kept."""
+    try:
+        with open(f"{path}.state", encoding="utf-8") as file:
+            found = Kept(path, json.load(file))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return found if found.alive else None
+
+
+def all_of(directory: str) -> list[Kept]:
+    """All templates that are kept, the one unused for longest first."""
+    try:
+        names = [name for name in os.listdir(directory) if name.startswith(PREFIX)]
+    except OSError:
+        return []
+    states = (name.removesuffix(".state") for name in names if name.endswith(".state"))
+    found = (look(os.path.join(directory, name)) for name in states)
+    return sorted((each for each in found if each is not None), key=lambda each: each.used)
+
+
+def make_room(directory: str, most: int) -> None:
+    """Have those unused for longest end, so that one more makes `most` at the most; those in use stay.
+
+    To be called `alone`.
+    """
+    tidy(directory)
+    present = all_of(directory)
+    idle = [each for each in present if not each.agents]
+    for each in idle[: max(0, len(present) + 1 - most)]:
+        tell(each.socket, "retire")
+
+
+def tidy_alone(directory: str) -> None:
+    """As `tidy`, while nobody else starts or takes away a template."""
+    with alone(os.path.join(directory, "any")):
+        tidy(directory)
+
+
+def tidy(directory: str) -> None:
+    """Remove what templates that were killed have left, kept or not. To be called `alone`."""
+    # One that starts inside a container binds its socket a moment before it listens there.
+    dead = _dead(directory)
+    if dead:
+        time.sleep(_LISTEN_SECONDS)
+    for name in dead & _dead(directory):
+        forget(os.path.join(directory, name))
+        _forget_keepers(directory, name)
+
+
+def _dead(directory: str) -> set[str]:
+    """Names of sockets at which nobody listens, also of those that are gone and have left something beside them."""
+    try:
+        names = {name.partition(".")[0] for name in os.listdir(directory)}
+    except OSError:
+        return set()
+    sockets = {name for name in names if len(name) == NAME_LENGTH}
+    return {name for name in sockets if not _listens(os.path.join(directory, name))}
+
+
+def _forget_keepers(directory: str, name: str) -> None:
+    """Remove the hosts files of its keepers, but for those that outlive a template that took no more agents."""
+    for each in os.listdir(directory):
+        socket_name, _, rest = each.partition(".")
+        pid = rest.removesuffix(".hosts")
+        if socket_name == name and pid.isdigit() and not processes.is_alive(int(pid)):
+            with contextlib.suppress(OSError):
+                os.unlink(os.path.join(directory, each))
+
+
+def _listens(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(path)
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+        except OSError:
+            # It is too busy to answer, or not for us to judge.
+            return True
+    return True
+
+
+def end(templates: list[Kept]) -> None:
+    """End these now; one that is in use takes no new tasks, and ends with the last one it has."""
+    for each in templates:
+        tell(each.socket, "retire")
+    last = time.monotonic() + _END_SECONDS
+    for each in templates:
+        while not each.agents and each.alive and time.monotonic() < last:
+            time.sleep(0.01)
+
+
+def tell(path: str, what: str) -> None:
+    """Ask something of the template at a socket that it does not answer. None there is no error."""
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection,
+        contextlib.suppress(OSError),
+    ):
+        connection.connect(path)
+        if peer_credentials.may_be_trusted(connection):
+            connection.sendall(json.dumps({"do": what}).encode() + b"\n")
+
+
+def forget(path: str) -> None:
+    """Remove what a template has beside its socket, and the socket."""
+    for each in (path, f"{path}.json", f"{path}.state", f"{path}.log"):
+        with contextlib.suppress(OSError):
+            os.unlink(each)

@@ -1,0 +1,364 @@
+"""The workers of this node, as the agent sees them: started, stopped and reported through the keeper."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..config.agent_config import AttemptPaths
+from ..log_stream import output_tail
+from ..protocol.messages import STREAMS
+from ..system import caught_signals, processes
+from ..system.oom import Watch
+from . import client
+
+KEEPER_SECONDS = 30.0
+"""How long the keeper may take to end the workers after their grace; one that cannot be killed takes 20."""
+
+Report = Callable[[dict[str, Any]], None]
+
+
+class WorkersLost(Exception):
+    """The process that holds the workers is gone."""
+
+
+class Workers:
+    """The workers of one node.
+
+    Every worker that was ordered is reported exactly once through `report`, whatever becomes of it, of
+    its keeper, or of this machine's memory.
+
+    Args:
+        spec: What the warm process is told (`warm.make_spec`).
+        paths: Where the attempt's files are.
+        node: This node's rank.
+        task: Task id.
+        attempt: Number of the attempt.
+        stop_signal: What workers are asked to stop with.
+        grace: Seconds from there to SIGKILL.
+        report: Called with the body of each worker that has ended.
+    """
+
+    def __init__(
+        self,
+        spec: dict[str, Any],
+        paths: AttemptPaths,
+        *,
+        node: int,
+        task: str,
+        attempt: int,
+        stop_signal: int,
+        grace: float,
+        report: Report,
+    ) -> None:
+        self._spec = spec
+        self._paths = paths
+        self._node = node
+        self._markers = {
+            "FLOW_TASK_ID": task,
+            "FLOW_NODE_RANK": str(node),
+            "FLOW_ATTEMPT": str(attempt),
+        }
+        self._stop_signal = stop_signal
+        self._grace = grace
+        self._report = report
+        self._orders: dict[int, Mapping[str, Any]] = {}
+        self._pids: dict[int, tuple[int, float]] = {}
+        self._memory: dict[int, Watch] = {}
+        self._stopping = False
+        self._reader: asyncio.StreamReader | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._answers: dict[str, asyncio.Future[dict[str, Any]]] = {}
+        self._follower: asyncio.Task[None] | None = None
+        self._none_left = asyncio.Event()
+        self._none_left.set()
+        self.warm: dict[str, Any] = {}
+
+    @property
+    def running(self) -> int:
+        """How many were ordered and have not been reported."""
+        return len(self._orders)
+
+    def use_python(self, python: str) -> None:
+        """Which Python the warm process is to be started with; before `connect`."""
+        self._spec["python"] = python
+
+    def use(self, spec: dict[str, Any]) -> None:
+        """Another warm process than was thought at first; before `connect`."""
+        self._spec = spec
+
+    async def connect(self, scene: Awaitable[Mapping[str, Any]] | None = None) -> dict[str, Any]:
+        """Have a warm process and a keeper in it; gives what it says of itself.
+
+        What the workers are to see (mount_namespace/worker_view.py) may come later than the warm process, which imports meanwhile.
+
+        A warm process that dies while it imports is started once more without imports, so that the fault shows where it
+        belongs, in the worker. One that is kept from an earlier task may leave just now; then there will be another.
+
+        Raises:
+            WarmError: There is none.
+        """
+        shown = asyncio.ensure_future(scene) if scene is not None else None
+        full, bare = self._spec, {**self._spec, "imports": []}
+        for spec in (full, full, bare) if full["key"] else (full, bare):
+            connection = client.join(spec)
+            connection.setblocking(False)
+            self._reader, self._writer = await asyncio.open_unix_connection(
+                sock=connection, limit=1 << 20
+            )
+            self._follower = asyncio.create_task(self._follow(self._reader))
+            try:
+                self.warm = await self._ask(
+                    "ready",
+                    do="hello",
+                    node=self._node,
+                    stop_signal=self._stop_signal,
+                    grace=self._grace,
+                    scene=await shown if shown is not None else {},
+                    log=str(self._paths.directory / "warm.log"),
+                )
+                return self.warm
+            except WorkersLost:
+                self._writer.close()
+        raise client.WarmError(
+            f"the warm process died again while it got ready; see {self._spec['log']} on this node"
+        )
+
+    async def prepare(self, call: Mapping[str, Any]) -> str | None:
+        """Verify the call and extract its source; gives what is wrong with it, or None."""
+        answer = await self._ask("prepared", do="prepare", call=dict(call))
+        return answer["error"]  # type: ignore[no-any-return]
+
+    async def probe(self, paths: Sequence[str], token: str, *, write: bool) -> dict[str, Any]:
+        """Write or look for the probe files of volumes, where the workers will see them."""
+        return await self._ask("probed", do="probe", paths=list(paths), token=token, write=write)
+
+    def forget_probe(self, paths: Sequence[str], token: str) -> None:
+        """Remove the probe files."""
+        self._send(do="forget", paths=list(paths), token=token)
+
+    def start(self, orders: Sequence[Mapping[str, Any]]) -> None:
+        """Start workers. What cannot be started is reported as ended.
+
+        Raises:
+            WorkersLost: They were told to stop already.
+        """
+        if self._stopping:
+            raise WorkersLost("the workers were told to stop before they started")
+        self._orders.update({int(order["rank"]): order for order in orders})
+        self._none_left.clear()
+        if self._writer is None or self._follower is None or self._follower.done():
+            self._report_lost()
+            return
+        self._send(do="start", orders=list(orders))
+
+    async def stop(self, grace: float | None = None) -> None:
+        """Stop every worker; returns when none is left and each was reported."""
+        self._stopping = True
+        grace = self._grace if grace is None else grace
+        if self._orders and self._follower is not None and not self._follower.done():
+            order = self._ask("stopped", do="stop", signal=self._stop_signal, grace=grace)
+            try:
+                async with asyncio.timeout(grace + KEEPER_SECONDS):
+                    await order
+            except WorkersLost:
+                pass
+            except TimeoutError:
+                # It hangs itself. Its workers die with it, and the rest is found.
+                processes.send(int(self.warm["keeper"]), signal.SIGKILL)
+        await self._none_left.wait()
+
+    async def wait(self) -> None:
+        """Until every worker has ended and was reported."""
+        await self._none_left.wait()
+
+    def listeners(self, number: int) -> list[int]:
+        """Every process of theirs that has a handler for a signal."""
+        keeper = self.warm.get("keeper")
+        return caught_signals.listeners([int(keeper)], number) if keeper and self._orders else []
+
+    def dismiss(self) -> None:
+        """Let the warm process end as soon as nobody uses it."""
+        self._send(do="dismiss")
+
+    async def close(self) -> None:
+        """Leave the keeper, which then ends."""
+        if self._writer is not None:
+            self._writer.close()
+        if self._follower is not None:
+            self._follower.cancel()
+
+    # The connection
+
+    def _send(self, **request: Any) -> None:
+        if self._writer is not None and not self._writer.is_closing():
+            self._writer.write(json.dumps(request).encode() + b"\n")
+
+    async def _ask(self, event: str, **request: Any) -> dict[str, Any]:
+        """Send, and wait for the answer of that name."""
+        waiting = self._answers.get(event)
+        if waiting is None:
+            waiting = self._answers[event] = asyncio.get_running_loop().create_future()
+            self._send(**request)
+        return await asyncio.shield(waiting)
+
+    async def _follow(self, reader: asyncio.StreamReader) -> None:
+        try:
+            while line := await reader.readline():
+                event = json.loads(line)
+                if event["event"] == "stale":
+                    break
+                self._on_event(event)
+        except (OSError, ValueError):
+            pass
+        for waiting in self._answers.values():
+            if not waiting.done():
+                waiting.set_exception(WorkersLost("the process that holds the workers is gone"))
+                # Nobody may be waiting any more.
+                waiting.exception()
+        self._answers.clear()
+        if self._orders:
+            await asyncio.to_thread(self._sweep)
+            self._report_lost()
+
+    def _on_event(self, event: dict[str, Any]) -> None:
+        what = event["event"]
+        if what == "started":
+            self._pids[event["rank"]] = (event["pid"], event["time"])
+            self._memory[event["rank"]] = Watch(int(event["pid"]))
+        elif what == "exited":
+            self._on_exit(event)
+        else:
+            waiting = self._answers.pop(what, None)
+            if waiting is not None and not waiting.done():
+                waiting.set_result(event)
+
+    def _on_exit(self, event: Mapping[str, Any]) -> None:
+        order = self._orders.pop(event["rank"], None)
+        if order is not None:
+            self._report(describe_end(order, event, self._memory.get(event["rank"])))
+        if not self._orders:
+            self._none_left.set()
+
+    # When the keeper is gone
+
+    def _sweep(self) -> None:
+        """End what the keeper left: its workers died with it, where the kernel sees to that; their children did not."""
+        streams = [str(order[each]) for order in self._orders.values() for each in ("out", "err")]
+
+        def left() -> set[int]:
+            return processes.marked(self._markers) | processes.writers(streams)
+
+        processes.end_all(left)
+
+    def _report_lost(self) -> None:
+        now = time.time()
+        for rank in list(self._orders):
+            _, started = self._pids.get(rank, (0, now))
+            self._on_exit(
+                {
+                    "rank": rank,
+                    "code": None,
+                    "signal": int(signal.SIGKILL),
+                    "started": started,
+                    "ended": now,
+                    "stopped": self._stopping,
+                    "stuck": False,
+                    "lost": True,
+                }
+            )
+
+
+def describe_end(
+    order: Mapping[str, Any], event: Mapping[str, Any], memory: Watch | None = None
+) -> dict[str, Any]:
+    """The body of the worker event: how it ended, why, its last words, and the final size of its files."""
+    files = {name: Path(order[name]) for name in STREAMS if name in order}
+    failure = None if event["stopped"] else _failure(order, event, memory)
+    return {
+        "rank": int(order["rank"]),
+        "local_rank": int(order["local_rank"]),
+        "node": int(order["node"]),
+        "code": event["code"],
+        "signal": event["signal"],
+        "failure": failure,
+        "stopped": event["stopped"],
+        "tail": output_tail.last_words(files),
+        "sizes": output_tail.sizes(files),
+        "started": event["started"],
+        "ended": event["ended"],
+    }
+
+
+def _failure(
+    order: Mapping[str, Any], event: Mapping[str, Any], memory: Watch | None
+) -> dict[str, str] | None:
+    found = _end(order, event)
+    if found is None or event["stuck"]:
+        return found
+    killed = found["kind"] == "signal" and found["type"] == "SIGKILL"
+    why = memory.why() if memory is not None and (killed or memory.starved()) else ""
+    why = why or ("out of memory?" if killed else "")
+    if why:
+        found["why"] = why
+    if killed:
+        found["message"] += f" ({why})"
+    return found
+
+
+def _end(order: Mapping[str, Any], event: Mapping[str, Any]) -> dict[str, str] | None:
+    if event.get("lost"):
+        return {
+            "kind": "signal",
+            "type": "SIGKILL",
+            "message": "died with the process that holds this node's workers",
+        }
+    if event["stuck"]:
+        return {
+            "kind": "signal",
+            "type": "SIGKILL",
+            "message": "does not end, not even by SIGKILL; it waits for a device or a file system",
+        }
+    if event["signal"] is not None:
+        return {
+            "kind": "signal",
+            "type": signal_name(event["signal"]),
+            "message": f"was killed by {signal_name(event['signal'])}",
+        }
+    told = _told_failure(Path(order["failure"]))
+    if event["code"] != 0:
+        return told or {"kind": "exit", "type": "", "message": _exit_text(event["code"])}
+    if "call" in order and not Path(order["result"]).exists():
+        return {
+            "kind": "result",
+            "type": "",
+            "message": "ended without handing over a result (os._exit, or a replaced process?)",
+        }
+    return None
+
+
+def _told_failure(path: Path) -> dict[str, str] | None:
+    try:
+        told = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return {name: str(told.get(name, "")) for name in ("kind", "type", "message")}
+
+
+def _exit_text(code: int) -> str:
+    if code > 128 and code - 128 in set(signal.Signals):
+        return f"exited with {code} (a child killed by {signal_name(code - 128)}?)"
+    return f"exited with {code}"
+
+
+def signal_name(number: int) -> str:
+    """SIGKILL for 9; `signal 42` for one without a name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

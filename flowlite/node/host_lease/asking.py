@@ -1,0 +1,101 @@
+"""Asking the holder of a host's lease (holder.py), and what is known of one that is not ours.
+
+Any user of the host can have the name. So an answer is read only from a process of our own user; of anybody else counts
+what the kernel says: that the name is taken, and by which user. `ask` gives None where nobody has the name, else the
+answer of a holder of ours, or
+
+    {"ok": false, "other": true, "held": {"state": "foreign", "uid", "user"}}   another user has the name
+    {"ok": false, "held": {"state": "silent", "uid", "user"}}                   it is ours, and does not answer
+
+It is sent to hosts as text, too, and runs there on Python 3.6 (provider_adapters/ssh/hosts.py).
+"""
+
+import json
+import os
+import socket
+import sys
+
+from ..system import peer_credentials
+
+ANSWER_SECONDS = 15.0
+"""A release waits until the last process has died."""
+_MOST_BYTES = 1 << 20
+
+
+def address(name: str) -> str:
+    """The name as the kernel wants it: abstract names begin with a zero byte."""
+    if not sys.platform.startswith("linux"):
+        raise OSError("hosts are leased on Linux only; this one runs " + sys.platform)
+    return "\0" + name
+
+
+def ask(
+    request: dict,  # type: ignore[type-arg]
+    name: str,
+    seconds: float = 0.0,
+) -> "dict | None":  # type: ignore[type-arg]
+    """What the holder answers; None if nobody holds the host.
+
+    A holder that does not answer (it is stopped, or its host is starved) holds the host all the same.
+
+    Args:
+        seconds: How long it may take; else `ANSWER_SECONDS`.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(seconds or ANSWER_SECONDS)
+        try:
+            connection.connect(address(name))
+        except ConnectionRefusedError:
+            # Whoever only binds a name keeps it from all others, too. Our own holder is about to listen.
+            owner = peer_credentials.owner_of_name(address(name))
+            return None if owner in (-1, os.getuid()) else _foreign(owner)
+        except OSError:
+            return _unheard(peer_credentials.owner_of_name(address(name)))
+        uid = peer_credentials.uid_of(connection)
+        if uid != os.getuid():
+            return _foreign(uid)
+        try:
+            connection.sendall(json.dumps(request).encode() + b"\n")
+            answer = read_line(connection)
+        except socket.timeout:  # noqa: UP041 - until Python 3.10 this is no TimeoutError
+            return _unheard(uid)
+        except OSError:
+            answer = b""
+    # It ended while we asked: the host is free, or about to be.
+    return json.loads(answer.decode()) if answer else None
+
+
+def read_line(connection: socket.socket) -> bytes:
+    """One line, or b"" if the other side leaves before it is complete."""
+    got = b""
+    while not got.endswith(b"\n"):
+        block = connection.recv(65536)
+        if not block or len(got) > _MOST_BYTES:
+            return b""
+        got += block
+    return got
+
+
+def user_name(uid: int) -> str:
+    """A user's name, or the number where there is none."""
+    try:
+        import pwd
+
+        return pwd.getpwuid(uid).pw_name
+    except (ImportError, KeyError):
+        return f"uid {uid}"
+
+
+def _foreign(uid: int) -> dict:  # type: ignore[type-arg]
+    return {"ok": False, "other": True, "held": {"state": "foreign", **_who(uid)}}
+
+
+def _unheard(uid: int) -> dict:  # type: ignore[type-arg]
+    """What is known of a holder that says nothing."""
+    if uid not in (-1, os.getuid()):
+        return _foreign(uid)
+    return {"ok": False, "held": {"state": "silent", **(_who(uid) if uid >= 0 else {})}}
+
+
+def _who(uid: int) -> dict:  # type: ignore[type-arg]
+    return {"uid": uid, "user": user_name(uid)}

@@ -1,0 +1,237 @@
+"""What a task leaves on a host: its processes, its mounts, its directory, and what is kept by content hash.
+
+Below the node's root:
+
+    blobs/ envs/         kept for the next task, by content hash, until nobody has used them for a while
+    tasks/<instance>/    the home of one node of one task
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import stat
+import time
+
+from ..config import secret_files
+from ..config.secret_files import attempts
+from ..system import processes
+from . import client
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+UNUSED_SECONDS = 14 * 86400.0
+
+
+# Processes
+
+
+def members(marker: str) -> set[int]:
+    """Processes that bear the marker of a lease, and all below them."""
+    found = processes.marked({client.MARKER: marker})
+    return (found | processes.descendants(found)) - {os.getpid()}
+
+
+def strays(name: str, marker: str) -> set[int]:
+    """Processes of other leases of this name: nobody holds them any more.
+
+    A name counts within one network namespace; a container on this host may have a lease of its own.
+    """
+    prefix, own = f"{name}/", _network(os.getpid())
+    found = set()
+    for pid, row in processes.table().items():
+        bears = processes.environment_of(pid).get(client.MARKER, "")
+        if bears.startswith(prefix) and bears != marker and not row.dead and pid != os.getpid():
+            found |= {pid} if _network(pid) == own else set()
+    return found
+
+
+def _network(pid: int) -> str:
+    try:
+        return os.readlink(f"/proc/{pid}/ns/net")
+    except OSError:
+        return ""
+
+
+# Signs of life
+
+
+def agent_lives(home: str) -> bool:
+    """Whether the agent of any attempt runs."""
+    return any(processes.is_alive(each.pid, each.start) for each in _agents(home))
+
+
+class _Agent:
+    """An agent as it noted itself. `host` is the machine that it runs, or ran, on."""
+
+    def __init__(self, noted: Mapping[str, Any]) -> None:
+        self.pid = int(noted["pid"])
+        self.start = str(noted["start"])
+        self.host = str(noted.get("host") or "")
+
+
+def _agents(home: str) -> list[_Agent]:
+    found = []
+    for attempt in attempts(home):
+        try:
+            with open(os.path.join(attempt, "agent.pid"), "rb") as file:
+                found.append(_Agent(json.load(file)))
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return found
+
+
+def facts(*directories: str) -> dict[str, tuple[int, int]]:
+    """Size and time of what lies in some directories and their attempts: another answer means that somebody writes."""
+    found = {}
+    for directory in directories:
+        for each in (directory, *attempts(directory)):
+            with contextlib.suppress(OSError), os.scandir(each) as entries:
+                for entry in entries:
+                    with contextlib.suppress(OSError):
+                        status = entry.stat(follow_symlinks=False)
+                        found[entry.path] = (status.st_size, status.st_mtime_ns)
+    return found
+
+
+# Directories
+
+
+def remove_home(root: str, home: str) -> bool:
+    """Removes a task's directory with all that is in it, never what is mounted there. False if something stays."""
+    if not _is_home(root, home):
+        return False
+    # Long to import, for a holder that lives as long as a task and needs it once.
+    from ..mount_namespace import unmount
+
+    place = os.path.realpath(home)
+    unmount.unmount_below(place)
+    with contextlib.suppress(OSError):
+        _remove(home, set(unmount.mounted_below(place)))
+    return not os.path.lexists(home)
+
+
+def keep_outputs(root: str, home: str) -> bool:
+    """Removes what lies in a task's directory but for what its ranks wrote. False if there is no such directory."""
+    if not _is_home(root, home) or not os.path.isdir(home):
+        return False
+    shed(home)
+    return True
+
+
+def shed(home: str) -> None:
+    """Removes all of a task's directory, secrets included, but for what its ranks wrote."""
+    from ..mount_namespace import unmount
+
+    place = os.path.realpath(home)
+    unmount.unmount_below(place)
+    mounted = set(unmount.mounted_below(place))
+    of_attempts = attempts(home)
+    for entry in _entries(home):
+        if entry.path not in of_attempts:
+            with contextlib.suppress(OSError):
+                _remove(entry.path, mounted)
+    for attempt in of_attempts:
+        for entry in _entries(attempt):
+            if not (_is_output(entry.name) and entry.is_file(follow_symlinks=False)):
+                with contextlib.suppress(OSError):
+                    _remove(entry.path, mounted)
+
+
+def _is_home(root: str, home: str) -> bool:
+    tasks = os.path.realpath(os.path.join(root, "tasks"))
+    inside = os.path.realpath(os.path.dirname(home)) == tasks and not os.path.islink(home)
+    return inside and bool(os.path.basename(home).strip("."))
+
+
+def _is_output(name: str) -> bool:
+    rank, _, kind = name.partition(".")
+    of_rank = rank[:1] == "r" and rank[1:].isdigit() and kind in ("out", "err", "setup", "result")
+    return of_rank or name in ("agent.log", "report.json")
+
+
+def _remove(path: str, mounted: set[str]) -> None:
+    """Removes a tree. Links are removed, not followed; mounts, and other file systems, are left alone."""
+    status = os.lstat(path)
+    if not stat.S_ISDIR(status.st_mode):
+        os.unlink(path)
+        return
+    if os.path.realpath(path) in mounted or os.lstat(os.path.dirname(path)).st_dev != status.st_dev:
+        return
+    # A worker may have made it unreadable, for itself or for us.
+    os.chmod(path, 0o700)
+    with os.scandir(path) as entries:
+        names = [entry.path for entry in entries]
+    for each in names:
+        with contextlib.suppress(OSError):
+            _remove(each, mounted)
+    os.rmdir(path)
+
+
+def forget_secrets(root: str, but: str, *, dry_run: bool = False) -> list[str]:
+    """Removes the secrets of tasks that have ended on this host without having been given back; gives their homes.
+
+    Hosts may share their home directories, so only those count whose agents ran on this very host.
+
+    Args:
+        but: The home of the task that has the host now.
+    """
+    found = []
+    for entry in _entries(os.path.join(root, "tasks")):
+        agents = [] if entry.path == but else _agents(entry.path)
+        here = {each.host for each in agents} == {os.uname().nodename}
+        if here and not agent_lives(entry.path) and secret_files.are_in(entry.path):
+            found.append(entry.path)
+            if not dry_run:
+                secret_files.forget(entry.path)
+    return found
+
+
+def by_age(root: str, unused: float = UNUSED_SECONDS) -> list[str]:
+    """Removes what nobody has used for so long; gives the paths. What a task of any host uses stays."""
+    removed = []
+    for path, used in _kept(root):
+        # By this host's own clock on both sides, so that it does not matter whether it is right.
+        if time.time() - used > unused:
+            from ..mount_namespace import unmount
+
+            with contextlib.suppress(OSError):
+                _remove(path, set(unmount.mounted_below(os.path.realpath(path))))
+                removed.append(path)
+    if os.path.isdir(os.path.join(root, "envs")):
+        # Not at the top: a holder has no need of what this brings along.
+        from pathlib import Path
+
+        from ..python_env import environments as pythons
+
+        environments = Path(root, "envs")
+        removed += [str(environments / name) for name in pythons.clean(environments, unused)]
+    return removed
+
+
+def _kept(root: str) -> Iterator[tuple[str, float]]:
+    """Path and last use of files kept by their hash, and of what lapsed leases have left."""
+    for entry in _entries(os.path.join(root, "blobs")):
+        with contextlib.suppress(OSError):
+            status = entry.stat(follow_symlinks=False)
+            if status.st_nlink == 1:
+                # A link made or taken away changes the ctime of what it leads to.
+                yield entry.path, max(status.st_mtime, status.st_ctime)
+    for entry in _entries(os.path.join(root, "tasks")):
+        with contextlib.suppress(OSError):
+            if entry.is_dir(follow_symlinks=False) and not agent_lives(entry.path):
+                within = facts(entry.path).values()
+                newest = max((time_ns / 1e9 for _, time_ns in within), default=0.0)
+                yield entry.path, max(newest, entry.stat(follow_symlinks=False).st_mtime)
+
+
+def _entries(directory: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(directory) as entries:
+            return list(entries)
+    except OSError:
+        return []

@@ -1,0 +1,182 @@
+"""The lease of a host: one task at a time, whoever asks.
+
+The lock is a name that the kernel gives to one process at a time, for all users of the host: a Unix socket in the
+abstract namespace. A small process, the holder (holder.py), has it from the launch on, answers who holds the host, and
+loses it when it dies, however that happens; no file can be left over, and no clock is involved.
+
+`agent.pyz lease WHAT` reads a request as JSON from its standard input and writes the answer as JSON:
+
+    take     {"lease", "token", "task", "name", "client", "label", "instance", "root", "home", "ttl", "data",
+              "towards": [addresses], "make": [directories]}
+             -> {"ok": true, "lease": {...}, "address": …, "boot": …} or {"ok": false, "held": {...}}
+    release  {"token"} or {"task", "client"}: ends everything of the task on this host, and removes its directory; with
+             "retain", what its ranks wrote there stays
+    keep     {"task", "client", "seconds", "data"}: ends the task, but keeps the host for its owner, and with it what
+             was imported there (kept.py)
+    show     {} -> {"ok": true, "held": {...} or null}
+    tidy     {"root", "dry_run"}: removes secrets of tasks that have ended there without a word -> {"homes": [...]}
+
+An owner is a user of the host together with a FLOW_HOME (`client`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+
+from ..system import addresses
+from .asking import ask
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+NAME = "flowlite-host"
+MARKER = "FLOW_LEASE"
+"""Variable of every process that belongs to a lease: `name/id`."""
+_TAKE_TRIES = 20
+# On a full disk, names and small files can often be made still.
+_PROBE_BYTES = 256 * 1024
+
+
+def take(request: Mapping[str, Any], name: str = NAME) -> dict[str, Any]:
+    """Takes the host for a task, or says who holds it. The same token again gives the same lease."""
+    from . import holder
+
+    answer: dict[str, Any] | None = None
+    for _ in range(_TAKE_TRIES):
+        answer = ask({**request, "do": "take"}, name)
+        if answer is None:
+            answer = holder.start(request, name)
+        if answer is not None:
+            break
+        # Somebody was quicker, or is just leaving.
+        time.sleep(0.02)
+    if answer is None:
+        error = f"the name {name} is taken by a process that does not listen; `sudo ss -xap src @{name}` there shows it"
+        return {"ok": False, "held": {"state": "unclear"}, "error": error}
+    if answer["ok"]:
+        answer["boot"] = _boot_id()
+        answer["address"] = _address(request.get("towards", ()))
+        answer["problem"] = _make(request.get("make", ())) or _write(str(request["root"]))
+    return answer
+
+
+def release(request: Mapping[str, Any], name: str = NAME) -> dict[str, Any]:
+    """Ends a task on this host. What its lease left behind when it lapsed is removed, too."""
+    answer = ask({**request, "do": "release"}, name)
+    if answer is not None and not answer.get("other"):
+        return answer
+    # Held by nobody, or by somebody else: of this task there is at most a directory.
+    return {"ok": True, "gone": _forget(request)}
+
+
+def show(name: str = NAME) -> dict[str, Any]:
+    """Who holds the host."""
+    return {"ok": True, "held": (ask({"do": "show"}, name) or {}).get("held")}
+
+
+def _boot_id() -> str:
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def _address(towards: Any) -> str | None:
+    """This host's address on the way to the first of the others that there is a way to."""
+    for other in towards:
+        own = addresses.address_towards(str(other))
+        if own is not None and not own.startswith("127.") and own != "::1":
+            return own
+    return None
+
+
+def _make(directories: Any) -> str:
+    """Makes directories of shared volumes; "" or what is wrong."""
+    for each in directories:
+        try:
+            os.makedirs(os.path.expanduser(str(each)), exist_ok=True)
+        except OSError as error:
+            return f"{each}: {error.strerror}"
+    return ""
+
+
+def _write(root: str) -> str:
+    """Writes something where all files of the task will lie, and removes it; "" or what is wrong."""
+    probe = os.path.join(root, f".probe-{os.getpid()}-{os.urandom(4).hex()}")
+    try:
+        os.makedirs(root, mode=0o700, exist_ok=True)
+        descriptor = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            # Buffered by no library: what does not fit is said here, or at the latest by `close`.
+            left = _PROBE_BYTES
+            while left > 0:
+                left -= os.write(descriptor, bytes(left))
+        finally:
+            try:
+                os.close(descriptor)
+            finally:
+                os.unlink(probe)
+    except OSError as error:
+        return f"nothing can be written to {root}: {error.strerror}"
+    return ""
+
+
+def _forget(request: Mapping[str, Any]) -> bool:
+    from . import cleanup
+
+    root, home = str(request.get("root", "")), str(request.get("home", ""))
+    if request.get("retain"):
+        return not cleanup.keep_outputs(root, home)
+    return cleanup.remove_home(root, home) if root and home else False
+
+
+def _templates() -> list[dict[str, Any]]:
+    """The processes of this user that wait with their imports for the next task."""
+    from ..forkserver import client, registry
+
+    try:
+        found = registry.all_of(client.socket_directory())
+    except OSError:
+        return []
+    return [{"pid": each.pid, "start": each.start} for each in found]
+
+
+def obey(what: str, request: Mapping[str, Any], name: str = NAME) -> dict[str, Any]:
+    """Does one of them."""
+    if what == "take":
+        return take(request, name)
+    if what == "release":
+        return release(request, name)
+    if what == "keep":
+        spared = {**request, "do": "keep", "spare": _templates()}
+        return ask(spared, name) or {"ok": False, "held": None}
+    if what == "tidy":
+        return _tidy(request, name)
+    return show(name)
+
+
+def _tidy(request: Mapping[str, Any], name: str) -> dict[str, Any]:
+    from . import cleanup
+
+    held = show(name)["held"] or {}
+    root, but = str(request["root"]), str(held.get("home", ""))
+    homes = cleanup.forget_secrets(root, but, dry_run=bool(request.get("dry_run")))
+    return {"ok": True, "homes": homes}
+
+
+def main(arguments: list[str]) -> int:
+    """`lease WHAT [NAME]`. 0 also where the answer is no."""
+    what, name = arguments[0], arguments[1] if len(arguments) > 1 else NAME
+    known = ("take", "release", "keep", "show", "tidy")
+    if what not in known:
+        sys.stderr.write(f"lease: {what!r} is none of {', '.join(known)}\n")
+        return 2
+    answer = obey(what, json.load(sys.stdin), name)
+    sys.stdout.write(json.dumps(answer) + "\n")
+    return 0

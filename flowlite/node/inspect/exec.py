@@ -1,0 +1,73 @@
+"""`exec NODE_HOME -- ARGV`: a command on a node as its workers would run it.
+
+It gets the environment of the node's first worker, the task's directory, and, while the task runs, sees the volumes
+where the workers see them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+from ..mount_namespace import namespace
+from ..system import processes
+from ..worker.environment import without_launchers
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command in place of this process; returns only if that is impossible."""
+    home = arguments[0]
+    argv = arguments[2:] if arguments[1:2] == ["--"] else arguments[1:]
+    if not argv:
+        argv = [os.environ.get("SHELL") or "/bin/sh"]
+    entry = latest_entry(home)
+    environment = {**without_launchers(os.environ), **entry.get("environment", {})}
+    keeper = entry.get("keeper")
+    if entry.get("container") and keeper and processes.is_alive(keeper["pid"], keeper["start"]):
+        from ..containers import container
+
+        return container.enter(entry, home, argv)
+    if keeper and processes.is_alive(keeper["pid"], keeper["start"]):
+        try:
+            namespace.enter(int(keeper["pid"]))
+        except OSError as error:
+            sys.stderr.write(f"flowlite: volumes are not at their paths here: {error}\n")
+    for directory in (entry.get("workdir"), home):
+        try:
+            os.chdir(directory or home)
+            break
+        except OSError:
+            continue
+    try:
+        os.execvpe(argv[0], argv, environment)
+    except OSError as error:
+        sys.stderr.write(f"flowlite: cannot run {argv[0]!r}: {error.strerror}\n")
+        return 127 if isinstance(error, FileNotFoundError) else 126
+
+
+def latest_entry(home: str) -> dict[str, Any]:
+    """What the agent of the latest attempt wrote: {"environment", "workdir", "keeper"}; {} if nothing."""
+    for directory in _attempts(home):
+        try:
+            with open(os.path.join(directory, "env.json"), encoding="utf-8") as file:
+                found = json.load(file)
+        except (OSError, ValueError):
+            continue
+        return found if isinstance(found, dict) else {}
+    return {}
+
+
+def latest_attempt(home: str) -> str | None:
+    """The directory of the latest attempt on this node, None before the first."""
+    return next(iter(_attempts(home)), None)
+
+
+def _attempts(home: str) -> list[str]:
+    """Directories of all attempts, the latest first."""
+    try:
+        names = [name for name in os.listdir(home) if name[:1] == "a" and name[1:].isdigit()]
+    except OSError:
+        return []
+    return [os.path.join(home, name) for name in sorted(names, key=lambda n: -int(n[1:]))]

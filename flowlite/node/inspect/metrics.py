@@ -1,0 +1,175 @@
+"""What a node is doing, as counters: `flow top` reads them twice and shows the difference."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from shutil import which
+
+from ..system import processes, stack_dump
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+_GPU_FIELDS = "index,name,utilization.gpu,memory.used,memory.total"
+_GPU_SECONDS = 10.0
+
+
+def main(arguments: list[str]) -> int:
+    """`stats NODE_HOME`: counters of this moment, as one line of JSON."""
+    from .exec import latest_attempt
+
+    attempt = latest_attempt(arguments[0])
+    workers = workers_of(attempt) if attempt else []
+    answer = {
+        "monotonic": time.monotonic(),
+        "cores": os.cpu_count() or 1,
+        "cpu": machine_cpu(),
+        "memory": memory(),
+        "network": network(),
+        "gpus": gpus(_visible(attempt)),
+        "workers": workers,
+    }
+    sys.stdout.write(json.dumps(answer) + "\n")
+    return 0
+
+
+def workers_of(attempt: str) -> list[dict[str, Any]]:
+    """For each running worker: CPU seconds and resident bytes of it and what it started."""
+    rows = processes.table()
+    found = []
+    for note in stack_dump.living_workers(attempt):
+        pids = {int(note["pid"]), *processes.descendants([int(note["pid"])], rows)}
+        used = [_usage(pid) for pid in pids]
+        found.append(
+            {
+                "rank": note["rank"],
+                "pid": note["pid"],
+                "cpu_seconds": round(sum(cpu for cpu, _ in used), 2),
+                "rss": sum(rss for _, rss in used),
+            }
+        )
+    return found
+
+
+def _usage(pid: int) -> tuple[float, int]:
+    """CPU seconds and resident bytes of one process; memory that forks share counts once for each."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            rest = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return 0.0, 0
+    ticks = os.sysconf("SC_CLK_TCK")
+    return (int(rest[11]) + int(rest[12])) / ticks, int(rest[21]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def machine_cpu() -> dict[str, float] | None:
+    """Seconds all cores were busy, and all seconds they had, since boot."""
+    try:
+        with open("/proc/stat", encoding="ascii") as file:
+            fields = [int(each) for each in file.readline().split()[1:9]]
+    except (OSError, ValueError):
+        return None
+    ticks = os.sysconf("SC_CLK_TCK")
+    idle = fields[3] + fields[4]
+    return {"busy": (sum(fields) - idle) / ticks, "total": sum(fields) / ticks}
+
+
+def memory() -> dict[str, int] | None:
+    """Bytes of memory that are used and that there are."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            found = dict(re.findall(r"(\w+):\s+(\d+) kB", file.read()))
+        total = int(found["MemTotal"]) * 1024
+        return {"used": total - int(found["MemAvailable"]) * 1024, "total": total}
+    except (OSError, KeyError):
+        return None
+
+
+def network() -> dict[str, int] | None:
+    """Bytes received and sent by all interfaces but loopback."""
+    try:
+        with open("/proc/net/dev", encoding="ascii") as file:
+            lines = [line.replace(":", " ").split() for line in file if ":" in line]
+    except OSError:
+        return None
+    outside = [fields for fields in lines if fields[0] != "lo"]
+    return {
+        "received": sum(int(fields[1]) for fields in outside),
+        "sent": sum(int(fields[9]) for fields in outside),
+    }
+
+
+def gpus(visible: str | None) -> list[dict[str, Any]]:
+    """The node's GPUs as nvidia-smi sees them now. Figures it does not give are None."""
+    tool = which("nvidia-smi")
+    if tool is None or visible == "":
+        return []
+    try:
+        done = subprocess.run(
+            [tool, f"--query-gpu={_GPU_FIELDS}", "--format=csv,noheader,nounits"],
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            timeout=_GPU_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return parse_gpus(done.stdout, visible) if done.returncode == 0 else []
+
+
+def parse_gpus(text: str, visible: str | None = None) -> list[dict[str, Any]]:
+    """Reads the lines of nvidia-smi; memory in bytes, utilisation in percent."""
+    found = []
+    for line in text.splitlines():
+        fields = [each.strip() for each in line.split(",")]
+        if len(fields) != 5 or (visible is not None and fields[0] not in visible.split(",")):
+            continue
+        used, total = (int(each) * 2**20 if each.isdigit() else None for each in fields[3:])
+        found.append(
+            {
+                "index": int(fields[0]),
+                "name": fields[1],
+                "utilisation": int(fields[2]) if fields[2].isdigit() else None,
+                "memory_used": used,
+                "memory_total": total,
+            }
+        )
+    return found
+
+
+def disks(paths: Iterable[str]) -> list[dict[str, Any]]:
+    """Free and total bytes of the file systems that these paths are on, each once."""
+    found: dict[int, dict[str, Any]] = {}
+    for path in paths:
+        try:
+            device, facts = os.stat(path).st_dev, os.statvfs(path)
+        except OSError:
+            continue
+        found.setdefault(
+            device,
+            {
+                "path": path,
+                "free": facts.f_bavail * facts.f_frsize,
+                "total": facts.f_blocks * facts.f_frsize,
+            },
+        )
+    return list(found.values())
+
+
+def _visible(attempt: str | None) -> str | None:
+    if attempt is None:
+        return None
+    try:
+        with open(os.path.join(attempt, "agent.json"), encoding="utf-8") as file:
+            found = json.load(file).get("visible_gpus")
+    except (OSError, ValueError):
+        return None
+    return None if found is None else str(found)

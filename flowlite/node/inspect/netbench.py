@@ -1,0 +1,121 @@
+"""How fast and how far it is to another node: a small server on one, a measurement from the other.
+
+    links serve ADDRESS SECONDS          prints {"port"}, answers whoever knows the token, and ends by itself
+    links measure ADDRESS PORT           prints {"round_trip", "bytes_per_second"} or {"error"}
+
+The token comes on standard input, so that no other user of the node sees it.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import os
+import socket
+import sys
+import time
+
+from ..system.accepting import accept
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_TOKEN = 32
+_PINGS = 10
+_BLOCK = 256 * 1024
+_MOST_BYTES = 256 * 1024 * 1024
+_SEND_SECONDS = 0.5
+_PATIENCE = 5.0
+
+
+def main(arguments: list[str]) -> int:
+    """One of the two subcommands; gives the exit code."""
+    token = sys.stdin.buffer.read(_TOKEN)
+    if len(token) != _TOKEN:
+        sys.stderr.write(f"links: the token on standard input must have {_TOKEN} bytes\n")
+        return 2
+    if arguments[0] == "serve":
+        serve(arguments[1], float(arguments[2]), token)
+        return 0
+    try:
+        found: dict[str, Any] = measure(arguments[1], int(arguments[2]), token)
+    except OSError as error:
+        found = {"error": str(error) or type(error).__name__}
+    sys.stdout.write(json.dumps(found) + "\n")
+    return 0
+
+
+def serve(address: str, seconds: float, token: bytes) -> None:
+    """Answer measurements, one at a time, until the time is over. Forks, so that whoever starts it need not wait."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
+        listener.bind((address, 0))
+        listener.listen(64)
+        sys.stdout.write(json.dumps({"port": listener.getsockname()[1]}) + "\n")
+        sys.stdout.flush()
+        if os.fork():
+            return
+        os.setsid()
+        null = os.open(os.devnull, os.O_RDWR)
+        for number in (0, 1, 2):
+            os.dup2(null, number)
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            listener.settimeout(left)
+            accepted = accept(listener)
+            if accepted is None:
+                continue
+            peer, _ = accepted
+            with peer:
+                peer.settimeout(_PATIENCE)
+                try:
+                    _answer(peer, token)
+                except OSError:
+                    continue
+    os._exit(0)
+
+
+def _answer(peer: socket.socket, token: bytes) -> None:
+    if not hmac.compare_digest(_exactly(peer, _TOKEN), token):
+        return
+    peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for _ in range(_PINGS):
+        peer.sendall(_exactly(peer, 1))
+    received = 0
+    while block := peer.recv(_BLOCK):
+        received += len(block)
+    peer.sendall(received.to_bytes(8, "big"))
+
+
+def measure(address: str, port: int, token: bytes) -> dict[str, float]:
+    """Round trip in seconds (the shortest of several) and bytes per second to a server at an address."""
+    with socket.create_connection((address, port), timeout=_PATIENCE) as peer:
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        peer.sendall(token)
+        trips = []
+        for _ in range(_PINGS):
+            began = time.perf_counter()
+            peer.sendall(b".")
+            _exactly(peer, 1)
+            trips.append(time.perf_counter() - began)
+        block, sent, began = bytes(_BLOCK), 0, time.perf_counter()
+        while sent < _MOST_BYTES and time.perf_counter() - began < _SEND_SECONDS:
+            peer.sendall(block)
+            sent += len(block)
+        peer.shutdown(socket.SHUT_WR)
+        received = int.from_bytes(_exactly(peer, 8), "big")
+        return {
+            "round_trip": min(trips),
+            "bytes_per_second": received / (time.perf_counter() - began),
+        }
+
+
+def _exactly(peer: socket.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        more = peer.recv(count - len(data))
+        if not more:
+            raise ConnectionResetError("the other node hung up")
+        data += more
+    return data

@@ -1,0 +1,88 @@
+"""How a worker's process is, beyond its stack: whether it has torch, and is connected to the others by it."""
+
+from __future__ import annotations
+
+import os
+
+from ..system import processes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+COMMON = (
+    "NCCL_", "GLOO_", "TORCH_NCCL_", "TORCH_DIST", "FI_", "UCX_", "HOROVOD_", "CUBLAS_",
+    "NVIDIA_TF32", "PYTHONHASHSEED",
+    "CUDA_VISIBLE_DEVICES", "CUDA_HOME", "LD_LIBRARY_PATH", "PYTHONPATH", "OMP_NUM_THREADS", "ACCELERATE_", "FSDP_",
+    "AXOLOTL_", "SEED", "GLOBAL_SEED", "PL_GLOBAL_SEED", "HF_HOME",
+)  # fmt: skip
+"""Beginnings of the names of variables by which ranks talk, or by which they would compute something else."""
+_OURS_DIFFER = ("HOROVOD_RANK", "HOROVOD_LOCAL", "HOROVOD_CROSS", "HOROVOD_HOSTNAME", "FLOW_")
+_ESTABLISHED, _LISTENING = "01", "0A"
+
+
+def telling(variables: dict[str, str]) -> dict[str, str]:
+    """Those variables that say how ranks talk and compute."""
+    return {
+        name: value
+        for name, value in sorted(variables.items())
+        if name.startswith(COMMON) and not name.startswith(_OURS_DIFFER)
+    }
+
+
+def of_process(pid: int, given: Mapping[str, str]) -> dict[str, Any]:
+    """{"torch": whether it is loaded, "group": whether it is connected to the master port, None where unknown}.
+
+    Args:
+        given: What flowlite gave its worker; a forked process does not show that, one of a launcher has its own.
+    """
+    environment = processes.environment_of(pid)
+    if "MASTER_PORT" not in environment:
+        environment = dict(given)
+    port, world = environment.get("MASTER_PORT", ""), environment.get("WORLD_SIZE", "1")
+    if not (port.isdecimal() and world.isdecimal()) or int(world) < 2:
+        return {"torch": has_torch(pid), "group": None}
+    return {"torch": has_torch(pid), "group": _talks_at(pid, int(port))}
+
+
+def has_torch(pid: int) -> bool:
+    """Whether torch is loaded there."""
+    try:
+        with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
+            return "libtorch" in file.read()
+    except OSError:
+        return False
+
+
+def _talks_at(pid: int, port: int) -> bool | None:
+    """Whether the process has a connection from or to that port; None where that cannot be seen."""
+    try:
+        inodes = {
+            target[8:-1]
+            for name in os.listdir(f"/proc/{pid}/fd")
+            if (target := _link(f"/proc/{pid}/fd/{name}")).startswith("socket:[")
+        }
+    except OSError:
+        return None
+    found = None
+    for table in ("tcp", "tcp6"):
+        try:
+            with open(f"/proc/{pid}/net/{table}", encoding="ascii") as file:
+                rows = [line.split() for line in file][1:]
+        except OSError:
+            continue
+        found = found or any(
+            row[9] in inodes
+            and row[3] in (_ESTABLISHED, _LISTENING)
+            and port in (int(row[1].rpartition(":")[2], 16), int(row[2].rpartition(":")[2], 16))
+            for row in rows
+        )
+    return found
+
+
+def _link(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""

@@ -1,0 +1,75 @@
+"""A gang that node 0 leads, as its agents see it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..config import distributed_modes
+from ..config.agent_config import AgentConfig, AttemptPaths
+from ..system import node_facts, sidecar
+from . import context, requirements
+
+_START_SECONDS = 60.0
+
+
+class Led:
+    """What an agent has to do for it on its node. Does nothing in other modes."""
+
+    def __init__(self, config: AgentConfig, paths: AttemptPaths) -> None:
+        self._config = config
+        self._paths = paths
+        self._hub: asyncio.subprocess.Process | None = None
+        self.is_led = config.mode in distributed_modes.LED
+
+    async def serve(self) -> dict[str, int]:
+        """On node 0: have the nodes connected; gives what the others must know. Raises OSError."""
+        if not self.is_led:
+            return {}
+        directory = self._paths.directory
+        self._hub = await sidecar.start("gang", "hub", str(directory), log=directory / "hub.log")
+        assert self._hub.stdout is not None
+        told: Mapping[str, Any] = {}
+        with contextlib.suppress(ValueError, TimeoutError):
+            async with asyncio.timeout(_START_SECONDS):
+                told = json.loads(await self._hub.stdout.readline())
+        if "port" not in told:
+            why = told.get("error") or f"see {directory}/hub.log on node 0"
+            raise OSError(f"what connects the nodes did not start: {why}")
+        return {"gang": int(told["port"])}
+
+    async def missing(self) -> str:
+        """Before GO: what this node lacks for the mode, and what to do; "" if nothing.
+
+        What an image lacks shows only when the call begins.
+        """
+        if not self.is_led or self._config.container is not None:
+            return ""
+        return await requirements.missing(self._config)
+
+    def order(self, orders: Sequence[dict[str, Any]], go: Mapping[str, Any]) -> None:
+        """Completes the orders of this node's workers."""
+        if self.is_led:
+            context.note(self._paths, go, node_facts.cores())
+            for order in orders:
+                order["gang"] = str(self._paths.directory)
+
+    def worker_ended(self) -> None:
+        """The worker of this node has ended, and all that was below it."""
+        if self._config.mode == distributed_modes.RAY:
+            from . import ray_cluster
+
+            ray_cluster.forget(self._paths.directory)
+
+    async def end(self) -> None:
+        """No worker is left."""
+        hub, self._hub = self._hub, None
+        if hub is not None:
+            assert hub.stdin is not None
+            hub.stdin.close()
+            with contextlib.suppress(ProcessLookupError):
+                hub.kill()
+            await hub.wait()

@@ -1,0 +1,198 @@
+"""A node's post: what starts commands there that other nodes of the gang ask for.
+
+It is a process below the node's keeper (processes.py), so whatever it starts ends with the task: the keeper adopts what a
+command leaves behind, and ends it with all the rest. As with ssh, a command ends when its process has ended and nobody
+holds its output any more; what it has put into the background with other output goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from typing import IO
+
+from ..protocol.framing import WireError
+from ..system.accepting import start_thread
+from .context import Place, Unreachable
+from .exec_framing import BLOCK, ERR, EXIT, FAULT, INPUT, INPUT_ENDS, OUT, RUN, Broken, Frames
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..protocol.stream import Stream
+
+STOP_SECONDS = 5.0
+"""From SIGTERM to SIGKILL, for a command whose caller is gone."""
+_AGAIN = 0.5
+_LOOK_AGAIN = 0.05
+_MOST_FAILURES = 60
+
+
+class Post:
+    """Takes commands until the hub says that it is over, or this process is told to end."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._running: dict[int, subprocess.Popen[bytes]] = {}
+        self._lock = threading.Lock()
+        self.over = threading.Event()
+        self.lost = ""
+        self._failures = 0
+
+    def serve(self) -> None:
+        """Returns once it is over; `lost` says why, if that was no regular end."""
+        while not self.over.is_set():
+            try:
+                self._attend()
+            except (OSError, WireError) as error:
+                self._failures += 1
+                if self._failures > _MOST_FAILURES:
+                    self.lost = str(error)
+                    self.over.set()
+            self.over.wait(_AGAIN)
+
+    def stop(self, number: int) -> None:
+        """A signal to everything that was started here and still runs."""
+        with self._lock:
+            running = list(self._running.values())
+        for process in running:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, number)
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the post of node 0."""
+        return self._place.config.is_leader
+
+    @property
+    def busy(self) -> bool:
+        """Whether a command runs."""
+        with self._lock:
+            return bool(self._running)
+
+    def _attend(self) -> None:
+        """One connection to the hub, to its end."""
+        stream = self._place.dial("post", node=self._place.rank)
+        with stream.network:
+            self._failures = 0
+            stream.be_patient()
+            while not self.over.is_set():
+                try:
+                    told = json.loads(stream.read_line())
+                except ValueError as error:
+                    raise WireError(f"node 0 said something else: {error}") from None
+                if told.get("over"):
+                    self.over.set()
+                else:
+                    number = int(told["take"])
+                    if not start_thread(self._take, number):
+                        sys.stderr.write("a command could not be taken: no thread can be started\n")
+
+    def _take(self, number: int) -> None:
+        try:
+            stream = self._place.dial("take", id=number)
+        except Unreachable as error:
+            sys.stderr.write(f"a command could not be taken: {error}\n")
+            return
+        ours, theirs = socket.socketpair()
+        with stream.network, ours:
+            carrying = threading.Thread(target=carry, args=(stream, theirs), daemon=True)
+            carrying.start()
+            try:
+                self._run(Frames(ours))
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                sys.stderr.write(f"a command was given up: {type(error).__name__}: {error}\n")
+            finally:
+                ours.close()
+                carrying.join()
+
+    def _run(self, frames: Frames) -> None:
+        first = frames.read()
+        if first is None or first[0] != RUN:
+            raise Broken("no command came")
+        order = json.loads(first[1])
+        try:
+            process = subprocess.Popen(
+                order["argv"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env={**os.environ, **order.get("environment", {})},
+                cwd=order.get("directory"),
+                start_new_session=True,
+            )
+        except OSError as error:
+            program = order["argv"][0]
+            text = f"node {self._place.rank} cannot run {program!r}: {error.strerror}"
+            frames.send(FAULT, text.encode())
+            frames.read()
+            return
+        with self._lock:
+            self._running[process.pid] = process
+        hearing = threading.Thread(target=_hear, args=(frames, process), daemon=True)
+        hearing.start()
+        try:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            out = threading.Thread(target=_pass_on, args=(process.stdout, frames, OUT), daemon=True)
+            err = threading.Thread(target=_pass_on, args=(process.stderr, frames, ERR), daemon=True)
+            for each in (out, err):
+                each.start()
+            code = process.wait()
+            while hearing.is_alive() and (out.is_alive() or err.is_alive()):
+                (out if out.is_alive() else err).join(_LOOK_AGAIN)
+        finally:
+            with self._lock:
+                del self._running[process.pid]
+        if hearing.is_alive():
+            frames.send(EXIT, json.dumps({"code": code}).encode())
+            # What was said last has arrived only when the caller hangs up.
+            hearing.join()
+
+
+def carry(stream: Stream, end: socket.socket) -> None:
+    """Bytes between a stream and one end of a pair of sockets, until either ends."""
+    with end:
+        stream.bridge(end.fileno(), end.fileno())
+
+
+def _hear(frames: Frames, process: subprocess.Popen[bytes]) -> None:
+    """What the caller sends, to its end; then nobody wants the command any more."""
+    assert process.stdin is not None
+    try:
+        for kind, body in frames:
+            with suppress(BrokenPipeError, ValueError):
+                if kind == INPUT:
+                    process.stdin.write(body)
+                    process.stdin.flush()
+                elif kind == INPUT_ENDS:
+                    process.stdin.close()
+    except Broken as error:
+        sys.stderr.write(f"a caller was lost: {error}\n")
+    with suppress(OSError, ValueError):
+        process.stdin.close()
+    if process.poll() is None:
+        _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    for number, seconds in ((signal.SIGTERM, STOP_SECONDS), (signal.SIGKILL, STOP_SECONDS)):
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(seconds)
+            return
+
+
+def _pass_on(source: IO[bytes], frames: Frames, kind: bytes) -> None:
+    with source:
+        while data := os.read(source.fileno(), BLOCK):
+            try:
+                frames.send(kind, data)
+            except OSError:
+                return

@@ -1,0 +1,104 @@
+"""What Horovod's Gloo controller needs where no `horovodrun` is there: who is who, and a store of keys to meet at.
+
+The store is plain HTTP, as Horovod's C++ speaks it: PUT /scope/key, GET of the same (404 until somebody has put it),
+and DELETE /scope/key at the end. Horovod has no secret for it, as torch has none for its own; it lies on the private
+address of node 0, and holds nothing but addresses of ranks. A Horovod that was built with MPI takes MPI instead.
+"""
+
+from __future__ import annotations
+
+import threading
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from ..system import addresses
+from .context import Place
+
+_LONGEST_VALUE = 1 << 20
+_MOST_KEYS = 1 << 18
+
+
+def serve(address: str) -> str:
+    """Serves until this process ends; gives `ADDRESS:PORT`. Raises OSError."""
+    store = _Store((address, 0), _Handler)
+    threading.Thread(target=store.serve_forever, daemon=True).start()
+    return f"{address}:{store.server_address[1]}"
+
+
+def variables(place: Place, ranks: tuple[int, int, int, int], store: str) -> dict[str, str]:
+    """What `horovodrun` would tell one process.
+
+    Args:
+        ranks: Rank, size, local rank and local size.
+        store: Where it is served.
+    """
+    rank, size, local, here = ranks
+    address, _, port = store.rpartition(":")
+    told: dict[str, object] = {
+        "HOROVOD_RANK": rank,
+        "HOROVOD_SIZE": size,
+        "HOROVOD_LOCAL_RANK": local,
+        "HOROVOD_LOCAL_SIZE": here,
+        "HOROVOD_CROSS_RANK": place.rank,
+        "HOROVOD_CROSS_SIZE": size // here,
+        "HOROVOD_HOSTNAME": place.hosts[place.rank],
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": address,
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": port,
+    }
+    if interface := addresses.interface_towards(place.addresses[0]):
+        told["HOROVOD_GLOO_IFACE"] = interface
+    return {name: str(value) for name, value in told.items()}
+
+
+class _Store(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 1024
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        super().__init__(address, handler)
+        self.lock = threading.Lock()
+        self.values: dict[str, bytes] = {}
+
+    def server_bind(self) -> None:
+        # The one of the library asks for the name of the address, which may take a name server that is not there.
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = (
+            str(self.server_address[0]),
+            int(self.server_address[1]),
+        )
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Store
+    protocol_version = "HTTP/1.1"
+
+    def do_PUT(self) -> None:
+        length = int(self.headers.get("Content-Length") or 0)
+        if length > _LONGEST_VALUE or len(self.server.values) >= _MOST_KEYS:
+            self.close_connection = True
+            self._answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+            return
+        value = self.rfile.read(length)
+        with self.server.lock:
+            self.server.values[self.path] = value
+        self._answer(HTTPStatus.OK)
+
+    def do_GET(self) -> None:
+        with self.server.lock:
+            value = self.server.values.get(self.path)
+        self._answer(HTTPStatus.NOT_FOUND if value is None else HTTPStatus.OK, value or b"")
+
+    def do_DELETE(self) -> None:
+        with self.server.lock:
+            self.server.values.pop(self.path, None)
+        self._answer(HTTPStatus.OK)
+
+    def _answer(self, status: HTTPStatus, body: bytes = b"") -> None:
+        self.send_response_only(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Says nothing: there are thousands of questions."""

@@ -1,0 +1,110 @@
+"""A gang under `mpirun`: what the launchers of MPI read, and what is started. Pure but for the look at the network.
+
+Open MPI 4 and 5, MPICH and Intel MPI start their daemons through a remote shell; each has a variable that says which
+one. All of them get our stand-in (ssh_shim.py), a hostfile, and no other way to find nodes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from ..config.launcher_programs import starts_ranks
+from ..system import addresses
+from .context import Place
+
+RANK_PROGRAM = "flow-rank"
+"""In the directory of stand-ins on every node: one process of the gang (mpi_rank.py)."""
+STORE = "--horovod-store"
+_THROUGH = ("/bin/sh", "-c", f'exec "$FLOW_GANG/bin/{RANK_PROGRAM}" "$@"', RANK_PROGRAM)
+
+
+def machinefile(place: Place) -> str:
+    """`ADDRESS:N` for each node, as MPICH and Intel MPI read it."""
+    slots = place.config.processes_per_node
+    return "".join(f"{host}:{slots}\n" for host in place.hosts)
+
+
+def command(place: Place, store: str = "") -> list[str] | None:
+    """What the worker of node 0 becomes; None where the command of the task does all of it by itself.
+
+    Args:
+        store: Where processes of Horovod meet (horovod.py); "" where they need not.
+    """
+    call = place.config.call
+    if call["kind"] == "command" and starts_ranks(call["argv"]):
+        return None
+    processes = place.config.num_nodes * place.config.processes_per_node
+    words = ["mpirun", "-n", str(processes), *_THROUGH, *((STORE, store) if store else ())]
+    return [*words, *call["argv"]] if call["kind"] == "command" else words
+
+
+def environment(place: Place, directory: str) -> dict[str, str]:
+    """Variables for launchers of MPI, all of which the user's `environment=` overrides.
+
+    Args:
+        directory: Of the hostfile and the stand-ins.
+    """
+    shell, hosts, machines = (
+        f"{directory}/{name}" for name in ("bin/ssh", "hostfile", "machinefile")
+    )
+    found = {
+        "FLOW_HOSTFILE": hosts,
+        # Open MPI 4
+        "OMPI_MCA_plm": "rsh",
+        # By its name: the daemons get this variable, too, and look for it on their own nodes.
+        "OMPI_MCA_plm_rsh_agent": "ssh",
+        "OMPI_MCA_plm_rsh_no_tree_spawn": "1",
+        "OMPI_MCA_ras": "^slurm,tm,alps,gridengine,loadleveler",
+        "OMPI_MCA_orte_default_hostfile": hosts,
+        "OMPI_MCA_hwloc_base_binding_policy": "none",
+        "OMPI_MCA_rmaps_base_mapping_policy": "slot",
+        # Open MPI 5, and whatever else starts through PRRTE
+        "PRTE_MCA_plm": "ssh",
+        "PRTE_MCA_plm_ssh_agent": "ssh",
+        "PRTE_MCA_plm_ssh_no_tree_spawn": "1",
+        "PRTE_MCA_ras": "^slurm,lsf,pbs",
+        "PRTE_MCA_prte_default_hostfile": hosts,
+        "PRTE_MCA_hwloc_default_binding_policy": "none",
+        "PRTE_MCA_rmaps_default_mapping_policy": "slot",
+        # MPICH, and Intel MPI
+        "HYDRA_LAUNCHER": "ssh",
+        "HYDRA_LAUNCHER_EXEC": shell,
+        "HYDRA_HOST_FILE": machines,
+        "HYDRA_RMK": "user",
+        "I_MPI_HYDRA_BOOTSTRAP": "ssh",
+        "I_MPI_HYDRA_BOOTSTRAP_EXEC": shell,
+        "I_MPI_HYDRA_HOST_FILE": machines,
+    }
+    if os.geteuid() == 0:
+        # Both refuse root, who may be all there is in a container or on a rented machine.
+        for name in ("OMPI", "PRTE"):
+            found |= {f"{name}_ALLOW_RUN_AS_ROOT": "1", f"{name}_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    if (network := addresses.network_of(place.addresses)) is not None:
+        # Else Open MPI tries every interface of a machine, those of containers too, and waits for what leads nowhere.
+        found |= {
+            "OMPI_MCA_btl_tcp_if_include": network,
+            "OMPI_MCA_oob_tcp_if_include": network,
+            "PRTE_MCA_oob_tcp_if_include": network,
+        }
+    if place.on_one_machine:
+        # It names its shared memory by machine and local rank: two nodes on one machine would take the same.
+        found["OMPI_MCA_btl"] = "self,tcp"
+    return {name: value for name, value in found.items() if name not in place.config.environment}
+
+
+def ranks(environment: Mapping[str, str]) -> tuple[int, int, int, int] | None:
+    """Rank, size, local rank and local size of a process under any of them; None under none."""
+    for names in (
+        (
+            "OMPI_COMM_WORLD_RANK",
+            "OMPI_COMM_WORLD_SIZE",
+            "OMPI_COMM_WORLD_LOCAL_RANK",
+            "OMPI_COMM_WORLD_LOCAL_SIZE",
+        ),
+        ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    ):
+        if all(environment.get(name, "").isdigit() for name in names):
+            rank, size, local, here = (int(environment[name]) for name in names)
+            return rank, size, local, here
+    return None

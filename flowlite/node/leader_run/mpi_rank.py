@@ -1,0 +1,140 @@
+"""One process of a gang that `mpirun` has started: `gang rank ATTEMPT_DIR [--horovod-store ADDRESS] [COMMAND…]`.
+
+It tells torch and flowlite the same ranks as MPI does, goes to where the workers of its node start, and runs the
+command, or the function. What rank 0 returns is the result; the first exception of any rank is brought to node 0, so
+that it is raised where the task was submitted.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ..system import processes
+from . import mpi
+from .context import Place
+from .remote_exec import run
+
+_NO_RANK = 2
+_KEEP = 'exec "$FLOW_GANG/bin/flow-rank" --failed "$1"'
+
+
+def put(directory: Path, attempt: str) -> None:
+    """Put the program of this node into a directory."""
+    own = processes.own_command(sys.executable, "gang", "rank", attempt)
+    processes.write_program(directory / mpi.RANK_PROGRAM, own)
+
+
+def main(directory: str, arguments: Sequence[str]) -> int:
+    """`gang rank ATTEMPT_DIR …`; with `--failed SUMMARY` it takes the failure of a rank on another node."""
+    place = Place.read(directory)
+    if arguments[:1] == ["--failed"]:
+        return _keep(place, sys.stdin.buffer.read(), arguments[1])
+    found = mpi.ranks(os.environ)
+    if found is None:
+        sys.stderr.write("flowlite: mpirun told this process no rank; is it Open MPI or MPICH?\n")
+        return _NO_RANK
+    os.environ.update(variables(place, found))
+    if arguments[:1] == [mpi.STORE]:
+        from . import horovod
+
+        told = horovod.variables(place, found, arguments[1])
+        os.environ.update(
+            {each: told[each] for each in told.keys() - place.config.environment.keys()}
+        )
+        arguments = arguments[2:]
+    # A launcher passes this warning on to all, and whoever has not asked for it would die of it.
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+    os.chdir(place.config.workdir or place.paths.home)
+    if arguments:
+        return _become(arguments)
+    return _call(place, found[0])
+
+
+def variables(place: Place, found: tuple[int, int, int, int]) -> dict[str, str]:
+    """What a process that `mpirun` started is told beyond what MPI tells it."""
+    rank, size, local, here = found
+    told = {
+        "RANK": rank,
+        "WORLD_SIZE": size,
+        "LOCAL_RANK": local,
+        "LOCAL_WORLD_SIZE": here,
+        "NODE_RANK": place.rank,
+        "GROUP_RANK": place.rank,
+        "FLOW_NODE_RANK": place.rank,
+    }
+    return {name: str(value) for name, value in told.items()}
+
+
+def _become(argv: Sequence[str]) -> int:
+    try:
+        os.execvp(argv[0], list(argv))
+    except OSError as error:
+        sys.stderr.write(f"flowlite: cannot start the command {argv[0]!r}: {error.strerror}\n")
+        return 127 if isinstance(error, FileNotFoundError) else 126
+
+
+def _call(place: Place, rank: int) -> int:
+    from ..worker import worker, worker_spec
+
+    directory = place.paths.directory
+    result = place.paths.stream(0, "result") if rank == 0 else directory / f"mpi{rank}.result"
+    order: dict[str, Any] = {
+        "rank": rank,
+        "node": place.rank,
+        "name": place.config.name,
+        "call": worker_spec.call_with_paths(place.config.call, place.paths),
+        "result": str(result),
+        "failure": str(directory / f"mpi{rank}.failure"),
+    }
+    # The first that is registered is the last to run.
+    atexit.register(_finalize)
+    code = worker.run_function(order)
+    failure = Path(order["failure"])
+    if failure.exists():
+        # Its peers may be waiting for it, and it for them.
+        atexit.unregister(_finalize)
+        _bring(place, result, failure.read_text())
+    if rank:
+        result.unlink(missing_ok=True)
+    worker.leave(code)
+
+
+def _finalize() -> None:
+    """What mpi4py leaves to the end of the interpreter, which a worker does not wait for."""
+    module = sys.modules.get("mpi4py.MPI")
+    if module is not None and module.Is_initialized() and not module.Is_finalized():
+        module.Finalize()
+
+
+def _bring(place: Place, result: Path, summary: str) -> None:
+    """The failure of this rank, to node 0."""
+    if place.rank == 0:
+        _keep(place, result.read_bytes(), summary)
+        return
+    with suppress(OSError), open(result, "rb") as file:
+        run(place, 0, ["/bin/sh", "-c", _KEEP, "sh", summary], source=file.fileno())
+
+
+def _keep(place: Place, outcome: bytes, summary: str) -> int:
+    """On node 0: the first failure that comes is the one that the task tells of."""
+    result, failure = place.paths.stream(0, "result"), place.paths.failure(0)
+    part = failure.with_name(f"{failure.name}.{os.getpid()}.part")
+    part.write_text(json.dumps(json.loads(summary)))
+    try:
+        os.link(part, failure)
+    except FileExistsError:
+        return 0
+    finally:
+        part.unlink()
+    content = result.with_name(f"{result.name}.{os.getpid()}.part")
+    content.write_bytes(outcome)
+    os.replace(content, result)
+    return 0

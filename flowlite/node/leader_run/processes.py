@@ -1,0 +1,162 @@
+"""The processes on each node of a gang that node 0 leads.
+
+`gang follow ATTEMPT_DIR` is the worker of every node but node 0: it holds the node's post, does what node 0 asks, and
+ends when node 0 has come to its end. `gang lead ATTEMPT_DIR` stands beside the worker of node 0 (worker/leader_run.py): it holds
+that node's post, has everything ready that the call is to find, and says so in one line of JSON on its standard output:
+{"environment": {...}, "argv": [...] or null} or {"error": text}. Both end whatever was started through them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from types import FrameType
+from typing import Any
+
+from ..config import distributed_modes
+from ..config.agent_config import write_atomically
+from ..protocol.framing import WireError
+from ..worker import launcher_files
+from . import ssh_shim
+from .context import Place, Unreachable
+from .exec_server import STOP_SECONDS, Post
+
+_LOOK_AGAIN = 0.02
+
+
+class _Ending:
+    """Waits for the end of a post, or for a signal to this process."""
+
+    def __init__(self, post: Post) -> None:
+        self._post = post
+        self._heard = threading.Event()
+        self.number = 0
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._on_signal)
+        # A warning, for whoever has asked for it; here it must not end anything.
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        self._post.serve()
+        self._heard.set()
+
+    def _on_signal(self, number: int, _: FrameType | None) -> None:
+        self.number = number
+        self._heard.set()
+
+    def wait(self) -> None:
+        """Returns at the end, once what was started has been told to end, too, and had some time for it.
+
+        After a signal the keeper knows how long that may take; what node 0 runs may need this node until then.
+        """
+        self._heard.wait()
+        if self.number:
+            self._post.stop(self.number)
+            if not self._post.leads:
+                self._post.over.wait()
+        self._post.stop(signal.SIGTERM)
+        until = time.monotonic() + STOP_SECONDS
+        while self._post.busy and time.monotonic() < until:
+            time.sleep(_LOOK_AGAIN)
+
+
+def follow(directory: str) -> int:
+    """`gang follow ATTEMPT_DIR`."""
+    place = Place.read(directory)
+    os.environ.update(programs_of(place))
+    post = Post(place)
+    ending = _Ending(post)
+    ending.wait()
+    if post.lost:
+        sys.stderr.write(f"flowlite: this node has lost node 0: {post.lost}\n")
+        return 1
+    if ending.number:
+        return 128 + ending.number
+    if place.config.call["kind"] == "function":
+        from ..serialization import result_file
+
+        result = place.paths.stream(place.rank, "result")
+        result_file.write_value(result, None, node=place.rank, rank=place.rank)
+    return 0
+
+
+def lead(directory: str) -> int:
+    """`gang lead ATTEMPT_DIR`."""
+    place = Place.read(directory)
+    os.environ.update(programs_of(place))
+    post = Post(place)
+    ending = _Ending(post)
+    threading.Thread(target=_have_ready, args=(place, post), daemon=True).start()
+    ending.wait()
+    return 0
+
+
+def programs_of(place: Place) -> dict[str, str]:
+    """Puts the programs for the workers of this node in their place; gives the variables that lead there."""
+    directory = place.paths.directory
+    ssh_shim.put(directory / "bin", str(directory))
+    if place.config.mode == distributed_modes.MPI:
+        from . import mpi_rank
+
+        mpi_rank.put(directory / "bin", str(directory))
+    elif place.config.mode == distributed_modes.RAY:
+        from . import ray_cluster
+
+        ray_cluster.put(directory / "bin", str(directory))
+    path = os.environ.get("PATH", "/usr/local/bin:/usr/bin:/bin")
+    return {"PATH": f"{directory / 'bin'}:{path}", "FLOW_GANG": str(directory)}
+
+
+def _have_ready(place: Place, post: Post) -> None:
+    try:
+        _await_all(place)
+        told = _ready(place)
+    except (OSError, WireError, ValueError) as error:
+        told = {"error": str(error)}
+    _say(told)
+    if "error" in told:
+        post.over.set()
+
+
+def _await_all(place: Place) -> None:
+    """Until every node takes commands. Raises Unreachable."""
+    stream = place.dial("wait", seconds=place.config.join_timeout)
+    with stream.network:
+        stream.be_patient()
+        told = json.loads(stream.read_line())
+    if "error" in told:
+        raise Unreachable(str(told["error"]))
+
+
+def _ready(place: Place) -> dict[str, Any]:
+    environment: dict[str, str] = {}
+    argv = None
+    if place.config.mode == distributed_modes.RAY:
+        from . import ray_cluster
+
+        environment = ray_cluster.gather(place)
+    elif place.config.mode == distributed_modes.MPI:
+        from . import horovod, mpi
+
+        directory, slots = place.paths.directory, place.config.processes_per_node
+        hosts = launcher_files.hostfile(place.addresses, slots)
+        write_atomically(directory / launcher_files.HOSTFILE, hosts)
+        write_atomically(directory / "machinefile", mpi.machinefile(place))
+        environment = mpi.environment(place, str(directory))
+        argv = mpi.command(place, horovod.serve(place.addresses[0]))
+    ours = {name: os.environ[name] for name in ("PATH", "FLOW_GANG")}
+    return {"environment": {**ours, **environment}, "argv": argv}
+
+
+def _say(told: dict[str, Any]) -> None:
+    data = json.dumps(told).encode() + b"\n"
+    while data:
+        data = data[os.write(1, data) :]
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.close(null)

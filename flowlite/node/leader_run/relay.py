@@ -1,0 +1,188 @@
+"""What connects the nodes of a gang that node 0 leads, so that a program on one can start a command on another.
+
+`gang hub ATTEMPT_DIR`, started by the leader's agent (agent_side.py); it ends with that. It listens on the leader's private
+address, lets in who proves the task's secret (sharing/stream.py), inside TLS where the rendezvous is encrypted, too.
+It only carries bytes; commands are started by the posts (exec_server.py), one on each node. Roles, and their first line:
+
+    post    {"node"}     stays, and is told {"take": id} for each call, and {"over": true} at the end
+    call    {"node"}     wants a command there: {"ok": true} or {"error"}, then a stream to the post
+    take    {"id"}       the post's end of that stream
+    wait    {}           wants to know when all posts are there: {"ok": true} or {"error"}
+
+The end is when the post of node 0 leaves: its call has ended, so the others have nothing to do any more.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ..config.agent_config import AgentConfig, AttemptPaths
+from ..protocol.framing import WireError
+from ..protocol.listener import Door
+from ..protocol.stream import Stream
+from .context import ROOM
+from .exec_server import carry
+
+_ROLES = ("post", "call", "take", "wait")
+_TAKE_SECONDS = 60.0
+
+
+class _Call:
+    """A command that somebody wants to start: the stream of its post, once it has come."""
+
+    def __init__(self) -> None:
+        self.taken: Stream | None = None
+        self.ended = threading.Event()
+
+
+class Hub:
+    """The connections of one attempt. A thread for each; they do little."""
+
+    def __init__(self, config: AgentConfig, paths: AttemptPaths) -> None:
+        self._config = config
+        self._door = Door(config, paths, {ROOM + role for role in _ROLES}.__contains__)
+        self._changed = threading.Condition()
+        self._posts: dict[int, Stream] = {}
+        self._waiting: dict[int, _Call] = {}
+        self._calls = 0
+        self._over = False
+
+    def run(self) -> None:
+        """Serve until standard input ends."""
+        _have_many_files()
+        _say(port=self._door.open(self._serve))
+        while os.read(0, 4096):
+            continue
+
+    def _serve(self, stream: Stream, role: str, address: str) -> None:
+        role = role.removeprefix(ROOM)
+        try:
+            hello = json.loads(stream.read_line())
+            getattr(self, f"_on_{role}")(stream, hello)
+        except (OSError, WireError, ValueError, KeyError, TypeError) as error:
+            sys.stderr.write(f"{role} from {address}: {type(error).__name__}: {error}\n")
+
+    # Roles
+
+    def _on_post(self, stream: Stream, hello: dict[str, Any]) -> None:
+        node = int(hello["node"])
+        with self._changed:
+            self._posts[node] = stream
+            if self._over:
+                _tell(stream, over=True)
+            self._changed.notify_all()
+        stream.network.settimeout(None)
+        # It says nothing more; this is how its end is noticed.
+        while stream.network.recv(4096):
+            continue
+        with self._changed:
+            if self._posts.get(node) is stream:
+                del self._posts[node]
+            if node == 0:
+                self._end()
+            self._changed.notify_all()
+
+    def _on_call(self, stream: Stream, hello: dict[str, Any]) -> None:
+        node = int(hello["node"])
+        if not 0 <= node < self._config.num_nodes:
+            _tell(stream, error=f"there is no node {node}; the gang has {self._config.num_nodes}")
+            return
+        with self._changed:
+            there = self._changed.wait_for(lambda: node in self._posts or self._over, _TAKE_SECONDS)
+            if not there or self._over:
+                _tell(stream, error=f"node {node} does not take commands ({self._why_not()})")
+                return
+            self._calls += 1
+            number, call = self._calls, _Call()
+            self._waiting[number] = call
+            _tell(self._posts[node], take=number)
+            self._changed.wait_for(
+                lambda: call.taken is not None or node not in self._posts, _TAKE_SECONDS
+            )
+            del self._waiting[number]
+        if call.taken is None:
+            _tell(stream, error=f"node {node} did not take the command")
+            return
+        try:
+            _tell(stream, ok=True)
+            _connect(stream, call.taken)
+        finally:
+            call.ended.set()
+
+    def _on_take(self, stream: Stream, hello: dict[str, Any]) -> None:
+        with self._changed:
+            call = self._waiting.get(int(hello["id"]))
+            if call is None:
+                return
+            call.taken = stream
+            self._changed.notify_all()
+        call.ended.wait()
+
+    def _on_wait(self, stream: Stream, hello: dict[str, Any]) -> None:
+        seconds = float(hello["seconds"])
+        everyone = set(range(self._config.num_nodes))
+        with self._changed:
+            self._changed.wait_for(lambda: everyone <= set(self._posts) or self._over, seconds)
+            missing = sorted(everyone - set(self._posts))
+        if missing:
+            nodes = ", ".join(map(str, missing))
+            _tell(stream, error=f"node {nodes} did not come within {seconds:g} s")
+        else:
+            _tell(stream, ok=True)
+
+    def _why_not(self) -> str:
+        return "the task is over" if self._over else f"nothing heard of it for {_TAKE_SECONDS:g} s"
+
+    def _end(self) -> None:
+        self._over = True
+        for post in self._posts.values():
+            try:
+                _tell(post, over=True)
+            except OSError:
+                continue
+
+
+def _have_many_files() -> None:
+    """Each command of a large gang takes four descriptors here."""
+    import resource
+
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def _connect(one: Stream, other: Stream) -> None:
+    ours, theirs = socket.socketpair()
+    back = threading.Thread(target=carry, args=(other, theirs), daemon=True)
+    back.start()
+    carry(one, ours)
+    back.join()
+
+
+def _tell(stream: Stream, **what: Any) -> None:
+    stream.send(json.dumps(what).encode() + b"\n")
+
+
+def _say(**body: object) -> None:
+    os.write(1, json.dumps(body).encode() + b"\n")
+
+
+def main(directory: str) -> int:
+    """`gang hub ATTEMPT_DIR`."""
+    paths = AttemptPaths(Path(directory))
+    try:
+        config = AgentConfig.from_json(paths.config.read_bytes())
+        Hub(config, paths).run()
+    except (OSError, ValueError) as error:
+        _say(error=str(error))
+        return 1
+    sys.stderr.flush()
+    # Threads that wait for their ends are not waited for.
+    os._exit(0)

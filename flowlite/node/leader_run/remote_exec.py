@@ -1,0 +1,144 @@
+"""A command on another node of the gang, from a program on this one.
+
+    code = run(Place.read(directory), 1, ["hostname"])               its output goes to ours
+    output = ask(Place.read(directory), 1, ["hostname"])             its output, as bytes
+
+The command gets the environment of that node's worker, and what is given beyond it; it starts in the worker's
+directory. It ends when whoever called it does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+
+from ..protocol.framing import WireError
+from .context import Place, Unreachable
+from .exec_framing import BLOCK, ERR, EXIT, FAULT, INPUT, INPUT_ENDS, OUT, RUN, Frames
+from .exec_server import carry
+
+Sink = Callable[[bytes], object]
+
+
+class CommandFailed(OSError):
+    """A command on another node ended badly; the text says how, with its last words."""
+
+
+def call(
+    place: Place,
+    node: int,
+    argv: Sequence[str],
+    *,
+    out: Sink,
+    err: Sink,
+    source: int | None = None,
+    environment: Mapping[str, str] | None = None,
+    directory: str | None = None,
+) -> int:
+    """Start a command on a node and stay with it; gives its exit code, negative for a signal.
+
+    Args:
+        out: Called with what it writes to its standard output, piece by piece.
+        err: The same for standard error.
+        source: Descriptor its standard input comes from; None for none.
+        environment: Variables beyond those of the node's worker.
+        directory: Where it starts; None for where the node's worker does.
+
+    Raises:
+        Unreachable: It cannot be started; the text says why.
+    """
+    stream = place.dial("call", node=node)
+    with stream.network:
+        stream.be_patient()
+        try:
+            told = json.loads(stream.read_line())
+        except (OSError, WireError, ValueError) as error:
+            raise Unreachable(f"node {node} cannot be asked: {error}") from error
+        if "error" in told:
+            raise Unreachable(str(told["error"]))
+        ours, theirs = socket.socketpair()
+        carrying = threading.Thread(target=carry, args=(stream, theirs), daemon=True)
+        carrying.start()
+        try:
+            with ours:
+                order = {
+                    "argv": list(argv),
+                    "environment": dict(environment or {}),
+                    "directory": directory,
+                }
+                frames = Frames(ours)
+                frames.send(RUN, json.dumps(order).encode())
+                threading.Thread(target=_feed, args=(source, frames), daemon=True).start()
+                code = _answers(frames, out, err)
+        finally:
+            carrying.join()
+    if code is None:
+        raise Unreachable(f"node {node} was lost while it ran the command")
+    return code
+
+
+def _answers(frames: Frames, out: Sink, err: Sink) -> int | None:
+    """Passes on what a command writes; gives its exit code, None if that never came."""
+    for kind, body in frames:
+        if kind == OUT:
+            out(body)
+        elif kind == ERR:
+            err(body)
+        elif kind == FAULT:
+            raise Unreachable(body.decode(errors="replace"))
+        elif kind == EXIT:
+            return int(json.loads(body)["code"])
+    return None
+
+
+def run(
+    place: Place,
+    node: int,
+    argv: Sequence[str],
+    *,
+    source: int | None = None,
+    environment: Mapping[str, str] | None = None,
+    directory: str | None = None,
+) -> int:
+    """The same, with what it writes going to our own standard output and error."""
+    return call(
+        place,
+        node,
+        argv,
+        out=lambda data: _write(1, data),
+        err=lambda data: _write(2, data),
+        source=source,
+        environment=environment,
+        directory=directory,
+    )
+
+
+def ask(
+    place: Place, node: int, argv: Sequence[str], environment: Mapping[str, str] | None = None
+) -> bytes:
+    """What a command on a node writes to its standard output. Raises Unreachable, CommandFailed."""
+    out, err = bytearray(), bytearray()
+    code = call(place, node, argv, out=out.extend, err=err.extend, environment=environment)
+    if code:
+        said = err.decode(errors="replace").strip()[-1000:]
+        raise CommandFailed(f"{argv[0]} on node {node} ended with {code}: {said}")
+    return bytes(out)
+
+
+def _feed(source: int | None, frames: Frames) -> None:
+    # Whoever reads the answers learns of a broken connection.
+    with suppress(OSError):
+        if source is not None:
+            while data := os.read(source, BLOCK):
+                frames.send(INPUT, data)
+        frames.send(INPUT_ENDS)
+
+
+def _write(number: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(number, view) :]

@@ -1,0 +1,129 @@
+"""A stand-in for `ssh`: programs that reach other nodes by it reach the nodes of their gang, and no key is needed.
+
+`gang ssh ATTEMPT_DIR ARGUMENTS…`. It lies as `ssh` and `rsh` in front of a worker's PATH (`put`). A host that is no
+node of the gang is left to the machine's own ssh.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..system import processes
+from .context import Place, Unreachable
+from .remote_exec import run
+
+FAILED = 255
+"""What ssh exits with where it is ssh that failed."""
+NAMES = ("ssh", "rsh")
+_ALONE = frozenset("46AaCfGgKkMNnqsTtVvXxYy")
+_WITH_VALUE = frozenset("BbcDEeFIiJLlmOopPQRSWw")
+_NOT_HERE = {
+    "D": "forward ports",
+    "L": "forward ports",
+    "R": "forward ports",
+    "W": "forward ports",
+    "N": "forward ports",
+    "f": "go into the background",
+    "O": "control a connection",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What somebody wants from ssh.
+
+    Attributes:
+        command: The words behind the host, as the remote shell gets them, with blanks between; "" for a shell.
+        silent: Whether standard input is not to be read (-n).
+        refused: What is wanted that this program does not do; "" if nothing.
+    """
+
+    host: str
+    command: str
+    silent: bool = False
+    refused: str = ""
+
+
+def read(arguments: Sequence[str]) -> Wish | None:
+    """Reads arguments as OpenSSH does; None if they name no host."""
+    silent, refused = False, ""
+    words = list(arguments)
+    host = ""
+    while words:
+        word = words.pop(0)
+        if word == "--":
+            if host:
+                break
+            continue
+        if not word.startswith("-") or word == "-":
+            if host:
+                words.insert(0, word)
+                break
+            # Options may stand behind the host as well.
+            host = word
+            continue
+        for position, letter in enumerate(word[1:], 2):
+            silent = silent or letter == "n"
+            refused = refused or _NOT_HERE.get(letter, "")
+            if letter in _WITH_VALUE:
+                if not word[position:] and words:
+                    words.pop(0)
+                break
+            if letter not in _ALONE:
+                refused = refused or f"know the option -{letter}"
+    if not host:
+        return None
+    return Wish(host.removeprefix("ssh://").rstrip("/"), " ".join(words), silent, refused)
+
+
+def put(directory: Path, attempt: str) -> None:
+    """Put the stand-ins into a directory, for the Python that this process runs."""
+    directory.mkdir(mode=0o700, exist_ok=True)
+    own = processes.own_command(sys.executable, "gang", "ssh", attempt, flags=("-I", "-S"))
+    for name in NAMES:
+        processes.write_program(directory / name, own)
+
+
+def main(attempt: str, arguments: Sequence[str]) -> int:
+    """`gang ssh ATTEMPT_DIR ARGUMENTS…`: as ssh would."""
+    wish = read(arguments)
+    if wish is None:
+        return _own(attempt, arguments, "it names no host")
+    try:
+        place = Place.read(attempt)
+        node = place.node(wish.host)
+        if node is None:
+            nodes = ", ".join(place.hosts)
+            return _own(attempt, arguments, f"{wish.host} is no node of this task ({nodes})")
+        if wish.refused:
+            return _say(f"this stand-in between the nodes of a task does not {wish.refused}")
+        argv = ["/bin/sh", "-c", wish.command] if wish.command else ["/bin/sh"]
+        # A caller that is ended closes its connection, and the command over there ends, too.
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        code = run(place, node, argv, source=None if wish.silent else 0)
+    except KeyboardInterrupt:
+        return 130
+    except (Unreachable, OSError, ValueError) as error:
+        return _say(str(error))
+    return code if code >= 0 else 128 - code
+
+
+def _own(attempt: str, arguments: Sequence[str], why: str) -> int:
+    """The machine's own ssh, in place of this process."""
+    places = os.environ.get("PATH", "/usr/bin:/bin").split(":")
+    ours = str(Path(attempt) / "bin")
+    for place in places:
+        program = os.path.join(place, "ssh")
+        if os.path.realpath(place) != os.path.realpath(ours) and os.access(program, os.X_OK):
+            os.execv(program, ["ssh", *arguments])
+    return _say(f"{why}, and this machine has no ssh of its own")
+
+
+def _say(text: str) -> int:
+    sys.stderr.write(f"ssh: {text}\n")
+    return FAILED

@@ -1,0 +1,177 @@
+"""Volumes that node 0 keeps on its own disk and serves to the others, as the agent sees them.
+
+A pool without a directory that its hosts share has no place for a file volume; so the leader's disk is that place. The
+leader runs server.py; every other node sshfs_sidecar.py, whose mounts its workers are shown like any volume.
+No key of anybody lies on a node for that: who is who, the task's secret tells.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..config.agent_config import AgentConfig, AttemptPaths
+from ..mount_namespace import unmount
+from ..system import retrying, sidecar
+
+SHARE = "sshfs"
+"""The value of "share" in a volume that the leader serves."""
+_START_SECONDS = 60.0
+_END_SECONDS = 20.0
+
+log = logging.getLogger("flowlite.sharing")
+
+
+class SharingError(OSError):
+    """A volume cannot be shared; the text is for people.
+
+    Attributes:
+        passing: Whether it may be a moment later.
+    """
+
+    def __init__(self, text: str, *, passing: bool = False) -> None:
+        super().__init__(text)
+        self.passing = passing
+
+
+def shared(config: AgentConfig) -> bool:
+    """Whether a task has volumes that its leader serves."""
+    return any(volume.get("share") == SHARE for volume in config.volumes)
+
+
+class Sharing:
+    """The shared volumes of one node.
+
+    Args:
+        trouble: Called with a text for people when a volume fails while workers run.
+
+    Attributes:
+        within: The process in whose eyes they are mounted; None if everybody sees them.
+        problem: Why the leader cannot serve; "" if it can.
+        decided: Whether that is known.
+    """
+
+    def __init__(
+        self, config: AgentConfig, paths: AttemptPaths, trouble: Callable[[str], None]
+    ) -> None:
+        self._config = config
+        self._paths = paths
+        self._trouble = trouble
+        self._process: asyncio.subprocess.Process | None = None
+        self._following: asyncio.Task[None] | None = None
+        self._sources: dict[str, str] = {}
+        self.within: int | None = None
+        self.problem = ""
+        self.decided = asyncio.Event()
+
+    async def serve(self) -> int | None:
+        """On the leader: have the volumes served; gives the port, or None (see `problem`)."""
+        try:
+            return await self._serve()
+        finally:
+            self.decided.set()
+
+    async def _serve(self) -> int | None:
+        if self._config.num_nodes == 1:
+            for volume in self._config.volumes:
+                if volume.get("share") == SHARE:
+                    os.makedirs(volume["source"], mode=0o700, exist_ok=True)
+            return None
+        try:
+            told = await self._start("share-server", str(os.getpid()))
+            return int(told["port"])
+        except SharingError as error:
+            names = ", ".join(repr(v["name"]) for v in self._config.volumes if v.get("share"))
+            self.problem = (
+                f"volume {names} cannot be served to the other nodes: {error}. Choose: install the OpenSSH server on "
+                "every host, and allow user namespaces to this user; or give the hosts a directory that they share, "
+                "and name it as shared_dir of the pool; or leave `volumes` out"
+            )
+            return None
+
+    async def mount(self, port: int | None, within: int | None) -> None:
+        """On every other node: have them mounted, in the eyes of a process if there is one.
+
+        A leader that cannot be reached is asked again, as long as nodes have to meet.
+
+        Raises:
+            SharingError: It serves none, or they cannot be mounted.
+        """
+        if port is None:
+            raise SharingError("node 0 serves no volumes; it says why")
+        until = asyncio.get_running_loop().time() + self._config.join_timeout
+        while True:
+            try:
+                told = await self._start("share-mount", str(port), str(within or 0))
+                break
+            except SharingError as error:
+                if not error.passing or asyncio.get_running_loop().time() >= until:
+                    raise
+                log.info("trying again: %s", error)
+                await self.end()
+                await asyncio.sleep(retrying.AGAIN)
+        self._sources = dict(told["sources"])
+        self.within = int(told["pid"]) if told["private"] else None
+        self._following = asyncio.create_task(self._follow())
+
+    def volumes(self) -> list[dict[str, Any]]:
+        """All volumes of the task, with the directories that hold them on this node."""
+        return [
+            {**volume, "source": self._sources.get(str(volume["name"]), volume["source"])}
+            for volume in self._config.volumes
+        ]
+
+    async def end(self) -> None:
+        """Nothing of them stays mounted or served, whatever became of the process."""
+        process, self._process = self._process, None
+        if self._following is not None:
+            self._following.cancel()
+        if process is None:
+            return
+        assert process.stdin is not None
+        process.stdin.close()
+        try:
+            async with asyncio.timeout(_END_SECONDS):
+                await process.wait()
+        except TimeoutError:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+        for left in await asyncio.to_thread(
+            unmount.unmount_below, self._paths.directory / "shared"
+        ):
+            log.warning("%s cannot be unmounted", left)
+
+    async def _start(self, what: str, *arguments: str) -> Mapping[str, Any]:
+        directory = self._paths.directory
+        log = directory / "sharing.log"
+        self._process = await sidecar.start(what, str(directory), *arguments, log=log)
+        try:
+            async with asyncio.timeout(_START_SECONDS):
+                told = await self._hear()
+        except TimeoutError:
+            raise SharingError(f"it did not start within {_START_SECONDS:g} s") from None
+        if told is None:
+            raise SharingError(f"it ended at once; see {self._paths.directory}/sharing.log")
+        if told["event"] == "failed":
+            raise SharingError(str(told["why"]), passing=told.get("passing") is True)
+        return told
+
+    async def _follow(self) -> None:
+        while told := await self._hear():
+            if told["event"] == "trouble":
+                self._trouble(str(told["text"]))
+
+    async def _hear(self) -> Mapping[str, Any] | None:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        with contextlib.suppress(ValueError, OSError):
+            if line := await self._process.stdout.readline():
+                told = json.loads(line)
+                return told if isinstance(told, dict) else None
+        return None

@@ -1,0 +1,125 @@
+"""The process on the leader that serves volumes to the other nodes, each through an `sftp-server` shut into it.
+
+`share-server ATTEMPT_DIR PID`, started by the agent (agent_side.py). Its standard input is a pipe that only the agent
+holds; when that ends, all ends. It says one line of JSON: {"event": "serving", "port": n}, or {"event": "failed",
+"why": text}.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from ..config.agent_config import AgentConfig, AttemptPaths
+from ..protocol.listener import Door
+from ..protocol.stream import Stream
+from ..system import processes
+from .confined_sftp import NotConfined, find_server, serve
+
+_TRIAL_SECONDS = 20.0
+_INIT = b"\0\0\0\5\1\0\0\0\3"
+"""The first packet of SFTP, and its beginning in the reply: a version."""
+_VERSION = 2
+
+
+class Server:
+    """Serves the shared volumes of one attempt."""
+
+    def __init__(self, config: AgentConfig, paths: AttemptPaths) -> None:
+        self._volumes = {
+            str(volume["name"]): str(volume["source"])
+            for volume in config.volumes
+            if volume.get("share") == "sshfs"
+        }
+        # Each server mounts its own root there, in its own eyes only.
+        self._stage = paths.directory / "share-root"
+        self._door = Door(config, paths, self._volumes.__contains__)
+
+    def run(self) -> None:
+        """Serve until standard input ends."""
+        self._stage.mkdir(mode=0o700, exist_ok=True)
+        for name, directory in self._volumes.items():
+            os.makedirs(directory, mode=0o700, exist_ok=True)
+            self._try(name)
+        _say("serving", port=self._door.open(self._serve))
+        while os.read(0, 4096):
+            continue
+
+    def _try(self, name: str) -> None:
+        """Before anybody depends on it: does a server that is shut in answer? Raises NotConfined."""
+        find_server()
+        trial = self._start(name, subprocess.PIPE, subprocess.PIPE, subprocess.PIPE)
+        assert trial.stdin is not None
+        assert trial.stdout is not None
+        with contextlib.suppress(OSError):
+            # It does not answer any more once its input has ended.
+            trial.stdin.write(_INIT)
+            trial.stdin.flush()
+        ready, _, _ = select.select([trial.stdout], [], [], _TRIAL_SECONDS)
+        answer = os.read(trial.stdout.fileno(), 4096) if ready else b""
+        trial.kill()
+        _, said = trial.communicate()
+        if len(answer) < 5 or answer[4] != _VERSION:
+            raise NotConfined(said.decode(errors="replace").strip()[-300:] or "it does not start")
+
+    def _serve(self, stream: Stream, volume: str, _: str) -> None:
+        ours, theirs = socket.socketpair()
+        with ours:
+            with theirs:
+                child = self._start(volume, theirs.fileno(), theirs.fileno(), None)
+            stream.bridge(ours.fileno(), ours.fileno())
+        child.kill()
+        child.wait()
+
+    def _start(
+        self, volume: str, source: int, sink: int, errors: int | None
+    ) -> subprocess.Popen[bytes]:
+        command = processes.own_command(
+            sys.executable,
+            "share-sftp",
+            self._volumes[volume],
+            str(self._stage),
+            str(os.getpid()),
+            flags=("-I", "-S"),
+        )
+        return subprocess.Popen(
+            command, stdin=source, stdout=sink, stderr=errors, cwd="/", start_new_session=True
+        )
+
+
+def _say(event: str, **body: object) -> None:
+    with contextlib.suppress(OSError):
+        os.write(1, json.dumps({"event": event, **body}).encode() + b"\n")
+
+
+def main(arguments: list[str]) -> int:
+    """`share-server ATTEMPT_DIR PID`: be the server of the agent with that process id."""
+    processes.die_with_parent(int(arguments[1]))
+    paths = AttemptPaths(Path(arguments[0]))
+    try:
+        Server(AgentConfig.from_json(paths.config.read_bytes()), paths).run()
+        code = 0
+    except NotConfined as error:
+        _say("failed", why=str(error))
+        code = 1
+    except (OSError, ValueError) as error:
+        _say("failed", why=f"volumes cannot be served: {error}")
+        code = 2
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def serve_one(arguments: list[str]) -> int:
+    """`share-sftp DIRECTORY STAGE PID`: become the sftp-server of a directory."""
+    processes.die_with_parent(int(arguments[2]))
+    try:
+        serve(arguments[0], Path(arguments[1]))
+    except NotConfined as error:
+        sys.stderr.write(f"{error}\n")
+    return 1

@@ -1,0 +1,262 @@
+"""The process that holds the volumes which the leader serves, on every other node: one `sshfs` for each.
+
+`share-mount ATTEMPT_DIR PORT WITHIN`, started by the agent (agent_side.py). Its standard input is a pipe that only that
+holds: when it ends, whatever the reason, the volumes go. As root it has mounts of its own (or those of the process
+WITHIN), so that nothing can stay behind on the machine even if everything is killed at once. It says lines of JSON:
+
+    {"event": "mounted", "pid": own, "private": bool, "sources": {name: directory}}
+    {"event": "failed", "why": text}
+    {"event": "trouble", "text": text}
+
+`share-tunnel ATTEMPT_DIR PORT VOLUME` is what sshfs runs in the place of ssh.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from functools import partial
+from pathlib import Path
+from shutil import which
+
+from ..config.agent_config import AgentConfig, AttemptPaths
+from ..mount_namespace import namespace, unmount
+from ..protocol.framing import WireError
+from ..protocol.stream import OPENING_SECONDS, Stream, knock
+from ..system import processes
+from .confined_sftp import INSIDE
+
+MOUNT_SECONDS = 30.0
+STOP_SECONDS = 5.0
+_LATE = "nothing was mounted"
+_CUTS = frozenset(" ,\\")
+_DEVICE = "/dev/fuse"
+OPTIONS = (
+    # What one node writes all see at once: nothing is remembered but what the kernel has open.
+    *(
+        "dir_cache=no",
+        "attr_timeout=0",
+        "entry_timeout=0",
+        "negative_timeout=0",
+        "ac_attr_timeout=0",
+    ),
+    *("reconnect", "idmap=user", "default_permissions", "fsname=flowlite", "subtype=sshfs"),
+)
+CHOICES = (
+    "Choose: install sshfs on every host; or give the hosts a directory that they share, and name it as shared_dir of "
+    "the pool; or leave `volumes` out and keep results with `checkpoint=`"
+)
+
+
+UNREACHED = "node 0 cannot be reached"
+"""What the tunnel says where there is no way to the leader."""
+
+
+class NotShared(OSError):
+    """A volume cannot be had from the leader; the text says why, and what can be chosen.
+
+    Attributes:
+        passing: Whether it may be had a moment later.
+    """
+
+    def __init__(self, text: str, *, passing: bool = False) -> None:
+        super().__init__(text)
+        self.passing = passing
+
+
+def missing_here() -> str:
+    """What this node lacks to take part, in words; "" if nothing."""
+    if which("sshfs", path=_search_path()) is None:
+        return "sshfs is not installed here"
+    if not os.access(_DEVICE, os.R_OK | os.W_OK):
+        return f"this user cannot open {_DEVICE} here"
+    return ""
+
+
+class Guard:
+    """Holds the shared volumes of one node until its standard input ends."""
+
+    def __init__(self, config: AgentConfig, paths: AttemptPaths, port: int, within: int) -> None:
+        self._paths = paths
+        self._within = within
+        self._port = port
+        self._over = threading.Event()
+        self._top = paths.directory / "shared"
+        self._programs: dict[str, subprocess.Popen[bytes]] = {}
+        self._volumes = [v for v in config.volumes if v.get("share") == "sshfs"]
+
+    def run(self) -> None:
+        """Mount, say so, watch until the agent lets go, and clean up. Raises NotShared."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, lambda *_: self._over.set())
+        threading.Thread(target=self._wait_for_end, daemon=True).start()
+        try:
+            if lacking := missing_here():
+                name = self._volumes[0]["name"]
+                raise NotShared(f"volume {name!r} cannot be had from node 0: {lacking}. {CHOICES}")
+            if self._within:
+                namespace.enter(self._within)
+            private = bool(self._within) or (os.geteuid() == 0 and namespace.enter_own_namespace())
+            sources = {str(v["name"]): self._mount(str(v["name"])) for v in self._volumes}
+            _say("mounted", pid=os.getpid(), private=private, sources=sources)
+            self._watch()
+        finally:
+            self._unmount()
+
+    def _mount(self, name: str) -> str:
+        source = self._top / name
+        source.mkdir(mode=0o700, parents=True, exist_ok=True)
+        unmount.unmount(source)
+        tunnel = self._paths.directory / f"tunnel-{name}.sh"
+        if _CUTS & set(str(tunnel)):
+            raise NotShared(
+                f"volume {name!r} cannot be had from node 0: sshfs takes no blank, comma or backslash in "
+                f"{self._paths.directory}. Give the node another directory"
+            )
+        command = processes.own_command(
+            sys.executable, "share-tunnel", str(self._paths.directory), str(self._port), name,
+            flags=("-I", "-S"),
+        )  # fmt: skip
+        tunnel.write_text(f"#!/bin/sh\nexec {shlex.join(command)}\n")
+        tunnel.chmod(0o700)
+        options = ",".join([f"ssh_command={tunnel}", *OPTIONS])
+        log = self._paths.directory / f"share-{name}.log"
+        program = which("sshfs", path=_search_path())
+        assert program is not None
+        with open(log, "ab") as said:
+            self._programs[name] = subprocess.Popen(
+                [program, "-f", "-o", options, f"leader:{INSIDE}", str(source)],
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                cwd=self._paths.directory,
+                env={**os.environ, "PATH": _search_path()},
+                preexec_fn=partial(_bind_life, os.getpid()),
+            )
+        if why := self._await(name, source):
+            last = log.read_text(errors="replace").strip().splitlines()[-2:]
+            raise NotShared(
+                f"volume {name!r} cannot be had from node 0: {why}"
+                f"{' (' + ' / '.join(last) + ')' if last else ''}",
+                passing=why.startswith(_LATE) or any(UNREACHED in line for line in last),
+            )
+        return str(source)
+
+    def _await(self, name: str, source: Path) -> str:
+        """Until a volume can be listed; gives why it cannot."""
+        until = time.monotonic() + MOUNT_SECONDS
+        while not self._over.is_set():
+            code = self._programs[name].poll()
+            if code is not None:
+                return f"sshfs ended with {code}"
+            if unmount.is_mounted(source):
+                listed = _listed(source, max(1.0, until - time.monotonic()))
+                return "" if listed is True else f"it cannot be listed: {listed}"
+            if time.monotonic() > until:
+                return f"{_LATE} within {MOUNT_SECONDS:g} s"
+            self._over.wait(0.02)
+        return "this node was told to end"
+
+    def _watch(self) -> None:
+        while not self._over.wait(0.2):
+            for name, program in list(self._programs.items()):
+                if program.poll() is not None:
+                    del self._programs[name]
+                    _say("trouble", text=f"volume {name!r} is lost: sshfs ended; using it fails")
+
+    def _wait_for_end(self) -> None:
+        with contextlib.suppress(OSError):
+            while os.read(0, 4096):
+                continue
+        self._over.set()
+
+    def _unmount(self) -> None:
+        for name, program in self._programs.items():
+            unmount.unmount(self._top / name)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                program.wait(STOP_SECONDS)
+            if program.poll() is None:
+                program.kill()
+                program.wait()
+        unmount.unmount_below(self._top)
+
+
+def _bind_life(parent: int) -> None:
+    processes.die_with_parent(parent)
+
+
+def _listed(source: Path, seconds: float) -> object:
+    """True if a directory can be listed in time; else why not."""
+    answers: queue.Queue[object] = queue.Queue()
+
+    def look() -> None:
+        try:
+            os.listdir(source)
+            answers.put(True)
+        except OSError as error:
+            answers.put(error)
+
+    threading.Thread(target=look, daemon=True).start()
+    try:
+        return answers.get(timeout=seconds)
+    except queue.Empty:
+        return "it does not answer"
+
+
+def _search_path() -> str:
+    return f"{os.environ.get('PATH', '')}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
+
+
+def _say(event: str, **body: object) -> None:
+    with contextlib.suppress(OSError):
+        os.write(1, json.dumps({"event": event, **body}).encode() + b"\n")
+
+
+def main(arguments: list[str]) -> int:
+    """`share-mount ATTEMPT_DIR PORT WITHIN`: be the guard; WITHIN is 0 where there is no such process."""
+    paths = AttemptPaths(Path(arguments[0]))
+    code = 0
+    try:
+        config = AgentConfig.from_json(paths.config.read_bytes())
+        Guard(config, paths, int(arguments[1]), int(arguments[2])).run()
+    except (OSError, ValueError) as error:
+        _say("failed", why=str(error), passing=getattr(error, "passing", False))
+        code = 1
+    sys.stderr.flush()
+    # A thread that waits for a hung file system is not waited for.
+    os._exit(code)
+
+
+def tunnel(arguments: list[str]) -> int:
+    """`share-tunnel ATTEMPT_DIR PORT VOLUME …`: the stream to the leader, on standard input and output."""
+    paths, volume = AttemptPaths(Path(arguments[0])), arguments[2]
+    config = AgentConfig.from_json(paths.config.read_bytes())
+    shield = None
+    if config.tls:
+        from ..protocol import tls
+
+        shield = tls.client(paths.certificate)()
+    leader = json.loads(paths.leader.read_bytes())
+    try:
+        place = (str(leader["address"]), int(arguments[1]))
+        with socket.create_connection(place, timeout=OPENING_SECONDS) as network:
+            network.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            stream = Stream(network, shield)
+            secret = paths.secret.read_bytes()
+            knock(
+                stream, secret, task=config.task, epoch=config.epoch, instance=config.instance, volume=volume
+            )  # fmt: skip
+            stream.bridge(0, 1)
+    except (OSError, WireError) as error:
+        sys.stderr.write(f"{UNREACHED} for volume {volume!r}: {error}\n")
+        return 1
+    return 0

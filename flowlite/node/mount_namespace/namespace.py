@@ -1,0 +1,345 @@
+"""Volumes at the path they were asked for, without touching the machine.
+
+Where the kernel allows it, the processes of a task live in a mount namespace of their own, and a volume is mounted
+there at its path; nobody else sees it, and it is gone with the last of them. Elsewhere (macOS, a hardened container) a
+symbolic link is made, where the path is free; and where it is not, the volume is refused with the reason.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from typing import Any
+
+CLONE_NEWNS = 0x00020000
+_CLONE_NEWUSER = 0x10000000
+_MS_RDONLY = 1
+_MS_REMOUNT = 32
+MS_BIND = 4096
+MS_REC = 16384
+MS_SLAVE = 1 << 19
+NOSUID_NODEV = 2 | 4
+DETACH = 2
+# What of a mount must be given again when it is mounted anew, as `statvfs` and `mount` name it.
+_KEPT_FLAGS = {2: 2, 4: 4, 8: 8, 1024: 1024, 2048: 2048, 4096: 1 << 21}
+_SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
+_CAPABILITY_VERSION_3 = 0x20080522
+
+
+class MountError(OSError):
+    """A volume cannot be shown at its path; the text says why and what to do."""
+
+
+def show(
+    volumes: Iterable[Mapping[str, Any]], hide_nothing_of: Iterable[str] = ()
+) -> list[dict[str, str]]:
+    """Show every volume at its path, to this process and what it starts from now on. Single-threaded callers only.
+
+    Args:
+        volumes: {"name", "path", "source"} each; `source` is the directory that holds the data. Where others hold the
+            same, `alike` is a pattern for them: a link that leads there serves as well. With `read_only` nothing can be
+            written there.
+        hide_nothing_of: Paths that must stay visible (the node's own directory).
+
+    Returns:
+        For each volume {"name", "path", "how"}: how is "same", "namespace" or "link".
+
+    Raises:
+        MountError: One of them cannot be shown.
+    """
+    shown: list[dict[str, str]] = []
+    private: OSError | bool | None = None
+    for volume in sorted(volumes, key=lambda each: len(each["path"])):
+        name, path, source = volume["name"], os.path.normpath(volume["path"]), volume["source"]
+        if not os.path.isdir(source):
+            raise MountError(f"volume {name!r}: its directory {source} is not there")
+        sealed = bool(volume.get("read_only")) and not _is_read_only(source)
+        if os.path.realpath(path) == os.path.realpath(source) and not sealed:
+            how = "same"
+        else:
+            for kept in hide_nothing_of:
+                if os.path.realpath(kept).startswith(os.path.realpath(path).rstrip("/") + "/"):
+                    raise MountError(
+                        f"volume {name!r} at {path} would hide {kept}, where this task itself lives; "
+                        "choose another path for the volume"
+                    )
+            if private is None:
+                private = enter_private()
+            how = _show_one(name, path, source, private, str(volume.get("alike", "")), sealed)
+        shown.append({"name": name, "path": path, "how": how})
+    if private is True and os.geteuid() != 0:
+        drop_capabilities()
+    return shown
+
+
+def _show_one(
+    name: str, path: str, source: str, private: OSError | bool, alike: str, sealed: bool
+) -> str:
+    """Show one volume; `sealed` says that it has to be made read-only. Raises MountError."""
+    reason = "this system has no mount namespaces" if private is False else str(private)
+    if private is True:
+        try:
+            _bind_at(path, source)
+            if sealed:
+                _make_read_only(path)
+            return "namespace"
+        except OSError as error:
+            reason = f"mounting it failed: {error}"
+    if sealed:
+        raise MountError(
+            f"volume {name!r} cannot be shown read-only at {path}: {reason}. A link would let workers write there"
+        )
+    try:
+        _link_at(path, source, alike)
+    except OSError as error:
+        raise MountError(
+            f"volume {name!r} cannot be shown at {path}: {reason}; and no link can be made there "
+            f"({error.strerror or error}). Choose a path whose parent you can write to, such as one "
+            "below your home directory"
+        ) from error
+    return "link"
+
+
+def _link_at(path: str, source: str, alike: str = "") -> None:
+    if os.path.islink(path):
+        if os.path.realpath(path) == os.path.realpath(source):
+            return
+        if alike and _shows_the_same(path, alike):
+            return
+        if _led_to_the_same_volume(path, source):
+            _replace_link(path, source)
+            return
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    try:
+        os.symlink(os.path.abspath(source), path)
+    except FileExistsError:
+        if os.path.isdir(path) and not os.path.islink(path) and not os.listdir(path):
+            os.rmdir(path)
+            os.symlink(os.path.abspath(source), path)
+        elif os.path.realpath(path) != os.path.realpath(source):
+            raise
+
+
+def _shows_the_same(path: str, alike: str) -> bool:
+    """Whether a link leads to what another node of this machine shows; one that leads nowhere any more is removed."""
+    from fnmatch import fnmatchcase
+
+    from .unmount import is_mounted
+
+    target = os.readlink(path)
+    if not fnmatchcase(target, alike):
+        return False
+    if is_mounted(target):
+        return True
+    os.unlink(path)
+    return False
+
+
+def _led_to_the_same_volume(path: str, source: str) -> bool:
+    """Whether a link leads nowhere, and led to the volume of this name in a FLOW_HOME that is gone."""
+    if os.path.exists(path) or not os.path.islink(path):
+        return False
+    before, now = os.readlink(path).split("/"), os.path.abspath(source).split("/")
+    return before[-2:] == now[-2:]
+
+
+def _replace_link(path: str, source: str) -> None:
+    """Lead a link elsewhere in one step: other nodes of this machine do the same at the same time."""
+    beside = f"{path}.{os.getpid()}"
+    os.symlink(os.path.abspath(source), beside)
+    os.replace(beside, path)
+
+
+class Libc:
+    """The few system calls that Python 3.11 does not have."""
+
+    def __init__(self) -> None:
+        import ctypes
+
+        self._ctypes = ctypes
+        self._library = ctypes.CDLL(None, use_errno=True)
+
+    def call(self, name: str, *arguments: Any) -> int:
+        """Call a C function; a negative result becomes OSError."""
+        result = int(getattr(self._library, name)(*arguments))
+        if result < 0:
+            number = self._ctypes.get_errno()
+            raise OSError(number, f"{name}: {os.strerror(number)}")
+        return result
+
+    def mount(
+        self, source: str | None, target: str, kind: str | None, flags: int, data: str = ""
+    ) -> None:
+        self.call(
+            "mount",
+            source.encode() if source is not None else None,
+            target.encode(),
+            kind.encode() if kind is not None else None,
+            self._ctypes.c_ulong(flags),
+            data.encode(),
+        )
+
+
+def enter_private() -> OSError | bool:
+    """True if this process now has mounts of its own; else the error; False where there is no such thing."""
+    if sys.platform != "linux":
+        return False
+    libc = Libc()
+    uid, gid = os.geteuid(), os.getegid()
+    try:
+        try:
+            if uid != 0:
+                raise PermissionError
+            libc.call("unshare", CLONE_NEWNS)
+        except PermissionError:
+            libc.call("unshare", _CLONE_NEWUSER | CLONE_NEWNS)
+            for name, text in (
+                ("setgroups", "deny"),
+                ("uid_map", f"{uid} {uid} 1"),
+                ("gid_map", f"{gid} {gid} 1"),
+            ):
+                with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
+                    file.write(text)
+        libc.mount(None, "/", None, MS_REC | MS_SLAVE)
+    except OSError as error:
+        return error
+    return True
+
+
+def _bind_at(path: str, source: str) -> None:
+    if not os.path.isdir(path):
+        if os.path.lexists(path):
+            raise MountError(f"{path} is there and is not a directory")
+        _make_room(path)
+    Libc().mount(os.path.realpath(source), path, None, MS_BIND | MS_REC)
+
+
+def _is_read_only(path: str) -> bool:
+    return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+
+
+def _make_read_only(path: str) -> None:
+    """Let nothing be written to what is mounted at a path of this namespace, nor to what is mounted below it."""
+    from .unmount import mounted_below
+
+    libc = Libc()
+    for point in dict.fromkeys((path, *mounted_below(path))):
+        found = os.statvfs(point).f_flag
+        kept = sum(flag for bit, flag in _KEPT_FLAGS.items() if found & bit)
+        libc.mount(None, point, None, MS_BIND | _MS_REMOUNT | _MS_RDONLY | kept)
+
+
+def _make_room(path: str) -> None:
+    """Make a directory that only this namespace sees, without making one on the machine."""
+    existing = os.path.dirname(path)
+    while not os.path.isdir(existing):
+        existing = os.path.dirname(existing)
+    existing = os.path.realpath(existing)
+    if existing == "/":
+        _new_root(path)
+        return
+    below = os.open(existing, os.O_PATH | os.O_DIRECTORY)
+    try:
+        Libc().mount("tmpfs", existing, "tmpfs", NOSUID_NODEV, _tmpfs_options(existing))
+        _mirror(f"/proc/self/fd/{below}", existing)
+    finally:
+        os.close(below)
+    os.makedirs(path)
+
+
+def _new_root(path: str) -> None:
+    libc = Libc()
+    stage = _staging_directory()
+    libc.mount("tmpfs", stage, "tmpfs", NOSUID_NODEV, _tmpfs_options("/"))
+    _mirror("/", stage)
+    os.makedirs(stage + path)
+    old = os.path.join(stage, ".before-flowlite")
+    os.mkdir(old)
+    here = os.getcwd()
+    pivot(stage, old)
+    os.chdir("/")
+    libc.call("umount2", b"/.before-flowlite", DETACH)
+    os.rmdir("/.before-flowlite")
+    # The mirrored tree has the stage within itself; below it is what was there before.
+    libc.call("umount2", stage.encode(), DETACH)
+    os.chdir(here)
+
+
+def pivot(root: str, old: str) -> None:
+    """Make a mounted directory the root of this process; what was the root is at `old` then. Raises OSError."""
+    number = _SYS_PIVOT_ROOT.get(os.uname().machine)
+    if number is None:
+        raise MountError(f"pivot_root is not known on {os.uname().machine}")
+    Libc().call("syscall", number, root.encode(), old.encode())
+
+
+def _staging_directory() -> str:
+    # Not at the top: an entry of the root cannot be mirrored onto what is mounted on itself.
+    for each in ("/usr/share", "/usr/lib", "/var/lib", "/var/tmp"):
+        if os.path.realpath(each) == each and os.path.isdir(each):
+            return each
+    raise MountError("there is no directory on which a new root could be built")
+
+
+def _tmpfs_options(like: str) -> str:
+    return f"mode={stat.S_IMODE(os.stat(like).st_mode):o}"
+
+
+def _mirror(source: str, target: str) -> None:
+    """Make every entry of a directory appear in another one, which is on an empty tmpfs."""
+    libc = Libc()
+    for name in os.listdir(source):
+        entry, image = os.path.join(source, name), os.path.join(target, name)
+        if os.path.islink(entry):
+            os.symlink(os.readlink(entry), image)
+            continue
+        try:
+            if os.path.isdir(entry):
+                os.mkdir(image)
+            else:
+                os.close(os.open(image, os.O_WRONLY | os.O_CREAT, 0o600))
+            libc.mount(entry, image, None, MS_BIND | MS_REC)
+        except OSError as error:
+            sys.stderr.write(f"flowlite: workers will not see {entry}: {error}\n")
+
+
+def drop_capabilities() -> None:
+    """Have none any more. A user namespace gives all within it, and workers are to have none, as before."""
+    import ctypes
+
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
+    none = (ctypes.c_uint32 * 6)()
+    ctypes.CDLL(None, use_errno=True).capset(header, none)
+
+
+def enter_own_namespace() -> bool:
+    """Have mounts of this process's own from now on, which go with the last process that has them. False if refused."""
+    return enter_private() is True
+
+
+def enter(pid: int) -> bool:
+    """Go into the user and mount namespaces of another process. False if they are ours already.
+
+    Raises:
+        OSError: The process is gone, or is not ours to follow.
+    """
+    if sys.platform != "linux":
+        return False
+    libc = Libc()
+    kinds = [
+        (name, flag)
+        for name, flag in (("user", _CLONE_NEWUSER), ("mnt", CLONE_NEWNS))
+        if os.readlink(f"/proc/{pid}/ns/{name}") != os.readlink(f"/proc/self/ns/{name}")
+    ]
+    opened = [(os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY), flag) for name, flag in kinds]
+    for descriptor, flag in opened:
+        libc.call("setns", descriptor, flag)
+        os.close(descriptor)
+    if opened and os.geteuid() != 0:
+        drop_capabilities()
+    return bool(opened)

@@ -1,0 +1,90 @@
+"""What is mounted below a directory of ours, and taking it away. Nothing is ever deleted through a mount."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from shutil import which
+
+_MNT_DETACH = 2
+_SECONDS = 10.0
+
+
+def mounted_below(directory: str | os.PathLike[str]) -> list[str]:
+    """Mount points at or below a directory, the deepest first, as this process sees them; dead ones too."""
+    top = os.path.abspath(directory)
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+            points = [_unquoted(line.split(" ", 5)[4]) for line in file]
+    except OSError:
+        return []
+    below = [point for point in points if point == top or point.startswith(f"{top}/")]
+    return sorted(below, key=len, reverse=True)
+
+
+def is_mounted(point: str | os.PathLike[str]) -> bool:
+    """Whether something is mounted at a path. Never touches the path itself, which may hang."""
+    return os.path.abspath(point) in mounted_below(point)
+
+
+def unmount(point: str | os.PathLike[str]) -> bool:
+    """Take away whatever is mounted at a path, however dead or busy it is. True if nothing is there any more."""
+    path = os.path.abspath(point)
+    for way in (_by_program, _by_system_call):
+        # One mount may lie upon another.
+        for _ in range(8):
+            if not is_mounted(path):
+                return True
+            if not way(path):
+                break
+    return not is_mounted(path)
+
+
+def unmount_below(directory: str | os.PathLike[str]) -> list[str]:
+    """Take away everything mounted at or below a directory; gives what could not be taken away.
+
+    To be called before anything is deleted there: what is mounted is not ours.
+    """
+    return [point for point in mounted_below(directory) if not unmount(point)]
+
+
+def _by_program(path: str) -> bool:
+    for name in ("fusermount3", "fusermount"):
+        program = which(name, path=f"{os.environ.get('PATH', '')}:/usr/bin:/bin:/usr/local/bin")
+        if program is not None:
+            return _ends_well([program, "-u", "-z", path])
+    return False
+
+
+def _ends_well(command: list[str]) -> bool:
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
+
+
+def _by_system_call(path: str) -> bool:
+    if sys.platform != "linux" or os.geteuid() != 0:
+        return False
+    from .namespace import Libc
+
+    try:
+        Libc().call("umount2", os.fsencode(path), _MNT_DETACH)
+    except OSError:
+        return False
+    return True
+
+
+def _unquoted(text: str) -> str:
+    """A path as mountinfo writes it, with blanks as \\040."""
+    parts = text.split("\\")
+    rest = (chr(int(part[:3], 8)) + part[3:] for part in parts[1:])
+    return parts[0] + "".join(rest)

@@ -1,0 +1,238 @@
+"""How a node learns that its machine will be taken away: its cloud says so, in its own way, shortly before.
+
+    {"kind": "ec2"}        the metadata service (IMDSv2): spot/instance-action, two minutes before, and the
+                           recommendation to move elsewhere, which may come earlier or never
+    {"kind": "mithril"}    the file /opt/mithril/MITHRIL_SIGNAL.yml, five minutes before
+    {"kind": "slurm", "file"}    what the node's anchor writes when Slurm sends it a signal (slurm_step/notices.py)
+    {"kind": "known", "after", "notice", "reason"}    known beforehand: so many seconds from the start of the agent, and
+                           how many are left then
+    {"kind": "rehearsal", "after": n}    nobody takes anything away, but notice comes so many seconds after GO
+
+`endpoint`, `file` and `every` in the same dictionary name other places and another pace. Nothing here waits for long,
+and nothing that it is told can do more than stop the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, NamedTuple
+
+from ..rendezvous.stop_vote import DEADLINE, PREEMPTED
+
+log = logging.getLogger("flowlite.preemption")
+
+EVERY = 5.0
+ENDPOINT = "http://169.254.169.254"
+SIGNAL_FILE = "/opt/mithril/MITHRIL_SIGNAL.yml"
+_ANSWER_SECONDS = 2.0
+_TOKEN_SECONDS = 21600
+_MOST_BYTES = 65536
+_EC2_LONGEST, _MITHRIL_LONGEST = 120.0, 300.0
+_MITHRIL_STATES = {
+    "STATUS_PREEMPTING": "preempted by a higher bid",
+    "STATUS_RELOCATING": "to be moved to another machine",
+}
+
+
+class Notice(NamedTuple):
+    """The machine will be taken away: why, for people, and how many seconds are left.
+
+    `kind` is "deadline" where it is only the time of the job that is nearly over.
+    """
+
+    reason: str
+    seconds: float
+    kind: str = PREEMPTED
+
+
+class Answer(NamedTuple):
+    """What a metadata service answered; `date` is its own time of day (Unix)."""
+
+    status: int
+    body: str
+    date: float
+
+
+async def watch(
+    how: Mapping[str, Any],
+    notice: Callable[[Notice], None],
+    warn: Callable[[str], None],
+    running: asyncio.Event,
+) -> None:
+    """Looks until there is notice, tells it, and returns. `warn` gets what people should know before that.
+
+    Args:
+        running: Set when the workers are started.
+    """
+    if how.get("kind") == "ec2":
+        source: _Ec2 | _Mithril | _Slurm = _Ec2(str(how.get("endpoint") or ENDPOINT), warn)
+    elif how.get("kind") == "mithril":
+        source = _Mithril(str(how.get("file") or SIGNAL_FILE))
+    elif how.get("kind") == "slurm":
+        source = _Slurm(str(how["file"]))
+    elif how.get("kind") == "known":
+        await asyncio.sleep(float(how["after"]))
+        notice(Notice(str(how["reason"]), float(how["notice"])))
+        return
+    elif how.get("kind") == "rehearsal":
+        await running.wait()
+        await asyncio.sleep(float(how["after"]))
+        notice(Notice("a rehearsal of preemption", _EC2_LONGEST))
+        return
+    else:
+        warn(f"no way is known to learn of preemption of kind {how.get('kind')!r}")
+        return
+    while True:
+        found = None
+        try:
+            found = await source.look()
+        except Exception as error:
+            # Whatever a service may answer, it is asked again.
+            log.info("nothing is known of preemption just now: %s: %s", type(error).__name__, error)
+        if found is not None:
+            notice(found)
+            return
+        await asyncio.sleep(float(how.get("every") or source.every))
+
+
+class _Ec2:
+    every = EVERY
+
+    def __init__(self, endpoint: str, warn: Callable[[str], None]) -> None:
+        self._endpoint = endpoint
+        self._warn = warn
+        self._token = ""
+        self._warned = False
+
+    async def look(self) -> Notice | None:
+        action = await self._get("/latest/meta-data/spot/instance-action")
+        if action is not None:
+            return _of_action(action)
+        if not self._warned:
+            advice = await self._get("/latest/meta-data/events/recommendations/rebalance")
+            if advice is not None:
+                self._warned = True
+                self._warn(
+                    "EC2 recommends to move elsewhere: this machine is more likely than others to be taken away"
+                )
+        return None
+
+    async def _get(self, path: str) -> Answer | None:
+        """What is there; None if nothing is."""
+        for _ in range(2):
+            if not self._token:
+                life = {"X-aws-ec2-metadata-token-ttl-seconds": str(_TOKEN_SECONDS)}
+                answer = await request(self._endpoint, "PUT", "/latest/api/token", life)
+                if answer.status != 200:
+                    raise ValueError(f"the metadata service gives no token ({answer.status})")
+                self._token = answer.body.strip()
+            answer = await request(
+                self._endpoint, "GET", path, {"X-aws-ec2-metadata-token": self._token}
+            )
+            if answer.status != 401:
+                break
+            self._token = ""
+        if answer.status == 404:
+            return None
+        if answer.status != 200:
+            raise ValueError(f"the metadata service answers {answer.status} to {path}")
+        return answer
+
+
+def _of_action(answer: Answer) -> Notice:
+    """The notice in a spot/instance-action document. One that cannot be read is notice all the same."""
+    action, seconds = "terminate", _EC2_LONGEST
+    with suppress(ValueError, KeyError, TypeError):
+        told = json.loads(answer.body)
+        action = str(told["action"])
+        # Both times are the service's: the machine's own clock may be wrong.
+        seconds = _unix(str(told["time"])) - answer.date
+    return Notice(f"spot interruption ({action})", min(max(0.0, seconds), _EC2_LONGEST))
+
+
+class _Mithril:
+    every = EVERY
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+
+    async def look(self) -> Notice | None:
+        try:
+            with open(self._file, encoding="utf-8", errors="replace") as file:
+                text = file.read(_MOST_BYTES)
+        except FileNotFoundError:
+            return None
+        return of_signal(text, time.time())
+
+
+class _Slurm:
+    # Preemption may leave no more than Slurm's KillWait.
+    every = 0.5
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+
+    async def look(self) -> Notice | None:
+        try:
+            with open(self._file, encoding="utf-8") as file:
+                told = json.load(file)
+        except FileNotFoundError:
+            return None
+        left = float(told["seconds"]) - (time.monotonic() - float(told["at"]))
+        kind = DEADLINE if told["kind"] == DEADLINE else PREEMPTED
+        return Notice(str(told["reason"]), max(0.0, left), kind)
+
+
+def of_signal(text: str, now: float) -> Notice | None:
+    """The notice in a signal file; None if it says nothing of the kind."""
+    fields = dict(re.findall(r"^\s*([a-z_]+)\s*:\s*['\"]?(.*?)['\"]?\s*$", text, re.MULTILINE))
+    state = fields.get("instance_status", "")
+    if state not in _MITHRIL_STATES:
+        return None
+    seconds = _MITHRIL_LONGEST
+    with suppress(ValueError):
+        seconds = _unix(fields.get("end_time", "")) - now
+    return Notice(_MITHRIL_STATES[state], min(max(0.0, seconds), _MITHRIL_LONGEST))
+
+
+def _unix(text: str) -> float:
+    found = datetime.fromisoformat(text.strip().replace("Z", "+00:00"))
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+
+
+async def request(endpoint: str, method: str, path: str, headers: Mapping[str, str]) -> Answer:
+    """One request to a metadata service, by address and without any proxy. Raises OSError, ValueError."""
+    host, _, port = endpoint.removeprefix("http://").rstrip("/").rpartition(":")
+    if not host or not port.isdigit():
+        host, port = endpoint.removeprefix("http://").rstrip("/"), "80"
+    lines = [f"{method} {path} HTTP/1.1", f"Host: {host}", "Connection: close"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    if method == "PUT":
+        lines.append("Content-Length: 0")
+    async with asyncio.timeout(_ANSWER_SECONDS):
+        reader, writer = await asyncio.open_connection(host, int(port))
+        try:
+            writer.write(("\r\n".join(lines) + "\r\n\r\n").encode("ascii"))
+            head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+            fields = {
+                n.lower(): v.strip() for n, _, v in (line.partition(":") for line in head[1:])
+            }
+            length = fields.get("content-length", "")
+            if length.isdigit():
+                body = await reader.readexactly(min(int(length), _MOST_BYTES))
+            else:
+                body = await reader.read(_MOST_BYTES)
+        finally:
+            writer.close()
+    date = time.time()
+    with suppress(ValueError, TypeError):
+        date = parsedate_to_datetime(fields.get("date", "")).timestamp()
+    return Answer(int(head[0].split()[1]), body.decode("utf-8", "replace"), date)

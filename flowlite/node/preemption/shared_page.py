@@ -1,0 +1,93 @@
+"""The agent's half of `should_stop()`: a small file that it shares with the workers of its node.
+
+Its other half is `flowlite/in_worker/should_stop.py`, in the workers. A worker takes a slot in its first call. While the page says
+"hold", each worker stays in its next call and writes down the number of that call.
+
+    0  magic      8  state      16  the call from which on it is True      24  seconds to wait at most
+    32  number of slots         64  slots: process id, whether it waits, number of its call
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from mmap import mmap
+from pathlib import Path
+from typing import NamedTuple
+
+MAGIC = b"FLOWSTP1"
+STATE, AT, PATIENCE, SLOTS = 8, 16, 24, 32
+FIRST_SLOT, SLOT_SIZE = 64, 16
+QUIET, HOLD, DECIDED = 0, 1, 2
+
+SPARE = 16
+"""Slots beyond the workers' own: processes that users start may call, too."""
+
+
+class Caller(NamedTuple):
+    """A process that calls: whether it waits for the decision, and in which of its calls."""
+
+    waits: bool
+    call: int
+
+
+class StopPage:
+    """The page of one node in one attempt."""
+
+    def __init__(self, path: Path, processes: int) -> None:
+        slots = processes + SPARE
+        size = FIRST_SLOT + slots * SLOT_SIZE
+        head = struct.pack("<8sB7xQdI", MAGIC, QUIET, 0, 0.0, slots)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            if os.fstat(descriptor).st_size != size:
+                os.truncate(descriptor, 0)
+                os.write(descriptor, head.ljust(size, b"\0"))
+            self._page = mmap(descriptor, size)
+        finally:
+            os.close(descriptor)
+        self._slots = slots
+
+    def hold(self, seconds: float) -> None:
+        """From now on, whoever calls waits for the decision, so long at most."""
+        struct.pack_into("<d", self._page, PATIENCE, seconds)
+        self._page[STATE] = HOLD
+
+    def decide(self, call: int) -> None:
+        """From this call on it is True."""
+        struct.pack_into("<Q", self._page, AT, call)
+        self._page[STATE] = DECIDED
+
+    def let_go(self) -> None:
+        """Nothing is up any more: whoever waits goes on."""
+        if self._page[STATE] == HOLD:
+            self._page[STATE] = QUIET
+
+    def callers(self) -> list[Caller]:
+        """The living processes that have called."""
+        found = []
+        for number in range(self._slots):
+            pid, waits, call = struct.unpack_from(
+                "<IIQ", self._page, FIRST_SLOT + number * SLOT_SIZE
+            )
+            if pid and _lives(pid):
+                found.append(Caller(bool(waits), call))
+        return found
+
+
+def _lives(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except FileNotFoundError:
+        if os.path.isdir("/proc/self"):
+            return False
+    except OSError:
+        pass
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass
+    return True

@@ -1,0 +1,193 @@
+"""A proof before GO that nodes reach each other, and not only the leader: collectives talk from any node to any other.
+
+Each node listens on a port as NCCL and Gloo would get one, tells it with its join, and is told those of the others with
+the order to prepare. It connects to them and sends a block in both directions: packets that are too large for some part
+of the way are lost where small ones are not. Nodes that share an address are not asked; they share a machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from ..protocol.messages import MessageError, unpack_addresses
+from ..rendezvous.member_client import PrepareError
+from ..system import addresses, retrying
+from ..system.retrying import Trial
+
+BLOCK_SECONDS = 15.0
+"""For a block to go there and one to come back."""
+ALL_PAIRS = 16
+"""Up to so many nodes everybody tries everybody; of more, those at distances of 1, 2, 4, … as NCCL's trees have."""
+
+LOOPBACK = ("127.", "::1")
+"""Where nobody else can come to."""
+_BLOCK = 64 * 1024
+_LOST = f"{_BLOCK // 1024} kB do not get through"
+# An outage in the middle of a block ends before the next one, or keeps that from beginning.
+_BLOCKS_LOST = 2
+_PROOF = 32
+_NAMED = 4
+
+
+class Meeting:
+    """One node's part in it.
+
+    Args:
+        task: Whose nodes.
+        epoch: Of which attempt.
+        rank: This node.
+        nodes: How many there are.
+        secret: Of the task; nobody else gets an answer.
+        silence: Seconds since a node was last heard, by its rank; where only the leader hears it, since that was.
+        longest: Seconds an outage may last.
+    """
+
+    def __init__(
+        self,
+        task: str,
+        epoch: int,
+        rank: int,
+        nodes: int,
+        secret: bytes,
+        *,
+        silence: Callable[[int], float],
+        longest: float,
+    ) -> None:
+        self._silence = silence
+        self._longest = longest
+        self._rank = rank
+        self._nodes = nodes
+        self._proof = hmac.new(secret, f"meeting {task} {epoch}".encode(), hashlib.sha256).digest()
+        self._address = ""
+        self._server: asyncio.Server | None = None
+        self.port: int | None = None
+
+    async def open(self, address: str | None) -> None:
+        """Listen at this node's address, for others to come. Where that cannot be, nobody is asked to."""
+        if self._nodes < 2 or not address or address.startswith(LOOPBACK):
+            return
+        self._address = address
+        try:
+            self._server = await asyncio.start_server(self._answer, address, 0)
+        except OSError:
+            return
+        self.port = int(self._server.sockets[0].getsockname()[1])
+
+    def close(self) -> None:
+        """Nobody is answered any more."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    async def reach(self, order: Mapping[str, Any]) -> None:
+        """Try the others. Raises PrepareError naming those that cannot be reached, and what that looks like."""
+        if "meeting" not in order:
+            return
+        try:
+            places = unpack_addresses(order["meeting"])
+        except MessageError as error:
+            raise PrepareError(f"the leader did not say where the nodes meet: {error}") from None
+        targets = [(rank, *_place(places[rank])) for rank in others(self._rank, len(places))]
+        found = await asyncio.gather(
+            *(
+                self._reach(rank, address, port)
+                for rank, address, port in targets
+                if port and address != self._address
+            )
+        )
+        wrong = [each for each in found if each]
+        if wrong:
+            passing = not any(_LOST in each for each in wrong)
+            more = f"; and {len(wrong) - _NAMED} more nodes" if wrong[_NAMED:] else ""
+            remedy = ""
+            if any(retrying.FIREWALL in each for each in wrong):
+                remedy = (
+                    ". Ranks talk to each other on all ports: allow TCP between the nodes, ports "
+                    f"{_port_range()} at least"
+                )
+            raise PrepareError(f"{'; '.join(wrong[:_NAMED])}{more}{remedy}", passing=passing)
+
+    async def _reach(self, rank: int, address: str, port: int) -> str:
+        """What is wrong with the way to a node, "" if nothing."""
+        name = f"node {rank} ({address}, port {port})"
+        trial = Trial(partial(self._silence, rank), self._longest)
+        blocks_lost = 0
+        while True:
+            try:
+                async with asyncio.timeout(retrying.TRY_SECONDS):
+                    reader, writer = await asyncio.open_connection(address, port)
+            except (OSError, TimeoutError) as error:
+                blocks_lost = 0
+                if wrong := trial.failed(error):
+                    return f"{name} {wrong}"
+                await asyncio.sleep(retrying.AGAIN)
+                continue
+            trial.reached = True
+            try:
+                async with asyncio.timeout(BLOCK_SECONDS):
+                    writer.write(self._proof + bytes(_BLOCK))
+                    await reader.readexactly(_BLOCK)
+                return ""
+            except TimeoutError:
+                blocks_lost += 1
+                if blocks_lost >= _BLOCKS_LOST:
+                    return f"{name} answers, but {_LOST}: {self._mtu()}"
+            except (OSError, asyncio.IncompleteReadError):
+                # It is just going, or does not know us: as with one that refuses.
+                if trial.failed(ConnectionRefusedError()):
+                    return f"{name} hangs up"
+                await asyncio.sleep(retrying.AGAIN)
+            finally:
+                writer.transport.abort()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(2 * BLOCK_SECONDS):
+                if hmac.compare_digest(await reader.readexactly(_PROOF), self._proof):
+                    await reader.readexactly(_BLOCK)
+                    writer.write(bytes(_BLOCK))
+                    await writer.drain()
+                    await reader.read()
+        except (OSError, TimeoutError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.transport.abort()
+
+    def _mtu(self) -> str:
+        interface = addresses.interface_towards(self._address) or "the interface"
+        try:
+            with open(f"/sys/class/net/{interface}/mtu", encoding="ascii") as file:
+                size = f" of {file.read().strip()}"
+        except OSError:
+            size = ""
+        return (
+            f"full packets are lost on the way. Give {interface}, whose MTU{size} is too large for it, the smallest "
+            "MTU of the way (ip link set mtu), or let ICMP through"
+        )
+
+
+def others(rank: int, nodes: int) -> list[int]:
+    """Whom a node tries."""
+    if nodes <= ALL_PAIRS:
+        return [each for each in range(nodes) if each != rank]
+    distances = [1 << power for power in range(nodes.bit_length()) if 1 << power < nodes]
+    return sorted({(rank + distance) % nodes for distance in distances} - {rank})
+
+
+def _place(text: str) -> tuple[str, int]:
+    address, _, port = text.rpartition(" ")
+    return address, int(port) if port.isdecimal() else 0
+
+
+def _port_range() -> str:
+    try:
+        with open("/proc/sys/net/ipv4/ip_local_port_range", encoding="ascii") as file:
+            first, last = file.read().split()
+    except (OSError, ValueError):
+        first, last = "32768", "60999"
+    return f"{first} to {last}"

@@ -1,0 +1,197 @@
+"""MASTER_PORT: chosen, proved by listening on it, held until GO, and let go of before any worker starts.
+
+Between GO and the moment rank 0 binds the port, nothing of ours holds it, because the framework's own rendezvous needs
+it. What keeps a second task of the same machine away meanwhile are two locks: one on a file, one file per port, and one
+that also reaches tasks of other users and other FLOW_HOMEs, the UDP port of the same number, which no framework uses.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+import struct
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+
+from ..system.accepting import accept_in_loop
+
+PREFERRED = 29500
+_LAST = 30500
+_PROBES_KEPT = 128
+_NO_LINGER = struct.pack("ii", 1, 0)
+
+
+class MasterPort:
+    """The port for the workers' own rendezvous, on the leader.
+
+    Args:
+        address: What the other nodes reach the leader by.
+        locks: Directory of the port locks, shared by all tasks of this machine; None: no locks.
+        preferred: The port to take if it is free.
+    """
+
+    def __init__(self, address: str, locks: Path | None = None, preferred: int = PREFERRED) -> None:
+        self.address = address
+        self.port: int | None = None
+        self._locks = locks
+        self._preferred = preferred
+        self._lock: contextlib.ExitStack | None = None
+        self._listener: socket.socket | None = None
+        self._probes: deque[socket.socket] = deque()
+
+    def prove(self) -> int:
+        """Choose a free port, listen on it and give it back.
+
+        Raises:
+            OSError: No port can be had; the text says what was tried.
+        """
+        self.close()
+        for port in self._candidates():
+            locks = self._locked(port)
+            if locks is None:
+                continue
+            try:
+                listener = listen_everywhere(port, self.address)
+            except OSError as error:
+                locks.close()
+                if error.errno in (errno.EADDRINUSE, errno.EACCES):
+                    continue
+                raise OSError(
+                    error.errno,
+                    f"MASTER_PORT cannot be bound on {self.address}: {error.strerror}. Is this an "
+                    "address of the leader?",
+                ) from error
+            self._lock, self._listener, self.port = locks, listener, port
+            self._drain(listener)
+            return port
+        raise OSError(
+            errno.EADDRINUSE,
+            f"no port from {self._preferred} to {_LAST} is free on {self.address} for MASTER_PORT. "
+            "Look what holds them with `ss -ltnp`",
+        )
+
+    def close(self) -> None:
+        """Stop listening. The lock stays, so that no other task of this machine takes the port."""
+        if self._listener is not None:
+            self._undrain(self._listener)
+            self._listener.close()
+            self._listener = None
+        while self._probes:
+            _reset(self._probes.popleft())
+
+    def release(self) -> None:
+        """Let other tasks have the port; called when the workers are gone."""
+        self.close()
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def _candidates(self) -> Iterator[int]:
+        yield self._preferred
+        # Below the range from which kernels take the ports of outgoing connections.
+        yield from (port for port in range(PREFERRED + 1, _LAST) if port != self._preferred)
+
+    def _locked(self, port: int) -> contextlib.ExitStack | None:
+        """Both locks, or None if another task has one of them."""
+        import fcntl
+
+        with contextlib.ExitStack() as locks:
+            if self._locks is not None:
+                self._locks.mkdir(mode=0o700, parents=True, exist_ok=True)
+                path = self._locks / f"{port}.lock"
+                lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                locks.callback(os.close, lock)
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except OSError:
+                    return None
+            namesake = locks.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+            try:
+                namesake.bind(("127.0.0.1", port))
+            except OSError:
+                return None
+            return locks.pop_all()
+
+    def _drain(self, listener: socket.socket) -> None:
+        # Thousands of members connect as a probe; a full backlog would make the last of them wait.
+        import asyncio
+
+        try:
+            asyncio.get_running_loop().add_reader(listener, self._accept)
+        except (RuntimeError, NotImplementedError):
+            return
+
+    def _accept(self) -> None:
+        import asyncio
+
+        assert self._listener is not None
+        loop = asyncio.get_running_loop()
+        while accepted := accept_in_loop(loop, self._listener, self._accept):
+            self._probes.append(accepted[0])
+            # The members' end is closed by then.
+            if len(self._probes) > _PROBES_KEPT:
+                _reset(self._probes.popleft())
+
+    def _undrain(self, listener: socket.socket) -> None:
+        import asyncio
+
+        try:
+            asyncio.get_running_loop().remove_reader(listener)
+        except (RuntimeError, NotImplementedError):
+            return
+
+
+def _reset(probe: socket.socket) -> None:
+    # Reset, not closed: a connection that was closed from this side would keep the port in TIME_WAIT.
+    with contextlib.suppress(OSError):
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+    probe.close()
+
+
+def listen_everywhere(port: int, address: str) -> socket.socket:
+    """Listen on a port of every interface, as the frameworks do, after proving that `address` is one of ours.
+
+    A port that is taken on one interface only would pass a test of another, and fail under the framework.
+    """
+    for family, host in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
+        try:
+            listener = socket.socket(family, socket.SOCK_STREAM)
+        except OSError:
+            continue
+        try:
+            # Without SO_REUSEADDR: a port on which connections of an earlier task still fade serves
+            # torch, but not every framework.
+            if family == socket.AF_INET6:
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            listener.bind((host, port))
+            listener.listen(4096)
+            listener.setblocking(False)
+        except OSError as error:
+            listener.close()
+            if family == socket.AF_INET6 and error.errno != errno.EADDRINUSE:
+                continue
+            raise
+        try:
+            _prove_ours(address)
+        except OSError:
+            listener.close()
+            raise
+        return listener
+    raise OSError(errno.EAFNOSUPPORT, "this machine has neither IPv4 nor IPv6")
+
+
+def _prove_ours(address: str) -> None:
+    family, kind, _, _, target = socket.getaddrinfo(
+        address, 0, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST
+    )[0]
+    with socket.socket(family, kind) as probe:
+        probe.bind(target)
+
+
+def probe(address: str, port: int, timeout: float = 5.0) -> None:
+    """Connect to the leader's master port and leave at once. Raises OSError if it cannot be reached."""
+    with socket.create_connection((address, port), timeout) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)

@@ -1,0 +1,149 @@
+"""What a node proves and says of itself before GO, beside what it needs to run at all.
+
+Whether it reaches the other nodes, whether the interfaces are there that it is told to use, which versions of the
+libraries it has that ranks talk and compute with, and how much memory its GPUs have.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..config.agent_config import AgentConfig
+from ..rendezvous.member_client import PrepareError
+from ..system import network_interfaces, node_facts
+from ..system.library_versions import relevant, versions_of
+from .connectivity import Meeting
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..python_env.environments import Ready
+
+
+class Readiness:
+    """One node's, from its join to GO."""
+
+    def __init__(self, config: AgentConfig, secret: bytes, silence: Callable[[int], float]) -> None:
+        """
+        Args:
+            silence: As for `Meeting`.
+        """
+        self._config = config
+        self._meeting = Meeting(
+            config.task,
+            config.epoch,
+            config.node_rank,
+            config.num_nodes,
+            secret,
+            silence=silence,
+            longest=config.join_timeout,
+        )
+        self._cards: asyncio.Task[list[dict[str, Any]]] | None = None
+        self._found: asyncio.Task[tuple[dict[str, str] | None, bool]] | None = None
+
+    async def begin(self, address: str | None) -> None:
+        """Listen for the others, and look at the GPUs meanwhile.
+
+        Args:
+            address: This node's, on the way to the leader.
+        """
+        config = self._config
+        await self._meeting.open(config.leader_address if config.is_leader else address)
+        if not config.setup:
+            # While others are waited for, it costs nothing. A setup may change what is there.
+            self._found = asyncio.create_task(self._versions())
+        if self._has_gpus:
+            from ..inspect import metrics
+
+            self._cards = asyncio.create_task(asyncio.to_thread(metrics.gpus, config.visible_gpus))
+
+    def facts(self, home: Path, address: str | None) -> dict[str, Any]:
+        """For the join.
+
+        Args:
+            home: The node's directory.
+            address: This node's, on the way to the leader.
+        """
+        config = self._config
+        found = node_facts.facts(
+            call=config.call,
+            home=home,
+            address=address,
+            visible_gpus=config.visible_gpus,
+            python=(config.python_spec or {}).get("python"),
+        )
+        return {**found, **node_facts.surroundings(), "meeting": self._meeting.port}
+
+    async def prove(self, order: Mapping[str, Any]) -> None:
+        """Raises PrepareError for what would keep ranks from talking to each other."""
+        if self._config.container is None:
+            wrong = network_interfaces.wrong(
+                self._variables, network_interfaces.names(), nccl=self._has_gpus
+            )
+            if wrong:
+                raise PrepareError(wrong)
+        await self._meeting.reach(order)
+
+    async def report(self, made: Ready | None) -> dict[str, Any]:
+        """For the leader to compare: see `agreement.COMPARED`.
+
+        Args:
+            made: The environment that was made for the workers on this node, if one was.
+        """
+        packages = None
+        if made is not None and made.lock is not None:
+            from ..python_env import environments
+
+            packages = environments.packages_of(made.python)
+        versions, talks = await (self._found or self._versions())
+        return {
+            "packages": packages,
+            "versions": versions,
+            "talks": talks,
+            "gpu_memory": await self._memory(),
+            "doubt": network_interfaces.doubtful(self._variables, network_interfaces.adapters())
+            if self._has_gpus
+            else None,
+        }
+
+    @property
+    def _variables(self) -> dict[str, str]:
+        return {**os.environ, **self._config.environment}
+
+    @property
+    def _has_gpus(self) -> bool:
+        return bool((self._config.gpus or {}).get("count"))
+
+    def close(self) -> None:
+        """Before the workers start, or when it is over."""
+        self._meeting.close()
+        for task in (self._cards, self._found):
+            if task is not None:
+                task.cancel()
+
+    async def _versions(self) -> tuple[dict[str, str] | None, bool]:
+        config = self._config
+        wanted, talks = relevant(config.call)
+        if not wanted or (config.num_nodes == 1 and not self._has_gpus):
+            return {}, talks
+        # An image is the same on all nodes, and packages that flowlite installed are compared one by one.
+        if config.container is not None or config.python_spec is not None or not config.python:
+            return None, talks
+        minor = f"{sys.version_info.major}.{sys.version_info.minor}"
+        found = versions_of(config.python, self._variables, minor)
+        return {name: version for name, version in found.items() if name in wanted}, talks
+
+    async def _memory(self) -> list[list[int]] | None:
+        """Bytes in use and in all of each GPU."""
+        if self._cards is None:
+            return None
+        try:
+            cards = await asyncio.shield(self._cards)
+        except OSError:
+            return None
+        pairs = [(card["memory_used"], card["memory_total"]) for card in cards]
+        return [[used, total] for used, total in pairs if used is not None and total] or None

@@ -1,0 +1,86 @@
+"""The leader's door for streams of the other nodes: whoever proves the task's secret comes in, and nobody else."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import threading
+from collections.abc import Callable
+
+from ..config.agent_config import AgentConfig, AttemptPaths
+from ..system.accepting import accept, start_thread
+from .framing import WireError
+from .stream import Stream, admit
+
+_MOST_OPENING = 256
+
+
+class Door:
+    """Listens on the node's private address; a thread for each that comes, at most so many unproved at a time."""
+
+    def __init__(
+        self, config: AgentConfig, paths: AttemptPaths, known: Callable[[str], bool]
+    ) -> None:
+        """
+        Args:
+            known: Whether somebody of the gang may come in for this.
+        """
+        self._config = config
+        self._known = known
+        self._secret = paths.secret.read_bytes()
+        self._opening = threading.Semaphore(_MOST_OPENING)
+        self._shields = None
+        if config.tls:
+            from . import tls
+
+            self._shields = tls.server(paths.certificate, paths.certificate_key)
+
+    def open(self, serve: Callable[[Stream, str, str], None]) -> int:
+        """Begins to listen; gives the port.
+
+        Args:
+            serve: Called in a thread of its own with the stream, what it is for, and the address it comes from.
+        """
+        family = socket.AF_INET6 if ":" in self._config.bind else socket.AF_INET
+        listener = socket.create_server((self._config.bind, 0), family=family, backlog=1024)
+        threading.Thread(target=self._accept, args=(listener, serve), daemon=True).start()
+        return int(listener.getsockname()[1])
+
+    def _accept(self, listener: socket.socket, serve: Callable[[Stream, str, str], None]) -> None:
+        while True:
+            accepted = accept(listener)
+            if accepted is None:
+                continue
+            network, address = accepted
+            if not self._opening.acquire(blocking=False):
+                network.close()
+                continue
+            if not start_thread(self._let_in, network, address[0], serve):
+                self._opening.release()
+                network.close()
+                why = "this process can start no more threads; see `ulimit -u` and pids.max of its cgroup"
+                sys.stderr.write(f"a connection from {address[0]} was turned away: {why}\n")
+
+    def _let_in(
+        self, network: socket.socket, address: str, serve: Callable[[Stream, str, str], None]
+    ) -> None:
+        with network:
+            try:
+                network.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                network.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                stream = Stream(network, self._shields() if self._shields else None)
+                what = admit(
+                    stream,
+                    self._secret,
+                    task=self._config.task,
+                    epoch=self._config.epoch,
+                    known=lambda instance, what: (
+                        instance in self._config.roster and self._known(what)
+                    ),
+                )
+            except (OSError, WireError) as error:
+                sys.stderr.write(f"a connection from {address} was turned away: {error}\n")
+                return
+            finally:
+                self._opening.release()
+            serve(stream, what, address)

@@ -1,0 +1,179 @@
+"""`uv` on the node: which one, with which settings, and what it said."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import logging
+import os
+import platform as machine
+import re
+import shutil
+import signal
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from ..system import processes
+
+log = logging.getLogger("flowlite.python")
+
+_PROXIES = frozenset({"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"})
+# Where people install it, when that is not on the PATH of a shell that nobody logged in to.
+_PLACES = ("~/.local/bin/uv", "~/.cargo/bin/uv", "/usr/local/bin/uv")
+# Variables of another environment that would lead uv, or the Python it starts, astray.
+_ASTRAY = ("VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONHOME", "PYTHONPATH", "UV_PYTHON", "UV_TARGET")
+_UNREACHABLE = re.compile(
+    r"error sending request|dns error|tcp connect error|timed out|os error 1(?:01|10|11|13)\b"
+)
+_CREDENTIALS = re.compile(r"//[^/\s@]+@")
+_WORDS = 600
+DEFAULT_INDEX = "https://pypi.org/simple"
+
+
+class Done(NamedTuple):
+    """How a run of uv ended."""
+
+    code: int
+    out: str
+    said: str
+
+    @property
+    def words(self) -> str:
+        """What it said, in short."""
+        return in_short(self.said)
+
+    @property
+    def unreachable(self) -> bool:
+        """Whether it failed because an index did not answer."""
+        return _UNREACHABLE.search(self.said) is not None
+
+
+class Uv:
+    """uv with its settings.
+
+    Args:
+        path: The program.
+        settings: Variables for it, as `settings` gives them.
+        lock: A descriptor that it holds open: a lock outlives the agent that took it as long as uv still writes.
+    """
+
+    def __init__(self, path: str, settings: Mapping[str, str], lock: int) -> None:
+        self._path = path
+        self._settings = settings
+        self._lock = lock
+
+    @property
+    def index(self) -> str:
+        """Where packages come from, for people."""
+        names: tuple[str, ...] = ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_INDEX", "UV_FIND_LINKS")
+        if self._settings.get("UV_NO_INDEX"):
+            names = ("UV_FIND_LINKS",)
+        found = next((self._settings[name] for name in names if self._settings.get(name)), None)
+        return without_credentials(found or DEFAULT_INDEX)
+
+    async def run(self, *arguments: str, program: str | None = None) -> Done:
+        """Run it, or another program in its way, to its end; it ends with its caller, whatever becomes of that."""
+        child = await asyncio.create_subprocess_exec(
+            program or self._path,
+            *arguments,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=self._environment(),
+            cwd="/",
+            pass_fds=(self._lock,),
+            start_new_session=True,
+            preexec_fn=functools.partial(processes.die_with_parent, os.getpid()),
+        )
+        try:
+            out, err = await child.communicate()
+        except BaseException:
+            processes.send_group(child.pid, signal.SIGKILL)
+            await child.wait()
+            raise
+        said = without_credentials(err.decode(errors="replace"))
+        for line in said.splitlines():
+            log.info("uv: %s", line)
+        assert child.returncode is not None
+        return Done(child.returncode, out.decode(errors="replace"), said)
+
+    def _environment(self) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if name not in _ASTRAY}
+        ours = {
+            "UV_NO_PROGRESS": "1",
+            "UV_PYTHON_DOWNLOADS": "manual",
+            "UV_PYTHON_INSTALL_BIN": "0",
+        }
+        return {**ours, **kept, **self._settings}
+
+
+def own() -> str | None:
+    """The uv that this machine has itself."""
+    found = shutil.which("uv")
+    if found is not None:
+        return found
+    places = (os.path.expanduser(each) for each in _PLACES)
+    return next((each for each in places if os.access(each, os.X_OK)), None)
+
+
+def platform() -> str:
+    """What a program must be built for to run here: `linux-x86_64-glibc`."""
+    system = machine.system().lower()
+    libc = f"-{machine.libc_ver()[0] or 'musl'}" if system == "linux" else ""
+    return f"{system}-{machine.machine()}{libc}"
+
+
+def settings(file: Path, environment: Mapping[str, str]) -> dict[str, str]:
+    """Variables for uv: those that came along with the task, then those of `environment=`.
+
+    A directory that is not on this node cannot hold packages for it, and is left out.
+    """
+    try:
+        brought = json.loads(file.read_bytes())
+    except FileNotFoundError:
+        brought = {}
+    wished = {
+        name: value
+        for name, value in environment.items()
+        if name.startswith("UV_") or name.upper() in _PROXIES
+    }
+    found = {**{str(name): str(value) for name, value in brought.items()}, **wished}
+    for name, separator in (("UV_FIND_LINKS", ","), ("UV_INDEX", " "), ("UV_EXTRA_INDEX_URL", " ")):
+        if name in found:
+            here = [each for each in _split(found[name], separator) if _is_here(each)]
+            found[name] = separator.join(here)
+    for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL"):
+        if name in found and not _is_here(found[name]):
+            del found[name]
+    return {name: value for name, value in found.items() if value}
+
+
+def without_credentials(text: str) -> str:
+    """The text with names and passwords in addresses replaced."""
+    return _CREDENTIALS.sub("//***@", text)
+
+
+def _split(value: str, separator: str) -> Sequence[str]:
+    return [each for each in value.split(separator) if each.strip()]
+
+
+def _is_here(place: str) -> bool:
+    # An index may have a name in front: name=https://…
+    place = re.sub(r"^[\w-]+=", "", place.strip())
+    if place.startswith("file:"):
+        return os.path.exists(unquote(urlsplit(place).path))
+    return not place.startswith("/") or os.path.exists(place)
+
+
+def in_short(said: str) -> str:
+    """The error that uv ended with, its first words and its last cause, as one line."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    starts = [at for at, line in enumerate(lines) if line.startswith(("error:", "×"))]
+    told = lines[starts[-1] if starts else 0 :]
+    # Between the two, every layer of the network says the same again.
+    causes = [line for line in told[1:] if not line.startswith("cause: error sending request")]
+    kept = [*told[:1], *causes] if len(causes) < 3 else [told[0], causes[0], "…", causes[-1]]
+    return " ".join(kept)[:_WORDS]

@@ -1,0 +1,484 @@
+"""The leader's side of the rendezvous as a pure machine: messages and times in, actions out.
+
+No sockets, no clock, no randomness: the server feeds it, the simulation feeds it, both run the same code. Times are
+`Moment`s of the leader; `steady` is the only clock that decisions are made by, `unix` is only written into events.
+
+    gathering --all joined, all agree--> preparing --all ready and on the line, port given back--> running
+        \\___________________________________\\__________________________\\--> stopping --> ended
+
+What makes drops, delays and repetitions harmless: a member that (re)joins is told everything that holds for it now, and
+itself repeats everything it has to report; both sides ignore what they know already.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..config import fencing
+from ..protocol import messages as m
+from ..protocol.message_check import FROM_MEMBER, FROM_SUPERVISOR, check
+from ..protocol.messages import GangSettings, Message, MessageError
+from . import consistency
+from .actions import Action, Close, CloseMaster, Moment, Outbox, Peer, ProveMaster
+from .admission import Refusal, admit
+from .consistency import disagreements, warnings
+from .heartbeat import Pulse
+from .linger import Farewell
+from .membership import Seat, Seats
+from .stop_coordinator import Withdrawal
+from .supervisor_session import SupervisorDesk
+from .worker_exits import Tally
+
+_STRANGERS_NAMED = 4
+
+
+class Rendezvous:
+    """One gang of one epoch, seen by its leader."""
+
+    def __init__(self, settings: GangSettings, now: Moment, volume_token: str = "") -> None:
+        self._settings = settings
+        self._seats = Seats(settings)
+        self._outbox = Outbox(settings)
+        self._desk = SupervisorDesk(settings, self._outbox, self._seats, now)
+        self._token = volume_token
+        self._began = now.steady
+        self._since = now.steady
+        self._pulse = Pulse(settings, now.steady)
+        self._tally = Tally(settings)
+        self._first: dict[str, Any] | None = None
+        self._farewell = Farewell(settings, self._outbox, self._seats, self._desk)
+        self._withdrawal = Withdrawal(settings, self._outbox, self._seats, self._desk, self._stop)
+        self._order: dict[str, Any] | None = None
+        self._go: dict[str, Any] | None = None
+        self._turned_away: dict[str, int] = {}
+        self._holding_master = False
+        self.phase = m.GATHERING
+        self.outcome: str | None = None
+        self.reason = ""
+
+    # What comes in. Each gives the actions to take, in order.
+
+    def receive(self, connection: int, peer: Peer, message: Message, now: Moment) -> list[Action]:
+        """A message of an authenticated peer (`chunk` goes to `relay`). Raises `MessageError`: close the connection."""
+        allowed = FROM_MEMBER if peer.role == "member" else FROM_SUPERVISOR
+        kind = check(message, allowed, self._settings.task)
+        if message["epoch"] != self._settings.epoch:
+            self._other_epoch(connection, peer, message, now)
+        elif peer.role == "supervisor":
+            self._from_supervisor(connection, kind, message, now)
+        elif kind == "join":
+            self._join(connection, peer, message, now)
+        else:
+            seat = self._seats.of_connection(connection)
+            if seat is None:
+                raise MessageError(f"{kind} before join")
+            self._hear(seat, now)
+            self._from_member(seat, kind, message, now)
+        return self._outbox.take()
+
+    def relay(self, connection: int, chunk: Message, size: int, now: Moment) -> int | None:
+        """A chunk of `size` bytes from a member: the connection to pass it on to, or None to drop it."""
+        check(chunk, FROM_MEMBER, self._settings.task)
+        seat = self._seats.of_connection(connection)
+        if seat is None or chunk["epoch"] != self._settings.epoch:
+            raise MessageError("a chunk before join, or of another epoch")
+        self._hear(seat, now)
+        chunk["node"] = seat.rank
+        return self._desk.connection if self._desk.passes(seat.rank, chunk, size) else None
+
+    def disconnected(self, connection: int, now: Moment) -> list[Action]:
+        """A connection is gone."""
+        seat = self._seats.of_connection(connection)
+        if seat is not None:
+            self._seats.part(seat, now.steady)
+            self._farewell.finish_if_alone()
+        elif connection == self._desk.connection:
+            self._desk.leave()
+        return self._outbox.take()
+
+    def master_proved(self, port: int, now: Moment) -> list[Action]:
+        """The leader holds the master port."""
+        self._holding_master = True
+        if self.phase == m.PREPARING:
+            self._order = {"master_addr": self._settings.leader_address, "master_port": port}
+            self._desk.record("preparing", now, **self._order)
+            self._tell_all(self._prepare_order())
+        else:
+            self._close_master()
+        return self._outbox.take()
+
+    def master_failed(self, error: str, now: Moment) -> list[Action]:
+        """The leader cannot get a master port."""
+        self._stop(m.CHECKS, f"{self._settings.name(0)} cannot hold a master port: {error}", now)
+        return self._outbox.take()
+
+    def halt(self, kind: str, reason: str, now: Moment) -> list[Action]:
+        """Stop the gang; kind as in `messages.STOP_OUTCOMES`."""
+        self._stop(m.STOP_OUTCOMES.get(kind, m.ERROR), reason, now)
+        return self._outbox.take()
+
+    def turned_away(self, address: str) -> None:
+        """Somebody there could not prove the secret; worth telling if nodes stay missing."""
+        if address in self._turned_away or len(self._turned_away) < _STRANGERS_NAMED:
+            self._turned_away[address] = self._turned_away.get(address, 0) + 1
+
+    def silence_of(self, rank: int, now: Moment) -> float:
+        """Seconds since a node was last heard."""
+        return now.steady - self._seats[rank].heard
+
+    def tick(self, now: Moment) -> list[Action]:
+        """Let time pass. Call it a few times per beat."""
+        pause = self._pulse.pause(now.steady)
+        if pause:
+            self._seats.excuse(pause)
+            self._desk.heard += pause
+        if self._pulse.due(now.steady):
+            self._tell_all({"type": "beat"})
+            self._desk.tell({"type": "beat", "steady": now.steady})
+        if now.steady - self._desk.heard > self._settings.lost_after:
+            self._desk.turn_out()
+        if self.phase == m.ENDED:
+            self._farewell.tick(now.steady)
+        else:
+            self._watch(now)
+            self._time_out(now)
+        return self._outbox.take()
+
+    # Members.
+
+    def _join(self, connection: int, peer: Peer, message: Message, now: Moment) -> None:
+        seat = admit(self._seats, self.phase, peer, message)
+        if isinstance(seat, Refusal):
+            self._turn_down(connection, seat, now)
+            return
+        incarnation = message["incarnation"]
+        again = seat.incarnation == incarnation
+        if seat.connection is not None and seat.connection != connection:
+            self._outbox.add(Close(seat.connection))
+            self._seats.part(seat, now.steady)
+        self._seats.take(seat, connection, incarnation, now.steady)
+        seat.facts = message["facts"]
+        seat.address = peer.address
+        self._hear(seat, now)
+        welcome = {"type": "welcome", "rank": seat.rank, "roster": self._settings.digest}
+        # While others are missing, nothing hangs on it.
+        self._outbox.tell(welcome, connection, urgent=self.phase != m.GATHERING)
+        if not again:
+            self._desk.record("joined", now, **seat.who, address=seat.address, facts=seat.facts)
+            for text in warnings(self._settings, seat.rank, seat.facts, now.unix):
+                self._desk.record("warning", now, text=text, **seat.who)
+        self._catch_up(seat, now)
+        if self.phase == m.GATHERING and self._seats.joined == len(self._seats):
+            self._all_joined(now)
+        self._go_if_ready(now)
+
+    def _turn_down(self, connection: int, refusal: Refusal, now: Moment) -> None:
+        ended = f" ({self.outcome}: {self.reason})" if self.phase == m.ENDED else ""
+        self._refuse(connection, f"{refusal.reason}{ended}")
+        if refusal.seat is not None and refusal.warning:
+            self._desk.record("warning", now, text=refusal.reason, **refusal.seat.who)
+        if refusal.seat is not None and refusal.doubt:
+            self._suspect(refusal.seat, refusal.doubt, now)
+
+    def _catch_up(self, seat: Seat, now: Moment) -> None:
+        """Tell a member that just joined what holds for it now."""
+        assert seat.connection is not None
+        if self.phase == m.PREPARING and self._order is not None and not seat.ready:
+            self._outbox.tell(self._prepare_order(), seat.connection)
+        if self.phase == m.RUNNING and self._go is not None:
+            self._outbox.tell(self._go, seat.connection)
+            self._withdrawal.catch_up(seat.connection, now.steady)
+        if self.phase == m.STOPPING and not seat.stopped:
+            self._outbox.tell(self._stop_order(), seat.connection)
+        if self.phase == m.ENDED:
+            if not seat.stopped and self.outcome != m.DONE:
+                self._outbox.tell(self._stop_order(), seat.connection)
+            self._outbox.tell(self._ended_message(), seat.connection)
+        self._desk.order_streams(seat.rank, seat.connection)
+        if self._farewell.given:
+            self._outbox.tell({"type": "release"}, seat.connection)
+
+    def _from_member(self, seat: Seat, kind: str, message: Message, now: Moment) -> None:
+        if kind == "ready" and self.phase == m.PREPARING and not seat.ready:
+            self._seats.mark_ready(seat)
+            facts = dict(message["facts"])
+            # Long lists, which serve to be compared and not to be kept.
+            seat.prepared = {name: facts.pop(name, None) for name in consistency.COMPARED}
+            self._desk.record("ready", now, **seat.who, facts=facts)
+            self._go_if_ready(now)
+        elif kind == "unready":
+            # A network that was out is no mistake of the user's: such an end may be retried.
+            before = m.MISSING if message.get("passing") is True else m.CHECKS
+            outcome = m.ERROR if self._go else before
+            self._stop(outcome, f"{self._seats.name(seat)}: {message['error']}", now)
+        elif kind == "started" and not seat.started:
+            seat.started = True
+            if self.phase != m.ENDED:
+                self._desk.record("started", now, **seat.who)
+        elif kind == "worker":
+            self._worker(seat, message, now)
+        elif kind == "halt":
+            outcome = m.STOP_OUTCOMES.get(message["kind"], m.ERROR)
+            reason = f"{self._seats.name(seat)}: {message['reason']}"
+            if message["kind"] == "fenced":
+                # A member that is back tells of a silence that lasted until now, as long as its fence.
+                since = now.steady - self._settings.fence_after - self._settings.lost_after
+                if self._seats.leader_heard_nobody(since):
+                    reason = self._why_the_leader_was_cut_off()
+            self._stop(outcome, reason, now)
+        elif kind == "notice" and message["number"] > seat.notices and self.phase != m.ENDED:
+            seat.notices = message["number"]
+            text = f"{self._seats.name(seat)}: {message['text']}"
+            what = message["kind"] if message["kind"] in m.NOTICES else "warning"
+            self._desk.record(what, now, text=text, **seat.who)
+        elif kind == "vanish":
+            self._withdrawal.notice(seat, message, self.phase, now)
+        elif kind == "calls" and self.phase == m.RUNNING:
+            self._withdrawal.calls(seat, message, now)
+        elif kind == "stopped" and self.phase in (m.STOPPING, m.ENDED) and not seat.stopped:
+            seat.stopped = True
+            if self.phase == m.STOPPING:
+                self._desk.record("stopped", now, **seat.who)
+            self._end_if_settled(now)
+
+    def _worker(self, seat: Seat, message: Message, now: Moment) -> None:
+        """A worker has ended."""
+        if self._go is None or self.phase == m.ENDED:
+            return
+        body = self._tally.add(seat.rank, message)
+        if body is None:
+            return
+        self._desk.record("worker", now, **body)
+        if self.phase == m.RUNNING and self._tally.first is not None:
+            self._first = body
+            self._desk.record("first_failure", now, **{**body, "reason": self._tally.reason})
+            self._stop(m.FAILED, self._tally.reason, now)
+        elif self.phase == m.RUNNING and self._tally.complete:
+            if self._withdrawal.outcome(m.DONE) == m.DONE:
+                self._end(m.DONE, "every worker ended well", now)
+            else:
+                # They were told to stop, and did.
+                self._stop(m.DONE, "", now)
+
+    # The way of the gang.
+
+    def _all_joined(self, now: Moment) -> None:
+        found = disagreements(self._settings, [seat.facts for seat in self._seats])
+        if found:
+            self._stop(m.CHECKS, "; ".join(found), now)
+            return
+        self.phase = m.PREPARING
+        self._since = now.steady
+        self._outbox.add(ProveMaster())
+
+    def _go_if_ready(self, now: Moment) -> None:
+        everybody = len(self._seats)
+        if self.phase != m.PREPARING or self._order is None:
+            return
+        if self._seats.ready < everybody or self._seats.connected < everybody:
+            return
+        prepared = [seat.prepared for seat in self._seats]
+        odd = consistency.differences(self._settings, prepared)
+        if odd:
+            self._stop(m.CHECKS, "; ".join(odd), now)
+            return
+        for text in consistency.oddities(self._settings, prepared):
+            self._desk.record("warning", now, text=text)
+        self._close_master()
+        self.phase = m.RUNNING
+        addresses = self._seats.addresses()
+        self._go = {
+            "type": "go",
+            "roster": self._settings.digest,
+            **self._order,
+            **m.pack_addresses(addresses),
+        }
+        self._desk.record("go", now, addresses=addresses, **self._order)
+        self._tell_all(self._go)
+
+    def _stop(self, outcome: str, reason: str, now: Moment) -> None:
+        """Begin to stop the gang, unless it is being stopped already: the first reason counts."""
+        if self.phase in (m.STOPPING, m.ENDED):
+            return
+        self.phase = m.STOPPING
+        self.outcome, self.reason = self._withdrawal.end(outcome, reason)
+        self._since = now.steady
+        self._close_master()
+        self._desk.record("stopping", now, outcome=self.outcome, reason=self.reason)
+        self._tell_all(self._stop_order())
+        self._end_if_settled(now)
+
+    def _end_if_settled(self, now: Moment) -> None:
+        if self.phase == m.STOPPING and all(seat.settled for seat in self._seats):
+            assert self.outcome is not None
+            self._end(self.outcome, self.reason, now)
+
+    def _end(self, outcome: str, reason: str, now: Moment) -> None:
+        self.phase = m.ENDED
+        self.outcome, self.reason = outcome, reason
+        self._since = now.steady
+        done = outcome == m.DONE
+        self._desk.record(
+            "ended",
+            now,
+            outcome=outcome,
+            reason=reason,
+            first_failure=self._first,
+            missing=[seat.instance for seat in self._seats if not seat.joined],
+            unstopped=[s.instance for s in self._seats if s.joined and not s.stopped and not done],
+        )
+        self._tell_all(self._ended_message())
+        self._farewell.begin(now.steady)
+
+    # Time.
+
+    def _watch(self, now: Moment) -> None:
+        self._seats.note_silence(now.steady)
+        for seat, why in self._seats.doubtful(now.steady):
+            self._suspect(seat, why, now)
+        if self.phase in (m.PREPARING, m.RUNNING):
+            for seat, why in self._seats.given_up(now.steady, self._longest_silence()):
+                cut_off = self._seats.leader_was_cut_off(seat)
+                self._lose(seat, why, now, leader_cut_off=cut_off)
+        if self.phase == m.RUNNING:
+            self._withdrawal.tick(now)
+
+    def _longest_silence(self) -> float:
+        """After so much silence a node is lost, whatever others say of it."""
+        settings = self._settings
+        if self.phase == m.PREPARING:
+            # It has no workers that somebody would have to be sure of, so an outage may pass.
+            return max(settings.fence_after, settings.join_timeout)
+        # A supervisor looks at the node itself, and decides sooner.
+        supervised = self._desk.connection is not None
+        return settings.fence_after * (fencing.SUPERVISED if supervised else 1.0)
+
+    def _time_out(self, now: Moment) -> None:
+        waited = now.steady - self._since
+        if self.phase == m.GATHERING and waited >= self._settings.join_timeout:
+            missing = [seat for seat in self._seats if not seat.joined]
+            self._stop(m.MISSING, self._missing("did not join", missing, waited, now), now)
+        elif self.phase == m.PREPARING and waited >= self._settings.prepare_timeout:
+            late = [s for s in self._seats if not s.ready or s.connection is None]
+            self._stop(m.MISSING, self._missing("did not get ready", late, waited, now), now)
+        elif (
+            self.phase == m.STOPPING
+            and waited
+            >= self._withdrawal.grace + self._settings.after_stop + self._settings.lost_after
+        ):
+            assert self.outcome is not None
+            self._end(self.outcome, self.reason, now)
+
+    def _missing(self, what: str, seats: list[Seat], waited: float, now: Moment) -> str:
+        known = self._seats.list_with(seats, self._began, now.steady)
+        place = self._settings.leader_address
+        return (
+            f"{len(seats)} of {len(self._seats)} nodes {what} within {waited:.0f} s: {known}. "
+            f"Look at agent.log of these nodes, and whether they reach the leader at {place}"
+            f"{''.join(f'. {text}' for text in self._strangers())}"
+        )
+
+    def _strangers(self) -> list[str]:
+        found = self._turned_away.items()
+        return [f"{n} connections from {ip} could not prove the task's secret" for ip, n in found]
+
+    def _suspect(self, seat: Seat, why: str, now: Moment) -> None:
+        if not seat.suspect and self.phase != m.ENDED:
+            seat.suspect = True
+            self._desk.record("suspect", now, **seat.who, why=why)
+
+    def _lose(self, seat: Seat, why: str, now: Moment, *, leader_cut_off: bool = False) -> None:
+        """The attempt ends for want of a node.
+
+        Args:
+            leader_cut_off: It is not the node that is at fault, but the leader's own network.
+        """
+        if seat.lost or self.phase == m.ENDED:
+            return
+        seat.lost = True
+        reason = f"{self._seats.name(seat)} is lost: {why}"
+        if leader_cut_off:
+            reason = self._why_the_leader_was_cut_off()
+        if not leader_cut_off:
+            self._desk.record("lost", now, **seat.who, why=why)
+        self._stop(m.LOST, reason, now)
+        self._end_if_settled(now)
+
+    def _why_the_leader_was_cut_off(self) -> str:
+        others, fence = len(self._seats) - 1, self._settings.fence_after
+        return (
+            f"{self._seats.name(self._seats[0])}, the leader, was cut off from the others: it heard none of the "
+            f"{others}, and nodes that do not hear their leader for {fence:.0f} s stop their workers themselves"
+        )
+
+    def _hear(self, seat: Seat, now: Moment) -> None:
+        seat.heard = now.steady
+        if seat.suspect:
+            seat.suspect = False
+            if self.phase != m.ENDED:
+                self._desk.record("back", now, **seat.who)
+
+    # The supervisor, and the end.
+
+    def _from_supervisor(self, connection: int, kind: str, message: Message, now: Moment) -> None:
+        if kind == "attach":
+            self._desk.attach(connection, message["after"], self.phase, now)
+        elif connection != self._desk.connection:
+            raise MessageError(
+                f"{kind} from a supervisor that is not attached; another may have taken over"
+            )
+        self._desk.heard = now.steady
+        if kind == "pull":
+            self._desk.pull(message)
+        elif kind == "ack":
+            self._desk.acknowledge(message)
+        elif kind == "stop":
+            self._stop(
+                m.STOP_OUTCOMES.get(str(message.get("kind")), m.ERROR), message["reason"], now
+            )
+        elif kind == "lost":
+            accused = self._seats.of_instance(message["instance"])
+            if accused is not None and accused.suspect:
+                # A node that answers its supervisor and has no agent left has stopped for want of its leader.
+                answers = message.get("answers") is True
+                cut_off = answers and self._seats.leader_was_cut_off(accused)
+                self._lose(accused, message["why"], now, leader_cut_off=cut_off)
+        elif kind == "release":
+            self._farewell.asked = True
+            if self.phase == m.ENDED:
+                self._farewell.give(now.steady)
+
+    # Small things.
+
+    def _other_epoch(self, connection: int, peer: Peer, message: Message, now: Moment) -> None:
+        epoch, ours = message["epoch"], self._settings.epoch
+        self._refuse(connection, f"this gang is of epoch {ours}, not {epoch}")
+        if epoch > ours:
+            self._stop(
+                m.ERROR, f"superseded: {peer.role} {peer.name} is of epoch {epoch} already", now
+            )
+
+    def _refuse(self, connection: int, reason: str) -> None:
+        self._outbox.tell({"type": "refuse", "reason": reason}, connection)
+        self._outbox.add(Close(connection))
+
+    def _prepare_order(self) -> Message:
+        order = {"type": "prepare", **(self._order or {}), "volume_token": self._token}
+        ports = [seat.facts.get("meeting") for seat in self._seats]
+        if any(ports):
+            order["meeting"] = m.pack_places(self._seats.addresses(), ports)
+        return order
+
+    def _stop_order(self) -> Message:
+        return {"type": "stop", "reason": self.reason, "grace": self._withdrawal.grace}
+
+    def _ended_message(self) -> Message:
+        return {"type": "ended", "outcome": self.outcome, "reason": self.reason}
+
+    def _close_master(self) -> None:
+        if self._holding_master:
+            self._holding_master = False
+            self._outbox.add(CloseMaster())
+
+    def _tell_all(self, message: Message) -> None:
+        self._outbox.tell(message, *self._seats.connections())

@@ -1,0 +1,372 @@
+"""A node's side of the rendezvous as a pure machine: messages and times in, actions out.
+
+No sockets, no clock: `MemberLink` feeds it, the simulation feeds it. `now` is the node's own monotonic clock; it is
+never compared with the leader's.
+
+What the node has to tell (ready, started, workers that ended, stopped) is kept and told again after every rejoin, so a
+broken connection loses nothing. What the leader orders is done once, however often it is ordered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..config import fencing
+from ..log_stream.flow_control import StreamSender
+from ..protocol import messages as m
+from ..protocol.message_check import TO_MEMBER, check
+from ..protocol.messages import GangSettings, Message, MessageError
+from .heartbeat import Pulse
+
+RELEASED = "released"
+REFUSED = "refused"
+FENCED = "fenced"
+
+
+MOST_NOTICES = 50
+"""A node that finds something worth a word every second is not listened to for ever."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Send a message to the leader."""
+
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class HangUp:
+    """Drop the connection (and dial again, if the machine has not finished)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """Prepare; answer with `prepared` or `unprepared`."""
+
+    order: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Start the workers; answer with `started` or `unprepared`. `go` has rank, master_addr, master_port, and the
+    addresses as `messages.unpack_addresses` reads them."""
+
+    go: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Give up preparing or starting, stop the workers, report them; answer with `stopped`."""
+
+    reason: str
+    grace: float
+
+
+@dataclass(frozen=True, slots=True)
+class HoldOn:
+    """Workers that call `should_stop()` are to wait, so many seconds at most; answer with `calls`."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class GoOn:
+    """They go on; from this call on it is True, or never, where it is 0."""
+
+    call: int
+
+
+@dataclass(frozen=True, slots=True)
+class Follow:
+    """Streams may go on: offsets or window have changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """It is over: `how` is RELEASED, REFUSED or FENCED. No worker is left."""
+
+    how: str
+    reason: str
+
+
+MemberAction = Tell | HangUp | Prepare | Start | HoldOn | GoOn | Stop | Follow | Leave
+
+
+class Member:
+    """One node of a gang of one epoch.
+
+    Attributes:
+        outcome: How the gang ended, once the leader said so.
+        left: The `Leave` that ended it, else None.
+        sender: Where its streams stand.
+    """
+
+    def __init__(self, settings: GangSettings, instance: str, incarnation: str, now: float) -> None:
+        self._settings = settings
+        self._instance = instance
+        self._incarnation = incarnation
+        self._rank = settings.rank_of(instance)
+        self._heard = now
+        self._pulse = Pulse(settings, now)
+        self._hung_up = now
+        self._excused_until = now
+        self._ever_welcome = False
+        self._on_line = False
+        self._out: list[MemberAction] = []
+        self._prepare_ordered = False
+        self._start_ordered = False
+        self._stop_ordered = False
+        self._stopped = False
+        self._leave_after_stop: Leave | None = None
+        self._told: dict[str, Message] = {}
+        self._notices = 0
+        self.sender = StreamSender()
+        self.outcome: str | None = None
+        self.reason = ""
+        self.left: Leave | None = None
+
+    # The connection.
+
+    def connected(self, facts: Mapping[str, Any], now: float) -> list[MemberAction]:
+        """A connection to the leader is up and authenticated: ask for our seat."""
+        self._tell(
+            {
+                "type": "join",
+                "instance": self._instance,
+                "incarnation": self._incarnation,
+                "facts": dict(facts),
+            }
+        )
+        return self._take()
+
+    def disconnected(self, now: float) -> list[MemberAction]:
+        """The connection is gone."""
+        self._on_line = False
+        self.sender.pause()
+        return self._take()
+
+    def receive(self, message: Message, now: float) -> list[MemberAction]:
+        """A message of the leader. Raises `MessageError`: hang up."""
+        kind = check(message, TO_MEMBER, self._settings.task)
+        if self.left is not None:
+            return []
+        if message["epoch"] != self._settings.epoch and kind != "refuse":
+            if message["epoch"] > self._settings.epoch:
+                self._end(Leave(REFUSED, f"the gang is of epoch {message['epoch']} already"))
+            return self._take()
+        if kind == "welcome" or self._pulse.fresh(now):
+            self._heard = now
+        if kind == "welcome":
+            self._welcome(message)
+        elif kind == "refuse":
+            self._end(Leave(REFUSED, message["reason"]))
+        elif not self._on_line:
+            raise MessageError(f"{kind} before welcome")
+        else:
+            self._obey(kind, message)
+        return self._take()
+
+    def _welcome(self, message: Message) -> None:
+        if message["rank"] != self._rank or message["roster"] != self._settings.digest:
+            reason = (
+                f"the leader's roster is not ours: it seats {self._instance} at rank {message['rank']}, our place is "
+                f"{self._rank}"
+            )
+            self._end(Leave(REFUSED, reason))
+            return
+        self._ever_welcome = self._on_line = True
+        for told in self._told.values():
+            self._tell(told)
+
+    def _obey(self, kind: str, message: Message) -> None:
+        if kind == "prepare" and not (self._prepare_ordered or self._stop_ordered):
+            self._prepare_ordered = True
+            self._out.append(Prepare(_body(message)))
+        elif kind == "go":
+            self._go(message)
+        elif kind == "hold":
+            self._out.append(HoldOn(float(message["seconds"])))
+        elif kind == "resume":
+            self._out.append(GoOn(message["call"]))
+        elif kind == "stop":
+            self._stop(message["reason"], _grace_of(message, self._settings.grace))
+        elif kind == "ended":
+            self.outcome, self.reason = message["outcome"], message["reason"]
+        elif kind == "release":
+            self._end(Leave(RELEASED, self.reason))
+        elif kind == "pull":
+            self.sender.pull(message)
+            self._out.append(Follow())
+        elif kind == "ack":
+            self.sender.acknowledge(message["offsets"])
+            self._out.append(Follow())
+
+    def _go(self, message: Message) -> None:
+        if self._start_ordered or self._stop_ordered:
+            return
+        if "ready" not in self._told:
+            raise MessageError("go before this node was ready")
+        if message["roster"] != self._settings.digest:
+            self._end(Leave(REFUSED, "the leader's roster is not ours"))
+            return
+        self._start_ordered = True
+        self._out.append(Start({**_body(message), "rank": self._rank}))
+
+    def silence(self, now: float) -> float:
+        """Seconds since the leader was last heard."""
+        return now - self._heard
+
+    def silent(self, now: float) -> bool:
+        """Whether the leader has not been heard, or not for so long that others should know, if they ask."""
+        return not self._ever_welcome or now - self._heard >= self._settings.lost_after / 2
+
+    def _stop(self, reason: str, grace: float) -> None:
+        if not self._stop_ordered:
+            self._stop_ordered = True
+            self._out.append(Stop(reason, grace))
+
+    def _end(self, leave: Leave, grace: float | None = None) -> None:
+        """Leave, but not before our workers have."""
+        if self._leave_after_stop is None:
+            self._leave_after_stop = leave
+        untouched = not (self._prepare_ordered or self._stop_ordered)
+        if self._stopped or untouched or self.outcome == m.DONE:
+            self.left = self._leave_after_stop
+            self._out.append(self.left)
+        else:
+            self._stop(leave.reason, self._settings.grace if grace is None else grace)
+
+    # What the node has done.
+
+    def prepared(self, facts: Mapping[str, Any]) -> list[MemberAction]:
+        """`Prepare` was done."""
+        if not self._stop_ordered:
+            self._report("ready", {"type": "ready", "facts": dict(facts)})
+        return self._take()
+
+    def unprepared(self, error: str, *, passing: bool = False) -> list[MemberAction]:
+        """`Prepare` or `Start` failed; the text names what was found and what to do.
+
+        Args:
+            passing: Whether another attempt may fare better.
+        """
+        if not self._stop_ordered:
+            body = {"type": "unready", "error": m.shorten(error), "passing": passing}
+            self._report("unready", body)
+        return self._take()
+
+    def started(self) -> list[MemberAction]:
+        """`Start` was done."""
+        self._report("started", {"type": "started"})
+        return self._take()
+
+    def worker_ended(self, body: Mapping[str, Any]) -> list[MemberAction]:
+        """A worker has ended; once per rank counts."""
+        name = f"worker {body['rank']}"
+        if name not in self._told:
+            self._report(name, {**m.shorten_body(body), "type": "worker"})
+            self._out.append(Follow())
+        return self._take()
+
+    def stopped(self) -> list[MemberAction]:
+        """`Stop` was done: no worker is left."""
+        self._stopped = True
+        self._report("stopped", {"type": "stopped"})
+        if self._leave_after_stop is not None:
+            self._end(self._leave_after_stop)
+        return self._take()
+
+    def halt(self, kind: str, reason: str) -> list[MemberAction]:
+        """This node wants the gang to stop."""
+        self._report("halt", {"type": "halt", "kind": kind, "reason": m.shorten(reason)})
+        return self._take()
+
+    def notice(self, text: str, kind: str = "warning") -> list[MemberAction]:
+        """Something people should hear of, though the run goes on."""
+        self._notices += 1
+        if self._notices <= MOST_NOTICES:
+            body = {
+                "type": "notice",
+                "number": self._notices,
+                "kind": kind,
+                "text": m.shorten(text, 2000),
+            }
+            self._report(f"notice {self._notices}", body)
+        return self._take()
+
+    def vanish(self, kind: str, reason: str, seconds: float) -> list[MemberAction]:
+        """This node will be taken away, or its time will be over, in so many seconds."""
+        body = {"kind": kind, "reason": m.shorten(reason, 2000), "seconds": round(seconds, 3)}
+        self._report(f"vanish {kind}", {"type": "vanish", **body})
+        return self._take()
+
+    def calls(self, callers: int, waiting: list[int], listeners: int) -> list[MemberAction]:
+        """How many processes call `should_stop()`, in which call those are that wait, and who else was told."""
+        body = {"callers": callers, "waiting": waiting, "listeners": listeners}
+        self._report("calls", {"type": "calls", **body})
+        return self._take()
+
+    # Time.
+
+    def tick(self, now: float) -> list[MemberAction]:
+        """Let time pass. Call it a few times per beat."""
+        pause = self._pulse.pause(now)
+        if self.left is not None or self._leave_after_stop is not None:
+            return self._take()
+        if self._on_line and self._pulse.due(now):
+            self._tell({"type": "beat"})
+        silence = now - self._heard
+        if now - max(self._heard, self._hung_up) >= self._settings.lost_after:
+            # The leader may be well and only this connection dead: try another.
+            self._hung_up = now
+            self._out.append(HangUp())
+        if pause:
+            # First hear what the leader says now; what it said meanwhile may be old.
+            self._excused_until = now + 1.5 * self._settings.pulse
+        elif now >= self._excused_until:
+            self._fence(silence)
+        return self._take()
+
+    def _fence(self, silence: float) -> None:
+        limit = self._settings.fence_after
+        if not self._start_ordered:
+            # There is no worker of this node yet that could run a second time elsewhere, so an outage may pass.
+            limit = max(limit, self._settings.join_timeout)
+        if not self._ever_welcome:
+            reason = f"the leader did not let this node join within {silence:.0f} s"
+        else:
+            reason = f"the leader has been silent for {silence:.0f} s"
+        if silence < limit:
+            return
+        if self._start_ordered and self.outcome is None:
+            self._report("halt", {"type": "halt", "kind": "fenced", "reason": reason})
+        self._out.append(HangUp())
+        # A node that slept past its time has no right to a grace period: others may run in its place by now.
+        grace = fencing.grace_left(silence, limit, self._settings.grace)
+        self._end(Leave(RELEASED if self.outcome is not None else FENCED, reason), grace)
+
+    # Small things.
+
+    def _report(self, name: str, message: Message) -> None:
+        """Something the leader must get to know, now or after the next welcome."""
+        self._told[name] = message
+        if self._on_line:
+            self._tell(message)
+
+    def _tell(self, message: Message) -> None:
+        stamped = {**message, "task": self._settings.task, "epoch": self._settings.epoch}
+        self._out.append(Tell(stamped))
+
+    def _take(self) -> list[MemberAction]:
+        actions, self._out = self._out, []
+        return actions
+
+
+def _grace_of(message: Message, usual: float) -> float:
+    return max(0.0, float(message.get("grace", usual)))
+
+
+def _body(message: Message) -> dict[str, Any]:
+    return {name: value for name, value in message.items() if name not in ("type", "task", "epoch")}

@@ -1,0 +1,417 @@
+"""How an agent takes part in the rendezvous: `MemberLink`, the sockets and files around the pure machine `Member`.
+
+(The supervisor's side is `SupervisorLink` in supervisor_client.py.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from ..log_stream.tailer import Follower
+from ..protocol.channel import Connection
+from ..protocol.framing import ClientSession, Frame, Hello, WireError, encode
+from ..protocol.messages import GangSettings, Message, MessageError, unpack_addresses
+from .member import (
+    FENCED,
+    REFUSED,
+    Follow,
+    GoOn,
+    HangUp,
+    HoldOn,
+    Leave,
+    Member,
+    MemberAction,
+    Prepare,
+    Start,
+    Stop,
+    Tell,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..preemption.stop_watch import Vigil
+    from ..protocol.tls import Shield
+
+OPENING_TIME = 5.0
+"""Seconds a connection may take to be made and proved."""
+
+RETRY_FIRST, RETRY_MOST = 0.02, 1.0
+
+log = logging.getLogger("flowlite.member")
+
+
+class PrepareError(Exception):
+    """A node cannot take part; the text says what was found and what to do (the leader adds which node it is).
+
+    Attributes:
+        passing: Whether another attempt may fare better with the same nodes.
+    """
+
+    def __init__(self, text: str, *, passing: bool = False) -> None:
+        super().__init__(text)
+        self.passing = passing
+
+
+class Refused(Exception):
+    """The leader does not accept this agent (older epoch, not in the roster, id taken). Its workers are stopped."""
+
+
+class Fenced(Exception):
+    """The leader was silent for too long; this node has stopped its workers."""
+
+
+class NodeActions(Protocol):
+    """What the rendezvous asks of its node. Implemented by the agent."""
+
+    def facts(self) -> dict[str, Any]:
+        """What a join reports: address, hostname, python, python_minor, code, gpus {"count","kind"}, clock (unix,
+        read now), disk_free_bytes and disk_total_bytes, agent. Called at every join."""
+
+    async def prepare(self, order: Mapping[str, Any]) -> dict[str, Any]:
+        """Get ready to start; gives facts for the record. `order`: master_addr, master_port, volume_token (the leader's
+        node writes probe files of that name, the others wait for them). Raises `PrepareError`. Cancelled if the gang
+        is stopped meanwhile. Called once."""
+
+    async def start(self, go: Mapping[str, Any]) -> None:
+        """Start the workers and return. `go`: rank (of this node), addresses (by rank), master_addr, master_port.
+        Called once at most. An exception ends the gang with outcome "error"."""
+
+    async def stop(self, reason: str, grace: float) -> None:
+        """Stop every worker; return when none is left and each was reported. Called once at most, also before start."""
+
+    def streams(self) -> Mapping[str, Path]:
+        """The files to follow: "<rank>.<stream>" with stream out, err or result; asked often, so keep it at hand. A
+        file may come later than its name. `result` is sent only once its worker was reported."""
+
+
+class MemberLink:
+    """One node's part in the rendezvous, over TCP to the leader (the leader's agent too, to its own server)."""
+
+    def __init__(
+        self,
+        settings: GangSettings,
+        secret: bytes,
+        instance: str,
+        incarnation: str,
+        leader: tuple[str, int],
+        node: NodeActions,
+        shields: Callable[[], Shield] | None = None,
+        on_silence: Callable[[bool], None] | None = None,
+        vigil: Vigil | None = None,
+    ) -> None:
+        """
+        Args:
+            incarnation: Random text, made once per agent process; tells a rejoin from a second claimant of the id.
+            leader: Address and port of the leader's rendezvous.
+            shields: Makes the encryption of each connection; None where the leader speaks plain.
+            on_silence: Called when the leader is heard (False), and when it falls silent (True).
+            vigil: Has workers wait for a decision to stop; None where none ever calls `should_stop()`.
+        """
+        self._settings = settings
+        self._secret = secret
+        self._instance = instance
+        self._leader = leader
+        self._node = node
+        self._shields = shields
+        self._on_silence = on_silence
+        self._vigil = vigil
+        self._silent = True
+        self._machine = Member(settings, instance, incarnation, time.monotonic())
+        self._follower = Follower(self._machine.sender, node.streams, self._send_chunk)
+        self._connection: _LeaderConnection | None = None
+        self._finished: asyncio.Future[Leave] | None = None
+        self._following: asyncio.Handle | None = None
+        self._work: dict[str, asyncio.Task[None]] = {}
+        self._trouble = ""
+
+    @property
+    def outcome(self) -> str | None:
+        """How the gang ended, once the leader said so; else None."""
+        return self._machine.outcome
+
+    @property
+    def reason(self) -> str:
+        """The line for people that goes with the outcome."""
+        return self._machine.reason
+
+    @property
+    def silence(self) -> float:
+        """Seconds since the leader was last heard."""
+        return self._machine.silence(time.monotonic())
+
+    async def run(self) -> None:
+        """Take part until released. Workers are gone when this returns or raises.
+
+        Raises:
+            Refused: The leader does not want this agent.
+            Fenced: The leader never answered within `join_timeout`, or was silent for `fence_after`.
+        """
+        self._finished = asyncio.get_running_loop().create_future()
+        dialing = asyncio.create_task(self._keep_dialing())
+        ticking = asyncio.create_task(self._keep_ticking())
+        try:
+            leave = await self._finished
+        finally:
+            for task in (dialing, ticking, *self._work.values()):
+                task.cancel()
+            if self._following is not None:
+                self._following.cancel()
+            if self._connection is not None:
+                self._connection.close()
+            self._follower.close()
+            await asyncio.gather(dialing, ticking, *self._work.values(), return_exceptions=True)
+        if leave.how == REFUSED:
+            raise Refused(leave.reason)
+        if leave.how == FENCED:
+            trouble = f" (last: {self._trouble})" if self._trouble else ""
+            raise Fenced(f"{leave.reason}: {self._leader[0]}:{self._leader[1]}{trouble}")
+
+    def report_worker(self, body: Mapping[str, Any]) -> None:
+        """A worker has ended, with its whole process group; body as in protocol/messages.py, sizes final. Flushed at once."""
+        self._follower.finish(body["rank"], body["sizes"])
+        self._act(self._machine.worker_ended(body))
+
+    def halt(self, kind: str, reason: str) -> None:
+        """Ask the leader to stop the gang; kind "deadline", "preempted", "cancel" or "error"."""
+        self._act(self._machine.halt(kind, reason))
+
+    def vanish(self, kind: str, reason: str, seconds: float) -> None:
+        """Say that this node will be taken away ("preempted") or out of time ("deadline") in so many seconds."""
+        self._act(self._machine.vanish(kind, reason, seconds))
+
+    def calls(self, callers: int, waiting: list[int], listeners: int = 0) -> None:
+        """Answers `NodeActions.hold`, whenever that changes.
+
+        Args:
+            callers: Processes that call `should_stop()`.
+            waiting: The calls in which some of them wait.
+            listeners: Processes that got a signal instead.
+        """
+        self._act(self._machine.calls(callers, waiting, listeners))
+
+    def notice(self, text: str, kind: str = "warning") -> None:
+        """Let people hear of something, while the run goes on; kind as in `messages.NOTICES`."""
+        self._act(self._machine.notice(text, kind))
+
+    # The connection.
+
+    async def _keep_dialing(self) -> None:
+        delay = RETRY_FIRST
+        while True:
+            connection = _LeaderConnection(self)
+            try:
+                async with asyncio.timeout(OPENING_TIME):
+                    await connection.open(self._leader)
+            except (OSError, TimeoutError, WireError) as error:
+                self._trouble = str(error) or type(error).__name__
+                connection.abort()
+            else:
+                await connection.closed
+                delay = RETRY_FIRST
+            # Not all members of a gang in the same moment. (`random` would cost half a megabyte.)
+            await asyncio.sleep(delay * (0.5 + os.urandom(1)[0] / 512))
+            delay = min(RETRY_MOST, delay * 2)
+
+    def _opened(self, connection: _LeaderConnection) -> None:
+        self._connection = connection
+        self._act(self._machine.connected(self._node.facts(), time.monotonic()))
+
+    def _closed(self, connection: _LeaderConnection) -> None:
+        if connection is self._connection:
+            self._connection = None
+            self._act(self._machine.disconnected(time.monotonic()))
+
+    def _received(self, connection: _LeaderConnection, message: Message) -> None:
+        if connection is not self._connection:
+            return
+        try:
+            self._act(self._machine.receive(message, time.monotonic()))
+        except (MessageError, KeyError, TypeError, ValueError) as error:
+            self._trouble = str(error)
+            log.warning("the leader sent what it should not: %s", error)
+            connection.abort()
+
+    async def _keep_ticking(self) -> None:
+        while True:
+            await asyncio.sleep(min(self._settings.beat, 0.25))
+            self._act(self._machine.tick(time.monotonic()))
+            silent = self._machine.silent(time.monotonic())
+            if silent is not self._silent and self._on_silence is not None:
+                self._on_silence(silent)
+            self._silent = silent
+
+    # Orders.
+
+    def _act(self, actions: list[MemberAction]) -> None:
+        for action in actions:
+            match action:
+                case Tell(message):
+                    if self._connection is not None:
+                        self._connection.send(encode(message))
+                case Follow():
+                    self._follow_soon()
+                case Prepare(order):
+                    self._begin("prepare", self._prepare(order))
+                case Start(go):
+                    self._begin("start", self._start(go))
+                case Stop(reason, grace):
+                    self._begin("stop", self._stop(reason, grace))
+                case HoldOn(seconds):
+                    self._hold(seconds)
+                case GoOn(call):
+                    if self._vigil is not None:
+                        self._vigil.go_on(call)
+                case HangUp():
+                    if self._connection is not None:
+                        self._connection.abort()
+                case Leave():
+                    if self._finished is not None and not self._finished.done():
+                        self._finished.set_result(action)
+
+    def _hold(self, seconds: float) -> None:
+        if self._vigil is not None:
+            self._vigil.hold(seconds)
+        else:
+            self.calls(0, [])
+
+    def _begin(self, name: str, order: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(order)
+        self._work[name] = task
+        task.add_done_callback(self._worked)
+
+    def _worked(self, task: asyncio.Task[None]) -> None:
+        """An order that broke down in a way nobody foresaw ends the agent: its workers end with it."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            assert self._finished is not None
+            if not self._finished.done():
+                self._finished.set_exception(error)
+
+    async def _prepare(self, order: Mapping[str, Any]) -> None:
+        try:
+            facts = await self._node.prepare(order)
+        except PrepareError as error:
+            self._act(self._machine.unprepared(str(error), passing=error.passing))
+        except Exception as error:
+            log.exception("prepare failed")
+            self._act(
+                self._machine.unprepared(f"preparing failed: {type(error).__name__}: {error}")
+            )
+        else:
+            self._act(self._machine.prepared(facts))
+
+    async def _start(self, go: Mapping[str, Any]) -> None:
+        try:
+            addresses = unpack_addresses(go)
+            if len(addresses) != self._settings.nodes:
+                raise MessageError(
+                    f"GO has {len(addresses)} addresses for {self._settings.nodes} nodes"
+                )
+            ports = {name: go[name] for name in ("rank", "master_addr", "master_port")}
+            await self._node.start({**ports, "addresses": addresses})
+        except Exception as error:
+            log.exception("start failed")
+            self._act(
+                self._machine.unprepared(f"workers cannot start: {type(error).__name__}: {error}")
+            )
+        else:
+            self._act(self._machine.started())
+            self._follow_soon()
+
+    async def _stop(self, reason: str, grace: float) -> None:
+        if (preparing := self._work.get("prepare")) is not None:
+            preparing.cancel()
+            await asyncio.wait([preparing])
+        if (starting := self._work.get("start")) is not None:
+            await asyncio.wait([starting])
+        await self._node.stop(reason, grace)
+        self._act(self._machine.stopped())
+
+    # Streams.
+
+    def _follow_soon(self) -> None:
+        if self._following is not None:
+            self._following.cancel()
+        self._following = asyncio.get_running_loop().call_soon(self._follow)
+
+    def _follow(self) -> None:
+        self._following = None
+        if self._connection is None or self._connection.full or self._machine.left is not None:
+            return
+        if self._follower.advance():
+            self._follow_soon()
+        else:
+            loop = asyncio.get_running_loop()
+            self._following = loop.call_later(self._follower.delay, self._follow)
+
+    def _send_chunk(self, rank: int, stream: str, offset: int, block: bytes) -> bool:
+        connection = self._connection
+        if connection is None:
+            return False
+        header = {
+            "type": "chunk",
+            "task": self._settings.task,
+            "epoch": self._settings.epoch,
+            "gen": self._machine.sender.generation,
+            "rank": rank,
+            "stream": stream,
+            "offset": offset,
+            "time": time.time(),
+        }
+        connection.send(encode(header), block)
+        return not connection.full
+
+
+class _LeaderConnection(Connection):
+    """One connection to the leader, of the several that a link may have one after another."""
+
+    def __init__(self, link: MemberLink) -> None:
+        settings = link._settings
+        hello = Hello(settings.task, "member", link._instance, settings.epoch)
+        shield = link._shields() if link._shields else None
+        super().__init__(ClientSession(link._secret, hello), shield)
+        self._link = link
+        loop = asyncio.get_running_loop()
+        self._opened: asyncio.Future[None] = loop.create_future()
+        self.closed: asyncio.Future[None] = loop.create_future()
+
+    async def open(self, leader: tuple[str, int]) -> None:
+        """Dial, and prove the secret to each other."""
+        family = socket.AF_INET6 if ":" in leader[0] else socket.AF_INET
+        dialed = socket.socket(family, socket.SOCK_STREAM)
+        dialed.setblocking(False)
+        try:
+            await asyncio.get_running_loop().sock_connect(dialed, leader)
+        except BaseException:
+            dialed.close()
+            raise
+        self.begin(dialed)
+        await self._opened
+
+    def on_opened(self) -> None:
+        self._opened.set_result(None)
+        self._link._opened(self)
+
+    def on_frame(self, frame: Frame) -> None:
+        self._link._received(self, frame.message)
+
+    def on_nonsense(self, error: WireError) -> None:
+        self._link._trouble = str(error)
+        log.warning("what answers at the leader's address does not hold the secret: %s", error)
+
+    def on_room(self) -> None:
+        self._link._follow_soon()
+
+    def on_closed(self, error: Exception | None) -> None:
+        if not self._opened.done():
+            self._opened.set_exception(error or ConnectionResetError("the leader hung up"))
+            self._opened.exception()  # whoever waits still gets it; if nobody does, that is no news
+        if not self.closed.done():
+            self.closed.set_result(None)
+        self._link._closed(self)

@@ -1,0 +1,325 @@
+"""The rendezvous service in the leader's agent: sockets and timers around the pure machine `Rendezvous`.
+
+Use it like this (`master` chooses, proves and holds MASTER_PORT; see `Master`):
+
+    server = RendezvousServer(settings, secret, bind="127.0.0.1", master=master)
+    port = await server.start()             # now leader.json can be written
+    outcome = await server.run()            # returns after release (or linger)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from ..protocol.channel import Connection
+from ..protocol.framing import Frame, ServerSession, WireError, encode
+from ..protocol.messages import GangSettings, Message, MessageError
+from .actions import Action, Close, CloseMaster, Finish, Moment, Peer, ProveMaster, Send
+from .leader import Rendezvous
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..protocol.tls import Shield
+
+OPENING_TIME = 5.0
+"""Seconds a peer has to prove that it knows the secret."""
+
+OPENING_CROWD = 256
+"""Most connections that may be unproved at a time; the others wait in the kernel's queue."""
+
+OPENING_PATIENCE = 2.5
+"""Seconds after which a connection that has said nothing true yet must make room when the crowd is full."""
+
+BACKLOG = 4096
+
+log = logging.getLogger("flowlite.rendezvous")
+
+
+class Master(Protocol):
+    """Holds the port that the workers' own rendezvous (MASTER_PORT) will use."""
+
+    def prove(self) -> int:
+        """Choose a free port, listen on it (members connect to it while they prepare), give it back.
+
+        Called once, when all nodes have joined. Raises OSError with a text that says what to do.
+        """
+
+    def close(self) -> None:
+        """Stop listening; called just before GO, so that nothing of ours holds the port. May be called again."""
+
+
+class RendezvousServer:
+    """Serves one gang of one epoch.
+
+    Attributes:
+        port: The port it listens on, once started.
+        turned_away: How many connections were closed because they did not prove the secret, or sent nonsense.
+    """
+
+    def __init__(
+        self,
+        settings: GangSettings,
+        secret: bytes,
+        *,
+        bind: str,
+        master: Master,
+        port: int = 0,
+        shields: Callable[[], Shield] | None = None,
+    ) -> None:
+        """
+        Args:
+            bind: The one address it listens on.
+            shields: Makes the encryption of each connection; None for a gang that does not leave its machine.
+        """
+        self._settings = settings
+        self._secret = secret
+        self._bind = bind
+        self._master = master
+        self._shields = shields
+        self._machine: Rendezvous | None = None
+        self._listener: socket.socket | None = None
+        self._accepting = False
+        self._opening: dict[_Peer, float] = {}
+        self._connections: dict[int, _Peer] = {}
+        self._number = 0
+        self._finished = asyncio.Event()
+        self._ticker: asyncio.TimerHandle | None = None
+        self.port = port
+        self.turned_away = 0
+
+    @property
+    def outcome(self) -> str | None:
+        """One of `messages.OUTCOMES` from the moment the gang begins to end, else None."""
+        return self._machine.outcome if self._machine else None
+
+    @property
+    def reason(self) -> str:
+        """One line for people that goes with the outcome."""
+        return self._machine.reason if self._machine else ""
+
+    @property
+    def phase(self) -> str:
+        """Where the gang is: one of `messages.PHASES`."""
+        return self._machine.phase if self._machine else ""
+
+    def silence_of(self, rank: int) -> float:
+        """Seconds since a node was last heard."""
+        return self._machine.silence_of(rank, self._now()) if self._machine else 0.0
+
+    async def start(self) -> int:
+        """Listen; gives the port. `join_timeout` runs from here."""
+        family = socket.AF_INET6 if ":" in self._bind else socket.AF_INET
+        self._listener = socket.create_server(
+            (self._bind, self.port), family=family, backlog=BACKLOG
+        )
+        self._listener.setblocking(False)
+        self.port = self._listener.getsockname()[1]
+        self._machine = Rendezvous(self._settings, self._now(), os.urandom(8).hex())
+        self._accept(True)
+        self._tick()
+        return self.port
+
+    async def run(self) -> str:
+        """Serve until the supervisor releases the gang, or `linger` has passed after its end; gives the outcome."""
+        if self._machine is None:
+            await self.start()
+        try:
+            await self._finished.wait()
+        finally:
+            await self.close()
+        return self.outcome or ""
+
+    def stop(self, kind: str, reason: str) -> None:
+        """Stop the gang from the leader's own side; kind as in `messages.STOP_OUTCOMES`."""
+        if self._machine is not None:
+            self._act(self._machine.halt(kind, reason, self._now()))
+
+    async def close(self) -> None:
+        """Close every connection and the port at once, whatever the phase. May be called again."""
+        self._accept(False)
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+        if self._ticker is not None:
+            self._ticker.cancel()
+        self._master.close()
+        for connection in [*self._connections.values(), *self._opening]:
+            connection.close()
+        self._finished.set()
+        # One turn of the loop, so that what was written just now leaves before the process may end.
+        await asyncio.sleep(0)
+
+    # Connections.
+
+    def _accept(self, on: bool) -> None:
+        """Take new connections, or leave them to the kernel's queue."""
+        if on == self._accepting or self._listener is None:
+            return
+        self._accepting = on
+        loop = asyncio.get_running_loop()
+        if on:
+            loop.add_reader(self._listener, self._acceptable)
+        else:
+            loop.remove_reader(self._listener)
+
+    def _acceptable(self) -> None:
+        assert self._listener is not None
+        while len(self._opening) < OPENING_CROWD:
+            try:
+                accepted, address = self._listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                # Out of file descriptors, most likely: wait for one rather than spin.
+                log.warning("cannot accept a connection: %s", error)
+                self._accept(False)
+                return
+            connection = _Peer(self, address[0])
+            self._opening[connection] = time.monotonic()
+            connection.begin(accepted)
+        self._accept(False)
+
+    def _authenticated(self, connection: _Peer) -> None:
+        self._opening.pop(connection, None)
+        self._accept(True)
+        self._number += 1
+        connection.number = self._number
+        self._connections[self._number] = connection
+
+    def _received(self, connection: _Peer, frame: Frame) -> None:
+        assert self._machine is not None
+        hello = connection.session.hello
+        assert hello is not None
+        try:
+            if frame.message.get("type") == "chunk":
+                self._pass_on(connection, frame)
+            else:
+                peer = Peer(hello.role, hello.peer, connection.address)
+                self._act(
+                    self._machine.receive(connection.number, peer, frame.message, self._now())
+                )
+        except (MessageError, KeyError, TypeError, ValueError) as error:
+            self._turn_away(connection, error)
+
+    def _pass_on(self, connection: _Peer, frame: Frame) -> None:
+        assert self._machine is not None
+        number = self._machine.relay(connection.number, frame.message, len(frame.blob), self._now())
+        supervisor = self._connections.get(number or 0)
+        if supervisor is not None:
+            supervisor.send_chunk(encode(frame.message), frame.blob)
+
+    def _turn_away(self, connection: _Peer, error: Exception) -> None:
+        """End a connection that did not prove itself or sent nonsense. Nothing of it reaches the gang."""
+        self.turned_away += 1
+        if self.turned_away <= 10 or self.turned_away % 1000 == 0:
+            log.warning(
+                "connection %d from %s turned away: %s", self.turned_away, connection.address, error
+            )
+        if not connection.session.authenticated and self._machine is not None:
+            self._machine.turned_away(connection.address)
+        connection.abort()
+
+    def _lost(self, connection: _Peer) -> None:
+        self._opening.pop(connection, None)
+        if self._listener is not None:
+            self._accept(True)
+        if self._connections.pop(connection.number, None) is not None and self._machine is not None:
+            self._act(self._machine.disconnected(connection.number, self._now()))
+
+    # The machine.
+
+    def _now(self) -> Moment:
+        return Moment(time.monotonic(), time.time())
+
+    def _tick(self) -> None:
+        assert self._machine is not None
+        if self._finished.is_set():
+            return
+        interval = min(self._settings.beat, 0.25)
+        self._ticker = asyncio.get_running_loop().call_later(interval, self._tick)
+        now = time.monotonic()
+        full = len(self._opening) >= OPENING_CROWD
+        for connection, born in list(self._opening.items()):
+            limit = OPENING_PATIENCE if full and connection.session.hello is None else OPENING_TIME
+            if now - born >= limit:
+                self._turn_away(connection, WireError("it did not prove the secret in time"))
+        if not self._accepting and len(self._opening) < OPENING_CROWD:
+            self._accept(True)
+        self._act(self._machine.tick(self._now()))
+
+    def _act(self, actions: list[Action]) -> None:
+        """Do what the machine wants done."""
+        waiting = deque(actions)
+        while waiting:
+            match waiting.popleft():
+                case Send(connections, message, urgent):
+                    self._send(connections, message, urgent)
+                case Close(number):
+                    if (connection := self._connections.get(number)) is not None:
+                        connection.close()
+                case ProveMaster():
+                    waiting.extend(self._prove_master())
+                case CloseMaster():
+                    self._master.close()
+                case Finish():
+                    self._finished.set()
+
+    def _send(self, connections: tuple[int, ...], message: Message, urgent: bool) -> None:
+        header = encode(message)
+        for number in connections:
+            connection = self._connections.get(number)
+            if connection is not None:
+                connection.send(header, urgent=urgent)
+
+    def _prove_master(self) -> list[Action]:
+        assert self._machine is not None
+        try:
+            port = self._master.prove()
+        except OSError as error:
+            return self._machine.master_failed(str(error), self._now())
+        return self._machine.master_proved(port, self._now())
+
+
+class _Peer(Connection):
+    """One peer. Chunks wait while the peer's stream is full, so that events and beats never queue behind logs."""
+
+    session: ServerSession
+
+    def __init__(self, server: RendezvousServer, address: str) -> None:
+        shield = server._shields() if server._shields else None
+        super().__init__(ServerSession(server._secret, server._settings.task), shield)
+        self._server = server
+        self._chunks: deque[tuple[bytes, bytes]] = deque()
+        self.number = 0
+        self.address = address
+
+    def send_chunk(self, header: bytes, blob: bytes) -> None:
+        """Send a chunk, when its turn comes."""
+        if self.full:
+            self._chunks.append((header, blob))
+        else:
+            self.send(header, blob)
+
+    def on_opened(self) -> None:
+        self._server._authenticated(self)
+
+    def on_frame(self, frame: Frame) -> None:
+        self._server._received(self, frame)
+
+    def on_nonsense(self, error: WireError) -> None:
+        self._server._turn_away(self, error)
+
+    def on_room(self) -> None:
+        while self._chunks and not self.full:
+            self.send(*self._chunks.popleft())
+
+    def on_closed(self, error: Exception | None) -> None:
+        self._chunks.clear()
+        self._server._lost(self)

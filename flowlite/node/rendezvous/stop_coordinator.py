@@ -1,0 +1,114 @@
+"""Around the leader's vote on stopping (`stop_vote.py`): messages in, messages and events out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..protocol import messages as m
+from ..protocol.messages import GangSettings, Message, MessageError
+from .actions import Moment, Outbox
+from .membership import Seat, Seats
+from .stop_vote import PREEMPTED, Hold, Resume, Step, StopNow, Vote
+from .supervisor_session import SupervisorDesk
+
+_WORDS = {"done": m.DONE, "failed": m.FAILED, "lost": m.LOST}
+_WORDS |= {"preempted": m.PREEMPTED, "deadline": m.DEADLINE}
+_KINDS = (m.PREEMPTED, m.DEADLINE)
+
+
+class Withdrawal:
+    """What a gang does when machines of it are to be taken away, or when its time is nearly over.
+
+    Attributes:
+        grace: From the stop signal to SIGKILL; longer than usual where a machine's last minutes allow it.
+    """
+
+    def __init__(
+        self,
+        settings: GangSettings,
+        outbox: Outbox,
+        seats: Seats,
+        desk: SupervisorDesk,
+        stop: Callable[[str, str, Moment], None],
+    ) -> None:
+        """`stop` begins to stop the gang: outcome, reason, now."""
+        self._settings = settings
+        self._outbox = outbox
+        self._seats = seats
+        self._desk = desk
+        self._stop = stop
+        self._vote = Vote(settings.grace, settings.after_stop)
+        self._noticed: set[tuple[int, str]] = set()
+        self._hold_until = 0.0
+        self.grace = settings.grace
+
+    def notice(self, seat: Seat, message: Message, phase: str, now: Moment) -> None:
+        """A node says that it will be taken away, or the leader's own that the deadline comes."""
+        kind, seconds = str(message["kind"]), float(message["seconds"])
+        if kind not in _KINDS:
+            raise MessageError(f"notice of {kind[:40]!r} is not known")
+        if (seat.rank, kind) in self._noticed or phase in (m.STOPPING, m.ENDED):
+            return
+        self._noticed.add((seat.rank, kind))
+        text = f"{self._settings.name(seat.rank)}: {message['reason']}"
+        if kind == PREEMPTED:
+            left = {"text": f"{text}; {seconds:.0f} s are left", "seconds": seconds}
+            self._desk.record("preempting", now, **left, **seat.who)
+        if phase == m.RUNNING:
+            self._follow(self._vote.notice(kind, text, seconds, now.steady), now)
+        elif kind == PREEMPTED:
+            self._stop(m.PREEMPTED, text, now)
+
+    def calls(self, seat: Seat, message: Message, now: Moment) -> None:
+        """A node says which of its processes wait, and where."""
+        listeners = message.get("listeners", 0)
+        self._vote.tell(seat.rank, message["callers"], message["waiting"], listeners)
+        self.tick(now)
+
+    def tick(self, now: Moment) -> None:
+        """Lets time pass, while workers run."""
+        if self._vote.kind:
+            there = [seat.rank for seat in self._seats if not seat.lost]
+            self._follow(self._vote.step(there, now.steady), now)
+
+    def catch_up(self, connection: int, now: float) -> None:
+        """Tells a node that came back what holds."""
+        if self._vote.open:
+            self._outbox.tell(self._hold(now), connection)
+        elif self._vote.kind:
+            self._outbox.tell(self._resume(), connection)
+
+    def outcome(self, usual: str) -> str:
+        """What the gang ends with, where it would usually end with this."""
+        return self._vote.outcome(usual, _WORDS)
+
+    def end(self, usual: str, why: str) -> tuple[str, str]:
+        """Outcome and reason, where they would usually be these."""
+        outcome = self.outcome(usual)
+        told = why in ("", self._vote.reason)
+        reason = self._vote.reason if told else f"{self._vote.reason} ({why})"
+        return outcome, why if outcome == usual else reason
+
+    def _follow(self, step: Step | None, now: Moment) -> None:
+        match step:
+            case Hold(seconds):
+                self._hold_until = now.steady + seconds
+                self._tell_all(self._hold(now.steady))
+            case Resume(call):
+                if call is not None:
+                    text = f"should_stop() is True on all ranks from its call {call} on"
+                    self._desk.record("should_stop", now, text=text, call=call)
+                self._tell_all(self._resume())
+            case StopNow(grace):
+                self.grace = grace
+                self._stop(m.PREEMPTED, self._vote.reason, now)
+
+    def _hold(self, now: float) -> dict[str, Any]:
+        return {"type": "hold", "seconds": max(0.0, self._hold_until - now)}
+
+    def _resume(self) -> dict[str, Any]:
+        return {"type": "resume", "call": self._vote.decided or 0}
+
+    def _tell_all(self, message: dict[str, Any]) -> None:
+        self._outbox.tell(message, *self._seats.connections())

@@ -1,0 +1,429 @@
+"""How a supervisor follows a gang: `SupervisorLink`, through whatever stream reaches the leader's port.
+
+Use it like this (kinds of events: see protocol/messages.py):
+
+    link = SupervisorLink(task=..., epoch=..., secret=..., dial=dial, offsets=sizes_of_files, on_chunk=append)
+    async for event in link.events():
+        ...                                    # "ended" is the last event; when all `sizes` of the worker events
+    await link.release()                       # are here, too, let the agents go
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from ..log_stream.flow_control import stream_name
+from ..protocol.framing import ClientSession, Frame, Hello, NotAMessage, WireError, encode
+from ..protocol.message_check import TO_SUPERVISOR, check
+from ..protocol.messages import STREAMS, Message, MessageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..protocol.tls import Shield
+
+Dial = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
+OnChunk = Callable[[int, int, str, int, float, bytes], None]
+
+OPENING_TIME = 10.0
+"""Seconds a connection may take to be made and proved; it may go through a tunnel."""
+
+RELEASE_TIME = 5.0
+RETRY_FIRST, RETRY_MOST = 0.02, 1.0
+READ = 256 * 1024
+
+ACKNOWLEDGE_BYTES = 128 * 1024
+ACKNOWLEDGE_DELAY = 0.005
+"""Chunks are acknowledged together: after so many bytes, or so many seconds."""
+
+log = logging.getLogger("flowlite.supervisor")
+
+
+class LinkDown(Exception):
+    """No word from the leader for `silence` seconds: probe its node. Iterating `events()` again goes on trying."""
+
+
+class LinkRefused(Exception):
+    """The leader does not accept this supervisor: it is of another epoch."""
+
+
+class _CannotKeep(Exception):
+    """`on_chunk` raised; the argument is what."""
+
+
+class SupervisorLink:
+    """Follows one epoch of one gang; reconnects by itself and resumes events by number, streams by offset.
+
+    Attributes:
+        phase: The leader's phase as last heard (`messages.PHASES`), or "" before the first contact.
+        attached: Whether the leader is on the line now.
+        last_seq: Number of the last event given out.
+        trouble: What went wrong with the last connection, for people; "" if nothing did.
+    """
+
+    def __init__(
+        self,
+        *,
+        task: str,
+        epoch: int,
+        secret: bytes,
+        dial: Dial,
+        on_chunk: OnChunk,
+        offsets: Callable[[], Mapping[str, int]],
+        after: int = 0,
+        streams: Iterable[str] = STREAMS,
+        silence: float = 15.0,
+        beat: float = 1.0,
+        name: str = "supervisor",
+        shields: Callable[[], Shield] | None = None,
+    ) -> None:
+        """
+        Args:
+            dial: Opens a stream to the leader's port; may raise OSError (tried again with back-off).
+            on_chunk: (rank, node, stream, offset, time, bytes). Called in order per stream, without gap or overlap
+                against `offsets()` at attach; what it has returned from is acknowledged, so it must have written.
+            offsets: "<rank>.<stream>" -> bytes already kept here; streams not named start at 0. Called at every attach.
+            after: Number of the last event already handled; 0 for all.
+            streams: Which kinds to bring ("out", "err", "result"); the others are left on the node.
+            silence: Seconds without a word from the leader until `LinkDown`.
+            beat: Seconds between signs of life to the leader.
+            name: Who this supervisor is, for the leader's log.
+            shields: Makes the encryption of each connection; None where the leader speaks plain.
+        """
+        self._task = task
+        self._epoch = epoch
+        self._secret = secret
+        self._dial = dial
+        self._on_chunk = on_chunk
+        self._offsets = offsets
+        self._streams = tuple(streams)
+        self._silence = silence
+        self._beat = beat
+        self._name = name
+        self._shields = shields
+        self._shield: Shield | None = None
+        self._incoming: deque[dict[str, Any] | Exception | None] = deque()
+        self._news = asyncio.Event()
+        self._received_seq = after
+        self._orders: dict[str, Message] = {}
+        self._session: ClientSession | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._running: asyncio.Task[None] | None = None
+        self._heard = self._word = time.monotonic()
+        self._ahead = math.inf
+        self._kept: dict[str, int] = {}
+        self._kept_bytes = 0
+        self._acknowledging: asyncio.TimerHandle | None = None
+        self._released = False
+        self._over = asyncio.Event()
+        self.last_seq = after
+        self.phase = ""
+        self.attached = False
+        self.trouble = ""
+
+    async def events(self) -> AsyncGenerator[dict[str, Any], None]:
+        """Events in order, each once; ends after `release` or `close`. Each has "age": how many seconds ago it was.
+
+        Chunks are delivered as they come, also between two events, from the first call on until `close`.
+
+        Raises:
+            LinkDown: `silence` seconds without contact. The link goes on trying; call again to go on listening.
+            LinkRefused: The leader does not accept us (another epoch).
+            MessageError: The leader proved that it knows the secret, and says what no leader of ours says.
+        """
+        self.start()
+        self._heard = max(self._heard, time.monotonic() - self._silence / 2)
+        while True:
+            patience = self._heard + self._silence - time.monotonic()
+            if not self._incoming and patience <= 0:
+                self._heard = time.monotonic()
+                trouble = f" (last: {self.trouble})" if self.trouble else ""
+                raise LinkDown(f"no word from the leader for {self._silence:.0f} s{trouble}")
+            if not self._incoming:
+                self._news.clear()
+                # Waits for news, not for an item: whoever is cancelled here must not take one along. (And not with
+                # `wait_for`, which until Python 3.12 may swallow the cancellation.)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(patience):
+                        await self._news.wait()
+                continue
+            item = self._incoming[0]
+            if item is None:
+                return
+            if isinstance(item, Exception):
+                raise item
+            self._incoming.popleft()
+            self.last_seq = item["seq"]
+            yield item
+
+    def start(self) -> None:
+        """Begin to dial, if that has not begun; `events` does it by itself."""
+        if self._running is None:
+            self._heard = time.monotonic()
+            self._running = asyncio.create_task(self._keep_attached())
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended by itself: the agents were let go, it was refused, or what came could not be kept."""
+        return self._running is not None and self._running.done()
+
+    @property
+    def silence(self) -> float:
+        """Seconds since the last word of the leader."""
+        return time.monotonic() - self._word
+
+    async def stop(self, kind: str, reason: str) -> None:
+        """Ask for the gang to be stopped; kind as in `messages.STOP_OUTCOMES`. Survives reconnects."""
+        self._order("stop", {"type": "stop", "kind": kind, "reason": reason})
+
+    async def lost(self, instance: str, why: str, *, answers: bool = False) -> None:
+        """Confirm a suspicion: a second source also says that the node is gone. Ignored if the node answers again.
+
+        Args:
+            answers: Its machine answers, and it is its agent that is gone.
+        """
+        order = {"type": "lost", "instance": instance, "why": why, "answers": answers}
+        self._order(f"lost {instance}", order)
+
+    async def release(self) -> None:
+        """Everything is collected: let all agents go. Returns when the leader has hung up (or after 5 s)."""
+        self.start()
+        self._order("release", {"type": "release"})
+        assert self._running is not None
+        # Ends with the task, too: one that has failed will not bring the leader's answer.
+        over = asyncio.create_task(self._over.wait())
+        await asyncio.wait(
+            {over, self._running}, timeout=RELEASE_TIME, return_when=asyncio.FIRST_COMPLETED
+        )
+        over.cancel()
+        if not self._over.is_set():
+            log.warning("the leader did not confirm the release")
+        await self.close()
+
+    async def close(self) -> None:
+        """Hang up without releasing. May be called again."""
+        running, self._running = self._running, None
+        if running is not None:
+            running.cancel()
+            await asyncio.wait([running])
+        self._hang_up()
+        self._put(None)
+
+    # The connection.
+
+    async def _keep_attached(self) -> None:
+        delay = RETRY_FIRST
+        while not self._over.is_set():
+            try:
+                await self._attend()
+            except (
+                OSError,
+                TimeoutError,
+                WireError,
+                asyncio.IncompleteReadError,
+            ) as error:
+                self.trouble = str(error) or type(error).__name__
+            except _CannotKeep as error:
+                self._fail(error.args[0])
+                return
+            except Exception as error:
+                self._fail(error)
+                return
+            if self.attached:
+                delay = RETRY_FIRST
+            if self._released:
+                self._over.set()
+            self._hang_up()
+            if not self._over.is_set():
+                await asyncio.sleep(delay)
+                delay = min(RETRY_MOST, delay * 2)
+        self._put(None)
+
+    def _fail(self, error: Exception) -> None:
+        """Refused, or what came cannot be kept (a full disk): whoever listens must know."""
+        self._put(error)
+        self._hang_up()
+
+    async def _attend(self) -> None:
+        """Dial, attach, and take in what comes until the connection ends."""
+        async with asyncio.timeout(OPENING_TIME):
+            reader, self._writer = await self._dial()
+            await self._shake_hands(reader)
+            session = ClientSession(
+                self._secret, Hello(self._task, "supervisor", self._name, self._epoch)
+            )
+            self._flush(session)
+            frames: list[Frame] = []
+            while not session.authenticated:
+                frames = session.receive(await self._read(reader))
+                self._flush(session)
+        self._session = session
+        self._send({"type": "attach", "after": self._received_seq})
+        offsets = dict(self._offsets())
+        self._send({"type": "pull", "offsets": offsets, "streams": list(self._streams)})
+        for order in self._orders.values():
+            self._send(order)
+        beating = asyncio.create_task(self._keep_beating())
+        try:
+            while True:
+                for frame in frames:
+                    self._take(frame, offsets)
+                frames = session.receive(await self._read(reader))
+        except NotAMessage as error:
+            # It verified, so the leader has made it.
+            raise MessageError(str(error)) from None
+        finally:
+            beating.cancel()
+
+    async def _shake_hands(self, reader: asyncio.StreamReader) -> None:
+        """Begins to encrypt, where the leader does."""
+        self._shield = shield = self._shields() if self._shields else None
+        while shield is not None and not shield.open:
+            assert self._writer is not None
+            self._writer.write(shield.take())
+            shield.receive(await self._read_some(reader))
+        if shield is not None and self._writer is not None:
+            self._writer.write(shield.take())
+
+    async def _read(self, reader: asyncio.StreamReader) -> bytes:
+        shield = self._shield
+        if shield is None:
+            return await self._read_some(reader)
+        # What came may be less than a record.
+        while not (plain := shield.receive(await self._read_some(reader))):
+            if (wanted := shield.take()) and self._writer is not None:
+                self._writer.write(wanted)
+        return plain
+
+    async def _read_some(self, reader: asyncio.StreamReader) -> bytes:
+        data = await reader.read(READ)
+        if not data:
+            raise ConnectionResetError("the leader hung up")
+        return data
+
+    def _write(self, data: bytes) -> None:
+        if self._writer is not None:
+            self._writer.write(data if self._shield is None else self._shield.seal(data))
+
+    def _flush(self, session: ClientSession) -> None:
+        if session.outgoing:
+            self._write(session.outgoing)
+            session.outgoing = b""
+
+    async def _keep_beating(self) -> None:
+        while True:
+            await asyncio.sleep(self._beat)
+            self._send({"type": "beat"})
+            if time.monotonic() - self._heard > self._silence / 2:
+                # The leader may be well and only this connection dead: try another.
+                self._hang_up()
+
+    def _hang_up(self) -> None:
+        self._session = None
+        self.attached = False
+        if self._acknowledging is not None:
+            self._acknowledging.cancel()
+            self._acknowledging = None
+        self._kept.clear()
+        self._kept_bytes = 0
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
+
+    def _send(self, message: Message) -> None:
+        if self._session is not None and self._writer is not None:
+            stamped = {**message, "task": self._task, "epoch": self._epoch}
+            self._write(self._session.seal(encode(stamped)))
+
+    def _order(self, name: str, message: Message) -> None:
+        """Something the leader must get to know, now and after every reconnect until it shows."""
+        self._orders[name] = message
+        self._send(message)
+
+    # What comes.
+
+    def _put(self, item: dict[str, Any] | Exception | None) -> None:
+        """An event, or why there will be no more of them (None: all is said)."""
+        self._incoming.append(item)
+        self._news.set()
+
+    def _take(self, frame: Frame, offsets: dict[str, int]) -> None:
+        kind = check(frame.message, TO_SUPERVISOR, self._task)
+        self._heard = self._word = time.monotonic()
+        age = self._age(frame.message.get("steady"))
+        if kind == "chunk":
+            self._take_chunk(frame.message, frame.blob, offsets)
+        elif kind == "event":
+            self._take_event({**frame.message["event"], "age": age})
+        elif kind == "state":
+            self.attached = True
+            self.trouble = ""
+            self.phase = frame.message["phase"]
+        elif kind == "release":
+            self._released = True
+        elif kind == "refuse":
+            raise LinkRefused(frame.message["reason"])
+
+    def _age(self, steady: float | None) -> float:
+        """How long ago it was by the leader's steady clock, as far as that is known.
+
+        Two steady clocks differ by what no word of the leader has fallen below: that one came at once.
+        """
+        if steady is None:
+            return 0.0
+        ahead = self._word - steady
+        self._ahead = min(self._ahead, ahead)
+        return ahead - self._ahead
+
+    def _take_event(self, event: dict[str, Any]) -> None:
+        if event["seq"] != self._received_seq + 1:
+            if event["seq"] <= self._received_seq:
+                return
+            raise MessageError(f"event {self._received_seq + 1} is missing before {event['seq']}")
+        self._received_seq = event["seq"]
+        kind = event["kind"]
+        self.phase = _PHASE_AFTER.get(kind, self.phase or "gathering")
+        if kind in ("stopping", "ended"):
+            self._orders.pop("stop", None)
+        if kind in ("lost", "back"):
+            self._orders.pop(f"lost {event['instance']}", None)
+        self._put(event)
+
+    def _take_chunk(self, chunk: Message, blob: bytes, offsets: dict[str, int]) -> None:
+        rank, stream, offset = chunk["rank"], chunk["stream"], chunk["offset"]
+        name = stream_name(rank, stream)
+        if offset != offsets.get(name, 0):
+            raise MessageError(
+                f"a chunk of {name} begins at {offset}, expected {offsets.get(name, 0)}"
+            )
+        try:
+            self._on_chunk(rank, chunk["node"], stream, offset, chunk["time"], blob)
+        except MessageError:
+            raise
+        except Exception as error:
+            raise _CannotKeep(error) from error
+        offsets[name] = self._kept[name] = offset + len(blob)
+        self._kept_bytes += len(blob)
+        if self._kept_bytes >= ACKNOWLEDGE_BYTES:
+            self._acknowledge()
+        elif self._acknowledging is None:
+            loop = asyncio.get_running_loop()
+            self._acknowledging = loop.call_later(ACKNOWLEDGE_DELAY, self._acknowledge)
+
+    def _acknowledge(self) -> None:
+        if self._acknowledging is not None:
+            self._acknowledging.cancel()
+            self._acknowledging = None
+        if self._kept:
+            self._send({"type": "ack", "offsets": self._kept})
+            self._kept = {}
+            self._kept_bytes = 0
+
+
+_PHASE_AFTER = {"preparing": "preparing", "go": "running", "stopping": "stopping", "ended": "ended"}

@@ -1,0 +1,54 @@
+"""Which workers have ended, and how: each counts once, in the order in which the leader heard of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..config.ranks import node_of
+from ..protocol.messages import GangSettings, Message, MessageError, describe_failure, failed
+
+_ENVELOPE = ("type", "task", "epoch")
+
+
+class Tally:
+    """The ends of a gang's workers.
+
+    Attributes:
+        first: The body of the failure that was heard of first, or None.
+    """
+
+    def __init__(self, settings: GangSettings) -> None:
+        self._settings = settings
+        self._ends: set[int] = set()
+        self.first: dict[str, Any] | None = None
+
+    def add(self, node: int, message: Message) -> dict[str, Any] | None:
+        """Count a worker that ended; gives its body, or None if it was counted before.
+
+        Raises:
+            MessageError: That worker is not on this node.
+        """
+        rank = message["rank"]
+        inside = 0 <= rank < self._settings.world_size
+        if not inside or node_of(rank, self._settings.processes_per_node) != node:
+            raise MessageError(
+                f"{self._settings.name(node)} reports rank {rank}, which is not on it"
+            )
+        if rank in self._ends:
+            return None
+        self._ends.add(rank)
+        body = {name: value for name, value in message.items() if name not in _ENVELOPE}
+        body["node"] = node
+        if self.first is None and failed(body):
+            self.first = body
+        return body
+
+    @property
+    def complete(self) -> bool:
+        """Whether every worker has ended, and well."""
+        return self.first is None and len(self._ends) == self._settings.world_size
+
+    @property
+    def reason(self) -> str:
+        """What the first failure is called."""
+        return f"first failure: {describe_failure(self.first)}" if self.first else ""

@@ -1,0 +1,321 @@
+"""S3 as a node sees it: which bucket, where, with which credential; and small signed requests of our own to it.
+
+`storage.json` in the node's directory (0600; made by flowlite/bucket_credentials.py where the task was submitted) has one entry for
+each use. A use is the path of a mount, or "checkpoint":
+
+    {"/data": {"url": "s3://bucket/prefix", "endpoint_url": "http://…" | null, "region": "eu-central-1" | null,
+               "credential": {"access_key", "secret_key", "session_token" | null, "expires" | null} | null,
+               "source": "profile 'lab' of ~/.aws/credentials"}}
+
+What others need of this module stays as it is: `Store.open(storage_json, use)`, `Store.request`, `Store.list`,
+`Store.key`, `S3Error` (`code`, `status`, text for people). Everything here blocks; over https it needs a process with
+ssl, which an agent is not: start a process of its own, as buckets/handle.py does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from http.client import HTTPException
+from typing import IO, Any
+from xml.etree import ElementTree
+
+from .sigv4 import Credential, signed_headers
+
+SECONDS = 20.0
+"""For one request without a body of consequence."""
+DEFAULT_REGION = "us-east-1"
+
+_HOST_BUCKET = re.compile(r"[a-z0-9-]{3,63}", re.ASCII)
+
+
+class S3Error(OSError):
+    """A request was refused, or nobody answered. The text says what and why, without any secret.
+
+    Attributes:
+        code: S3's name for it ("NoSuchBucket", "SignatureDoesNotMatch"), or "" where nobody answered.
+        status: HTTP status, 0 where nobody answered.
+        region: Where the bucket is, if the answer says so.
+    """
+
+    def __init__(self, text: str, code: str = "", status: int = 0, region: str = "") -> None:
+        super().__init__(text)
+        self.code = code
+        self.status = status
+        self.region = region
+
+
+@dataclass(frozen=True)
+class Response:
+    """A reply: status, headers with names in lower case, and the whole body."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One object of a listing. `key` is the whole key; `modified` is as S3 writes it."""
+
+    key: str
+    size: int
+    modified: str = ""
+    etag: str = ""
+
+
+@dataclass(frozen=True)
+class Store:
+    """A bucket, or what lies below a prefix of it, and how it is opened.
+
+    Attributes:
+        url: As it was asked for.
+        prefix: Without slashes at its ends; "" is the whole bucket.
+        endpoint_url: None for AWS itself.
+        region: None where nobody said.
+        source: Which credential it is, in words.
+        own_role: It is opened by the node's own role, which every tool finds, and renews, by itself.
+    """
+
+    url: str
+    bucket: str
+    prefix: str = ""
+    endpoint_url: str | None = None
+    region: str | None = None
+    credential: Credential | None = field(default=None, repr=False)
+    source: str = "no credential (anonymous)"
+    own_role: bool = False
+
+    @classmethod
+    def of(cls, entry: Mapping[str, Any]) -> Store:
+        """From one entry of `storage.json`."""
+        bucket, _, prefix = str(entry["url"]).removeprefix("s3://").partition("/")
+        given = entry.get("credential")
+        return cls(
+            url=str(entry["url"]),
+            bucket=bucket,
+            prefix=prefix.strip("/"),
+            endpoint_url=entry.get("endpoint_url"),
+            region=entry.get("region"),
+            credential=Credential(**given) if given else None,
+            source=str(entry.get("source") or cls.source),
+        )
+
+    @classmethod
+    def open(cls, storage: str | os.PathLike[str], use: str) -> Store:
+        """The store for a use ("/data", "checkpoint"), or the one with that URL.
+
+        Raises:
+            S3Error: `storage.json` has nothing for it.
+        """
+        entries = read_storage(storage)
+        found = entries.get(use) or next((e for e in entries.values() if e["url"] == use), None)
+        if found is None:
+            raise S3Error(f"{os.fspath(storage)} says nothing of {use}")
+        return cls.of(found)
+
+    @property
+    def place(self) -> str:
+        """Where it is, for people: the endpoint, or AWS with its region."""
+        return self.endpoint_url or f"AWS ({self.region or 'region unknown'})"
+
+    def key(self, name: str) -> str:
+        """The whole key of a name below the prefix."""
+        return f"{self.prefix}/{name}" if self.prefix else name
+
+    def base(self) -> str:
+        """URL of the bucket; always with the bucket in the path, which every server understands."""
+        region = self.region or DEFAULT_REGION
+        suffix = ".cn" if region.startswith("cn-") else ""
+        endpoint = self.endpoint_url or f"https://s3.{region}.amazonaws.com{suffix}"
+        return f"{endpoint.rstrip('/')}/{self.bucket}"
+
+    def request(
+        self,
+        method: str,
+        key: str = "",
+        query: Mapping[str, str] | None = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | IO[bytes] = b"",
+        length: int | None = None,
+        timeout: float = SECONDS,
+    ) -> Response:
+        """One signed request. `key` is a whole key (see `key`).
+
+        Args:
+            body: Bytes, or an open file of `length` bytes; a file is sent without a hash of its content.
+
+        Raises:
+            S3Error: It was refused, or nobody answered.
+        """
+        sending = self._open(method, key, query or {}, headers or {}, body, length)
+        try:
+            with _opener().open(sending, timeout=timeout) as reply:
+                names = {name.lower(): value for name, value in reply.headers.items()}
+                return Response(reply.status, names, reply.read())
+        except urllib.error.HTTPError as error:
+            with error:
+                raise _refusal(error.code, dict(error.headers.items()), error.read(65536)) from None
+        except (OSError, HTTPException) as error:
+            raise self._silence(error) from error
+
+    def read(self, key: str, *, timeout: float = SECONDS) -> Iterator[bytes]:
+        """The bytes of an object, in blocks. Raises S3Error."""
+        try:
+            with _opener().open(
+                self._open("GET", key, {}, {}, b"", None), timeout=timeout
+            ) as reply:
+                while block := reply.read(1 << 20):
+                    yield block
+        except urllib.error.HTTPError as error:
+            with error:
+                raise _refusal(error.code, dict(error.headers.items()), error.read(65536)) from None
+        except (OSError, HTTPException) as error:
+            raise self._silence(error) from error
+
+    def list(
+        self, below: str = "", *, most: int | None = None, timeout: float = SECONDS
+    ) -> Iterator[Entry]:
+        """Objects whose whole key begins with `below`, by key. Raises S3Error."""
+        token, given = "", 0
+        while True:
+            page = 1000 if most is None else min(1000, most - given)
+            query = {
+                "list-type": "2",
+                "prefix": below,
+                "max-keys": str(page),
+                "encoding-type": "url",
+                **({"continuation-token": token} if token else {}),
+            }
+            found = _without_namespace(self.request("GET", "", query, timeout=timeout).body)
+            for each in found.iter("Contents"):
+                yield _entry(each)
+                given += 1
+            token = found.findtext("NextContinuationToken") or ""
+            if found.findtext("IsTruncated") != "true" or not token or given == most:
+                return
+
+    def folders(self, below: str = "") -> tuple[str, ...]:
+        """What would be directories right below a beginning of keys, with their slash; the first thousand."""
+        query = {"list-type": "2", "prefix": below, "delimiter": "/", "encoding-type": "url"}
+        found = _without_namespace(self.request("GET", "", query).body)
+        names = (each.findtext("Prefix") or "" for each in found.iter("CommonPrefixes"))
+        return tuple(urllib.parse.unquote_plus(name) for name in names)
+
+    def located(self) -> Store:
+        """This store with the region in which its bucket is, where AWS says so. Raises S3Error if it cannot be read."""
+        try:
+            next(self.list(self.below, most=1), None)
+        except S3Error as error:
+            if error.region and error.region != self.region and self.endpoint_url is None:
+                moved = replace(self, region=error.region)
+                next(moved.list(moved.below, most=1), None)
+                return moved
+            raise
+        return replace(self, region=self.region or DEFAULT_REGION)
+
+    @property
+    def below(self) -> str:
+        """What all keys of this store begin with."""
+        return f"{self.prefix}/" if self.prefix else ""
+
+    def _silence(self, error: Exception) -> S3Error:
+        reason = getattr(error, "reason", error)
+        endpoint = self.base().rpartition("/")[0]
+        return S3Error(f"{endpoint} does not answer as S3: {str(reason) or type(error).__name__}")
+
+    def _open(
+        self,
+        method: str,
+        key: str,
+        query: Mapping[str, str],
+        headers: Mapping[str, str],
+        body: bytes | IO[bytes],
+        length: int | None,
+    ) -> urllib.request.Request:
+        url = f"{self.base()}/{urllib.parse.quote(key, safe='/~')}" if key else self.base()
+        if query:
+            url += f"?{urllib.parse.urlencode(sorted(query.items()), quote_via=urllib.parse.quote)}"
+        # Without one, urllib says that it is a form.
+        sent = {"content-type": "application/octet-stream", **headers} if body else dict(headers)
+        if not isinstance(body, bytes):
+            sent["content-length"] = str(length)
+        if self.credential is not None:
+            content = body if isinstance(body, bytes) else None
+            sent = signed_headers(
+                method,
+                url,
+                sent,
+                content,
+                self.credential,
+                self.region or DEFAULT_REGION,
+                time.time(),
+            )
+        data = body if body or method in ("PUT", "POST") else None
+        return urllib.request.Request(url, data=data, headers=sent, method=method)
+
+
+def read_storage(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
+    """`storage.json`, by use; {} where there is none. Raises S3Error if it is not what it should be."""
+    try:
+        with open(path, "rb") as file:
+            found = json.load(file)
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise S3Error(f"{os.fspath(path)} cannot be read: {error}") from error
+    if not isinstance(found, dict):
+        raise S3Error(f"{os.fspath(path)} is not a JSON object")
+    return found
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    # A signature is for one host; and a credential is not shown to another one.
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+def _opener() -> urllib.request.OpenerDirector:
+    return urllib.request.build_opener(_NoRedirect)
+
+
+def _refusal(status: int, headers: Mapping[str, str], body: bytes) -> S3Error:
+    text = body.decode("utf-8", "replace")
+
+    def told(name: str) -> str:
+        match = re.search(f"<{name}>([^<]{{1,500}})</{name}>", text)
+        return match[1] if match else ""
+
+    lower = {name.lower(): value for name, value in headers.items()}
+    code = told("Code") or {403: "AccessDenied", 404: "NotFound"}.get(status, "")
+    region = told("Region") or lower.get("x-amz-bucket-region", "")
+    message = told("Message")
+    said = ": ".join(part for part in (code or f"HTTP {status}", message) if part)
+    return S3Error(said, code, status, region)
+
+
+def _without_namespace(body: bytes) -> ElementTree.Element:
+    try:
+        root = ElementTree.fromstring(body)
+    except ElementTree.ParseError as error:
+        raise S3Error(f"what answers is no S3 server: {error}", status=200) from None
+    for each in root.iter():
+        each.tag = each.tag.rpartition("}")[2]
+    return root
+
+
+def _entry(found: ElementTree.Element) -> Entry:
+    return Entry(
+        key=urllib.parse.unquote_plus(found.findtext("Key") or ""),
+        size=int(found.findtext("Size") or 0),
+        modified=found.findtext("LastModified") or "",
+        etag=(found.findtext("ETag") or "").strip('"'),
+    )

@@ -1,0 +1,95 @@
+"""How the processes of a batch task find each other: the files of the attempt, and the way to the router."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ..config.agent_config import AgentConfig, AttemptPaths, write_atomically
+from ..protocol.framing import ClientSession, Hello
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..protocol.tls import Shield
+
+CONNECT_SECONDS = 30.0
+_FILE = "batch.json"
+_ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What a node knows of the job; `srun` and `scontrol` read it.
+
+    Attributes:
+        job: SLURM_JOB_ID.
+        names: What the nodes are called, by rank.
+        counts: Tasks of the job on each node.
+        node: This node's rank.
+        directory: Where the script starts, or would start on this node.
+        environment: What it starts with, or would.
+    """
+
+    job: str
+    names: list[str]
+    counts: list[int]
+    node: int
+    directory: str
+    environment: dict[str, str]
+
+    def write(self, attempt: Path) -> None:
+        """Secrets are among the variables: nobody else may read it."""
+        write_atomically(attempt / _FILE, json.dumps(asdict(self)))
+
+    @classmethod
+    def read(cls, attempt: Path) -> Ground:
+        """Raises OSError, ValueError, TypeError."""
+        return cls(**json.loads((attempt / _FILE).read_bytes()))
+
+
+def programs(attempt: Path) -> Path:
+    """The directory of the programs that stand for Slurm's."""
+    return attempt / "slurm"
+
+
+def write_programs(attempt: Path, command: Sequence[str]) -> None:
+    """Puts `srun` and `scontrol` there.
+
+    Args:
+        command: What runs a subcommand of this program.
+    """
+    import shlex
+
+    directory = programs(attempt)
+    directory.mkdir(mode=0o700, exist_ok=True)
+    for name in ("srun", "scontrol"):
+        path = directory / name
+        partial = directory / f".{name}.{os.getpid()}"
+        start = shlex.join([*command, name, str(attempt)])
+        partial.write_text(f'#!/bin/sh\nexec {start} "$@"\n', "utf-8")
+        partial.chmod(0o700)
+        partial.replace(path)
+
+
+def dial(
+    config: AgentConfig, paths: AttemptPaths, who: str
+) -> tuple[socket.socket, ClientSession, Shield | None]:
+    """A connection to the router, and what makes it ours. Raises OSError, KeyError, ValueError: there is none."""
+    leader: Mapping[str, Any] = json.loads(paths.leader.read_bytes())
+    address = str(leader["address"])
+    if config.is_leader:
+        address = _ANYWHERE.get(config.bind, config.bind)
+    shield = None
+    if config.tls:
+        from ..protocol import tls
+
+        shield = tls.client(paths.certificate)()
+    hello = Hello(config.task, "member", who, config.epoch)
+    session = ClientSession(paths.secret.read_bytes(), hello)
+    connected = socket.create_connection((address, int(leader["steps"])), CONNECT_SECONDS)
+    return connected, session, shield

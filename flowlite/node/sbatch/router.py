@@ -1,0 +1,271 @@
+"""The router of a batch task, in the leader's agent: it brings the `srun`s of a script and the gang together.
+
+    seat -> router     seat {node, local} · started, data, exit {step, task, …} · over {} · stopping {}
+    router -> seat     start {step, …} · signal, input, input-ends, taken {step, …} · over {}
+    srun -> router     step {…} · signal, input, input-ends, taken {…}
+    router -> srun     placed {step, …} or refused {text} · started, data, exit {task, …}
+
+It decides which node a task runs on, numbers the steps and hands on what both sides say; what a step means is known to
+srun.py and worker.py. Everybody has proved the task's secret (wire.py), inside TLS where the rendezvous is encrypted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..config.agent_config import AgentConfig
+from ..protocol.channel import Connection
+from ..protocol.framing import Frame, ServerSession, WireError, encode
+from ..system.accepting import accept_in_loop
+from .layout import LayoutError, Placement, Wish, place
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..protocol.tls import Shield
+
+OPENING_SECONDS = 10.0
+ASIDE_SECONDS = 0.3
+"""For how long a request to stop is held back: where the whole gang is stopped, every node has had its own."""
+_BACKLOG = 1024
+_TO_TASKS = ("signal", "input", "input-ends", "taken")
+_TO_SRUN = ("started", "data", "exit")
+
+log = logging.getLogger("flowlite.batch")
+Place = tuple[int, int]
+
+
+@dataclass(eq=False, slots=True)
+class _Step:
+    """A step that runs. `seats` has, for each task that has not ended, where it runs."""
+
+    number: int
+    client: _Guest
+    seats: dict[int, Place] = field(default_factory=dict)
+
+
+class Router:
+    """Serves one attempt.
+
+    Args:
+        shields: Makes the encryption of each connection; None where the gang does not leave its machine.
+    """
+
+    def __init__(
+        self, config: AgentConfig, secret: bytes, shields: Callable[[], Shield] | None
+    ) -> None:
+        self.epoch = config.epoch
+        self._config = config
+        self._secret = secret
+        self._shields = shields
+        self._counts = [int(each) for each in config.call["batch"]["counts"]]
+        self._listener: socket.socket | None = None
+        self._guests: set[_Guest] = set()
+        self._seats: dict[Place, _Guest] = {}
+        self._waiting: dict[Place, list[dict[str, Any]]] = {}
+        self._busy: Counter[Place] = Counter()
+        self._steps: dict[int, _Step] = {}
+        self._number = 0
+        self._over = False
+        self._stopping = False
+
+    def start(self) -> int:
+        """Listens; gives the port."""
+        bind = self._config.bind
+        family = socket.AF_INET6 if ":" in bind else socket.AF_INET
+        self._listener = socket.create_server((bind, 0), family=family, backlog=_BACKLOG)
+        self._listener.setblocking(False)
+        asyncio.get_running_loop().add_reader(self._listener, self._accept)
+        return int(self._listener.getsockname()[1])
+
+    def close(self) -> None:
+        """Ends every connection: nobody runs a task without the agent of the leader."""
+        if self._listener is not None:
+            asyncio.get_running_loop().remove_reader(self._listener)
+            self._listener.close()
+            self._listener = None
+        for guest in list(self._guests):
+            guest.close()
+
+    def _accept(self) -> None:
+        assert self._listener is not None
+        loop = asyncio.get_running_loop()
+        accepted = accept_in_loop(loop, self._listener, self._accept)
+        if accepted is None:
+            return
+        shield = self._shields() if self._shields is not None else None
+        guest = _Guest(self, ServerSession(self._secret, self._config.task), shield)
+        self._guests.add(guest)
+        guest.begin(accepted[0])
+        loop.call_later(OPENING_SECONDS, guest.show_out)
+
+    # What comes in
+
+    def received(self, guest: _Guest, message: dict[str, Any], blob: bytes) -> None:
+        """One message of somebody who has proved who he is."""
+        kind = message["type"]
+        if kind == "seat":
+            self._seat(guest, (int(message["node"]), int(message["local"])))
+        elif kind == "step" and guest.step is None:
+            self._begin(guest, message)
+        elif kind in _TO_TASKS and guest.step is not None:
+            self._to_tasks(guest.step, message, blob)
+        elif kind in _TO_SRUN and guest.place is not None:
+            self._to_srun(message, blob)
+        elif kind == "over" and guest.place == (0, 0):
+            self._over = True
+            for seat in self._seats.values():
+                seat.tell({"type": "over"})
+        elif kind == "stopping":
+            self._stopping = True
+        else:
+            raise WireError(f"nobody says {kind!r} here")
+
+    def lost(self, guest: _Guest) -> None:
+        """A connection is gone."""
+        self._guests.discard(guest)
+        if guest.step is not None:
+            self._forget(guest.step)
+        if guest.place is not None and self._seats.get(guest.place) is guest:
+            del self._seats[guest.place]
+            for step in list(self._steps.values()):
+                for task in [task for task, seat in step.seats.items() if seat == guest.place]:
+                    self._to_srun(
+                        {"type": "exit", "step": step.number, "task": task, "signal": 9}, b""
+                    )
+
+    def _seat(self, guest: _Guest, where: Place) -> None:
+        guest.place = where
+        self._seats[where] = guest
+        for message in self._waiting.pop(where, ()):
+            guest.tell(message)
+        if self._over:
+            guest.tell({"type": "over"})
+
+    # Steps
+
+    def _begin(self, guest: _Guest, message: dict[str, Any]) -> None:
+        wish = dict(message.pop("wish"))
+        within = wish.pop("within")
+        busy = [0] * len(self._counts)
+        for (node, _), running in self._busy.items():
+            busy[node] += running
+        try:
+            found = place(
+                Wish(**wish, within=None if within is None else tuple(within)), self._counts, busy
+            )
+        except LayoutError as error:
+            guest.tell({"type": "refused", "text": str(error)})
+            return
+        step = guest.step = _Step(self._number, guest)
+        self._number += 1
+        self._steps[step.number] = step
+        where = {
+            "step": step.number,
+            "nodes": found.nodes,
+            "counts": found.counts,
+            "cyclic": found.cyclic,
+        }
+        guest.tell({**where, "type": "placed"})
+        for seat, mine in self._seats_for(step, found).items():
+            self._tell_seat(seat, {**message, **where, "type": "start", "mine": mine})
+
+    def _seats_for(self, step: _Step, found: Placement) -> dict[Place, list[int]]:
+        """Each task goes to the idlest place of its node, in their order."""
+        chosen: dict[Place, list[int]] = {}
+        places = range(self._config.processes_per_node)
+        for task in sorted(found.tasks(), key=lambda each: (each.node, each.local)):
+            seats = [(task.node, local) for local in places]
+            seat = min(seats, key=lambda each: (self._busy[each], each))
+            self._busy[seat] += 1
+            step.seats[task.id] = seat
+            chosen.setdefault(seat, []).append(task.id)
+        return chosen
+
+    def _tell_seat(self, seat: Place, message: dict[str, Any]) -> None:
+        if seat in self._seats:
+            self._seats[seat].tell(message)
+        else:
+            self._waiting.setdefault(seat, []).append(message)
+
+    def _to_tasks(self, step: _Step, message: dict[str, Any], blob: bytes) -> None:
+        if message["type"] == "signal" and message["number"] in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().call_later(ASIDE_SECONDS, self._pass_on, step, message)
+        else:
+            self._pass_on(step, message, blob)
+
+    def _pass_on(self, step: _Step, message: dict[str, Any], blob: bytes = b"") -> None:
+        if self._stopping and message["type"] == "signal" and message["number"] != signal.SIGKILL:
+            return
+        wanted = message.get("task")
+        seats = {seat for task, seat in step.seats.items() if wanted is None or task == wanted}
+        for seat in seats:
+            if seat in self._seats:
+                self._seats[seat].tell({**message, "step": step.number}, blob)
+
+    def _to_srun(self, message: dict[str, Any], blob: bytes) -> None:
+        step = self._steps.get(int(message["step"]))
+        if step is None:
+            return
+        if message["type"] == "exit":
+            seat = step.seats.pop(int(message["task"]), None)
+            if seat is not None:
+                self._busy[seat] -= 1
+        step.client.tell(message, blob)
+
+    def _forget(self, step: _Step) -> None:
+        """Its srun is gone: what it has left is ended."""
+        self._pass_on(step, {"type": "signal", "number": int(signal.SIGKILL)})
+        for seat in step.seats.values():
+            self._busy[seat] -= 1
+        self._steps.pop(step.number, None)
+
+
+class _Guest(Connection):
+    """A connection to the router: of a seat, or of an srun."""
+
+    def __init__(self, router: Router, session: ServerSession, shield: Shield | None) -> None:
+        super().__init__(session, shield)
+        self._router = router
+        self.place: Place | None = None
+        self.step: _Step | None = None
+
+    def tell(self, message: dict[str, Any], blob: bytes = b"") -> None:
+        self.send(encode(message), blob)
+
+    def show_out(self) -> None:
+        """Whoever has not proved by now who he is has to go."""
+        if not self.session.authenticated and not self.closing:
+            self.abort()
+
+    def on_opened(self) -> None:
+        hello = self.session.hello if isinstance(self.session, ServerSession) else None
+        if hello is None or hello.epoch != self._router.epoch:
+            self.abort()
+
+    def on_frame(self, frame: Frame) -> None:
+        try:
+            self._router.received(self, frame.message, frame.blob)
+        except (WireError, KeyError, TypeError, ValueError) as error:
+            log.warning("a connection of the batch script was ended: %s", error)
+            self.abort()
+
+    def on_nonsense(self, error: WireError) -> None:
+        log.warning("a connection was turned away: %s", error)
+
+    def on_closed(self, error: Exception | None) -> None:
+        self._router.lost(self)
+
+
+def serve(
+    config: AgentConfig, secret: bytes, shields: Callable[[], Shield] | None
+) -> tuple[Router, int]:
+    """Starts the router of a task that has a batch script; gives it, and its port."""
+    router = Router(config, secret, shields)
+    return router, router.start()

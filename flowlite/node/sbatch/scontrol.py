@@ -1,0 +1,88 @@
+"""`scontrol` inside a batch script: what scripts ask it for, `show hostnames` above all.
+
+Where Slurm's own is on this node, all else goes to that one.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from . import hostlist
+from .rendezvous_file import Ground, programs
+
+
+def main(arguments: list[str]) -> int:
+    """`scontrol ATTEMPT_DIR COMMAND…`."""
+    attempt = Path(arguments[0])
+    words = arguments[1:]
+    plain = [word for word in words if not word.startswith("-")]
+    what = plain[1] if plain[:1] == ["show"] and len(plain) > 1 else ""
+    try:
+        if what in ("hostnames", "hostname"):
+            return _hostnames(plain[2:])
+        if what in ("hostlist", "hostlistsorted"):
+            names = ",".join(plain[2:]).replace("\n", ",")
+            _say(hostlist.compress(hostlist.expand(names)))
+            return 0
+        real = _real(str(programs(attempt)))
+        if real is not None:
+            os.execv(real, ["scontrol", *words])
+        if what in ("job", "jobs"):
+            return _job(attempt, plain[2:])
+    except hostlist.HostlistError as error:
+        sys.stderr.write(f"scontrol: error: {error}\n")
+        return 1
+    sys.stderr.write(
+        f"scontrol: error: there is no Slurm here; of its commands this gang knows `show hostnames`, "
+        f"`show hostlist` and `show job`, not {' '.join(words) or 'nothing'!r}\n"
+    )
+    return 1
+
+
+def _hostnames(words: list[str]) -> int:
+    text = words[0] if words else os.environ.get("SLURM_JOB_NODELIST", "")
+    if not text:
+        sys.stderr.write("scontrol: error: no list of hosts, and SLURM_JOB_NODELIST is not set\n")
+        return 1
+    for host in hostlist.expand(text):
+        _say(host)
+    return 0
+
+
+def _job(attempt: Path, words: list[str]) -> int:
+    ground = Ground.read(attempt)
+    if words and words[0] != ground.job:
+        sys.stderr.write(f"scontrol: error: this gang is job {ground.job}, there is no other\n")
+        return 1
+    name = ground.environment.get("SLURM_JOB_NAME", "")
+    _say(f"JobId={ground.job} JobName={name}")
+    _say("   JobState=RUNNING Reason=None Dependency=(null)")
+    _say(f"   NodeList={hostlist.compress(ground.names)}")
+    _say(f"   NumNodes={len(ground.names)} NumTasks={sum(ground.counts)}")
+    _say(f"   WorkDir={ground.directory}")
+    return 0
+
+
+def _real(ours: str) -> str | None:
+    """Slurm's own scontrol, if it is on the PATH behind ours."""
+    for directory in os.environ.get("PATH", "").split(":"):
+        found = os.path.join(directory, "scontrol")
+        other = directory and os.path.realpath(directory) != os.path.realpath(ours)
+        if other and os.access(found, os.X_OK) and not _is_ours(found):
+            return found
+    return None
+
+
+def _is_ours(path: str) -> bool:
+    """Whether it is a wrapper of some other node of this gang."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(10) == b"#!/bin/sh\n" and b" scontrol " in file.read(4096)
+    except OSError:
+        return False
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")

@@ -1,0 +1,70 @@
+"""Our `srun` in front of the system's, whatever a profile does to PATH.
+
+A login shell (`#!/bin/bash -l`) reads /etc/profile, which sets PATH anew. So does a script that reads it itself, or
+loads a module of Slurm. bash reads the file that BASH_ENV names after the profile, and for every script that it starts.
+That file sets a DEBUG trap, which puts our directory in front of PATH again before each command, also in functions and
+subshells, and is silent under `set -x`. A login shell of another kind reads the script from a command line that repairs
+PATH first.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+
+from .rendezvous_file import programs
+
+_FILE = "bash_env"
+_BASH = ("bash", "rbash")
+
+
+def variables(attempt: Path, environment: Mapping[str, str]) -> dict[str, str]:
+    """PATH and BASH_ENV of the script and of its tasks."""
+    directory = programs(attempt)
+    path = environment.get("PATH") or "/usr/local/bin:/usr/bin:/bin"
+    return {"PATH": f"{directory}:{path}", "BASH_ENV": str(directory / _FILE)}
+
+
+def write_bash_env(attempt: Path, theirs: str) -> None:
+    """Writes the file that BASH_ENV names.
+
+    Args:
+        attempt: The directory of the attempt.
+        theirs: What BASH_ENV was before, such as the file of a module system; it is read first.
+    """
+    directory = shlex.quote(str(programs(attempt)))
+    file = programs(attempt) / _FILE
+    read_theirs = ""
+    if theirs and theirs != str(file):
+        name = shlex.quote(theirs)
+        read_theirs = f"if [ -r {name} ]; then . {name}; fi\n"
+    repair = f"case ${{PATH-}} in {directory}:*) ;; *) PATH={directory}:${{PATH-}} ;; esac"
+    text = f"{read_theirs}{repair}\nset -o functrace\ntrap {shlex.quote('{ ' + repair + '; } 2>/dev/null')} DEBUG\n"
+    partial = file.with_name(f".{_FILE}.{os.getpid()}")
+    partial.write_text(text, "utf-8")
+    partial.replace(file)
+
+
+def command(script: str, path: Path) -> list[str]:
+    """What starts a script: the program of its first line, rather than the kernel, since the directory may forbid that.
+
+    Args:
+        script: Its text.
+        path: Where it lies, beside our programs.
+    """
+    first = script.partition("\n")[0].removeprefix("#!").strip()
+    program, _, argument = first.partition(" ")
+    words = [program, *([argument.strip()] if argument.strip() else [])]
+    shell = os.path.basename(program)
+    if not shell.endswith("sh") or shell in _BASH or not _is_login(argument.strip()):
+        return [*words, str(path)]
+    directory = shlex.quote(str(path.parent))
+    return [*words, "-c", f'PATH={directory}:$PATH; export PATH; . "$0"', str(path)]
+
+
+def _is_login(argument: str) -> bool:
+    return argument == "--login" or (
+        argument.startswith("-") and argument[1:].isalpha() and "l" in argument
+    )

@@ -1,0 +1,350 @@
+"""`srun` inside a batch script where Slurm's own is not: one process per task, over the gang.
+
+It reads its options, asks the router for the step, and is then where the step's output and end come together; whatever
+it cannot honour it names. Its exit status is the highest of its tasks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import stat
+import sys
+from pathlib import Path
+from typing import Any
+
+from ..config.agent_config import AgentConfig, AttemptPaths
+from ..protocol.channel import Connection
+from ..protocol.framing import Frame, encode
+from . import slurm_environment
+from .filename_patterns import Names, fill, is_of_a_task
+from .getopt import OptionError
+from .layout import Placement
+from .rendezvous_file import Ground, dial
+from .srun_options import Step, parse
+
+EXIT_USAGE = 1
+_BLOCK = 64 * 1024
+_KILL_AFTER = 10.0
+"""Seconds from SIGTERM to SIGKILL for the tasks of a step that one of them has failed."""
+_PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
+
+
+def main(arguments: list[str]) -> int:
+    """`srun ATTEMPT_DIR [OPTIONS] COMMAND`."""
+    paths = AttemptPaths(Path(arguments[0]))
+    words = arguments[1:]
+    if words[:1] in (["--version"], ["-V"]):
+        sys.stdout.write("slurm 22.05.0 (the srun of flowlite)\n")
+        return 0
+    try:
+        ground = Ground.read(paths.directory)
+        config = AgentConfig.from_json(paths.config.read_bytes())
+        step = parse(words, ground.names, ground.job, os.environ)
+    except OptionError as error:
+        _say(f"error: {error}")
+        return EXIT_USAGE
+    except (OSError, ValueError, TypeError) as error:
+        _say(f"error: the gang of this script is gone: {error}")
+        return EXIT_USAGE
+    for note in step.notes:
+        _say(note)
+    return asyncio.run(_Client(config, paths, ground, step).run())
+
+
+class _Client:
+    """One step."""
+
+    def __init__(
+        self, config: AgentConfig, paths: AttemptPaths, ground: Ground, step: Step
+    ) -> None:
+        self._config = config
+        self._paths = paths
+        self._ground = ground
+        self._step = step
+        self._ended = asyncio.Event()
+        self._left: set[int] = set()
+        self._nodes: dict[int, str] = {}
+        self._worst = 0
+        self._ending = False
+        self._sinks = {1: 1, 2: 2}
+        self._partial: dict[tuple[int, int], bytes] = {}
+        self._link: _Link | None = None
+        self._fed = asyncio.Event()
+        self._fed.set()
+
+    async def run(self) -> int:
+        try:
+            connected, session, shield = dial(self._config, self._paths, "srun")
+        except (OSError, KeyError, ValueError) as error:
+            _say(f"error: node 0, which brings the tasks together, does not answer: {error}")
+            return EXIT_USAGE
+        loop = asyncio.get_running_loop()
+        self._link = _Link(session, shield, self)
+        self._link.begin(connected)
+        for number in _PASSED_ON:
+            loop.add_signal_handler(number, self._signal, number)
+        await self._ended.wait()
+        self._write_rest()
+        self._link.close()
+        await asyncio.sleep(0)
+        return min(self._worst, 255)
+
+    def on_opened(self) -> None:
+        self._tell(self._request())
+
+    def on_frame(self, message: dict[str, Any], blob: bytes) -> None:
+        kind = message["type"]
+        if kind == "refused":
+            _say(f"error: {message['text']}")
+            self._worst = EXIT_USAGE
+            self._ended.set()
+        elif kind == "placed":
+            self._placed(message)
+        elif kind == "data":
+            self._write(int(message["task"]), int(message["stream"]), blob)
+        elif kind == "exit":
+            self._exited(message)
+
+    def on_closed(self) -> None:
+        if not self._ended.is_set():
+            _say("error: the connection to the gang broke; the tasks of this step are ended")
+            self._worst = self._worst or EXIT_USAGE
+            self._ended.set()
+
+    # Asking
+
+    def _request(self) -> dict[str, Any]:
+        step, ground = self._step, self._ground
+        changed, removed = _exported(step.export, ground.environment)
+        self._has_input = step.input != "none" and _has_input()
+        here = os.getcwd()
+        directory = step.directory and os.path.join(here, step.directory)
+        wish = step.wish
+        return {
+            "type": "step",
+            "argv": step.argv,
+            "wish": {
+                "nodes": wish.nodes,
+                "tasks": wish.tasks,
+                "per_node": wish.per_node,
+                "within": wish.within,
+                "cyclic": wish.cyclic,
+            },
+            "per_node": wish.per_node,
+            "changed": changed,
+            "removed": removed,
+            "from": [str(self._paths.directory / "slurm"), ground.directory],
+            "directory": directory or (None if here == ground.directory else here),
+            "streams": [self._stream(1, step.output), self._stream(2, step.error or step.output)],
+            "append": step.append,
+            "input": int(step.input) if step.input.isdecimal() else None,
+            "has_input": self._has_input,
+        }
+
+    def _stream(self, number: int, pattern: str | None) -> Any:
+        if pattern is not None and is_of_a_task(pattern):
+            return {"file": pattern}
+        if pattern is None and not self._step.label and self._is_of_a_worker(number):
+            return "worker"
+        return "srun"
+
+    def _is_of_a_worker(self, number: int) -> bool:
+        """Whether a stream of ours is that of a worker; then each task can write to its own worker's."""
+        try:
+            mine = os.fstat(number)
+        except OSError:
+            return False
+        if not stat.S_ISREG(mine.st_mode):
+            return False
+        kind = "out" if number == 1 else "err"
+        for path in self._paths.directory.glob(f"r*.{kind}"):
+            found = path.stat()
+            if (found.st_dev, found.st_ino) == (mine.st_dev, mine.st_ino):
+                return True
+        return False
+
+    # The step goes on
+
+    def _placed(self, message: dict[str, Any]) -> None:
+        found = Placement(tuple(message["nodes"]), tuple(message["counts"]), message["cyclic"])
+        self._nodes = {task.id: self._ground.names[task.node] for task in found.tasks()}
+        self._left = set(self._nodes)
+        names = Names(self._ground.job, str(message["step"]), "", "", "", self._ground.environment)
+        try:
+            for stream, pattern in (
+                (1, self._step.output),
+                (2, self._step.error or self._step.output),
+            ):
+                if pattern is not None and not is_of_a_task(pattern):
+                    self._sinks[stream] = self._open(fill(pattern, names))
+        except OSError as error:
+            _say(f"error: {error.filename}: {error.strerror}")
+            self._worst = EXIT_USAGE
+            self._ended.set()
+            return
+        loop = asyncio.get_running_loop()
+        if self._step.limit is not None:
+            loop.call_later(self._step.limit, self._end, "the time limit of the step is over")
+        if self._has_input:
+            self._feeding = loop.create_task(self._feed())
+
+    def _open(self, path: str) -> int:
+        mode = os.O_APPEND if self._step.append or path in _opened else os.O_TRUNC
+        _opened.add(path)
+        return os.open(path, os.O_WRONLY | os.O_CREAT | mode, 0o644)
+
+    def _write(self, task: int, stream: int, data: bytes) -> None:
+        self._tell({"type": "taken", "task": task, "stream": stream, "size": len(data)})
+        if self._step.label:
+            *lines, rest = (self._partial.pop((task, stream), b"") + data).split(b"\n")
+            self._partial[task, stream] = rest
+            data = b"".join(b"%d: %s\n" % (task, line) for line in lines)
+        self._put(stream, data)
+
+    def _write_rest(self) -> None:
+        for (task, stream), rest in self._partial.items():
+            if rest:
+                self._put(stream, b"%d: %s\n" % (task, rest))
+
+    def _put(self, stream: int, data: bytes) -> None:
+        view = memoryview(data)
+        try:
+            while view:
+                view = view[os.write(self._sinks[stream], view) :]
+        except BrokenPipeError:
+            self._end("nobody reads its output any more")
+        except OSError as error:
+            self._end(f"its output cannot be written: {error.strerror}")
+
+    async def _feed(self) -> None:
+        """Standard input, to whom it is for. A read may wait for ever, so it waits in a thread that nobody joins."""
+        loop = asyncio.get_running_loop()
+        blocks: asyncio.Queue[bytes] = asyncio.Queue()
+        _read_beside(loop, blocks)
+        while data := await blocks.get():
+            self._tell({"type": "input", "task": self._input_task()}, data)
+            while self._link is not None and self._link.full:
+                self._fed.clear()
+                await self._fed.wait()
+        self._tell({"type": "input-ends", "task": self._input_task()})
+
+    def _input_task(self) -> int | None:
+        return int(self._step.input) if self._step.input.isdecimal() else None
+
+    def _exited(self, message: dict[str, Any]) -> None:
+        task, number = int(message["task"]), message.get("signal")
+        code = 128 + int(number) if number else int(message.get("code", 1))
+        first = len(self._left) == len(self._nodes)
+        self._left.discard(task)
+        if code and not (self._ending and number in (signal.SIGTERM, signal.SIGKILL)):
+            name = self._nodes[task]
+            how = message.get("text") or (
+                f"{signal.strsignal(int(number)) or number}"
+                if number
+                else f"Exited with exit code {code}"
+            )
+            _say(f"error: {name}: task {task}: {how}")
+        if code and not self._ending:
+            self._worst = max(self._worst, code)
+        if not self._left:
+            self._ended.set()
+        elif code and self._step.kill_on_bad_exit:
+            self._end("one task has failed")
+        elif first and self._step.wait is not None:
+            why = f"the first task has ended {self._step.wait:g} s ago (--wait)"
+            asyncio.get_running_loop().call_later(self._step.wait, self._end, why)
+
+    def _end(self, why: str) -> None:
+        """Stop what is left of the step."""
+        if self._ending or not self._left:
+            return
+        self._ending = True
+        self._worst = self._worst or EXIT_USAGE
+        _say(f"error: {why}: {len(self._left)} tasks of this step are ended")
+        self._tell({"type": "signal", "number": int(signal.SIGTERM)})
+        asyncio.get_running_loop().call_later(
+            _KILL_AFTER, self._tell, {"type": "signal", "number": int(signal.SIGKILL)}
+        )
+
+    def _signal(self, number: signal.Signals) -> None:
+        self._tell({"type": "signal", "number": int(number)})
+
+    def _tell(self, message: dict[str, Any], blob: bytes = b"") -> None:
+        if self._link is not None:
+            self._link.send(encode(message), blob)
+
+    def on_room(self) -> None:
+        self._fed.set()
+
+
+class _Link(Connection):
+    """The connection to the router."""
+
+    def __init__(self, session: Any, shield: Any, client: _Client) -> None:
+        super().__init__(session, shield)
+        self._client = client
+
+    def on_opened(self) -> None:
+        self._client.on_opened()
+
+    def on_frame(self, frame: Frame) -> None:
+        self._client.on_frame(frame.message, frame.blob)
+
+    def on_closed(self, error: Exception | None) -> None:
+        self._client.on_closed()
+
+    def on_room(self) -> None:
+        self._client.on_room()
+
+
+_opened: set[str] = set()
+
+
+def _exported(export: tuple[str, ...], before: dict[str, str]) -> tuple[dict[str, str], list[str]]:
+    """What tasks get of our environment, as changes to what they would have anyway."""
+    changed, removed = slurm_environment.changes(before, os.environ)
+    if export[0] == "ALL":
+        return changed, removed
+    if export[0] in ("NONE", "NIL"):
+        return {}, []
+    named: dict[str, str] = {}
+    for word in export[1].split(","):
+        name, equals, value = word.partition("=")
+        if name.upper() == "ALL" and not equals:
+            named = {**changed, **named}
+        elif equals:
+            named[name] = value
+        elif name in os.environ:
+            named[name] = os.environ[name]
+    return named, removed if export[1].upper().startswith("ALL") else []
+
+
+def _has_input() -> bool:
+    """Whether standard input has anything to say."""
+    try:
+        mine, null = os.fstat(0), os.stat(os.devnull)
+    except OSError:
+        return False
+    return not (stat.S_ISCHR(mine.st_mode) and mine.st_rdev == null.st_rdev)
+
+
+def _read_beside(loop: asyncio.AbstractEventLoop, blocks: asyncio.Queue[bytes]) -> None:
+    import threading
+
+    def read() -> None:
+        data = b"x"
+        while data:
+            try:
+                data = os.read(0, _BLOCK)
+            except OSError:
+                data = b""
+            loop.call_soon_threadsafe(blocks.put_nowait, data)
+
+    threading.Thread(target=read, daemon=True).start()
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"srun: {text}\n")
+    sys.stderr.flush()

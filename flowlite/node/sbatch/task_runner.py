@@ -1,0 +1,286 @@
+"""The tasks that run in one place of the gang: started, fed, heard and ended, as the router says.
+
+What goes through srun goes in windows: a task that prints faster than srun can write waits, and nothing piles up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..config.agent_config import AgentConfig, AttemptPaths
+from ..system import processes
+from . import slurm_environment
+from .filename_patterns import Names, fill
+from .layout import Placement
+from .rendezvous_file import Ground, programs
+
+BLOCK = 64 * 1024
+WINDOW = 4 * BLOCK
+"""Bytes of one stream of a task on their way to srun."""
+END_SECONDS = 5.0
+"""For tasks that are left when the script has ended, from SIGTERM to SIGKILL."""
+
+Tell = Callable[..., None]
+
+
+@dataclass(eq=False, slots=True)
+class _Task:
+    """A task that runs. `room` is what may be sent of each stream."""
+
+    step: int
+    id: int
+    process: asyncio.subprocess.Process
+    room: dict[int, int] = field(default_factory=lambda: {1: WINDOW, 2: WINDOW})
+    freed: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Runner:
+    """Runs tasks.
+
+    Args:
+        tell: Sends the router a message, perhaps with bytes beside it.
+    """
+
+    def __init__(
+        self, config: AgentConfig, paths: AttemptPaths, ground: Ground, tell: Tell
+    ) -> None:
+        self._config = config
+        self._paths = paths
+        self._ground = ground
+        self.tell = tell
+        self._tasks: dict[tuple[int, int], _Task] = {}
+        self._early: dict[tuple[int, int], list[tuple[dict[str, Any], bytes]]] = {}
+        self._background: set[asyncio.Task[None]] = set()
+
+    def pids(self) -> list[int]:
+        """Of the tasks that run."""
+        return [task.process.pid for task in self._tasks.values()]
+
+    def received(self, message: dict[str, Any], blob: bytes) -> None:
+        """One message of the router."""
+        kind, step = message["type"], int(message["step"])
+        if kind == "start":
+            for number in message["mine"]:
+                self._early[step, int(number)] = []
+                self._soon(self._run(message, int(number)))
+            return
+        wanted = message.get("task")
+        for task in list(self._tasks.values()):
+            if task.step == step and wanted in (None, task.id):
+                self._do(task, message, blob)
+        # Tasks that start just now are told when they have.
+        for (of, number), early in self._early.items():
+            if of == step and wanted in (None, number):
+                early.append((message, blob))
+
+    async def end(self, *, asked: bool = False) -> None:
+        """Nothing of a step is left after this.
+
+        Args:
+            asked: The tasks have been asked to stop already, and have the grace of the gang for it.
+        """
+        if asked:
+            await asyncio.gather(*self._background, return_exceptions=True)
+        for number, patience in ((signal.SIGTERM, END_SECONDS), (signal.SIGKILL, END_SECONDS)):
+            for pid in processes.descendants(self.pids()) | set(self.pids()):
+                processes.send(pid, number)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(patience):
+                    await asyncio.gather(*self._background, return_exceptions=True)
+                    return
+
+    def _do(self, task: _Task, message: dict[str, Any], blob: bytes) -> None:
+        kind, stdin = message["type"], task.process.stdin
+        if kind == "signal":
+            number = int(message["number"])
+            pids = {task.process.pid}
+            if number == signal.SIGKILL:
+                pids |= processes.descendants(pids)
+            for pid in pids:
+                processes.send(pid, number)
+        elif kind == "taken":
+            task.room[int(message["stream"])] += int(message["size"])
+            task.freed.set()
+        elif kind == "input" and stdin is not None:
+            stdin.write(blob)
+        elif kind == "input-ends" and stdin is not None:
+            stdin.close()
+
+    # One task
+
+    async def _run(self, request: dict[str, Any], number: int) -> None:
+        step = int(request["step"])
+        code, ended_by, text = 1, None, ""
+        try:
+            with _Streams(self, request, number) as streams:
+                process = await self._start(request, number, streams)
+                task = self._tasks[step, number] = _Task(step, number, process)
+                for early in self._early.pop((step, number)):
+                    self._do(task, *early)
+                self.tell({"type": "started", "step": step, "task": number, "pid": process.pid})
+                pumps = [
+                    asyncio.create_task(self._pump(task, stream, reader))
+                    for stream, reader in ((1, process.stdout), (2, process.stderr))
+                    if reader is not None
+                ]
+                code = await process.wait()
+                # What it has left running may hold the pipes for ever.
+                _, late = await asyncio.wait(pumps, timeout=END_SECONDS) if pumps else (None, ())
+                for pump in late:
+                    pump.cancel()
+                ended_by = -code if code < 0 else None
+        except OSError as error:
+            text = f"{request['argv'][0]}: {error.strerror or error}"
+            code = 127 if isinstance(error, FileNotFoundError) else 126
+        except ValueError as error:
+            text = str(error)
+        self._tasks.pop((step, number), None)
+        self._early.pop((step, number), None)
+        end = {"code": code, "signal": ended_by, "text": text}
+        self.tell({"type": "exit", "step": step, "task": number, **end})
+
+    async def _start(
+        self, request: dict[str, Any], number: int, streams: _Streams
+    ) -> asyncio.subprocess.Process:
+        environment = self._environment(request, number)
+        argv = [str(each) for each in request["argv"]]
+        takes_input = request["input"] in (None, number) if request["has_input"] else False
+        return await asyncio.create_subprocess_exec(
+            _program(argv[0], environment.get("PATH", "")),
+            *argv[1:],
+            stdin=asyncio.subprocess.PIPE if takes_input else asyncio.subprocess.DEVNULL,
+            stdout=streams.target(1),
+            stderr=streams.target(2),
+            cwd=self._directory(request["directory"]),
+            env=environment,
+            limit=BLOCK,
+        )
+
+    def _environment(self, request: dict[str, Any], number: int) -> dict[str, str]:
+        tasks = Placement(
+            tuple(request["nodes"]), tuple(request["counts"]), request["cyclic"]
+        ).tasks()
+        place = slurm_environment.of_task(
+            tasks[number],
+            tasks,
+            step=int(request["step"]),
+            names=self._ground.names,
+            pid=os.getpid(),
+            per_node=request["per_node"],
+        )
+        changed = dict(request["changed"])
+        first = tasks[0].node
+        if first != 0 and "MASTER_ADDR" not in changed:
+            place["MASTER_ADDR"] = _address(self._ground, self._config, first)
+        moved = {
+            there: here
+            for there, here in zip(request["from"], self._places(), strict=True)
+            if there != here and len(there) > 1
+        }
+        own = self._ground.environment
+        return slurm_environment.of_process(own, changed, request["removed"], place, moved)
+
+    def _places(self) -> list[str]:
+        """Directories that have other names on other nodes, in the order in which srun sends its own."""
+        return [str(programs(self._paths.directory)), self._ground.directory]
+
+    def _directory(self, wanted: str | None) -> str:
+        if wanted is None:
+            return self._ground.directory
+        if os.path.isdir(wanted):
+            return wanted
+        sys.stderr.write(
+            f"flowlite: {wanted}, where srun was called, is not on this node; its tasks start in "
+            f"{self._ground.directory}\n"
+        )
+        return self._ground.directory
+
+    async def _pump(self, task: _Task, stream: int, reader: asyncio.StreamReader) -> None:
+        while data := await reader.read(BLOCK):
+            while task.room[stream] <= 0:
+                task.freed.clear()
+                await task.freed.wait()
+            task.room[stream] -= len(data)
+            where = {"step": task.step, "task": task.id, "stream": stream}
+            self.tell({"type": "data", **where}, data)
+
+    def names(self, request: dict[str, Any], number: int) -> Names:
+        """What a pattern of a file of this task is filled with."""
+        tasks = Placement(
+            tuple(request["nodes"]), tuple(request["counts"]), request["cyclic"]
+        ).tasks()
+        own = self._ground
+        return Names(
+            job=own.job,
+            step=str(request["step"]),
+            task=str(number),
+            node=str(tasks[number].step_node),
+            host=own.names[own.node],
+            environment=own.environment,
+        )
+
+    def directory_of(self, request: dict[str, Any]) -> str:
+        """Where relative paths of a request begin on this node."""
+        return self._directory(request["directory"])
+
+    def _soon(self, work: Any) -> None:
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+
+class _Streams:
+    """Where the output of one task goes: to the worker's own files, through srun, or to a file of the task."""
+
+    def __init__(self, runner: Runner, request: dict[str, Any], number: int) -> None:
+        self._open: list[int] = []
+        self._targets: dict[int, int | None] = {}
+        for stream, how in zip((1, 2), request["streams"], strict=True):
+            if how == "worker":
+                self._targets[stream] = None
+            elif how == "srun":
+                self._targets[stream] = asyncio.subprocess.PIPE
+            else:
+                self._targets[stream] = self._file(runner, request, number, how["file"])
+
+    def _file(self, runner: Runner, request: dict[str, Any], number: int, pattern: str) -> int:
+        path = Path(runner.directory_of(request), fill(pattern, runner.names(request, number)))
+        mode = os.O_APPEND if request["append"] else os.O_TRUNC
+        opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | mode, 0o644)
+        self._open.append(opened)
+        return opened
+
+    def target(self, stream: int) -> int | None:
+        return self._targets[stream]
+
+    def __enter__(self) -> _Streams:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each in self._open:
+            os.close(each)
+
+
+def _address(ground: Ground, config: AgentConfig, node: int) -> str:
+    """The address of a node, as the others reach it."""
+    addresses = ground.environment.get("FLOW_NODE_IPS", "").split(",")
+    return addresses[node] if len(addresses) == config.num_nodes else ground.names[node]
+
+
+def _program(name: str, path: str) -> str:
+    """The program that a name means on the PATH of the task, which is not that of this process."""
+    if "/" in name:
+        return name
+    for directory in path.split(":"):
+        found = os.path.join(directory or ".", name)
+        if os.access(found, os.X_OK) and not os.path.isdir(found):
+            return found
+    raise FileNotFoundError(2, "not found on the PATH of the script", name)

@@ -1,0 +1,513 @@
+"""Pickles of calls, results and exceptions: cloudpickle, with large memory kept apart instead of copied.
+
+What this adds to cloudpickle:
+
+- Buffers of `OUT_OF_BAND` bytes and more (numpy arrays through protocol 5, torch tensors through the
+  reducer below) are given as views of the memory they lie in.
+- Torch tensors travel by storage, as with `torch.save`: tensors that share memory still share it
+  afterwards, strides are kept. Tensors on a device travel as CPU tensors, since the reader may have no such
+  device. A tensor that is read back cannot be enlarged in place (`resize_`), since its memory is the
+  file's.
+- A decorated flowlite `Function` travels as its module's attribute where its module can be imported (so it
+  is whatever the module makes it there), else as the user's own function, decorated anew where it is loaded.
+- Functions and classes of the program's file travel as attributes of `__main__` (`Program`), together with the global
+  variables that they use and that the file alone does not make so. What else belongs to `__main__` travels by value,
+  shares the `__main__` of the worker, and is found there by its name.
+
+Pickles never refer to this package, which has another name on nodes: what they need for loading travels in
+them by value.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import pickle
+import re
+import sys
+import types
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from .envelope import Piece
+from .main_module import PROGRAM
+
+OUT_OF_BAND = 16 * 1024
+_PROTOCOL = 5
+_NOWHERE = "__flowlite_pickle__"
+
+
+class Program(Protocol):
+    """The program that a call is made from, where it has a file that nodes load (bundle/main_program.py)."""
+
+    def holds(self, value: Any) -> bool:
+        """Whether a node finds this very function or class by its name in `__main__`."""
+
+    def is_of_file(self, function: types.FunctionType) -> bool:
+        """Whether a function uses the global variables of the file."""
+
+    def state_of(self, value: Any) -> dict[str, Any]:
+        """Global variables that go with a function or class."""
+
+    def attributes_of(self, kind: type) -> dict[str, Any]:
+        """Attributes of a class that go with it."""
+
+    def must_send(self, name: str, value: Any) -> bool:
+        """Whether a global variable may be another than the file alone makes it."""
+
+
+@dataclass(frozen=True)
+class Pickled:
+    """A pickle in pieces, and what was met while it was made.
+
+    Attributes:
+        stream: The pickle proper.
+        buffers: Memory it refers to, in views.
+        modules: Where its classes, its functions and the modules in it come from.
+        by_value: Functions whose code is in the pickle.
+        by_reference: Functions that are imported when it is loaded.
+        devices: Devices that tensors were fetched from, such as "cuda:0".
+        main: What of `__main__` it needs where it is loaded: "file" for the program's file, "names" for a `__main__`
+            that takes what it brings, or None.
+    """
+
+    stream: list[Piece]
+    buffers: list[memoryview]
+    modules: frozenset[str]
+    by_value: list[types.FunctionType]
+    by_reference: list[types.FunctionType]
+    devices: frozenset[str]
+    main: str | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes in all."""
+        return sum(map(len, self.stream)) + sum(map(len, self.buffers))
+
+    def joined(self) -> bytes:
+        """The pickle proper as one string."""
+        return b"".join(bytes(piece) for piece in self.stream)
+
+
+def dumps(
+    value: Any,
+    *,
+    in_one_piece: bool = False,
+    to_worker: bool = False,
+    program: Program | None = None,
+) -> Pickled:
+    """Pickle; raises whatever the value's own reducers raise.
+
+    Args:
+        value: What to pickle.
+        in_one_piece: Keep no buffers apart.
+        to_worker: It is a call, to be loaded by a worker whose `__main__` is the call's to fill.
+        program: The program that the call is made from, where it has a file.
+    """
+    if to_worker:
+        value = (*value, _Names())
+    buffers: list[memoryview] = []
+
+    def keep_apart(buffer: pickle.PickleBuffer) -> bool:
+        view = buffer.raw()
+        if in_one_piece or len(view) < OUT_OF_BAND:
+            return True
+        buffers.append(view)
+        return False
+
+    sink = _Sink()
+    pickler = _pickler_class()(sink, keep_apart, to_worker, program)
+    pickler.dump(value)
+    return Pickled(
+        sink.pieces,
+        buffers,
+        frozenset(pickler.modules),
+        pickler.by_value,
+        pickler.by_reference,
+        frozenset(pickler.devices),
+        pickler.main,
+    )
+
+
+def loads(stream: memoryview | bytes, buffers: Sequence[memoryview] = ()) -> Any:
+    """Unpickle; only for streams whose origin has been verified."""
+    return pickle.loads(stream, buffers=buffers)
+
+
+def reference_of(fn: Any) -> tuple[str, str] | None:
+    """(module, qualified name) under which an importable module holds `fn`, bare or as a flowlite `Function`."""
+    module = getattr(fn, "__module__", None)
+    qualname = getattr(fn, "__qualname__", None)
+    if not isinstance(module, str) or not isinstance(qualname, str):
+        return None
+    if module in ("__main__", "__mp_main__") or "<" in qualname or module not in sys.modules:
+        return None
+    held: Any = sys.modules[module]
+    for part in qualname.split("."):
+        held = getattr(held, part, None)
+    return (module, qualname) if held is not None and unwrap(held, until=fn) is fn else None
+
+
+def unwrap(held: Any, until: Any = None) -> Any:
+    """The user's function under flowlite `Function` objects, known by `__flowlite_function__` on their class."""
+    while held is not until and getattr(type(held), "__flowlite_function__", False):
+        held = held.__wrapped__
+    return held
+
+
+class _Sink:
+    """A file that keeps what is written to it, without copying."""
+
+    def __init__(self) -> None:
+        self.pieces: list[Piece] = []
+
+    def write(self, data: Any) -> int:
+        if not isinstance(data, bytes):
+            data = memoryview(data).cast("B")
+        self.pieces.append(data)
+        return len(data)
+
+
+class _Storage:
+    """Stands for one torch storage while a pickle is made; the pickler keeps one for all tensors that share it."""
+
+    __slots__ = ("storage",)
+
+    def __init__(self, storage: Any) -> None:
+        self.storage = storage
+
+
+class _MainGlobals:
+    """Stands for the global variables of the worker's `__main__` while a pickle is made."""
+
+
+class _Names:
+    """Stands for what is to be found in the worker's `__main__` by its name, once all else is pickled."""
+
+
+@functools.cache
+def _pickler_class() -> Any:
+    """Made on first use, since importing cloudpickle takes 35 ms."""
+    import cloudpickle
+
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+        def __init__(
+            self,
+            sink: _Sink,
+            buffer_callback: Callable[[pickle.PickleBuffer], bool],
+            to_worker: bool,
+            program: Program | None,
+        ) -> None:
+            super().__init__(sink, protocol=_PROTOCOL, buffer_callback=buffer_callback)
+            self.modules: set[str] = set()
+            self.by_value: list[types.FunctionType] = []
+            self.by_reference: list[types.FunctionType] = []
+            self.devices: set[str] = set()
+            self.main: str | None = None
+            self._storages: dict[int, _Storage] = {}
+            self._alive: list[Any] = []
+            self._to_worker = to_worker
+            self._program = program
+            self._namespace: dict[str, Any] = getattr(sys.modules.get("__main__"), "__dict__", {})
+            # By name, what was met of `__main__` and travels by value.
+            self._names: dict[str, Any] = {}
+            if to_worker:
+                self.globals_ref[id(self._namespace)] = _MainGlobals()
+
+        def reducer_override(self, obj: Any) -> Any:
+            kind = type(obj)
+            if getattr(kind, "__flowlite_function__", False):
+                return self._reduce_decorated(obj)
+            if kind is types.FunctionType:
+                reference = reference_of(obj)
+                if reference is not None and not _by_value(obj):
+                    self.modules.add(reference[0])
+                    self.by_reference.append(obj)
+                    if _is_wrapped(*reference, obj):
+                        return _portable(_import_raw), reference
+                elif self._is_held(obj):
+                    return self._reduce_held(obj, _import_raw)
+                elif obj.__module__ != _NOWHERE:
+                    self.by_value.append(obj)
+                    self._note_name(obj)
+            elif issubclass(kind, type):
+                self.modules.add(str(obj.__module__))
+                if obj.__module__ == "__main__":
+                    if self._is_held(obj):
+                        return self._reduce_held(obj, _import_held)
+                    self._note_name(obj)
+                    if not self._to_worker:
+                        return self._reduce_returning(obj)
+            elif kind is types.ModuleType:
+                self.modules.add(obj.__name__)
+            elif kind is _Storage:
+                return _portable(_load_storage), (pickle.PickleBuffer(storage_bytes(obj.storage)),)
+            elif kind is _MainGlobals:
+                return _portable(_main_globals), ()
+            elif kind is _Names:
+                return _portable(_main_globals), (), None, None, self._bindings()
+            elif _is_plain_tensor(obj):
+                return self._reduce_tensor(obj)
+            return super().reducer_override(obj)
+
+        def _is_held(self, obj: Any) -> bool:
+            return self._program is not None and self._program.holds(obj)
+
+        def _reduce_held(self, obj: Any, load: Callable[..., Any]) -> Any:
+            """By name in the program's file, with what has to be set there before it is used."""
+            assert self._program is not None
+            self.main = "file"
+            reference = ("__main__", obj.__qualname__)
+            attributes = self._program.attributes_of(obj) if isinstance(obj, type) else {}
+            functions = [obj] if isinstance(obj, types.FunctionType) else []
+            self.by_reference += functions
+            state = self._program.state_of(obj)
+            if not state and not attributes:
+                return _portable(load), reference
+            return _portable(load), reference, (state, attributes), None, None, _portable(_lay_over)
+
+        def _dynamic_function_reduce(self, func: types.FunctionType) -> Any:
+            reduced = super()._dynamic_function_reduce(func)
+            if not self._to_worker or func.__globals__ is not self._namespace:
+                return reduced
+            slots = reduced[2][1]
+            program = self._program
+            if program is not None and program.is_of_file(func):
+                self.main = "file"
+                used = slots["__globals__"]
+                slots["__globals__"] = {
+                    name: value for name, value in used.items() if program.must_send(name, value)
+                } | program.state_of(func)
+            else:
+                self.main = self.main or "names"
+                self._note_annotations(func.__annotations__)
+            return reduced
+
+        def _note_name(self, obj: Any) -> None:
+            """Remember what travels by value, so that the worker's `__main__` has it under its name."""
+            name = obj.__qualname__
+            if self._to_worker and unwrap(self._namespace.get(name), until=obj) is obj:
+                self.main = self.main or "names"
+                self._names.setdefault(name, obj)
+            if self._to_worker and isinstance(obj, type) and obj.__module__ == "__main__":
+                for base in obj.__mro__:
+                    self._note_annotations(inspect.get_annotations(base))
+
+        def _note_annotations(self, annotations: Any) -> None:
+            """Names in annotations that are texts: `typing.get_type_hints` looks them up."""
+            for text in annotations.values():
+                for name in re.findall(r"[^\W\d]\w*", text) if isinstance(text, str) else ():
+                    if name in self._namespace:
+                        self._names.setdefault(name, self._namespace[name])
+
+        def _bindings(self) -> Iterator[tuple[str, Any]]:
+            """All that was noted; to pickle one may note others."""
+            done: set[str] = set()
+            while fresh := set(self._names) - done:
+                for name in sorted(fresh):
+                    yield name, self._names[name]
+                done |= fresh
+
+        def _reduce_decorated(self, function: Any) -> Any:
+            raw = unwrap(function)
+            reference = reference_of(raw)
+            if reference is not None and not _by_value(raw):
+                self.modules.add(reference[0])
+                if type(raw) is types.FunctionType:
+                    self.by_reference.append(raw)
+                return _portable(_import_held), reference
+            if self._is_held(raw):
+                return self._reduce_held(raw, _import_held)
+            described = getattr(function, "described", None)
+            if not self._to_worker or described is None:
+                return _portable(_adopt), (raw,)
+            self.modules.add("flowlite.api.app")
+            if unwrap(self._namespace.get(raw.__qualname__), until=raw) is raw:
+                self._names[raw.__qualname__] = function
+            return _portable(_decorate), (raw, described())
+
+        def _reduce_returning(self, kind: type) -> Any:
+            """A class of the worker's main module: by name where the same program reads it, else by value."""
+            program = self._namespace.get(PROGRAM)
+            if program is None or not _found_in_main(kind):
+                return super().reducer_override(kind)
+            try:
+                value = _by_value_pickler(kind)
+            except Exception:
+                # Its methods use something that cannot travel; the program itself needs no copy of it.
+                value = b""
+            return _portable(_returned_class), (program, kind.__qualname__, value)
+
+        def _reduce_tensor(self, tensor: Any) -> Any:
+            self.modules.add("torch")
+            storage = tensor.untyped_storage()
+            if storage.device.type != "cpu":
+                self.devices.add(str(storage.device))
+            key = storage._cdata
+            if key not in self._storages:
+                # The original is kept as well: its address must not be used again while this pickle is made.
+                holder = _Storage(storage if storage.device.type == "cpu" else storage.cpu())
+                self._storages[key] = holder
+                self._alive.append(storage)
+            return _portable(_load_tensor), (
+                self._storages[key],
+                tensor.dtype,
+                tensor.storage_offset(),
+                tuple(tensor.size()),
+                tensor.stride(),
+                tensor.requires_grad,
+            )
+
+    return Pickler
+
+
+def _found_in_main(kind: type) -> bool:
+    held: Any = sys.modules["__main__"]
+    for part in kind.__qualname__.split("."):
+        held = getattr(held, part, None)
+    return held is kind
+
+
+def _by_value_pickler(kind: type) -> bytes:
+    """A class of `__main__` with its code, in one piece."""
+    import cloudpickle
+
+    data: bytes = cloudpickle.dumps(kind, protocol=_PROTOCOL)
+    return data
+
+
+def _by_value(fn: Any) -> bool:
+    """Whether the function's module, or a package around it, was registered with cloudpickle to travel by value."""
+    from cloudpickle.cloudpickle import list_registry_pickle_by_value
+
+    registered = list_registry_pickle_by_value()
+    if not registered:
+        return False
+    parts = str(fn.__module__).split(".")
+    return any(".".join(parts[:count]) in registered for count in range(1, len(parts) + 1))
+
+
+def _is_wrapped(module: str, qualname: str, fn: Any) -> bool:
+    """Whether the module holds something around `fn` (a flowlite `Function`), not `fn` itself."""
+    held: Any = sys.modules[module]
+    for part in qualname.split("."):
+        held = getattr(held, part)
+    return held is not fn
+
+
+def _is_plain_tensor(obj: Any) -> bool:
+    """A dense tensor without anything that only torch's own reducer knows how to keep."""
+    torch = sys.modules.get("torch")
+    return (
+        torch is not None
+        and type(obj) is getattr(torch, "Tensor", None)
+        and obj.layout is torch.strided
+        and obj.device.type in ("cpu", "cuda")
+        and not (obj.is_quantized or obj.is_conj() or obj.is_neg())
+        and not obj.__dict__
+        and not obj._backward_hooks
+    )
+
+
+def storage_bytes(storage: Any) -> memoryview:
+    """The memory of a CPU storage, without numpy, which a node with torch need not have."""
+    import ctypes
+
+    if storage.nbytes() == 0:
+        return memoryview(b"")
+    array = (ctypes.c_ubyte * storage.nbytes()).from_address(storage.data_ptr())
+    array.keep_alive = storage
+    return memoryview(array).cast("B")
+
+
+@functools.cache
+def _portable(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A twin of a function that cloudpickle sends by value: it names a module that nobody has."""
+    code = fn.__code__.replace(co_filename="<flowlite>")
+    names = {"__builtins__": __builtins__, "__name__": _NOWHERE}
+    twin = types.FunctionType(code, names, fn.__name__)
+    twin.__module__ = _NOWHERE
+    twin.__qualname__ = fn.__name__
+    return twin
+
+
+# The functions below run where the pickle is loaded: they import what they need, and use no name of this module.
+
+
+def _load_storage(buffer):  # type: ignore[no-untyped-def]
+    import torch
+
+    if not len(memoryview(buffer)):
+        return torch.UntypedStorage(0)
+    return torch.frombuffer(buffer, dtype=torch.uint8).untyped_storage()
+
+
+def _load_tensor(storage, dtype, offset, size, stride, requires_grad):  # type: ignore[no-untyped-def]
+    import torch
+
+    tensor = torch.empty(0, dtype=dtype).set_(storage, offset, size, stride)
+    return tensor.requires_grad_() if requires_grad else tensor
+
+
+def _import_held(module, qualname):  # type: ignore[no-untyped-def]
+    import importlib
+
+    held = importlib.import_module(module)
+    for part in qualname.split("."):
+        held = getattr(held, part)
+    return held
+
+
+def _import_raw(module, qualname):  # type: ignore[no-untyped-def]
+    import importlib
+
+    held = importlib.import_module(module)
+    for part in qualname.split("."):
+        held = getattr(held, part)
+    while getattr(type(held), "__flowlite_function__", False):
+        held = held.__wrapped__
+    return held
+
+
+def _adopt(fn):  # type: ignore[no-untyped-def]
+    fn.local = fn
+    return fn
+
+
+def _decorate(fn, described):  # type: ignore[no-untyped-def]
+    import importlib
+
+    return importlib.import_module("flowlite.api.app").redecorate(fn, described)
+
+
+def _main_globals():  # type: ignore[no-untyped-def]
+    import sys
+
+    return sys.modules["__main__"].__dict__
+
+
+def _lay_over(held, state):  # type: ignore[no-untyped-def]
+    import sys
+
+    names, attributes = state
+    sys.modules["__main__"].__dict__.update(names)
+    for name, value in attributes.items():
+        setattr(held, name, value)
+
+
+def _returned_class(program, qualname, value):  # type: ignore[no-untyped-def]
+    import pickle
+    import sys
+
+    held = sys.modules.get("__main__")
+    if getattr(held, "__flowlite_program__", None) == program:
+        for part in qualname.split("."):
+            held = getattr(held, part, None)
+        if isinstance(held, type):
+            return held
+    if not value:
+        raise ImportError(
+            f"the class {qualname} is found only by the program that the task was started from"
+        )
+    return pickle.loads(value)

@@ -1,0 +1,337 @@
+"""The anchor: one process per node in the one step of a Slurm job, and the parent of all that runs there for a task.
+
+    PYTHON -I -S PROGRAM anchor --dir NODE_DIR --lease SECONDS --deadline SECONDS
+        [--signal-seconds SECONDS] [--grace SECONDS] [--shared DIR --nonce TEXT] [ROOM]
+
+What is started through another step of the job (helper/mux_server.py) becomes a child of the anchor, so that agents and workers
+belong to its step: its cgroup, its GPUs, its accounting, its end. The node home is NODE_DIR/<instance>; there it writes
+`anchor.json` and `anchor.pid`, and answers lines of JSON at its socket (helper/daemon_client.py):
+
+    {"do": "hello"}                                  -> the facts
+    {"do": "renew"}                                  -> nothing; somebody is still there
+    {"do": "start", "argv", "log", "environment"}    -> {"pid"}
+    {"do": "end"}                                    -> {}; it ends all that it started, and itself
+
+It does so as well at its deadline, and when nobody was there for the time of its lease: neither a client nor a process
+that it started. SIGUSR2 (the batch script passes on what `--signal=B:USR2@…` gives it) and SIGTERM become a notice,
+which agents look for (preemption/notices.py, kind "slurm"); after SIGTERM it ends.
+"""
+
+from __future__ import annotations
+
+import errno
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+
+from ..config import secret_files
+from ..helper import courier, daemon_client
+from ..helper.daemon_client import home_of, instance_id
+from ..system import atomic_files, daemonize, peer_credentials, processes
+from ..system.accepting import accept
+from .notices import Clock, Notices
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = ["home_of", "instance_id", "main"]
+
+GRACE = 20.0
+"""From SIGTERM to SIGKILL for what it started; Slurm's own KillWait may be shorter."""
+TOLD = "it was told to"
+_TICK = 1.0
+_REQUEST_SECONDS = 5.0
+_LARGEST_REQUEST = 4 << 20
+_BACKLOG = 64
+
+
+def main(arguments: list[str]) -> int:
+    """Holds the node until it is told to end, or has to."""
+    gc.disable()
+    options = dict(zip(arguments[::2], arguments[1::2], strict=False))
+    job, restart, nodeid = (
+        int(os.environ.get(name) or 0)
+        for name in ("SLURM_JOB_ID", "SLURM_RESTART_COUNT", "SLURM_NODEID")
+    )
+    home = home_of(os.path.abspath(options["--dir"]), instance_id(job, restart, nodeid))
+    atomic_files.make(home)
+    os.chmod(home, 0o700)
+    facts = {
+        "instance": os.path.basename(home),
+        "job": job,
+        "restart": restart,
+        "nodeid": nodeid,
+        **processes.identity(os.getpid()),
+        "host": os.uname().nodename,
+        "python": sys.version.split()[0],
+        "executable": sys.executable,
+        "shared": _is_shared(options.get("--shared"), options.get("--nonce")),
+    }
+    _forget_others(os.path.dirname(home))
+    clock = Clock(float(options["--lease"]), float(options["--deadline"]))
+    notices = Notices(home, job, float(options.get("--signal-seconds") or 0))
+    anchor = Anchor(home, facts, clock, notices, float(options.get("--grace") or GRACE))
+    _announce(home, facts, options.get("--shared"))
+    return anchor.serve()
+
+
+def _is_shared(directory: str | None, nonce: str | None) -> bool:
+    """Whether a directory here shows what was written into it on the login side."""
+    if not directory or not nonce:
+        return False
+    try:
+        # Listing first: it makes a network file system look again.
+        os.listdir(directory)
+        with open(f"{directory}/probe-{nonce}", encoding="utf-8") as file:
+            return file.read().strip() == nonce
+    except OSError:
+        return False
+
+
+def _announce(home: str, facts: dict[str, Any], shared: str | None) -> None:
+    """Says where it is to those who look at files; it listens by now."""
+    text = json.dumps(facts).encode()
+    atomic_files.place(str(facts["pid"]).encode(), f"{home}/anchor.pid", 0o600)
+    atomic_files.place(text, f"{home}/anchor.json", 0o600)
+    if facts["shared"] and shared:
+        try:
+            atomic_files.place(text, f"{shared}/anchors/{facts['instance']}.json", 0o600)
+        except OSError as error:
+            _log(f"{shared} is shared, and cannot be written: {error.strerror}")
+    _log(f"node {facts['nodeid']} of job {facts['job']} is held on {facts['host']}")
+
+
+def _log(text: str) -> None:
+    sys.stderr.write(f"flowlite anchor: {text}\n")
+    sys.stderr.flush()
+
+
+def _forget_others(directory: str) -> None:
+    """Removes the secrets of nodes that this machine was for jobs whose anchors were killed."""
+    for name in os.listdir(directory):
+        home = os.path.join(directory, name)
+        try:
+            with open(f"{home}/anchor.json", encoding="utf-8") as file:
+                noted = json.load(file)
+            ended = not processes.is_alive(int(noted["pid"]), str(noted["start"]))
+            here = noted["host"] == os.uname().nodename
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        # A job may see no processes but its own.
+        if here and ended and daemon_client.Line(home).hello() is None:
+            secret_files.forget(home)
+
+
+def _bind(listener: socket.socket, address: str) -> None:
+    try:
+        listener.bind(address)
+    except OSError as error:
+        owner = peer_credentials.owner_of_name(address)
+        if error.errno != errno.EADDRINUSE or owner in (-1, os.getuid()):
+            raise
+        # Anybody on the node can have the name.
+        raise SystemExit(
+            f"flowlite anchor: the name {address[1:]} is held by uid {owner}, another user of this node; "
+            "`sudo ss -xap` there shows the process"
+        ) from None
+
+
+class _Forker(courier.Courier):
+    """Forks agents that are asked to end when the anchor is gone."""
+
+    def _become(self, argv: list[str], log: str, environment: dict[str, str]) -> None:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+        processes.die_with_parent(os.getppid(), signal.SIGTERM)
+        super()._become(argv, log, environment)
+
+
+class Anchor:
+    """Serves until the node is given back. Single-threaded, so that it may fork."""
+
+    def __init__(
+        self, home: str, facts: dict[str, Any], clock: Clock, notices: Notices, grace: float
+    ) -> None:
+        self._home = home
+        self._facts = facts
+        self._clock = clock
+        self._notices = notices
+        self._grace = grace
+        self._ending = ""
+        self._asked_to_end = False
+        self._received: dict[int, bytes] = {}
+        self._lines: dict[int, socket.socket] = {}
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        _bind(self._listener, daemon_client.address(home))
+        self._listener.listen(_BACKLOG)
+        self._listener.setblocking(False)
+        self._wake, self._waker = os.pipe()
+        for each in (self._wake, self._waker):
+            os.set_blocking(each, False)
+        self._listen_to_signals()
+
+    def serve(self) -> int:
+        """Until the end; gives the exit status."""
+        processes.adopt_orphans()
+        courier.get_ready()
+        poll = select.poll()
+        for each in (self._listener.fileno(), self._wake):
+            poll.register(each, select.POLLIN)
+        while not self._ending:
+            for descriptor, _ in poll.poll(_TICK * 1000):
+                if descriptor == self._wake:
+                    self._on_signals()
+                elif descriptor == self._listener.fileno():
+                    self._accept(poll)
+                else:
+                    self._receive(descriptor, poll)
+            self._look_after()
+        return self._end()
+
+    # What comes
+
+    def _listen_to_signals(self) -> None:
+        # Workers get them only through an agent, which knows who has a handler for them; the rest would die of them.
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        for number in (signal.SIGHUP, signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR2):
+            signal.signal(number, lambda *_: None)
+        signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
+
+    def _on_signals(self) -> None:
+        came = os.read(self._wake, 4096)
+        if signal.SIGUSR2 in came:
+            self._notices.ask(signal.SIGUSR2)
+        if signal.SIGHUP in came:
+            # `scancel --signal=HUP`: the task is over, and the job ends as one that has done what it should.
+            self._ending = TOLD
+        if signal.SIGTERM in came:
+            # Within the grace of a preemption the job has to stay: if its step ended well now, Slurm would take it for
+            # a job that has done what it should, and not bring it back.
+            if self._notices.in_grace:
+                self._ending = "it got SIGTERM again"
+            self._notices.ask(signal.SIGTERM)
+            self._asked_to_end = True
+
+    def _accept(self, poll: select.poll) -> None:
+        accepted = accept(self._listener)
+        if accepted is None:
+            return
+        line, _ = accepted
+        if not peer_credentials.is_ours(line):
+            line.close()
+            return
+        line.settimeout(_REQUEST_SECONDS)
+        self._lines[line.fileno()] = line
+        self._received[line.fileno()] = b""
+        poll.register(line.fileno(), select.POLLIN)
+
+    def _receive(self, descriptor: int, poll: select.poll) -> None:
+        line = self._lines[descriptor]
+        try:
+            data = line.recv(1 << 16)
+        except OSError:
+            data = b""
+        *requests, rest = (self._received[descriptor] + data).split(b"\n")
+        self._received[descriptor] = rest
+        for request in requests:
+            self._answer(line, request)
+        if not data or len(rest) > _LARGEST_REQUEST:
+            poll.unregister(descriptor)
+            del self._lines[descriptor], self._received[descriptor]
+            line.close()
+
+    def _answer(self, line: socket.socket, text: bytes) -> None:
+        self._clock.contact()
+        try:
+            request = json.loads(text)
+            if request["do"] == "renew":
+                return
+            answer = self._obey(request)
+        except OSError as error:
+            answer = {"errno": error.errno or 5, "text": error.strerror or str(error)}
+        except (ValueError, KeyError, TypeError) as error:
+            answer = {"errno": 22, "text": f"not understood: {type(error).__name__}: {error}"}
+        try:
+            line.sendall(json.dumps(answer).encode() + b"\n")
+        except OSError as error:
+            _log(f"an answer did not arrive: {error}")
+
+    def _obey(self, request: dict[str, Any]) -> dict[str, Any]:
+        what = request["do"]
+        if what == "hello":
+            return self._facts
+        if what == "start":
+            return self._start(request)
+        if what == "end":
+            self._ending = TOLD
+            return {}
+        raise ValueError(f"{what!r} is not known")
+
+    def _start(self, request: dict[str, Any]) -> dict[str, Any]:
+        open_here = (
+            self._listener.fileno(),
+            self._wake,
+            self._waker,
+            *(line.fileno() for line in self._lines.values()),
+        )
+        answer, _ = _Forker(open_here).do(request, b"")
+        if "errno" in answer:
+            raise OSError(answer["errno"], answer["text"])
+        if "unfit" in answer:
+            argv, log, environment = (request[each] for each in ("argv", "log", "environment"))
+            return {"pid": daemonize.spawn(argv, log, environment, ours=True)}
+        return answer
+
+    # What goes on
+
+    def _look_after(self) -> None:
+        for _ in processes.ended_children():
+            # Asked for so that it is no zombie; agents leave a report.
+            continue
+        if processes.children_of_mine():
+            self._clock.contact()
+        self._notices.look()
+        if self._asked_to_end and not self._notices.asking and not self._notices.in_grace:
+            self._ending = self._ending or "it got SIGTERM"
+        self._ending = self._ending or self._clock.over()
+
+    def _end(self) -> int:
+        """Ends all that it started, then itself."""
+        _log(f"the end: {self._ending}")
+        self._listener.close()
+        me = os.getpid()
+        until = time.monotonic() + self._grace
+        asked: set[int] = set()
+        while True:
+            self._look_after()
+            # Those that have something to say about it: agents first; they see to what is theirs.
+            children = processes.descendants([me]) - {self._notices.asking}
+            own = {pid for pid in children if (each := processes.row(pid)) and each.parent == me}
+            if not children or time.monotonic() > until:
+                break
+            # An agent whose gang has ended waits to be let go; what mounts and copies ends with it, and by itself.
+            number = signal.SIGKILL if self._ending == TOLD and not asked else signal.SIGTERM
+            for pid in own - asked:
+                processes.send(pid, number)
+                processes.send(pid, signal.SIGCONT)
+            asked |= own
+            time.sleep(0.02)
+        left = processes.kill_all(lambda: processes.descendants([me]))
+        if left:
+            _log(f"{len(left)} processes do not end, not even by SIGKILL")
+        elif self._ending != TOLD:
+            # Somebody may come for the rest.
+            secret_files.forget(self._home)
+        else:
+            # Whoever says so has brought home what was wanted; nobody gets here without the job.
+            import shutil
+
+            shutil.rmtree(self._home, ignore_errors=True)
+        return 0

@@ -1,0 +1,308 @@
+"""The environment of a worker: one table, one pure function.
+
+What a worker finds in its environment, from weakest to strongest: what the node had (without the variables of other
+launchers), our defaults, what flowlite gives, what the user asked for (`environment=` and secrets), and what nobody may
+change because ranks would contradict each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from ..config import distributed_modes
+from ..config.ranks import global_rank
+from .launcher_files import ACCELERATE_CONFIG, HOSTFILE
+
+FIXED = "fixed"
+"""Nobody overrides it: processes would disagree about who they are."""
+GIVEN = "given"
+"""Replaces what was inherited; the user's `environment=` wins."""
+DEFAULT = "default"
+"""Only where neither the user nor the node has set it."""
+
+
+class Seat(NamedTuple):
+    """Where one worker sits: what its environment is made from, besides what it inherits.
+
+    `processes_per_node` are the processes that share a node; in manual mode the user's launcher
+    starts them. `interface` is the one that reaches the leader, None where it is not known. `only_cpu`: nothing on this
+    node that a trainer could train on but its processors. `launcher_files` is the directory of the files that
+    launchers of users read (launcher_files.py), None where there are none.
+    """
+
+    task: str
+    name: str
+    attempt: int
+    mode: str
+    node_rank: int
+    local_rank: int
+    processes_per_node: int
+    addresses: Sequence[str]
+    master_addr: str
+    master_port: int
+    interface: str | None = None
+    cores: int = 1
+    visible_gpus: str | None = None
+    path: str | None = None
+    checkpoint: str | None = None
+    stop_file: str | None = None
+    only_cpu: bool = False
+    launcher_files: str | None = None
+
+    @property
+    def rank(self) -> int:
+        return global_rank(self.node_rank, self.processes_per_node, self.local_rank)
+
+    @property
+    def world_size(self) -> int:
+        return len(self.addresses) * self.processes_per_node
+
+    @property
+    def trains_on_cpu(self) -> str | None:
+        """Whether the processes of a gang have to find each other without an accelerator."""
+        return "true" if self.only_cpu and self.world_size > 1 else None
+
+    def launcher_file(self, name: str) -> str | None:
+        """One of the files for launchers."""
+        return None if self.launcher_files is None else f"{self.launcher_files}/{name}"
+
+    @property
+    def threads(self) -> int:
+        """Cores for each process of this machine; several nodes of a gang may share one machine."""
+        nodes_here = list(self.addresses).count(self.addresses[self.node_rank])
+        return max(1, self.cores // (nodes_here * self.processes_per_node))
+
+
+class Variable(NamedTuple):
+    """A row of the table. `modes` are the distributed modes in which it is set; in others it is absent."""
+
+    name: str
+    strength: str
+    value: Callable[[Seat], object]
+    meaning: str
+    modes: tuple[str, ...] = distributed_modes.ALL
+
+
+_AUTO = ("auto",)
+_MANUAL = ("manual",)
+
+TABLE: tuple[Variable, ...] = (
+    Variable("FLOW_NODE_RANK", FIXED, lambda s: s.node_rank, "this node's rank; 0 is the leader"),
+    Variable("FLOW_NUM_NODES", FIXED, lambda s: len(s.addresses), "how many nodes the gang has"),
+    Variable("FLOW_MAIN_IP", GIVEN, lambda s: s.master_addr, "private address of the leader"),
+    Variable("FLOW_TASK_ID", FIXED, lambda s: s.task, "the task's id"),
+    Variable("FLOW_TASK_NAME", GIVEN, lambda s: s.name, "the task's name"),
+    Variable(
+        "FLOW_NODE_IPS", GIVEN, lambda s: ",".join(s.addresses), "addresses of all nodes, by rank"
+    ),
+    Variable("FLOW_ATTEMPT", FIXED, lambda s: s.attempt, "1 at first, one more at every restart"),
+    Variable(
+        "FLOW_CHECKPOINT_DIR",
+        GIVEN,
+        lambda s: s.checkpoint,
+        "directory whose files are copied away, where the task has `checkpoint=`",
+    ),
+    Variable("FLOW_STOP_FILE", FIXED, lambda s: s.stop_file, "what `should_stop()` reads"),
+    Variable("RANK", FIXED, lambda s: s.rank, "node rank x processes per node + local rank", _AUTO),
+    Variable("LOCAL_RANK", FIXED, lambda s: s.local_rank, "the rank on this node", _AUTO),
+    Variable("WORLD_SIZE", FIXED, lambda s: s.world_size, "workers of the whole gang", _AUTO),
+    Variable(
+        "LOCAL_WORLD_SIZE", FIXED, lambda s: s.processes_per_node, "workers on this node", _AUTO
+    ),
+    Variable("NODE_RANK", FIXED, lambda s: s.node_rank, "as FLOW_NODE_RANK"),
+    Variable("GROUP_RANK", FIXED, lambda s: s.node_rank, "as FLOW_NODE_RANK", _AUTO),
+    Variable("MASTER_ADDR", GIVEN, lambda s: s.master_addr, "private address of the leader"),
+    Variable(
+        "MASTER_PORT", GIVEN, lambda s: s.master_port, "29500, or another port proved to be free"
+    ),
+    Variable(
+        "NCCL_SOCKET_IFNAME", DEFAULT, lambda s: s.interface, "interface that reaches the leader"
+    ),
+    Variable(
+        "GLOO_SOCKET_IFNAME", DEFAULT, lambda s: s.interface, "interface that reaches the leader"
+    ),
+    Variable("OMP_NUM_THREADS", DEFAULT, lambda s: s.threads, "cores / local processes"),
+    Variable(
+        "PYTHONUNBUFFERED", DEFAULT, lambda s: 1, "what a worker prints is a log line at once"
+    ),
+    Variable(
+        "ACCELERATE_USE_CPU",
+        DEFAULT,
+        lambda s: s.trains_on_cpu,
+        "`true` in a gang without accelerators, where each process would else train alone under Accelerate",
+    ),
+    Variable(
+        "CUDA_VISIBLE_DEVICES",
+        GIVEN,
+        lambda s: s.visible_gpus,
+        "only where a node got some of its machine's GPUs; else untouched, LOCAL_RANK is the index",
+    ),
+    Variable("PATH", GIVEN, lambda s: s.path, "with the directory of the task's Python in front"),
+    Variable("PET_NNODES", FIXED, lambda s: len(s.addresses), "for a bare torchrun", _MANUAL),
+    Variable("PET_NODE_RANK", FIXED, lambda s: s.node_rank, "for a bare torchrun", _MANUAL),
+    Variable(
+        "PET_NPROC_PER_NODE", GIVEN, lambda s: s.processes_per_node, "for a bare torchrun", _MANUAL
+    ),
+    Variable("PET_MASTER_ADDR", GIVEN, lambda s: s.master_addr, "for a bare torchrun", _MANUAL),
+    Variable("PET_MASTER_PORT", GIVEN, lambda s: s.master_port, "for a bare torchrun", _MANUAL),
+    Variable(
+        "FLOW_HOSTFILE",
+        GIVEN,
+        lambda s: s.launcher_file(HOSTFILE),
+        "file with a line `ADDRESS slots=N` for each node, by rank",
+        _MANUAL,
+    ),
+    Variable(
+        "FLOW_ACCELERATE_CONFIG",
+        GIVEN,
+        lambda s: s.launcher_file(ACCELERATE_CONFIG),
+        "file for `accelerate launch --config_file`",
+        _MANUAL,
+    ),
+)
+
+FOREIGN_PREFIXES: tuple[str, ...] = (
+    "PMI_",
+    "PMI2_",
+    "PMIX_",
+    "OMPI_COMM_WORLD_",
+    "OMPI_UNIVERSE_",
+    "OMPI_MCA_ess_",
+    "MPI_LOCAL",
+    "MV2_",
+    "JSM_NAMESPACE_",
+    "TORCHELASTIC_",
+    "PET_",
+    "ROLE_",
+    "HOROVOD_GLOO_RENDEZVOUS_",
+    "SLURM_STEP_",
+)
+"""Variables of other launchers. Trainers read them in different orders, and some then train alone without an error."""
+
+FOREIGN_NAMES: frozenset[str] = frozenset(
+    {
+        "CROSS_RANK",
+        "CROSS_SIZE",
+        "FLOW_GANG",
+        "FORK_LAUNCHED",
+        "GROUP_WORLD_SIZE",
+        "HOROVOD_CONTROLLER",
+        "HOROVOD_CPU_OPERATIONS",
+        "HOROVOD_CROSS_RANK",
+        "HOROVOD_CROSS_SIZE",
+        "HOROVOD_ELASTIC",
+        "HOROVOD_HOSTNAME",
+        "HOROVOD_LOCAL_RANK",
+        "HOROVOD_LOCAL_SIZE",
+        "HOROVOD_RANK",
+        "HOROVOD_SIZE",
+        "LOCAL_SIZE",
+        "OMPI_APP_CTX_NUM_PROCS",
+        "OMPI_FIRST_RANKS",
+        "OMPI_MCA_orte_hnp_uri",
+        "OMPI_MCA_orte_local_daemon_uri",
+        "OMPI_NUM_APP_CTX",
+        "SLURM_GTIDS",
+        "SLURM_LOCALID",
+        "SLURM_NODEID",
+        "SLURM_NPROCS",
+        "SLURM_NTASKS",
+        "SLURM_NTASKS_PER_NODE",
+        "SLURM_PROCID",
+        "SLURM_STEPID",
+        "SLURM_TASKS_PER_NODE",
+        "SLURM_TASK_PID",
+    }
+)
+"""The same, by name. Slurm's variables of the allocation stay: they contradict nobody, and `srun`
+needs them. Those of the step go: MPI takes whoever has them for a task that `srun` started, and ends it."""
+
+_OURS = frozenset(row.name for row in TABLE if row.strength != DEFAULT) - {
+    "CUDA_VISIBLE_DEVICES",
+    "PATH",
+}
+
+
+def is_foreign(name: str) -> bool:
+    """Whether a variable belongs to a launcher, ours of an outer task included, and must not be inherited."""
+    return name in _OURS or name in FOREIGN_NAMES or name.startswith(FOREIGN_PREFIXES)
+
+
+def without_launchers(inherited: Mapping[str, str]) -> dict[str, str]:
+    """An environment without any launcher's variables."""
+    return {name: value for name, value in inherited.items() if not is_foreign(name)}
+
+
+def worker_environment(
+    inherited: Mapping[str, str],
+    seat: Seat,
+    user: Mapping[str, str] | None = None,
+    secrets: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """The whole environment of one worker.
+
+    Args:
+        inherited: What the node's own processes have.
+        seat: Where the worker sits.
+        user: `environment=` of the task.
+        secrets: The task's secrets by variable name.
+    """
+    wished = {**(user or {}), **(secrets or {})}
+    for row in TABLE:
+        if row.strength == FIXED:
+            wished.pop(row.name, None)
+    if "MASTER_ADDR" in wished:
+        seat = seat._replace(master_addr=wished["MASTER_ADDR"])
+    if wished.get("MASTER_PORT", "").isdigit():
+        seat = seat._replace(master_port=int(wished["MASTER_PORT"]))
+    environment = without_launchers(inherited)
+    for row in TABLE:
+        if seat.mode not in row.modes:
+            continue
+        value = row.value(seat)
+        if value is None or (row.strength == DEFAULT and row.name in environment):
+            continue
+        environment[row.name] = str(value)
+    environment.update(wished)
+    return environment
+
+
+_BEFORE_GO = frozenset(
+    {
+        "FLOW_NODE_RANK",
+        "FLOW_NUM_NODES",
+        "FLOW_TASK_ID",
+        "FLOW_TASK_NAME",
+        "FLOW_ATTEMPT",
+        "OMP_NUM_THREADS",
+        "PYTHONUNBUFFERED",
+        "CUDA_VISIBLE_DEVICES",
+        "PATH",
+    }
+)
+"""Of the table, what is known before the nodes have met."""
+
+
+def setup_environment(
+    inherited: Mapping[str, str],
+    seat: Seat,
+    user: Mapping[str, str] | None = None,
+    secrets: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """The environment of a node's `setup=`: that of its workers, without ranks and addresses, which come with GO."""
+    environment = worker_environment(inherited, seat, user, secrets)
+    given = {*(user or {}), *(secrets or {})}
+    for row in TABLE:
+        if row.name not in _BEFORE_GO and row.name not in given:
+            environment.pop(row.name, None)
+    return environment
+
+
+def path_with(python: str, inherited: str | None) -> str | None:
+    """PATH with the directory of the task's Python first, so that `python` and `torchrun` mean that one."""
+    directory = python.rpartition("/")[0]
+    if not directory:
+        return inherited
+    rest = [each for each in (inherited or "/usr/local/bin:/usr/bin:/bin").split(":") if each]
+    return ":".join([directory, *(each for each in rest if each != directory)])

@@ -1,0 +1,272 @@
+"""The call on the node: verified, loaded, run, and its outcome written."""
+
+from __future__ import annotations
+
+import hashlib
+import linecache
+import os
+import shutil
+import sys
+import tempfile
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ..serialization import main_module, pickling, result_file
+from ..serialization.envelope import Envelope, EnvelopeError, open_envelope
+from . import process_settings
+
+
+class LoadError(Exception):
+    """The call cannot be loaded on this node; failure kind "load"."""
+
+
+@dataclass
+class Call:
+    """A call ready to run; `results` is the policy for what it returns, "any" or "plain"."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    results: str
+
+    def run(self) -> Any:
+        """Call the function; a coroutine is run to its end."""
+        value = self.function(*self.args, **self.kwargs)
+        if isinstance(value, types.CoroutineType):
+            import asyncio
+
+            value = asyncio.run(value)
+        return value
+
+
+def prepare_call(call: dict[str, Any], home: str | os.PathLike[str] = ".") -> None:
+    """Verify the bundle and extract its source, once per node.
+
+    Do this in the agent (so that a bad bundle fails while preparing), and once in the warm process before
+    it forks: what was verified there is not hashed again by each of its children.
+
+    Args:
+        call: `AgentConfig.call`.
+        home: What relative paths in it are relative to.
+
+    Raises:
+        LoadError: With what is wrong, and what to do.
+    """
+    _open(call, home)
+    for source in call.get("source", ()):
+        _extract(os.path.join(home, source["zip"]), source["sha256"])
+
+
+def load_call(call: dict[str, Any], home: str | os.PathLike[str] = ".") -> Call:
+    """Verify, put the source snapshots first in `sys.path`, load. Arguments as for `prepare_call`."""
+    envelope = _open(call, home)
+    for source in reversed(call.get("source", ())):
+        directory = _extract(os.path.join(home, source["zip"]), source["sha256"])
+        if directory not in sys.path:
+            sys.path.insert(0, directory)
+    _add_packed_modules()
+    _show_lines(envelope.header.get("lines", {}))
+    _load_main(call, home, envelope.header.get("main"))
+    reference = envelope.header.get("function")
+    try:
+        function = None if reference is None else _import_function(*reference)
+        by_value, args, kwargs, _ = pickling.loads(envelope.parts[0], envelope.parts[1:])
+    except BaseException as error:
+        if isinstance(error, SystemExit | KeyboardInterrupt | GeneratorExit):
+            raise
+        raise LoadError(_why_not(error, envelope.header)) from error
+    return Call(
+        by_value if function is None else function, args, kwargs, call.get("results", "any")
+    )
+
+
+def fill_main(names: dict[str, Any], call: dict[str, Any], home: str) -> None:
+    """In a process that a worker started: let its main module have what the worker's own got from a notebook."""
+    main_module.fresh_main()
+    load_call({**call, "main": "filled"}, home)
+    names.update(
+        (name, value)
+        for name, value in vars(sys.modules["__main__"]).items()
+        if not (name.startswith("__") and name.endswith("__"))
+    )
+
+
+def run_call(
+    call: dict[str, Any],
+    result: str | os.PathLike[str],
+    *,
+    node: int,
+    rank: int,
+    home: str | os.PathLike[str] = ".",
+) -> dict[str, Any] | None:
+    """All of it, for a worker: load, run, write the outcome to the file `result` (which appears when it is whole).
+
+    Returns:
+        None when the function returned and its value is written, else the `failure` of the worker event:
+        {"kind": "load" | "exception" | "result", "type": ..., "message": ...}; the worker then exits with 1.
+        `SystemExit` passes through, for the worker to exit with its code.
+    """
+    kind = "load"
+    try:
+        ready = load_call(call, home)
+        kind = "exception"
+        value = ready.run()
+        kind = "result"
+        result_file.write_value(result, value, ready.results, node=node, rank=rank)
+    except SystemExit:
+        raise
+    except BaseException as error:
+        return _report(result, error, kind, node, rank)
+    return None
+
+
+def _report(
+    result: str | os.PathLike[str], error: BaseException, kind: str, node: int, rank: int
+) -> dict[str, Any]:
+    try:
+        return result_file.write_exception(result, error, node=node, rank=rank, kind=kind)
+    except OSError as problem:
+        # A full disk: the event that goes out with the exit still says what happened.
+        summary = f"{error} (and it could not be written to {os.fspath(result)}: {problem})"
+        return {"kind": kind, "type": type(error).__name__, "message": summary}
+
+
+def _load_main(
+    call: dict[str, Any], home: str | os.PathLike[str], main: dict[str, Any] | None
+) -> None:
+    """Make `__main__` what it is for this call.
+
+    Raises:
+        LoadError: The program's file raises something; the message names the line.
+    """
+    if main is None:
+        return
+    if main["kind"] == "names":
+        if call.get("main") != "filled":
+            directory = os.path.dirname(os.path.abspath(os.path.join(home, call["bundle"])))
+            main_module.fillable_main(directory, call, os.fspath(home))
+        process_settings.make_settings(main["settings"])
+        return
+    from importlib.util import decode_source
+
+    path = main["path"]
+    archive = next(each for each in call["source"] if each["sha256"] == main["source"])
+    file = os.path.join(_extract(os.path.join(home, archive["zip"]), main["source"]), main["file"])
+    try:
+        with open(file, "rb") as opened:
+            text = decode_source(opened.read())
+        made = main_module.make_main(
+            path, file, module=main["module"], digest=main["digest"], argv=main["argv"]
+        )
+        main_module.run_main(made, text, path)
+    except main_module.MainModuleError as error:
+        raise LoadError(str(error)) from error
+    except Exception as error:
+        raise LoadError(_why_not_main(error, path)) from error
+
+
+def _why_not_main(error: Exception, path: str) -> str:
+    place = main_module.where_in(error, path)
+    if isinstance(error, ModuleNotFoundError):
+        return (
+            f"{place}: there is no module {error.name!r} on this node; install it there, or name its package in "
+            "dependencies="
+        )
+    return (
+        f"{place}: {type(error).__name__}: {error}. Each worker loads this file as its main module; what only the "
+        'program itself should do belongs under `if __name__ == "__main__":`'
+    )
+
+
+def _open(call: dict[str, Any], home: str | os.PathLike[str]) -> Envelope:
+    try:
+        envelope = open_envelope(os.path.join(home, call["bundle"]), sha256=call["sha256"])
+    except EnvelopeError as error:
+        raise LoadError(str(error)) from None
+    made_with, here = envelope.header.get("python"), list(sys.version_info[:2])
+    if made_with != here:
+        raise LoadError(
+            f"the call was made with Python {_dotted(made_with)}, and this node runs Python "
+            f"{_dotted(here)} ({sys.executable}): code does not travel between minor versions; "
+            "use the same on both sides"
+        )
+    return envelope
+
+
+def _extract(path: str, sha256: str) -> str:
+    """The directory beside the zip that holds its contents; made once, by whoever comes first."""
+    path = os.path.abspath(path)
+    directory = path.removesuffix(".zip")
+    if os.path.isdir(directory):
+        return directory
+    import zipfile
+
+    try:
+        with open(path, "rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
+                raise LoadError(f"{path} is not the file that was sent: its SHA-256 differs")
+            temporary = tempfile.mkdtemp(prefix=".source-", dir=os.path.dirname(path))
+            try:
+                with zipfile.ZipFile(file) as archive:
+                    archive.extractall(temporary)
+                _rename(temporary, directory)
+            finally:
+                shutil.rmtree(temporary, ignore_errors=True)
+    except (OSError, zipfile.BadZipFile) as error:
+        raise LoadError(f"the source snapshot {path} cannot be extracted: {error}") from error
+    return directory
+
+
+def _rename(temporary: str, directory: str) -> None:
+    try:
+        os.rename(temporary, directory)
+    except OSError:
+        # Another process was first.
+        if not os.path.isdir(directory):
+            raise
+
+
+def _import_function(module: str, qualname: str) -> Callable[..., Any]:
+    """The user's function by its name, without the flowlite `Function` around it."""
+    import importlib
+
+    held: Any = importlib.import_module(module)
+    for part in qualname.split("."):
+        held = getattr(held, part)
+    function: Callable[..., Any] = pickling.unwrap(held)
+    return function
+
+
+def _add_packed_modules() -> None:
+    """Make what the zip carries (cloudpickle) importable behind everything the node has itself."""
+    archive = getattr(__spec__.loader, "archive", None) if __spec__ is not None else None
+    if archive is not None:
+        packed = os.path.join(archive, "packed")
+        if packed not in sys.path:
+            sys.path.append(packed)
+
+
+def _show_lines(files: dict[str, str]) -> None:
+    """Source of code that travelled by value, for tracebacks and for `inspect.getsource`.
+
+    The latter is what compilers of kernels read.
+    """
+    for name, text in files.items():
+        # Without a time, the entry is never replaced by what may lie under that name on this disk.
+        linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+
+
+def _why_not(error: BaseException, header: dict[str, Any]) -> str:
+    name = header.get("name", "the function")
+    if isinstance(error, ModuleNotFoundError):
+        return (
+            f"{name} cannot be loaded: there is no module {error.name!r} on this node; "
+            "install it there, or name its package in dependencies="
+        )
+    return f"{name} cannot be loaded on this node: {type(error).__name__}: {error}"
+
+
+def _dotted(version: Any) -> str:
+    return ".".join(map(str, version)) if isinstance(version, list) else str(version)

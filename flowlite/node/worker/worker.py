@@ -1,0 +1,307 @@
+"""One worker: the child, from the moment it was forked to its last breath.
+
+A worker has a session and process group of its own, reads from /dev/null, writes to plain files, and finds the
+environment of environment.py. A command replaces the process; a function is loaded, called, and its outcome written.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+import signal
+import sys
+
+from ..system import processes, stack_dump
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any, NoReturn
+
+EXIT_FAILED = 1
+EXIT_CANNOT_RUN = 126
+EXIT_NOT_FOUND = 127
+FAILED_EXIT_SECONDS = 10.0
+"""How long the exit handlers of a worker that failed may take: a child process that is waited for, or a thread that
+never ends, must not keep the gang from learning of the failure."""
+
+
+def preload() -> None:
+    """Import what running a function takes, so that workers forked later need not."""
+    import atexit
+    import contextlib
+    import faulthandler
+    import importlib
+    import pickle
+    import random
+    import threading
+    import traceback
+
+    from ..serialization import main_module, result_file
+    from . import load_call, torch_store, torch_teardown
+
+    with contextlib.suppress(ImportError):
+        importlib.import_module("cloudpickle")
+    _ = atexit, faulthandler, pickle, random, threading, traceback
+    _ = load_call, main_module, result_file, torch_teardown, torch_store
+
+
+def main(order: Mapping[str, Any], parent: int, *, forked: bool) -> NoReturn:
+    """Become the worker of an order; never returns.
+
+    Args:
+        order: {"rank", "local_rank", "node", "name", "environment", "workdir", "out", "err", "result", "failure"} and
+            "argv" for a command or "call" for a function.
+        parent: The keeper; a worker does not outlive it.
+        forked: Whether this process was forked with everything imported, rather than started afresh.
+    """
+    code = EXIT_FAILED
+    try:
+        _settle(order, parent, forked)
+        try:
+            if order["workdir"] is not None:
+                os.chdir(order["workdir"])
+        except OSError as error:
+            _cannot_start(
+                order, error, f"the working directory {order['workdir']}: {error.strerror}"
+            )
+        if "gang" in order:
+            order = _begin(order)
+        if "batch" in order:
+            from ..sbatch import worker
+
+            code = worker.main(order)
+        elif "argv" in order:
+            _run_command(order)
+        else:
+            code = run_function(order, forked=forked)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        leave(code)
+
+
+def main_of_spawned(arguments: list[str]) -> NoReturn:
+    """`worker ORDER.json PARENT`: the same in a process that was started afresh."""
+    with open(arguments[0], encoding="utf-8") as file:
+        order = json.load(file)
+    os.unlink(arguments[0])
+    main(order, int(arguments[1]), forked=False)
+
+
+# What those above it may handle or ignore in their own way.
+_SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
+
+def _settle(order: Mapping[str, Any], parent: int, forked: bool) -> None:
+    """Session, death with the keeper, signals, streams, environment."""
+    if os.getsid(0) != os.getpid():
+        os.setsid()
+    if not processes.die_with_parent(parent) and "call" in order:
+        processes.watch_parent(parent)
+    signal.set_wakeup_fd(-1)
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if forked:
+        redirect(order)
+        os.environ.clear()
+        os.environ.update(order["environment"])
+    stack_dump.note_worker(order)
+
+
+def redirect(order: Mapping[str, Any]) -> None:
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    for number, name in ((1, "out"), (2, "err")):
+        opened = open_stream(order[name])
+        os.dup2(opened, number)
+        os.close(opened)
+
+
+def open_stream(path: str) -> int:
+    """A stream's file: appended to, so that nothing is overwritten by whoever else writes to it."""
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+
+def _run_command(order: Mapping[str, Any]) -> NoReturn:
+    for number in (signal.SIGPIPE, signal.SIGINT, getattr(signal, "SIGXFSZ", signal.SIGPIPE)):
+        signal.signal(number, signal.SIG_DFL)
+    argv = order["argv"]
+    try:
+        os.execvpe(argv[0], argv, order["environment"])
+    except OSError as error:
+        hint = ""
+        if error.errno == errno.ENOENT and "/" not in argv[0]:
+            hint = "; it is not on this node's PATH"
+        _cannot_start(order, error, f"the command {argv[0]!r}: {error.strerror}{hint}")
+    raise AssertionError("not reached")
+
+
+def _cannot_start(order: Mapping[str, Any], error: OSError, what: str) -> NoReturn:
+    message = f"cannot start {what}"
+    _note_failure(order, {"kind": "load", "type": type(error).__name__, "message": message})
+    os.write(2, f"flowlite: {message}\n".encode())
+    os._exit(EXIT_NOT_FOUND if error.errno == errno.ENOENT else EXIT_CANNOT_RUN)
+
+
+def _begin(order: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Where node 0 leads the gang: what comes before the call; or, on other nodes, in its place."""
+    from . import leader_run
+
+    try:
+        return leader_run.begin(order)
+    except (leader_run.NotReady, OSError) as error:
+        _note_failure(order, {"kind": "load", "type": "", "message": str(error)})
+        os.write(2, f"flowlite: {error}\n".encode())
+    os._exit(EXIT_CANNOT_RUN)
+
+
+def run_function(order: Mapping[str, Any], *, forked: bool = False) -> int:
+    """Load and call; gives the exit code."""
+    import faulthandler
+
+    from . import load_call, torch_teardown
+
+    _open_standard_streams()
+    faulthandler.enable(2, all_threads=True)
+    if "out" in order:
+        stack_dump.answer_for_stacks(order)
+    _fresh_main(order)
+    if forked:
+        _reseed()
+    torch_teardown.settle()
+    try:
+        failure = load_call.run_call(
+            order["call"], order["result"], node=order["node"], rank=order["rank"]
+        )
+    except SystemExit as error:
+        code = _exit_code(order, error)
+        if code == 0:
+            torch_teardown.leave_together()
+        return code
+    if failure is None:
+        torch_teardown.leave_together()
+        return 0
+    _note_failure(order, failure)
+    _show_traceback(order, failure)
+    faulthandler.dump_traceback_later(FAILED_EXIT_SECONDS, exit=True, file=2)
+    return EXIT_FAILED
+
+
+def _show_traceback(order: Mapping[str, Any], failure: Mapping[str, Any]) -> None:
+    """Print what Python would have printed, as it also stands in the result."""
+    from ..serialization import result_file
+
+    try:
+        text = result_file.read_outcome(order["result"], allow_pickle=False).traceback
+    except (OSError, result_file.OutcomeError):
+        text = ""
+    sys.stderr.write(text or f"{failure['type']}: {failure['message']}\n")
+
+
+def _exit_code(order: Mapping[str, Any], error: SystemExit) -> int:
+    """What Python itself would exit with."""
+    from ..serialization import result_file
+
+    code = error.code
+    if code is None or code == 0:
+        result_file.write_value(order["result"], None, node=order["node"], rank=order["rank"])
+        return 0
+    if isinstance(code, int):
+        return code & 0xFF
+    sys.stderr.write(f"{code}\n")
+    failure = {"kind": "exit", "type": "SystemExit", "message": str(code)[:4096]}
+    _note_failure(order, failure)
+    return EXIT_FAILED
+
+
+def _note_failure(order: Mapping[str, Any], failure: Mapping[str, Any]) -> None:
+    """Leave word for the agent; a full disk must not hide the failure itself."""
+    part = f"{order['failure']}.part"
+    try:
+        with open(part, "w", encoding="utf-8") as file:
+            json.dump(dict(failure), file)
+        os.replace(part, order["failure"])
+    except OSError as error:
+        os.write(2, f"flowlite: cannot write {order['failure']}: {error}\n".encode())
+
+
+def _open_standard_streams() -> None:
+    """Python's streams, unbuffered all the way: what was printed is there even if the worker is killed next."""
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        raw = io.FileIO(number, "w", closefd=False)
+        raw.name = f"<{name}>"
+        stream = io.TextIOWrapper(
+            raw,
+            encoding="utf-8",
+            errors="backslashreplace",
+            newline="\n",
+            write_through=True,
+        )
+        stream.mode = "w"  # type: ignore[misc]
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+    _line_buffer_c_streams()
+
+
+def _line_buffer_c_streams() -> None:
+    # Libraries print through C as well (NCCL does); to a file that is buffered by the page, and lost when killed.
+    try:
+        import ctypes
+
+        library = ctypes.CDLL(None)
+        library.setvbuf(ctypes.c_void_p.in_dll(library, "stdout"), None, 1, 0)
+    except (ImportError, OSError, ValueError, AttributeError):
+        return
+
+
+def _fresh_main(order: Mapping[str, Any]) -> None:
+    """A `__main__` of its own; the call says what is in it (serialization/main_module.py)."""
+    from ..serialization import main_module
+
+    main_module.fresh_main()
+    sys.argv = [str(order.get("name") or "flowlite")]
+
+
+def _reseed() -> None:
+    """Give each forked worker random numbers of its own (`random` does this itself)."""
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()
+
+
+def leave(code: int) -> NoReturn:
+    """End as Python ends, up to but without taking the interpreter down.
+
+    Threads are waited for, exit handlers run, buffers are written. What is left out costs torch a second, and aborts
+    at random under gloo.
+    """
+    try:
+        import threading
+
+        shutdown = getattr(threading, "_shutdown", None)
+        if shutdown is not None:
+            shutdown()
+        import atexit
+
+        atexit._run_exitfuncs()
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        code = code or EXIT_FAILED
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (AttributeError, OSError, ValueError):
+            continue
+    try:
+        import ctypes
+
+        ctypes.CDLL(None).fflush(None)
+    except (ImportError, OSError):
+        pass
+    os._exit(code)

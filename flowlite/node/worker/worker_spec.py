@@ -1,0 +1,125 @@
+"""What each worker of a node is told, made from the agent's configuration and what came with GO."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..config.agent_config import AgentConfig, AttemptPaths
+from ..system import addresses, node_facts
+from . import launcher_files
+from .environment import Seat, path_with, worker_environment
+
+
+def worker_orders(
+    config: AgentConfig,
+    paths: AttemptPaths,
+    call: Mapping[str, Any],
+    go: Mapping[str, Any],
+    inside: Mapping[str, str] | None = None,
+) -> list[dict[str, Any]]:
+    """One order for each worker of this node, as `worker.main` takes it. In manual mode, also the files that launchers
+    read.
+
+    Args:
+        call: `config.call` with absolute paths.
+        go: addresses (by node rank), master_addr, master_port.
+        inside: The environment of the container that they run in; None without one.
+    """
+    seat = Seat(
+        task=config.task,
+        name=config.name,
+        attempt=config.epoch,
+        mode=config.mode,
+        node_rank=config.node_rank,
+        local_rank=0,
+        processes_per_node=config.processes_per_node,
+        addresses=list(go["addresses"]),
+        master_addr=str(go["master_addr"]),
+        master_port=int(go["master_port"]),
+        interface=addresses.interface_towards(str(go["master_addr"])),
+        cores=node_facts.cores(),
+        visible_gpus=config.visible_gpus,
+        path=path_with(config.python, os.environ.get("PATH")) if inside is None else None,
+        checkpoint=(config.checkpoint or {}).get("path"),
+        stop_file=str(paths.stop),
+        only_cpu=_only_cpu(config),
+        launcher_files=str(paths.directory) if config.mode == "manual" else None,
+    )
+    secrets = read_secrets(paths.secrets)
+    if seat.launcher_files is not None:
+        seen = worker_environment({}, seat, config.environment)
+        launcher_files.write(paths.directory, seat.addresses, seat.processes_per_node, seen)
+    what: dict[str, Any] = {"call": dict(call)}
+    if call["kind"] == "command":
+        what = {"argv": call["argv"]}
+    if "batch" in call:
+        where = {"addresses": seat.addresses, "directory": str(paths.directory)}
+        what["batch"] = {**call["batch"], **where}
+    return [
+        {
+            "rank": rank,
+            "local_rank": local_rank,
+            "node": config.node_rank,
+            "name": config.name,
+            "environment": worker_environment(
+                os.environ if inside is None else inside,
+                seat._replace(local_rank=local_rank),
+                config.environment,
+                secrets,
+            ),
+            "workdir": config.workdir or str(paths.home),
+            "out": str(paths.stream(rank, "out")),
+            "err": str(paths.stream(rank, "err")),
+            "result": str(paths.stream(rank, "result")),
+            "failure": str(paths.failure(rank)),
+            **_setup_stream(config, paths, rank),
+            **what,
+        }
+        for local_rank, rank in enumerate(config.ranks)
+    ]
+
+
+def _setup_stream(config: AgentConfig, paths: AttemptPaths, rank: int) -> dict[str, str]:
+    """What a node's setup said is reported with its first worker."""
+    if not config.setup or rank != config.ranks[0]:
+        return {}
+    return {"setup": str(paths.stream(rank, "setup"))}
+
+
+def call_with_paths(call: Mapping[str, Any], paths: AttemptPaths) -> dict[str, Any]:
+    """The call with absolute paths."""
+    if call["kind"] == "command":
+        return dict(call)
+    sources = [
+        {**source, "zip": str(paths.resolve(source["zip"]))} for source in call.get("source", ())
+    ]
+    return {**call, "bundle": str(paths.resolve(call["bundle"])), "source": sources}
+
+
+def beyond_inherited(environment: Mapping[str, str]) -> dict[str, str]:
+    """What of a worker's environment is not simply that of the agent: what `exec` adds to its own."""
+    return {name: value for name, value in environment.items() if os.environ.get(name) != value}
+
+
+def secret_names(paths: AttemptPaths) -> list[str]:
+    """Names of the variables that only workers may have."""
+    return sorted(read_secrets(paths.secrets))
+
+
+def _only_cpu(config: AgentConfig) -> bool:
+    if config.container is not None and not config.gpus:
+        return True  # a container sees the cards only where the task asked for some
+    return node_facts.only_cpu(config.visible_gpus)
+
+
+def read_secrets(path: Path) -> dict[str, str]:
+    """The task's secrets by variable name."""
+    try:
+        found = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    return {str(name): str(value) for name, value in found.items()}

@@ -1,0 +1,345 @@
+"""Logs of a task: what its workers wrote, kept in files, given back as labelled lines.
+
+The supervisor keeps each stream of each worker, byte for byte, in `logs/a<attempt>.n<node>.r<rank>.<out|err>`, and
+beside it an index of `<Qd` records (byte offset, Unix time): "bytes from this offset on were seen at this time". A
+reader needs nothing else: any number of them follow the same files, and each can say where it stands (`position`) and
+be started again from there. Control characters are taken out for display only; the files keep what was written.
+"""
+
+from __future__ import annotations
+
+import heapq
+import re
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import lru_cache
+from itertools import chain, repeat
+from operator import attrgetter, length_hint
+from pathlib import Path
+from typing import NamedTuple
+
+from flowlite import terminal
+from flowlite.errors import ConfigError
+from flowlite.output.redact import Mask
+from flowlite.output.stream_file import LONG_PENDING, Piece, Stream, StreamReader, list_streams
+
+# Between two looks at the files of a running task: the shortest and the longest pause, in seconds.
+SHORTEST_PAUSE = 0.005
+LONGEST_PAUSE = 0.1
+
+# All memory that the blocks of one reader may take while many streams are merged, in bytes.
+MERGE_MEMORY = 64 << 20
+LARGEST_BLOCK = 1 << 20
+
+GOES_ON = " … (the line goes on)"
+"""At the end of a line that is too long to be given out at once; what follows comes as a line of its own."""
+SMALLEST_BLOCK = 16 << 10
+
+
+class LogLine(NamedTuple):
+    """One line of a worker's output. `str()` gives `[Node 1] [10:30:16] text`, in the local time of this machine.
+
+    Attributes:
+        node: Node rank.
+        rank: Global rank of the worker.
+        stream: "out" or "err"; "setup" for the output of the node's `setup=`, with the rank of its first worker.
+        time: Unix time at which its first byte was seen.
+        text: The line without its end, with colours kept and every other terminal control sequence removed; of a
+            progress bar, which overwrites itself, the last state. A line of more than a megabyte comes in pieces,
+            each of which but the last ends with `GOES_ON`.
+    """
+
+    node: int
+    rank: int
+    stream: str
+    time: float
+    text: str
+
+    def __str__(self) -> str:
+        return f"{label(self.node, self.time, self.stream)} {self.text}"
+
+
+def label(node: int, at: float, stream: str = "out") -> str:
+    """What stands before a line: `[Node 1] [10:30:16]`, of the node's setup `[Node 1 setup] [10:30:16]`.
+
+    The one place where a line is labelled.
+    """
+    which = f"{node} setup" if stream == "setup" else f"{node}"
+    return f"[Node {which}] [{_clock(int(at))}]"
+
+
+@lru_cache(maxsize=4096)
+def _clock(second: int) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(second))
+
+
+def _never() -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class _Settings:
+    directory: Path
+    node: int | None
+    rank: int | None
+    follow: bool
+    tail: int | None
+    since: float | None
+    after: dict[str, int]
+    ended: Callable[[], bool]
+    closing: Callable[[], str]
+    on_pause: Callable[[LogLine | None], None] | None
+    mask: Mask
+
+
+class Logs:
+    """The merged output of a task. Prints as text, iterates as `LogLine`.
+
+    Lines are merged by time across ranks; the order within one stream is always kept, and a later attempt comes after
+    an earlier one. With `follow`, iteration goes on until the task has ended and everything is read; else it ends
+    with what is there now, the unfinished last line of a running worker included. Each iteration starts anew.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        node: int | None = None,
+        rank: int | None = None,
+        follow: bool = False,
+        tail: int | None = None,
+        since: float | None = None,
+        after: Mapping[str, int] | None = None,
+        ended: Callable[[], bool] = _never,
+        closing: Callable[[], str] = str,
+        on_pause: Callable[[LogLine | None], None] | None = None,
+        mask: Mask | None = None,
+    ) -> None:
+        """Reads nothing yet.
+
+        Args:
+            directory: Where the stream files are.
+            node: Only this node rank.
+            rank: Only this global rank.
+            follow: Wait for more until `ended`.
+            tail: Only the last so many lines of what is there at the start.
+            since: Only lines seen at or after this Unix time.
+            after: A `position` to go on from.
+            ended: Says that no more will be written; asked before each look at the files.
+            closing: A sentence to print under the lines once the task has ended, or "".
+            on_pause: Called before each pause while following, with the line that a worker is writing just now.
+            mask: What to take out of every line.
+        """
+        if tail is not None and tail < 0:
+            raise ConfigError(f"tail={tail}: the number of lines must not be negative")
+        self._settings = _Settings(
+            directory,
+            node,
+            rank,
+            follow,
+            tail,
+            since,
+            dict(after or {}),
+            ended,
+            closing,
+            on_pause,
+            mask or Mask(),
+        )
+        self._reading = _Reading(self._settings)
+
+    @property
+    def position(self) -> dict[str, int]:
+        """Where the latest iteration stands: for each stream the offset of the first byte not yet given out.
+
+        `task.logs(after=position)` goes on exactly there. An unfinished line that was shown because the task was
+        still running counts as not given out, and comes whole the next time.
+        """
+        return self._reading.where()
+
+    def __iter__(self) -> Iterator[LogLine]:
+        self._reading = _Reading(self._settings)
+        return chain.from_iterable(self._reading.lines())
+
+    def __str__(self) -> str:
+        return "".join(self.blocks()).removesuffix("\n")
+
+    def blocks(self) -> Iterator[str]:
+        """The same lines as labelled text, many at a time, each ended by a newline; at the end the closing sentence.
+
+        Much faster than formatting lines one by one.
+        """
+        self._reading = _Reading(self._settings)
+        return self._reading.blocks()
+
+
+class _Reading:
+    """One iteration over the logs."""
+
+    def __init__(self, settings: _Settings) -> None:
+        self._settings = settings
+        self._readers: dict[str, StreamReader] = {}
+        self._position = dict(settings.after)
+        self._finished = False
+        self._current: tuple[Piece, int, Iterator[LogLine]] | None = None
+
+    def where(self) -> dict[str, int]:
+        if self._current is not None:
+            piece, lines, rest = self._current
+            self._position[piece.stream.file] = piece.end_after(lines - length_hint(rest), lines)
+        return dict(self._position)
+
+    def lines(self) -> Iterator[Iterator[LogLine]]:
+        for piece in self._pieces():
+            lines = _lines(piece, self._settings.mask)
+            block = iter(lines)
+            self._current = (piece, len(lines), block)
+            yield block
+            self._current = None
+            self._position[piece.stream.file] = piece.end
+
+    def blocks(self) -> Iterator[str]:
+        for piece in self._pieces():
+            self._position[piece.stream.file] = piece.end
+            yield _labelled(piece, self._settings.mask)
+        closing = self._settings.closing() if self._finished else ""
+        if closing:
+            yield f"{terminal.in_one_line(closing)}\n"
+
+    def _pieces(self) -> Iterator[Piece]:
+        settings = self._settings
+        pause, tail = SHORTEST_PAUSE, settings.tail
+        while True:
+            # Asked before the files are looked at, so that what was written meanwhile is read in this round.
+            ended = settings.ended()
+            found = False
+            for piece in self._round(ended, tail):
+                found = True
+                yield piece
+            tail = None
+            if ended or not settings.follow:
+                self._finished = ended
+                return
+            pause = SHORTEST_PAUSE if found else min(LONGEST_PAUSE, pause * 1.5)
+            if settings.on_pause is not None:
+                settings.on_pause(self._unfinished())
+            time.sleep(pause)
+
+    def _round(self, ended: bool, tail: int | None) -> Iterator[Piece]:
+        """What the files hold now beyond what was read."""
+        settings = self._settings
+        streams = list_streams(settings.directory, settings.node, settings.rank)
+        newest = max((stream.attempt for stream, _ in streams), default=0)
+        block = max(SMALLEST_BLOCK, min(LARGEST_BLOCK, MERGE_MEMORY // max(1, len(streams))))
+        if tail is not None:
+            # So many lines are held, however long they are.
+            block = min(block, LONG_PENDING)
+        by_attempt: dict[int, list[Iterator[Piece]]] = {}
+        for stream, size in streams:
+            # An attempt ends before the next one begins.
+            final = ended or stream.attempt < newest
+            reader = self._reader(stream)
+            if tail is not None:
+                reader.skip_to_tail(size, tail, complete_only=settings.follow and not final)
+                self._position[stream.file] = reader.offset
+            if size > reader.offset + len(reader.pending) or (reader.pending and final):
+                pieces = reader.read(
+                    size, block, final=final, provisional=not (final or settings.follow)
+                )
+                by_attempt.setdefault(stream.attempt, []).append(pieces)
+        merged = chain.from_iterable(
+            heapq.merge(*by_attempt[attempt], key=attrgetter("time"))
+            for attempt in sorted(by_attempt)
+        )
+        return merged if tail is None else self._last(merged, tail)
+
+    def _reader(self, stream: Stream) -> StreamReader:
+        reader = self._readers.get(stream.file)
+        if reader is None:
+            start = self._position.get(stream.file, 0)
+            reader = StreamReader(self._settings.directory, stream, start, self._settings.since)
+            self._readers[stream.file] = reader
+        return reader
+
+    def _last(self, pieces: Iterator[Piece], wanted: int) -> Iterator[Piece]:
+        """The last `wanted` lines; what is left out counts as given out."""
+        kept: deque[tuple[Piece, int]] = deque()
+        total = 0
+        for piece in pieces:
+            kept.append((piece, piece.count()))
+            total += kept[-1][1]
+            while kept and total - kept[0][1] >= wanted:
+                dropped, count = kept.popleft()
+                total -= count
+                self._position[dropped.stream.file] = dropped.end
+        for piece, count in kept:
+            excess = max(0, total - wanted)
+            total -= min(excess, count)
+            yield piece.without_first(excess) if excess else piece
+
+    def _unfinished(self) -> LogLine | None:
+        """The last state of the line that was written to most recently, such as a progress bar."""
+        held = [reader for reader in self._readers.values() if reader.pending]
+        newest = max(held, key=attrgetter("grown_at"), default=None)
+        piece = newest.unfinished() if newest is not None else None
+        return next(iter(_lines(piece, self._settings.mask)), None) if piece is not None else None
+
+
+def parse_since(value: float | str | datetime | timedelta | None) -> float | None:
+    """A Unix time from one of: Unix time, datetime, timedelta ago, "90s", "5m", "2h", "1d", "10:30" or an ISO time."""
+    if value is None:
+        return None
+    if isinstance(value, datetime):
+        return value.timestamp()
+    if isinstance(value, timedelta):
+        return time.time() - value.total_seconds()
+    if isinstance(value, int | float):
+        return float(value)
+    text = value.strip()
+    ago = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd])", text)
+    if ago:
+        return time.time() - float(ago[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[ago[2]]
+    try:
+        if re.fullmatch(r"\d{1,2}:\d{2}(:\d{2})?", text):
+            clock = datetime.strptime(text, "%H:%M:%S" if text.count(":") == 2 else "%H:%M")
+            today = datetime.now()
+            at = datetime.combine(today.date(), clock.time())
+            return (at if at <= today else at - timedelta(days=1)).timestamp()
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        raise ConfigError(
+            f"since={value!r} is no time: write 90s, 5m, 2h or 1d for a time ago, 10:30 for today, or 2025-01-31T10:30"
+        ) from None
+
+
+def _lines(piece: Piece, mask: Mask) -> list[LogLine]:
+    stream = piece.stream
+    fields = zip(
+        repeat(stream.node),
+        repeat(stream.rank),
+        repeat(stream.kind),
+        repeat(piece.time),
+        _texts(piece, mask),
+        strict=False,
+    )
+    # `tuple.__new__` instead of `LogLine(...)`: a third of the time per line.
+    return list(map(tuple.__new__, repeat(LogLine), fields))
+
+
+def _labelled(piece: Piece, mask: Mask) -> str:
+    prefix = f"{label(piece.stream.node, piece.time, piece.stream.kind)} "
+    if not mask and not piece.goes_on:
+        return f"{prefix}{piece.joined(prefix)}\n"
+    text = f"\n{prefix}".join(_texts(piece, mask))
+    return f"{prefix}{text}\n"
+
+
+def _texts(piece: Piece, mask: Mask) -> list[str]:
+    texts = piece.texts()
+    if mask:
+        texts = mask.lines(texts, whole=piece.raw.endswith(b"\n"), inside=piece.inside)
+    if piece.goes_on and texts:
+        texts[-1] += GOES_ON
+    return texts

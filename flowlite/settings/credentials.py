@@ -1,0 +1,145 @@
+"""Keys of providers: from a variable, a file that only you can read, or the keyring of the system.
+
+A key that was read is kept out of everything this process says (`flowlite.output.redact`); its `repr` does not show it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from flowlite.errors import PermissionRefused
+from flowlite.output import redact
+
+SERVICE = "flowlite"
+"""Under this name keys lie in the keyring; the user name there is the name of the provider."""
+
+_LONGEST = 65536
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key, and where it was found.
+
+    Attributes:
+        value: The key itself.
+        origin: The variable, the file or "the keyring", for people.
+    """
+
+    value: str = field(repr=False)
+    origin: str
+
+    def __str__(self) -> str:
+        return f"a key from {self.origin}"
+
+
+def find_key(
+    provider: str,
+    *,
+    variable: str,
+    file: str | os.PathLike[str] | None = None,
+    usual: str | os.PathLike[str] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Key | None:
+    """The key of a provider; None if there is none.
+
+    Args:
+        provider: Its name, which is the user name in the keyring.
+        variable: Looked at first.
+        file: Looked at next; one that is named and is not there, or that others can read, is refused.
+        usual: A file that is looked at if it is there and no other was named.
+        environment: Variables; those of this process.
+
+    Raises:
+        PermissionRefused: What was found cannot be a key, or must not be used; the message never has it in it.
+    """
+    variables = os.environ if environment is None else environment
+    if given := variables.get(variable):
+        return _key(given, variable)
+    if file is None and usual is not None and Path(usual).exists():
+        file = usual
+    if file is not None:
+        path = Path(file).expanduser()
+        return _key(_read_private(path), str(path))
+    found = _from_keyring(provider)
+    return _key(found, "the keyring") if found else None
+
+
+def read_key(
+    provider: str,
+    *,
+    variable: str,
+    file: str | os.PathLike[str] | None = None,
+    usual: str | os.PathLike[str] | None = None,
+    setting: str = "",
+    environment: Mapping[str, str] | None = None,
+) -> Key:
+    """As `find_key`, where there must be one.
+
+    Args:
+        setting: The setting that names the file, for the message.
+
+    Raises:
+        PermissionRefused: There is none, and the message says where it is looked for; or as for `find_key`.
+    """
+    found = find_key(provider, variable=variable, file=file, usual=usual, environment=environment)
+    if found is not None:
+        return found
+    by_file = f", name a file that only you can read ({setting})" if setting else ""
+    raise PermissionRefused(
+        f"no API key for {provider}: set {variable}{by_file}, or put it into the keyring "
+        f"(`keyring set {SERVICE} {provider}`)"
+    )
+
+
+def _key(text: str, origin: str) -> Key:
+    value = text.strip()
+    if not value or not value.isascii() or not value.isprintable() or " " in value:
+        what = "is empty" if not value else "is not one word of plain characters"
+        raise PermissionRefused(f"{origin}: what is there {what}, so it cannot be an API key")
+    redact.keep_out(value)
+    return Key(value, origin)
+
+
+def _read_private(path: Path) -> str:
+    """The content of a file that is ours alone. Raises PermissionRefused."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise PermissionRefused(f"{path}: the API key cannot be read: {error.strerror}") from None
+    # What was opened is looked at, not what is there under that name a moment later.
+    with open(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise PermissionRefused(f"{path}: an API key must lie in a plain file")
+        if found.st_uid not in (os.getuid(), 0):
+            raise PermissionRefused(f"{path} belongs to another user (uid {found.st_uid})")
+        if found.st_mode & 0o077:
+            mode = stat.S_IMODE(found.st_mode)
+            raise PermissionRefused(
+                f"{path} holds an API key and has mode {mode:04o}, so others may read it: "
+                f"`chmod 600 {path}`, and make a new key if somebody could have read this one"
+            )
+        content = file.read(_LONGEST)
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        raise PermissionRefused(f"{path}: the API key is not text") from None
+
+
+def _from_keyring(provider: str) -> str | None:
+    try:
+        import keyring
+    except ImportError:
+        return None
+    try:
+        found = keyring.get_password(SERVICE, provider)
+    except Exception as error:
+        # Of any of its many backends: none, locked, no desktop.
+        raise PermissionRefused(
+            f"the keyring cannot be read: {type(error).__name__}: {error}; set a variable instead"
+        ) from None
+    return str(found) if found else None

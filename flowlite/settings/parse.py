@@ -1,0 +1,106 @@
+"""Values of settings, read from TOML or from the text of a variable; a ValueError says in words what is allowed."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+
+from flowlite.settings.suggest import did_you_mean
+
+
+def text(value: object) -> str:
+    """A word."""
+    if not isinstance(value, str) or not value or not value.isprintable():
+        raise ValueError("a word")
+    return value
+
+
+def choice(*allowed: str) -> Callable[[object], str]:
+    """One of some words."""
+
+    def read(value: object) -> str:
+        if value not in allowed:
+            raise ValueError(f"one of {', '.join(allowed)}{did_you_mean(str(value), allowed)}")
+        return str(value)
+
+    return read
+
+
+def positive(value: object) -> float:
+    """A number above 0."""
+    try:
+        number = float(value) if isinstance(value, str) else value
+    except ValueError:
+        number = None
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        raise ValueError("a number above 0")
+    if not 0 < number < math.inf:
+        raise ValueError("a finite number above 0")
+    return float(number)
+
+
+def whole(value: object) -> int:
+    """A whole number of at least 1."""
+    number = int(value) if isinstance(value, str) and value.strip().isdecimal() else value
+    if type(number) is not int or number < 1:
+        raise ValueError("a whole number of at least 1")
+    return number
+
+
+_TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
+
+
+def truth(value: object) -> bool:
+    """True or false, also as words."""
+    word = str(value).lower() if isinstance(value, bool | str) else ""
+    if word not in _TRUE + _FALSE:
+        raise ValueError("true or false")
+    return word in _TRUE
+
+
+_DURATION = re.compile(
+    r"(?:(\d+(?:\.\d+)?)d)?(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)(s)?)?",
+    re.ASCII,
+)
+LONGEST_WARM = 86400.0
+"""Seconds for which nodes may be kept warm: a day, so that what is forgotten does not cost money for ever."""
+
+
+def duration_seconds(value: object) -> float:
+    """Seconds from a number of them, or from a text as in "90s", "10m", "1h30m"; ValueError says what is allowed."""
+    seconds = -1.0
+    if isinstance(value, str):
+        seconds = _seconds(value, 1.0)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        seconds = float(value)
+    if not 0 <= seconds <= LONGEST_WARM:
+        raise ValueError("a time of at most a day, as in '10m', '1h30m', or a number of seconds")
+    return seconds
+
+
+def hours(value: object) -> float:
+    """Hours from a number of them, or from a text as in "90m", "1h30m", "2d"; ValueError says what is allowed."""
+    found = -1.0
+    if isinstance(value, str):
+        found = _seconds(value, 3600.0) / 3600
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        found = float(value)
+    if not 0 < found < math.inf:
+        raise ValueError("a number of hours above 0, or a time as in '1h30m'")
+    return found
+
+
+def _seconds(text: str, unit: float) -> float:
+    """Seconds of a text such as "1h30m"; a number without a unit counts in `unit`. -1 for anything else."""
+    plain = text.strip().lower().replace(" ", "")
+    match = _DURATION.fullmatch(plain)
+    if match is None or not any(match.groups()):
+        return -1.0
+    days, hours_, minutes, rest = (float(part or 0.0) for part in match.groups()[:4])
+    bare = match[4] is not None and match[5] is None
+    if bare and not any(match.groups()[:3]):
+        return rest * unit
+    if bare and unit != 1.0:
+        return -1.0
+    return 86400 * days + 3600 * hours_ + 60 * minutes + rest

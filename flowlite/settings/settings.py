@@ -1,0 +1,545 @@
+"""Settings: keyword > `FLOW_…` variable > `flow.toml` > `FLOW_HOME/config.toml` > default.
+
+`flow.toml` is that of the current directory, or of the nearest directory above it (`project_file`). What of it can run
+something or redirect credentials counts only once the file is trusted (trust.py).
+Standard library only: the supervisor reads them too. `SETTINGS` is the one list of what can be set.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flowlite.errors import ConfigError
+from flowlite.settings import parse, trust
+from flowlite.settings.parse import duration_seconds as duration_seconds
+from flowlite.settings.provider_settings import ProviderSettings
+from flowlite.settings.suggest import did_you_mean
+
+PROJECT_FILE = "flow.toml"
+HOME_FILE = "config.toml"
+# A table of the files that is handed to the adapter of that name as it stands: `[providers.NAME]`, or `[NAME]`.
+PROVIDERS_TABLE = "providers"
+# Adapters that come with flowlite; those of others are looked for only when a table has an unknown name.
+_ADAPTERS = ("local", "ssh", "slurm", "aws", "mithril")
+_ENTRY_POINTS = "flowlite.providers"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One thing that can be set.
+
+    Attributes:
+        read: Makes the typed value of a TOML value or of a variable's text; its ValueError says what is allowed.
+        default: Value where it is set nowhere.
+        help: What it does, in one line.
+        task_option: Whether it is the default of the task option of the same name.
+    """
+
+    read: Callable[[object], Any]
+    default: Any
+    help: str
+    task_option: bool = False
+
+
+SETTINGS: dict[str, Setting] = {
+    "provider": Setting(parse.text, "local", "where nodes come from", task_option=True),
+    "region": Setting(parse.text, None, "region or zone at the provider", task_option=True),
+    "priority": Setting(
+        parse.choice("low", "med", "high"),
+        "med",
+        "pricing tier, where there are tiers",
+        task_option=True,
+    ),
+    "spot": Setting(
+        parse.truth,
+        None,
+        "whether machines may be taken away in exchange for a lower price",
+        task_option=True,
+    ),
+    "max_price_per_hour": Setting(
+        parse.positive, None, "cap in US dollars per instance and hour", task_option=True
+    ),
+    "max_run_time_hours": Setting(
+        parse.hours, None, "cap in hours from start, also as in 1h30m", task_option=True
+    ),
+    "max_cost": Setting(
+        parse.positive, None, "cap in US dollars for a whole task", task_option=True
+    ),
+    "keep_warm": Setting(
+        parse.duration_seconds,
+        None,
+        "how long nodes and imports are kept for the next task, as in 10m; 0 for not at all",
+        task_option=True,
+    ),
+    "show_logs": Setting(
+        parse.choice("auto", "always", "never"),
+        "auto",
+        "whether .remote() shows the workers' output; auto: on a terminal",
+    ),
+    "local_tasks": Setting(
+        parse.whole,
+        None,
+        "tasks that run on this machine at a time; others wait (8, or 2 per core)",
+    ),
+    "local_warm": Setting(
+        parse.whole,
+        3,
+        "environments kept warm on this machine at a time; the one unused for longest goes first",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A setting as it stands: its value, and who set it.
+
+    Attributes:
+        trusted: Whether the project's file it is from is trusted; None where that does not matter.
+    """
+
+    name: str
+    value: Any
+    origin: str
+    help: str
+    trusted: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All settings, resolved. `entries` has the origin of each.
+
+    Attributes:
+        project: What the project's file says that needs trust.
+    """
+
+    entries: Mapping[str, Entry]
+    providers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    origins: Mapping[tuple[str, ...], str] = field(default_factory=dict)
+    project: Project | None = None
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self.entries.values())
+
+    def __getitem__(self, name: str) -> Any:
+        return self.entry(name).value
+
+    def entry(self, name: str) -> Entry:
+        """A setting with where it was set. Raises ConfigError."""
+        if name not in self.entries:
+            raise ConfigError(f"no setting {name!r}{did_you_mean(name, SETTINGS)}")
+        return self.entries[name]
+
+    @property
+    def provider(self) -> str:
+        """Name of the provider."""
+        return str(self["provider"])
+
+    @property
+    def show_logs(self) -> str:
+        """ "auto", "always" or "never"."""
+        return str(self["show_logs"])
+
+    @property
+    def local_tasks(self) -> int:
+        """Tasks that the local provider runs at a time."""
+        return int(self["local_tasks"] or max(8, 2 * (os.cpu_count() or 1)))
+
+    @property
+    def local_warm(self) -> int:
+        """Environments that are kept warm on this machine at a time."""
+        return int(self["local_warm"])
+
+    def task_options(self) -> dict[str, Any]:
+        """Defaults of task options that somebody has set; for `TaskConfig.with_defaults`."""
+        return {
+            entry.name: entry.value
+            for entry in self
+            if SETTINGS[entry.name].task_option and entry.origin != "default"
+        }
+
+    def provider_options(self, name: str) -> dict[str, Any]:
+        """The table `[NAME]` (or `[providers.NAME]`) of the files, the project's over the user's.
+
+        Raises:
+            ConfigError: The project's file sets something there that needs trust, and is not trusted.
+        """
+        if self.project is not None:
+            self.project.require_trust(name)
+        return dict(self.providers.get(name, {}))
+
+    def of_provider(self, name: str) -> ProviderSettings:
+        """The settings of one provider: its table as it stands in the files, each value with its file."""
+        origins = {
+            keys[1:]: os.path.abspath(file)
+            for keys, file in self.origins.items()
+            if keys[0] == name and keys[1:]
+        }
+        return ProviderSettings(name, self.provider_options(name), origins)
+
+    def provider_entries(self) -> list[Entry]:
+        """The providers' tables, one entry for each value: `ssh.pools.lab.hosts`."""
+        found = []
+        for path, file in self.origins.items():
+            value: Any = self.providers
+            for key in path:
+                value = value[key]
+            help_ = f"option of the provider {path[0]}"
+            trusted = None
+            if self.project is not None and file == str(self.project.path):
+                trusted = self.project.trusts(path[0], {path[-1]: value})
+            found.append(Entry(".".join(path), value, file, help_, trusted))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """The providers' tables of a project's file, some of whose settings need trust.
+
+    Attributes:
+        path: The file.
+        tables: Its tables, by provider.
+        trusted: Whether it is trusted, as it is now.
+        changed: Whether it was trusted as it was before.
+    """
+
+    path: Path
+    tables: Mapping[str, Mapping[str, Any]]
+    trusted: bool
+    changed: bool
+
+    def needing(self) -> list[tuple[str, str]]:
+        """The settings that need trust, as `ssh.config_file`, with the reasons."""
+        return [
+            (f"{name}.{key}", reason)
+            for name, table in self.tables.items()
+            for key, reason in trust.needs_trust(name, table)
+        ]
+
+    def trusts(self, provider: str, table: Mapping[str, Any]) -> bool | None:
+        """Whether these options of a provider are trusted; None if they need no trust."""
+        return self.trusted if any(trust.needs_trust(provider, table)) else None
+
+    def require_trust(self, provider: str) -> None:
+        """Raises ConfigError if the file is not trusted, and sets something for a provider that needs it."""
+        needing = list(trust.needs_trust(provider, self.tables.get(provider, {})))
+        if self.trusted or not needing:
+            return
+        has = "has changed since it was trusted" if self.changed else "is not trusted yet"
+        settings = "; ".join(f"{key} ({reason})" for key, reason in needing)
+        raise ConfigError(
+            f"{self.path}: this file {has}, and [{provider}] sets what counts only in a file that you trust: "
+            f"{settings}. Read it, then accept it as it is with `flow config trust`"
+        )
+
+
+def load_settings(
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    directory: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Settings:
+    """Reads all settings.
+
+    Args:
+        overrides: Values given as keywords or on the command line; None counts as not given.
+        directory: Where the search for `flow.toml` begins; the current directory.
+        environment: Variables; those of this process.
+
+    Raises:
+        ConfigError: A file or variable has an unknown name or a wrong value; the message says which, and where.
+    """
+    variables = os.environ if environment is None else environment
+    entries = {
+        name: Entry(name, setting.default, "default", setting.help)
+        for name, setting in SETTINGS.items()
+    }
+    providers: dict[str, Any] = {}
+    origins: dict[tuple[str, ...], str] = {}
+    project = project_file(directory)
+    for path in (home(variables) / HOME_FILE, project):
+        plain, tables = _parts(_read_file(path), path)
+        _merge(providers, tables, str(path), (), origins)
+        for name, value in plain.items():
+            entries[name] = _entry(name, value, str(path))
+    for name in SETTINGS:
+        text = variables.get(f"FLOW_{name.upper()}")
+        if text:
+            entries[name] = _entry(name, text, f"FLOW_{name.upper()}")
+    for name, value in (overrides or {}).items():
+        if value is not None:
+            entries[name] = _entry(name, value, "keyword")
+    # The last of the two: that of the project.
+    return Settings(entries, providers, origins, _project(project, tables, variables))
+
+
+def read_project(directory: Path | None = None) -> Project | None:
+    """What the project's file sets that needs trust; None if it sets nothing of that kind. Raises ConfigError."""
+    path = project_file(directory)
+    return _project(path, _parts(_read_file(path), path)[1], os.environ)
+
+
+def project_file(directory: Path | None = None) -> Path:
+    """The project's file: that of a directory, or the nearest one above it; where there is none, its path here.
+
+    Above the directory itself, only what no other user could have put there counts. The search ends below a directory
+    that belongs to somebody else or that all may write to (such as /tmp), at another file system, and in the home
+    directory.
+    """
+    here = directory or Path()
+    own = here / PROJECT_FILE
+    if os.path.lexists(own):
+        return own
+    try:
+        at = here.resolve(strict=True)
+        device, top = at.stat().st_dev, Path("~").expanduser().resolve()
+        while at not in (top, at.parent):
+            at = at.parent
+            found = at.stat()
+            if (
+                found.st_dev != device
+                or found.st_uid != os.getuid()
+                or found.st_mode & stat.S_IWOTH
+            ):
+                break
+            path = at / PROJECT_FILE
+            if os.path.lexists(path):
+                return path if path.lstat().st_uid == os.getuid() else own
+    except (OSError, RuntimeError):
+        pass
+    return own
+
+
+def _project(
+    path: Path, tables: Mapping[str, Mapping[str, Any]], variables: Mapping[str, str]
+) -> Project | None:
+    if not any(any(trust.needs_trust(name, table)) for name, table in tables.items()):
+        return None
+    where = home(variables)
+    directories = variables.get(trust.VARIABLE, "")
+    trusted = trust.is_trusted(path, tables, where, directories)
+    return Project(path, tables, trusted, not trusted and trust.was_trusted(path, where))
+
+
+def _parts(content: Mapping[str, Any], path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The plain settings of a file, and its tables of providers. Raises ConfigError."""
+    plain: dict[str, Any] = {}
+    tables: dict[str, Any] = {}
+    for name, value in content.items():
+        if name == PROVIDERS_TABLE:
+            _check_providers(value, path)
+            _merge(tables, value, str(path), (), {})
+        elif isinstance(value, dict) and name not in SETTINGS and _is_adapter(name):
+            _merge(tables, {name: value}, str(path), (), {})
+        else:
+            plain[name] = value
+    return plain, tables
+
+
+def _entry(name: str, value: object, origin: str) -> Entry:
+    setting = SETTINGS.get(name)
+    if setting is None:
+        if isinstance(value, dict):
+            raise ConfigError(
+                f"{origin}: [{name}] is neither a provider nor a setting"
+                f"{did_you_mean(name, (*_ADAPTERS, PROVIDERS_TABLE))}"
+            )
+        known = ", ".join(SETTINGS)
+        raise ConfigError(
+            f"{origin}: no setting {name!r}{did_you_mean(name, SETTINGS) or f'; known: {known}'}"
+        )
+    try:
+        return Entry(name, setting.read(value), origin, setting.help)
+    except ValueError as error:
+        raise ConfigError(f"{origin}: {name}: {value!r} is not allowed; give {error}") from None
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    import tomllib
+
+    try:
+        return tomllib.loads(text.decode())
+    except ValueError as error:  # of TOML, or of UTF-8
+        raise ConfigError(f"{path}: not TOML: {error}") from None
+
+
+def _check_providers(value: object, path: Path) -> None:
+    if not isinstance(value, dict) or not all(isinstance(table, dict) for table in value.values()):
+        raise ConfigError(f"{path}: write the options of a provider under [providers.NAME]")
+
+
+def _is_adapter(name: str) -> bool:
+    if name in _ADAPTERS:
+        return True
+    import importlib.metadata
+
+    return any(each.name == name for each in importlib.metadata.entry_points(group=_ENTRY_POINTS))
+
+
+def _no_adapter(name: str) -> str:
+    import importlib.metadata
+
+    others = {each.name for each in importlib.metadata.entry_points(group=_ENTRY_POINTS)}
+    known = sorted({*_ADAPTERS, *others})
+    return (
+        f"there is no provider {name!r}{did_you_mean(name, known, 0.7)}; known: {', '.join(known)}"
+    )
+
+
+def _merge(
+    found: dict[str, Any],
+    table: Mapping[str, Any],
+    file: str,
+    above: tuple[str, ...],
+    origins: dict[tuple[str, ...], str],
+) -> None:
+    """Lays a file's tables over those of the file before it, and notes where each value is from."""
+    for name, value in table.items():
+        path = (*above, name)
+        if isinstance(value, dict):
+            inner = found.get(name)
+            found[name] = dict(inner) if isinstance(inner, dict) else {}
+            origins.pop(path, None)
+            _merge(found[name], value, file, path, origins)
+            if not value:
+                origins[path] = file
+        else:
+            for old in [each for each in origins if each[: len(path)] == path]:
+                del origins[old]
+            found[name] = value
+            origins[path] = file
+
+
+# The home
+
+
+def home(environment: Mapping[str, str] | None = None) -> Path:
+    """The directory all state lies in: `FLOW_HOME`, or `~/.flowlite`. Need not exist.
+
+    Raises:
+        ConfigError: FLOW_HOME is not an absolute path.
+    """
+    variables = os.environ if environment is None else environment
+    given = variables.get("FLOW_HOME")
+    try:
+        path = Path(given or "~/.flowlite").expanduser()
+    except RuntimeError as error:
+        raise ConfigError(f"FLOW_HOME: {error}; set FLOW_HOME to an absolute path") from None
+    if not path.is_absolute():
+        raise ConfigError(
+            f"FLOW_HOME is {given!r}; give an absolute path, as in '{path.absolute()}'"
+        )
+    return path
+
+
+def ensure_home() -> Path:
+    """The home, made if it was not there (0700), and proved to be writable.
+
+    Raises:
+        ConfigError: It is no directory, belongs to somebody else, is read-only or full; the message says what to do.
+    """
+    path = home()
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = path.stat()
+        if not stat.S_ISDIR(found.st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        if found.st_uid != os.getuid():
+            raise ConfigError(
+                f"FLOW_HOME {path} belongs to another user (uid {found.st_uid}); "
+                "set FLOW_HOME to a directory of your own"
+            )
+        if found.st_mode & 0o077:
+            path.chmod(0o700)
+        import tempfile
+
+        # More than an empty file: on a full disk, names can still be made.
+        with tempfile.TemporaryFile(dir=path) as probe:
+            probe.write(b"\0" * 4096)
+            probe.flush()
+            os.fsync(probe.fileno())
+    except OSError as error:
+        raise ConfigError(explain_os_error(path, error)) from None
+    return path
+
+
+def explain_os_error(path: Path, error: OSError) -> str:
+    """Why FLOW_HOME cannot be used, and what to do."""
+    fixes = {
+        errno.ENOSPC: "the disk is full; free some space, or set FLOW_HOME to another disk",
+        errno.EDQUOT: "your disk quota is used up; free some space, or set FLOW_HOME to another disk",
+        errno.EROFS: "it is on a read-only file system; set FLOW_HOME to a directory you can write",
+        errno.ENOTDIR: "it, or what it lies in, is a file; set FLOW_HOME to a directory",
+        errno.EEXIST: "it is a file; set FLOW_HOME to a directory",
+    }
+    fix = fixes.get(
+        error.errno or 0,
+        f"{error.strerror}; make it writable for you, or set FLOW_HOME to another directory",
+    )
+    return f"FLOW_HOME {path} cannot be used: {fix}"
+
+
+# Writing settings
+
+
+def set_value(name: str, text: str, path: Path | None = None) -> Entry:
+    """Sets one setting in a file (that of FLOW_HOME), keeping all else in it as it stands.
+
+    Raises:
+        ConfigError: Unknown name, value not allowed, or the file cannot be written.
+    """
+    target = path or ensure_home() / HOME_FILE
+    table, _, key = name.rpartition(".")
+    if table and _is_adapter(table.partition(".")[0]):
+        raise ConfigError(
+            f"options of a provider are written by hand: in {target}, {key} under [{table}]"
+        )
+    entry = _entry(name, text, str(target))
+    if name == "provider" and not _is_adapter(text):
+        raise ConfigError(f"provider: {_no_adapter(text)}")
+    _rewrite(target, name, f"{name} = {_toml(entry.value)}")
+    return entry
+
+
+def unset_value(name: str, path: Path | None = None) -> None:
+    """Takes one setting out of a file again. Raises ConfigError."""
+    if name not in SETTINGS:
+        raise ConfigError(f"no setting {name!r}{did_you_mean(name, SETTINGS)}")
+    _rewrite(path or home() / HOME_FILE, name, None)
+
+
+def _toml(value: object) -> str:
+    import json
+
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _rewrite(path: Path, name: str, new: str | None) -> None:
+    _read_file(path)  # refuses to touch a file that is not TOML
+    try:
+        lines = path.read_text().splitlines() if path.exists() else []
+        table = next((i for i, line in enumerate(lines) if line.lstrip().startswith("[")), None)
+        top, rest = (lines, []) if table is None else (lines[:table], lines[table:])
+        kept = [line for line in top if line.split("=")[0].strip().strip("\"'") != name]
+        at = next((i for i, line in enumerate(top) if line not in kept), len(kept))
+        if new is not None:
+            kept.insert(min(at, len(kept)), new)
+        content = "\n".join([*kept, *rest]) + "\n"
+        partial = path.with_name(f"{path.name}.{os.getpid()}.part")
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with open(descriptor, "w") as file:
+            file.write(content)
+        os.replace(partial, path)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from None

@@ -1,0 +1,220 @@
+"""Trust in a project's `flow.toml`: which settings need it, and which files were trusted.
+
+Everybody who clones a project, or unpacks an archive, gets its `flow.toml`, and a command that only reads must not run
+what is named there. So the settings of `SENSITIVE` count in a project's file only after its owner has read it and said
+so once (`flow config trust`). Trust holds for one path and one content: that of the file, and that of the OpenSSH
+configuration it names. `FLOW_HOME/config.toml` is the user's own and needs none.
+
+Standard library only: the supervisor reads settings too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from flowlite.errors import ConfigError
+from flowlite.settings import ssh_config_words
+
+VARIABLE = "FLOW_TRUSTED_DIRS"
+"""Directories whose files are trusted as they are, and those below them; for CI. Separated as in PATH."""
+
+SENSITIVE: Mapping[str, Mapping[str, str]] = {
+    "local": {},
+    "ssh": {
+        "config_file": "an OpenSSH configuration runs programs here (`Match exec`, `ProxyCommand`)",
+        "identity_file": "the key decides in whose account your code and secrets arrive",
+        "python": "this program is run on the hosts, also to list them",
+        "node_dir": "programs are put there, and run from there as you",
+    },
+    "slurm": {
+        "python": "this program is run on the nodes",
+        "node_dir": "programs are put there, and run from there as you",
+        "shared_dir": "programs are put there, and run from there as you",
+        "ssh_config": "an OpenSSH configuration runs programs here (`Match exec`, `ProxyCommand`)",
+        "sbatch": "any option of `sbatch` can be given, also those that hand over an environment",
+    },
+    "aws": {
+        "endpoint_url": "all that is asked of AWS, with your session's token, goes to this address",
+        "ami": "this system gets your code and your secrets",
+        "ami_parameter": "the system it names gets your code and your secrets",
+        "instance_profile": "the nodes get its rights in your account",
+        "security_group": "its rules decide who reaches the nodes",
+        "ssh_from": "these networks reach the nodes' SSH server",
+        "shared_config_file": "AWS's configuration runs programs here (`credential_process`)",
+        "shared_credentials_file": "AWS's file of credentials runs programs here (`credential_process`)",
+        "ssh_config": "an OpenSSH configuration runs programs here (`Match exec`, `ProxyCommand`)",
+    },
+    "mithril": {
+        "api_url": "your API key is sent to this address",
+        "api_key_file": "what is in this file is sent to the API as a key",
+        "ssh_config": "an OpenSSH configuration runs programs here (`Match exec`, `ProxyCommand`)",
+        "node_key": "it can put a key of your account where everybody in the project reads it",
+    },
+}
+"""For each adapter, the settings that need trust, and why: they run a program, say where programs are run from, or
+decide where code, secrets and credentials go. The table of an adapter that is not here needs trust as a whole."""
+
+_UNKNOWN = "what it does is known to its adapter only"
+_FILE = "trusted.json"
+# Settings whose value names a file that can run programs; its content is trusted together with the file.
+_CONFIGURATIONS = ("config_file", "ssh_config", "shared_config_file", "shared_credentials_file")
+_LARGEST = 4 * 1024 * 1024
+
+
+def needs_trust(provider: str, table: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The settings of a provider's table that need trust, each once, with the reason."""
+    known = SENSITIVE.get(provider)
+    if known is None:
+        yield from ((key, _UNKNOWN) for key in table)
+        return
+    found = {key for key, _ in _values(table)}
+    yield from ((key, reason) for key, reason in known.items() if key in found)
+
+
+def is_trusted(path: Path, tables: Mapping[str, Any], home: Path, directories: str) -> bool:
+    """Whether a project's file is trusted as it is now.
+
+    Args:
+        path: The file.
+        tables: The providers' tables in it, by name.
+        home: FLOW_HOME.
+        directories: What the variable `FLOW_TRUSTED_DIRS` says.
+
+    Raises:
+        ConfigError: What was trusted cannot be read.
+    """
+    place = os.path.realpath(path)
+    if any(_is_below(place, each) for each in directories.split(os.pathsep)):
+        return True
+    known = _read(home).get(place)
+    # A file that nobody trusts is not followed to others.
+    return known is not None and known == digest(path, tables)
+
+
+def was_trusted(path: Path, home: Path) -> bool:
+    """Whether a project's file was trusted, as it is now or as it was before. Raises ConfigError."""
+    return os.path.realpath(path) in _read(home)
+
+
+def trust(path: Path, tables: Mapping[str, Any], home: Path) -> None:
+    """Trusts a file as it is now. Raises ConfigError."""
+    _write(home, {**_read(home), os.path.realpath(path): digest(path, tables)})
+
+
+def withdraw(path: Path, home: Path) -> bool:
+    """Trusts a file no more. Returns whether it was trusted. Raises ConfigError."""
+    known = _read(home)
+    found = known.pop(os.path.realpath(path), None)
+    if found is not None:
+        _write(home, known)
+    return found is not None
+
+
+def digest(path: Path, tables: Mapping[str, Any]) -> str:
+    """SHA-256 of all that is trusted with a project's file. Raises ConfigError."""
+    parts = hashlib.sha256()
+    for file in files_of(path, tables):
+        content = _content(file)
+        what = "absent" if content is None else hashlib.sha256(content).hexdigest()
+        parts.update(f"{file}\0{what}\n".encode("utf-8", "surrogateescape"))
+    return parts.hexdigest()
+
+
+def files_of(path: Path, tables: Mapping[str, Any]) -> list[str]:
+    """The files that are trusted with a project's file: itself, and the OpenSSH configurations that it leads to.
+
+    Files below ~/.ssh and /etc/ssh are left out: `ssh` believes them anyway. Raises ConfigError.
+    """
+    found = dict.fromkeys([os.path.realpath(path)])
+    for table in tables.values():
+        for key, value in _values(table):
+            if key in _CONFIGURATIONS and isinstance(value, str):
+                beside = os.path.dirname(os.path.realpath(path))
+                _follow(os.path.join(beside, os.path.expanduser(value)), found, 0)
+    return list(found)
+
+
+# The files
+
+
+def _follow(named: str, found: dict[str, None], depth: int) -> None:
+    """Adds an OpenSSH configuration and those it includes."""
+    path = os.path.realpath(named)
+    own = (os.path.realpath(os.path.expanduser("~/.ssh")), "/etc/ssh")
+    if path in found or any(_is_below(path, each) for each in own):
+        return
+    found[path] = None
+    text = (_content(path) or b"").decode("utf-8", "surrogateescape")
+    for _, line in ssh_config_words.lines(text):
+        keyword, rest = ssh_config_words.split(line) or ("", "")
+        if keyword == "include" and depth < ssh_config_words.DEEPEST_INCLUDE:
+            with suppress(ValueError):  # which is told when it is used
+                for each in ssh_config_words.included(ssh_config_words.words(rest), named):
+                    _follow(each, found, depth + 1)
+
+
+def _content(path: str) -> bytes | None:
+    """What is in a plain file; None if there is none. Raises ConfigError."""
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            found = os.fstat(file.fileno())
+            if not stat.S_ISREG(found.st_mode) or found.st_size > _LARGEST:
+                raise ConfigError(f"{path}: no plain file of at most {_LARGEST >> 20} MB")
+            return file.read()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def _is_below(path: str, directory: str) -> bool:
+    if not os.path.isabs(directory):
+        return False
+    return path.startswith(os.path.realpath(directory).rstrip("/") + "/")
+
+
+def _values(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Keys with their values at any depth; a table or a list of tables is looked into."""
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _values(inner, name)
+        return
+    yield key, value
+    if isinstance(value, list):
+        for each in value:
+            if isinstance(each, Mapping):
+                yield from _values(each)
+
+
+# What was trusted
+
+
+def _read(home: Path) -> dict[str, str]:
+    path = home / _FILE
+    content = _content(str(path))
+    if content is None:
+        return {}
+    try:
+        found = json.loads(content)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise ConfigError(f"{path}: cannot be understood; remove it, and trust your projects anew")
+    return {str(name): str(value) for name, value in found.items()}
+
+
+def _write(home: Path, known: Mapping[str, str]) -> None:
+    from flowlite.node.config.agent_config import write_atomically
+
+    path = home / _FILE
+    try:
+        write_atomically(path, json.dumps(dict(known), indent=1))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from None

@@ -1,0 +1,307 @@
+"""One SQLite file: opened, migrated, read and written, with errors that say what to do.
+
+Every write is one short `BEGIN IMMEDIATE` transaction (a deferred one that reads first gets SQLITE_BUSY without
+waiting), durable before it returns (`synchronous=FULL`), in WAL mode so that readers never wait.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from flowlite.errors import StoreDamaged, StoreError
+from flowlite.state import backups
+
+BUSY_TIMEOUT_SECONDS = 30.0
+_LOCK_PAUSE = 0.02
+# What SQLite says of a file that it cannot make sense of. An error of reading is that of a file that was cut, too.
+_DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+_SHORT_READ = sqlite3.SQLITE_IOERR | (2 << 8)
+_MOVED = sqlite3.SQLITE_READONLY | (4 << 8)
+RESTORE = "`flow store check` says what can be read, `flow store restore` brings back a copy"
+
+# Each entry brings a database from version i to i + 1, in one transaction. Never change an entry that was released.
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    (
+        """CREATE TABLE tasks (
+            id TEXT PRIMARY KEY, name TEXT NOT NULL, function TEXT NOT NULL, provider TEXT NOT NULL,
+            state TEXT NOT NULL, reason TEXT NOT NULL DEFAULT '', outcome TEXT NOT NULL DEFAULT '',
+            config TEXT NOT NULL, plan TEXT NOT NULL, call TEXT NOT NULL,
+            attempt INTEGER NOT NULL DEFAULT 0, retries_used INTEGER NOT NULL DEFAULT 0,
+            roster TEXT NOT NULL DEFAULT '[]',
+            created_at REAL NOT NULL, started_at REAL, finished_at REAL,
+            cancel_requested_at REAL, cost REAL NOT NULL DEFAULT 0,
+            lease_owner TEXT, lease_token INTEGER NOT NULL DEFAULT 0, lease_expires REAL NOT NULL DEFAULT 0
+        )""",
+        "CREATE INDEX tasks_by_name ON tasks (name, created_at)",
+        "CREATE INDEX tasks_by_state ON tasks (state)",
+        """CREATE TABLE instances (
+            id TEXT NOT NULL, task_id TEXT NOT NULL REFERENCES tasks (id), provider TEXT NOT NULL,
+            node_rank INTEGER, state TEXT NOT NULL, price_per_hour REAL NOT NULL,
+            launched_at REAL NOT NULL, ended_at REAL, data TEXT NOT NULL,
+            PRIMARY KEY (provider, id)
+        )""",
+        "CREATE INDEX instances_by_task ON instances (task_id)",
+        """CREATE TABLE intents (
+            token TEXT PRIMARY KEY, task_id TEXT NOT NULL REFERENCES tasks (id), kind TEXT NOT NULL,
+            data TEXT NOT NULL, state TEXT NOT NULL, created_at REAL NOT NULL, settled_at REAL
+        )""",
+        "CREATE INDEX intents_by_task ON intents (task_id)",
+        """CREATE TABLE events (
+            seq INTEGER PRIMARY KEY AUTOINCREMENT, task_id TEXT NOT NULL REFERENCES tasks (id),
+            at REAL NOT NULL, kind TEXT NOT NULL, text TEXT NOT NULL, data TEXT NOT NULL
+        )""",
+        "CREATE INDEX events_by_task ON events (task_id, seq)",
+    ),
+)
+SCHEMA_VERSION = len(MIGRATIONS)
+TABLES = frozenset({"tasks", "instances", "intents", "events"})
+# A version beyond this one is no newer flowlite, but flipped bytes.
+_HIGHEST_VERSION = SCHEMA_VERSION + 1000
+
+
+class Database:
+    """The file. Safe to use from several threads and processes."""
+
+    def __init__(self, path: Path) -> None:
+        """Opens the database, making or migrating it.
+
+        Raises:
+            StoreDamaged: It is damaged, or gone though tasks lie beside it.
+            StoreError: It cannot be opened or written, or belongs to a newer flowlite.
+        """
+        self.path = path
+        self._lock = threading.RLock()
+        self._depth = 0
+        self._open()
+
+    def close(self) -> None:
+        """Closes the database. Safe to call twice."""
+        with self._lock:
+            self._db.close()
+
+    def version(self) -> int:
+        """A number that changes when another connection has written; cheap enough to poll."""
+        with self.read() as db:
+            return int(db.execute("PRAGMA data_version").fetchone()[0])
+
+    def make_sure_of_tables(self) -> None:
+        """Raises StoreDamaged if a table is missing."""
+        with self.read():
+            self._expect_tables()
+
+    def _expect_tables(self) -> None:
+        if missing := sorted(TABLES - self._tables()):
+            raise StoreDamaged(
+                f"{self.path} is damaged: it has no table {', '.join(missing)}; {RESTORE}"
+            )
+
+    def _open(self) -> None:
+        try:
+            self._db = sqlite3.connect(
+                self.path,
+                timeout=BUSY_TIMEOUT_SECONDS,
+                isolation_level=None,
+                check_same_thread=False,
+            )
+            self._db.row_factory = sqlite3.Row
+            # What is not UTF-8 was damaged; rows.py names the row.
+            self._db.text_factory = _text
+            _secure(self.path)
+            self._file = _identity(self.path)
+            self._prepare()
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            raise self._explain(error) from error
+        except OSError as error:
+            raise StoreError(f"{self.path}: {error.strerror or error}") from error
+
+    def _prepare(self) -> None:
+        self._db.execute("PRAGMA synchronous = FULL")
+        self._db.execute("PRAGMA foreign_keys = ON")
+        if self._is_prepared():
+            return
+        # SQLite answers SQLITE_BUSY at once, without its busy handler, to one of two connections that both switch a
+        # database to WAL. So whoever has to change the file as a whole does it alone.
+        with alone_with(self.path):
+            if self._is_prepared():
+                return
+            if not self._tables() and has_tasks(self.path.parent):
+                raise StoreDamaged(
+                    f"{self.path} is empty or missing, though files of tasks lie beside it; `flow store restore` "
+                    "brings back a copy, `flow store restore --empty` begins without one"
+                )
+            self._use_wal()
+            if self._tables():
+                backups.take(self.path, "schema", self._schema())
+            else:
+                backups.begin(self.path.parent)
+            self._migrate()
+
+    def _is_prepared(self) -> bool:
+        """Whether the file has the schema of this version, in WAL mode. Raises StoreError for a newer schema."""
+        found = self._schema()
+        if not 0 <= found <= _HIGHEST_VERSION:
+            raise StoreDamaged(f"{self.path} is damaged (schema {found}); {RESTORE}")
+        if found > SCHEMA_VERSION:
+            raise StoreError(
+                f"{self.path} was written by a newer flowlite (schema {found}, this one knows {SCHEMA_VERSION}); "
+                "upgrade flowlite, or set FLOW_HOME to another directory"
+            )
+        if found == SCHEMA_VERSION:
+            self._expect_tables()
+        mode = self._db.execute("PRAGMA journal_mode").fetchone()[0]
+        return found == SCHEMA_VERSION and mode == "wal"
+
+    def _schema(self) -> int:
+        return int(self._db.execute("PRAGMA user_version").fetchone()[0])
+
+    def _tables(self) -> set[str]:
+        query = "SELECT name FROM sqlite_master WHERE type = 'table'"
+        return {str(row[0]) for row in self._db.execute(query)}
+
+    def _use_wal(self) -> None:
+        mode = self._db.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+        if mode != "wal":
+            raise StoreError(
+                f"{self.path}: SQLite cannot use a write-ahead log here (journal mode {mode!r}), as on network "
+                "file systems; set FLOW_HOME to a directory on a local disk"
+            )
+
+    def _migrate(self) -> None:
+        with self.write() as db:
+            found = db.execute("PRAGMA user_version").fetchone()[0]
+            for statements in MIGRATIONS[found:]:
+                for statement in statements:
+                    db.execute(statement)
+            db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+    @contextmanager
+    def read(self) -> Iterator[sqlite3.Connection]:
+        """The connection, for reading."""
+        with self._used():
+            yield self._db
+
+    @contextmanager
+    def write(self) -> Iterator[sqlite3.Connection]:
+        """The connection inside one transaction: committed at the end, rolled back on any exception."""
+        with self._used():
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._db
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def _used(self) -> Iterator[None]:
+        with self._lock:
+            try:
+                if self._depth == 0:
+                    self._follow()
+                self._depth += 1
+                try:
+                    yield
+                finally:
+                    self._depth -= 1
+            except (sqlite3.Error, UnicodeDecodeError) as error:
+                raise self._explain(error) from error
+
+    def _follow(self) -> None:
+        """Opens the file again if another one lies there now: SQLite goes on with one that was removed or replaced."""
+        found = _identity(self.path)
+        if found == self._file:
+            return
+        if found is None:
+            raise StoreDamaged(f"{self.path} is gone; {RESTORE}")
+        self._db.close()
+        self._open()
+
+    def _explain(self, error: sqlite3.Error | UnicodeDecodeError) -> StoreError:
+        text = str(error)
+        if is_damage(error):
+            return StoreDamaged(f"{self.path} is damaged ({text}); {RESTORE}")
+        if "full" in text:
+            fix = "the disk is full; free some space and try again, nothing was half-written"
+        elif "readonly" in text or "unable to open" in text:
+            fix = (
+                "it cannot be written; make the directory writable or set FLOW_HOME to another one"
+            )
+        elif "locked" in text or "locking protocol" in text:
+            fix = f"another process held it for over {BUSY_TIMEOUT_SECONDS:.0f} s; try again"
+        else:
+            fix = "set FLOW_HOME to another directory to start afresh"
+        return StoreError(f"{self.path}: {text}: {fix}")
+
+
+def is_damage(error: sqlite3.Error | UnicodeDecodeError) -> bool:
+    """Whether the file itself is at fault, so that trying again does not help."""
+    if isinstance(error, UnicodeDecodeError):
+        # Python's module decodes names of columns and messages by itself.
+        return True
+    code = getattr(error, "sqlite_errorcode", None) or 0
+    if code & 0xFF in _DAMAGE or code in (_SHORT_READ, _MOVED):
+        return True
+    return str(error).startswith(("no such table", "no such column", "malformed"))
+
+
+def has_tasks(home: Path) -> bool:
+    """Whether files of submitted tasks lie in a FLOW_HOME."""
+    return any(home.glob("tasks/*/config.json"))
+
+
+@contextmanager
+def alone_with(path: Path) -> Iterator[None]:
+    """Holds the lock file beside a database: for what changes the file as a whole.
+
+    Raises:
+        StoreError: Another process has held it for too long, or the directory cannot be written.
+    """
+    lock = path.with_name(f"{path.name}.lock")
+    try:
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StoreError(f"{lock}: {error.strerror}: make the directory writable") from error
+    try:
+        deadline = time.monotonic() + BUSY_TIMEOUT_SECONDS
+        while not _locked(descriptor):
+            if time.monotonic() > deadline:
+                raise StoreError(
+                    f"{lock}: another process has held it for over {BUSY_TIMEOUT_SECONDS:.0f} s; try again"
+                )
+            time.sleep(_LOCK_PAUSE)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _text(stored: bytes) -> str:
+    return stored.decode("utf-8", "surrogateescape")
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _secure(path: Path) -> None:
+    if path.stat().st_mode & 0o077:
+        os.chmod(path, 0o600)

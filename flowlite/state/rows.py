@@ -1,0 +1,115 @@
+"""Rows of the database as records; a row that is damaged is told from one that is whole.
+
+SQLite has no checksums of its own: bytes that were flipped on a disk come back as they are. Whatever is read is
+therefore compared with what its record may hold, so that what is wrong is found here and not wherever it is used.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import sqlite3
+from types import NoneType
+from typing import Any, TypeVar
+
+from flowlite.provider import Instance, Plan
+from flowlite.state.records import STATES, Event, InstanceRecord, Intent, TaskRecord
+
+JSON_FIELDS = frozenset({"config", "plan", "call", "roster", "data"})
+TABLES: dict[type, str] = {
+    TaskRecord: "tasks",
+    InstanceRecord: "instances",
+    Intent: "intents",
+    Event: "events",
+}
+# By what a row is named.
+KEYS = {"tasks": "id", "instances": "id", "intents": "token", "events": "seq"}
+
+_Record = TypeVar("_Record")
+_TYPES: dict[str, tuple[type, ...]] = {
+    "str": (str,),
+    "int": (int,),
+    "float": (int, float),
+    "bool": (bool,),
+    "dict[str, Any]": (dict,),
+    "list[str]": (list,),
+    "tuple[str, ...]": (tuple,),
+}
+# Times after this one (the year 5138) cannot be shown.
+_LATEST = 1e11
+
+
+class RowDamaged(ValueError):
+    """A row does not hold what its record may hold; the text names the field and what is wrong."""
+
+
+def read_row(kind: type[_Record], row: sqlite3.Row) -> _Record:
+    """The record of a row. Raises RowDamaged."""
+    values = {name: _value(name, row[name]) for name in row.keys()}  # noqa: SIM118 - a Row iterates over values
+    _check_types(kind, values)
+    if kind is TaskRecord:
+        if values["state"] not in STATES:
+            raise RowDamaged(f"state: {values['state']!r} is none")
+        _check_value("plan", Plan, values["plan"])
+    if kind is InstanceRecord:
+        _check_value("data", Instance, values["data"])
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise RowDamaged(f"its columns are not those of {TABLES[kind]}") from error
+
+
+def _value(name: str, stored: Any) -> Any:
+    if isinstance(stored, str) and not _is_text(stored):
+        raise RowDamaged(f"{name}: not text")
+    if name not in JSON_FIELDS:
+        return stored
+    try:
+        return json.loads(stored)
+    except (TypeError, ValueError, RecursionError):
+        raise RowDamaged(f"{name}: not JSON") from None
+
+
+def _is_text(stored: str) -> bool:
+    """Whether it was UTF-8: the connection turns what is not into lone surrogates."""
+    try:
+        stored.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _check_value(name: str, kind: type[Plan] | type[Instance], data: dict[str, Any]) -> None:
+    """Looks at a value of the provider contract that a field holds."""
+    try:
+        value = kind.from_json(data)
+    except TypeError:
+        raise RowDamaged(f"{name}: something is missing") from None
+    try:
+        _check_types(kind, {f.name: getattr(value, f.name) for f in dataclasses.fields(value)})
+    except RowDamaged as error:
+        raise RowDamaged(f"{name}: {error}") from None
+
+
+def _check_types(kind: type, values: dict[str, Any]) -> None:
+    for name, accepted, elements in _fields_of(kind):
+        value: Any = values.get(name)
+        if not isinstance(value, accepted):
+            raise RowDamaged(f"{name}: not what it may be")
+        if elements and not all(isinstance(each, str) for each in value):
+            raise RowDamaged(f"{name}: not a list of texts")
+        is_time = name == "at" or name.endswith(("_at", "_expires"))
+        if is_time and value is not None and not 0 <= value < _LATEST:
+            raise RowDamaged(f"{name}: not a time")
+
+
+@functools.cache
+def _fields_of(kind: type) -> tuple[tuple[str, Any, bool], ...]:
+    """Name, accepted types, and whether it is a collection of texts, of each field."""
+    found = []
+    for field in dataclasses.fields(kind):
+        plain = str(field.type).removesuffix(" | None")
+        accepted = _TYPES.get(plain, (object,)) + ((NoneType,) if plain != field.type else ())
+        found.append((field.name, accepted, plain in ("list[str]", "tuple[str, ...]")))
+    return tuple(found)

@@ -1,0 +1,56 @@
+"""The rows of one task beside its files: with them a task is found again whose store was lost.
+
+A snapshot is written after each change of the task by whoever changed it. It is no second truth: nothing reads it but
+`flow store restore`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flowlite.settings.private_files import write_private
+from flowlite.state.records import InstanceRecord, Intent, TaskRecord
+
+NAME = "rows.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Rows of one task by table, as columns and values."""
+
+    task_id: str
+    rows: dict[str, list[dict[str, Any]]]
+
+
+def write(
+    home: Path, task: TaskRecord, instances: Sequence[InstanceRecord], intents: Sequence[Intent]
+) -> None:
+    """Replaces the snapshot of a task. A task without a directory has none, and a full disk keeps the older one."""
+    rows: dict[str, Sequence[TaskRecord | InstanceRecord | Intent]] = {
+        "tasks": [task],
+        "instances": instances,
+        "intents": intents,
+    }
+    body = {name: [dataclasses.asdict(row) for row in found] for name, found in rows.items()}
+    with suppress(OSError):
+        write_private(home / "tasks" / task.id / NAME, json.dumps(body).encode())
+
+
+def read_all(home: Path) -> tuple[list[Snapshot], list[str]]:
+    """All snapshots of a FLOW_HOME, and what is wrong with those that cannot be read."""
+    found, problems = [], []
+    for directory in sorted(path.parent for path in home.glob("tasks/*/config.json")):
+        try:
+            body = json.loads((directory / NAME).read_bytes())
+            rows = {table: list(body[table]) for table in ("tasks", "instances", "intents")}
+            (task,) = rows["tasks"]
+            found.append(Snapshot(str(task["id"]), rows))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            problems.append(f"{directory / NAME} cannot be read: {error}")
+    return found, problems

@@ -1,0 +1,71 @@
+"""What a node needs to make the workers' Python: the agent is asked, and `uv` is sent where it has something to do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from flowlite.connect import uv
+from flowlite.connect.bounded import parse_object
+from flowlite.errors import NodeUnreachable, ProviderError
+from flowlite.supervise.attempt.node_handle import Node
+
+_LOOK_SECONDS = 120.0
+
+
+def bring(
+    node: Node, spec: dict[str, Any], agent: tuple[Path, str], packages: Path, home: Path
+) -> dict[str, Any]:
+    """Brings what makes the Python of `spec`, unless it is there; gives the spec as the agent is told it.
+
+    Args:
+        node: A node that can be reached.
+        agent: The node's program, and its hash.
+        packages: The file that says where packages come from.
+        home: FLOW_HOME, where uv is kept.
+
+    Raises:
+        NodeUnreachable: It cannot be reached.
+    """
+    to, settings = node.connection, node.settings
+    if packages.exists():
+        to.put(packages.read_bytes(), f"{settings.home}/packages.json")
+    inside = settings.container is not None
+    if spec.get("uv") or (inside and spec.get("requirements") is None):
+        return spec
+    to.put_cached(agent[0], node.agent, agent[1], mode=0o700, cache=settings.cache)
+    asked = json.dumps({"spec": spec, "cache": settings.cache}).encode()
+    argv = [settings.python, "-I", "-S", node.agent, "pythons"]
+    done = to.run(argv, input=asked, timeout=_LOOK_SECONDS)
+    try:
+        found = parse_object(done.stdout)
+    except ValueError as error:
+        said = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
+        raise ProviderError(
+            f"{settings.python} does not run there: {' '.join(said) or f'exit code {done.code}'}"
+        ) from error
+    if found["ready"] and not inside:
+        return spec
+    try:
+        return {**spec, "uv": _send(node, found["platform"], home)}
+    except NodeUnreachable:
+        raise
+    except (ProviderError, OSError) as error:
+        # The node may have one of its own; if not, its agent says what is missing, and this.
+        return {**spec, "why_no_uv": str(error)}
+
+
+def _send(node: Node, platform: str, home: Path) -> str:
+    """Puts uv where all tasks of the node find it, proves that it runs there, and gives its path."""
+    place = node.settings.cache or node.settings.home
+    said = ""
+    for program in uv.programs_for(platform, home):
+        target = f"{place}/{program.sha256}"
+        node.connection.put_cached(program.path, target, program.sha256, mode=0o700)
+        tried = node.connection.run([target, "--version"], timeout=_LOOK_SECONDS)
+        if tried.code == 0:
+            return target
+        # Built for a newer C library, perhaps; the one of the index runs with any.
+        said = tried.stderr.decode(errors="replace").strip()[:200]
+    raise ProviderError(f"the uv for {platform} does not run there: {said}")

@@ -1,0 +1,259 @@
+"""Agents brought up on every node of an attempt, once: those that have run are left alone, whatever became of them."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flowlite.errors import ProviderError
+from flowlite.node.config import distributed_modes
+from flowlite.node.config.agent_config import AgentConfig
+from flowlite.supervise.attempt import certificates
+from flowlite.supervise.attempt.node_handle import Node, start_agents
+from flowlite.supervise.attempt.node_verdict import Life
+from flowlite.supervise.attempt.reachability import GivenUp, Lost, Reach
+from flowlite.supervise.record.paths import TaskPaths, local_call
+from flowlite.supervise.record.task_view import Asked
+from flowlite.supervise.threads import Crew
+
+# A started agent that has not even said that it runs after this time will not come. A busy machine takes seconds.
+_START_SECONDS = 30.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.003, 0.2
+_PROBE_EVERY = 1.0
+
+
+class NotUp(Exception):
+    """The gang cannot be brought up. `replace` are the instances it is due to; the text is for people."""
+
+    def __init__(self, text: str, replace: tuple[str, ...] = (), *, in_time: bool = True) -> None:
+        super().__init__(text)
+        self.replace = replace
+        self.in_time = in_time
+
+
+class LeaderHasLeft(Exception):
+    """The leader's agent has ended already; its report says how."""
+
+
+@dataclass(eq=False, repr=False)
+class BringUp:
+    """What it takes to bring up one attempt.
+
+    Attributes:
+        began: Whether its workers have started already: then only the leader is asked, where the gang can be followed.
+    """
+
+    asked: Asked
+    paths: TaskPaths
+    task_id: str
+    name: str
+    attempt: int
+    nodes: list[Node]
+    max_run_seconds: float | None
+    agent: tuple[Path, str]
+    crew: Crew
+    reach: Reach
+    paid_seconds: float | None = None
+    began: bool = False
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether the rendezvous leaves a machine, and is encrypted therefore."""
+        return certificates.needed(node.instance.address for node in self.nodes)
+
+    async def start(self, given_up: asyncio.Event) -> None:
+        """Equips every node and starts its agent, unless it is given up before. Raises NotUp."""
+        if self.encrypted:
+            # Before the nodes are equipped side by side.
+            certificates.of_attempt(self.paths, self.attempt)
+        nodes = self.nodes[:1] if self.began else self.nodes
+        await self._everywhere(nodes, self._equip, given_up)
+        machines: dict[str, list[Node]] = {}
+        for node in nodes:
+            if not node.has_run:
+                machines.setdefault(node.settings.warm_socket or node.instance.id, []).append(node)
+        groups = {group[0].rank: group for group in machines.values()}
+        if not given_up.is_set():
+            first = [group[0] for group in groups.values()]
+            await self._everywhere(first, lambda node: start_agents(groups[node.rank]), given_up)
+
+    async def find_leader(self, given_up: asyncio.Event) -> dict[str, Any] | None:
+        """Where the leader listens; None if it was given up before that was known.
+
+        Raises:
+            NotUp: It does not come up.
+            LeaderHasLeft: It has come, and gone.
+        """
+        leader, began = self.nodes[0], time.monotonic()
+        pause, probe_at = _FIRST_PAUSE, began + _PROBE_EVERY
+        while not given_up.is_set():
+            if leader.report_seen is not None:
+                raise LeaderHasLeft
+            try:
+                found = await self.reach.persist(leader, _place_of, given_up, changes=False)
+                if found is not None:
+                    certificates.forget_key(self.paths, self.attempt)
+                    return found
+                if time.monotonic() > probe_at:
+                    waited = time.monotonic() - began
+                    look = functools.partial(self._look_after_leader, waited=waited)
+                    await self.reach.persist(leader, look, given_up, changes=False)
+                    probe_at = time.monotonic() + _PROBE_EVERY
+            except GivenUp:
+                return None
+            except Lost as error:
+                why = f"{leader.name} cannot be reached: {error}"
+                raise NotUp(why, (leader.instance.id,)) from error
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await given_up.wait()
+            pause = min(_LONGEST_PAUSE, pause * 1.2)
+        return None
+
+    async def tell_leader(self, leader: Mapping[str, Any]) -> None:
+        """Tells the other nodes where the leader listens. One that cannot be told is missed and named by the leader."""
+        others = [node for node in self.nodes[1:] if node.report_seen is None and not self.began]
+
+        async def tell(node: Node) -> None:
+            with suppress(ProviderError, OSError, Lost):
+                await self.reach.persist(node, lambda it: it.put_leader(leader), asyncio.Event())
+
+        await asyncio.gather(*(tell(node) for node in others))
+
+    async def _everywhere(
+        self, nodes: Sequence[Node], do: Callable[[Node], None], given_up: asyncio.Event
+    ) -> None:
+        """Does something on these nodes at once. Raises NotUp, which names all where that went wrong."""
+
+        async def here(node: Node) -> str:
+            try:
+                await self.reach.persist(node, do, given_up)
+            except GivenUp:
+                return ""
+            except (ProviderError, OSError, Lost) as error:
+                return str(error) or type(error).__name__
+            return ""
+
+        self._check(nodes, await asyncio.gather(*(here(node) for node in nodes)))
+
+    def _equip(self, node: Node) -> None:
+        """Puts what the agent of one node needs, unless it has run already."""
+        node.report_seen = node.report()
+        node.has_run = node.started()
+        if node.has_run:
+            return
+        if not node.listed:
+            raise ProviderError("the provider does not list it any more")
+        config = self._config(node)
+        if config.python_spec is not None:
+            if config.setup:
+                commands = json.dumps(config.setup).encode()
+                made_for = hashlib.sha256(commands).hexdigest()[:32]
+                config.python_spec = {**config.python_spec, "setup": made_for}
+            # Only here: it brings along what few tasks need.
+            from flowlite.supervise.attempt import bring_python
+
+            config.python_spec = bring_python.bring(
+                node, config.python_spec, self.agent, self.paths.packages, self.paths.home
+            )
+        node.equip(
+            config,
+            local_call(self.asked.call),
+            self.agent,
+            self.paths.secret.read_bytes(),
+            self.paths.secrets.read_bytes(),
+            self.paths.storage.read_bytes(),
+            self._certificate_for(node),
+        )
+
+    def _certificate_for(self, node: Node) -> dict[str, bytes]:
+        """What encrypts the rendezvous, as files for one node; only the leader gets the key."""
+        if not self.encrypted:
+            return {}
+        certificate = certificates.of_attempt(self.paths, self.attempt)
+        files = {"rendezvous.crt": certificate.certificate}
+        if node.rank == 0 and certificate.key is not None:
+            files["rendezvous.key"] = certificate.key
+        return files
+
+    def _config(self, node: Node) -> AgentConfig:
+        asked, settings = self.asked, node.settings
+        gpus = {"count": asked.plan.gpus_per_node, "kind": asked.plan.gpu}
+        return AgentConfig(
+            task=self.task_id,
+            name=self.name,
+            epoch=self.attempt,
+            instance=node.instance.id,
+            roster=[each.instance.id for each in self.nodes],
+            processes_per_node=asked.processes_per_node,
+            mode=asked.mode,
+            call=node_call(asked.call),
+            environment=asked.environment,
+            workdir=settings.workdir,
+            python=settings.python,
+            gpus=gpus if asked.plan.gpus_per_node else None,
+            visible_gpus=settings.visible_gpus,
+            volumes=[dict(volume) for volume in settings.volumes],
+            stop_signal=asked.stop_signal,
+            grace=asked.grace,
+            join_timeout=asked.join_timeout,
+            max_run_seconds=self.max_run_seconds,
+            paid_seconds=self.paid_seconds,
+            warm_socket=settings.warm_socket,
+            bind=settings.bind or node.instance.address,
+            tls=self.encrypted,
+            leader_address=self.nodes[0].instance.address,
+            ports_dir=settings.ports_dir,
+            master_port=settings.master_port,
+            cache=settings.cache,
+            python_spec=settings.python_spec,
+            container=settings.container,
+            mounts=[dict(mount) for mount in asked.mounts],
+            checkpoint=asked.checkpoint,
+            warm_seconds=asked.warm_seconds,
+            lease=settings.lease,
+            preemption=settings.preemption,
+            gang={"cpus": asked.cpus} if asked.mode in distributed_modes.LED else None,
+            setup=list(asked.setup),
+            setup_seconds=asked.setup_seconds,
+        )
+
+    def _check(self, nodes: Sequence[Node], problems: Sequence[str]) -> None:
+        failed = {node: problem for node, problem in zip(nodes, problems, strict=True) if problem}
+        if failed:
+            told = "; ".join(f"{node.name}: {problem}" for node, problem in failed.items())
+            ids = tuple(node.instance.id for node in failed)
+            what = "its leader is lost" if self.began else "the agent could not be started"
+            raise NotUp(f"{what}: {told}", ids)
+
+    def _look_after_leader(self, leader: Node, waited: float) -> None:
+        finding = leader.probe()
+        leader.report_seen = leader.report()
+        late = waited > _START_SECONDS
+        if leader.report_seen is None and (
+            finding.life in (Life.DEAD, Life.GONE) or (finding.life is Life.ABSENT and late)
+        ):
+            raise NotUp(f"{leader.name}: {finding.why}")
+        if waited > self.asked.join_timeout:
+            why = f"did not say within {self.asked.join_timeout:.0f} s where it listens"
+            raise NotUp(f"{leader.name}, the leader, {why}", in_time=False)
+
+
+def _place_of(leader: Node) -> dict[str, Any] | None:
+    return leader.read_json("leader.json")
+
+
+def node_call(call: Mapping[str, Any]) -> dict[str, Any]:
+    """A call with the paths it has on a node, relative to the node's directory."""
+    if call.get("kind") != "function":
+        return dict(call)
+    source = [{**each, "zip": f"source-{each['sha256']}.zip"} for each in call.get("source", ())]
+    return {**call, "bundle": "call.bin", "source": source}

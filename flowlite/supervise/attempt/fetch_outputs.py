@@ -1,0 +1,400 @@
+"""What a gang leaves on the disks of its nodes, brought home before they are given back: logs, results, reports.
+
+Each node is asked through its own connection. What a member that we cannot reach holds comes through its leader, as its
+logs do while it runs (`relay`). What follows from what is still missing is decided in unfetched.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from flowlite.connect.fetching import Partial
+from flowlite.errors import NodeUnreachable, ProviderError
+from flowlite.node.config.ranks import global_rank, node_of
+from flowlite.node.system.byte_sizes import human_size
+from flowlite.output import redact
+from flowlite.supervise.attempt import unfetched
+from flowlite.supervise.attempt.log_writer import Collector, add_all, logs_of
+from flowlite.supervise.attempt.node_handle import Finding, Node
+from flowlite.supervise.attempt.node_verdict import Life
+from flowlite.supervise.attempt.reachability import GivenUp, Lost, Reach
+from flowlite.supervise.attempt.unfetched import Holding, Outlook, Place
+from flowlite.supervise.record.paths import TaskPaths
+from flowlite.supervise.threads import Crew
+
+RESULT = "result"
+# What could not be kept or fetched is tried again at this pace, and what is missing is looked at.
+KEEP_EVERY = 1.0
+# For so long what is under way from nodes that answer may still come, once nobody waits any more.
+_MOMENT = 4.0
+# What takes longer than this is worth telling.
+_TELL_AFTER = 1.0
+_OUR_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+
+Relay = Callable[[frozenset[int]], Awaitable[None]]
+"""Has the leader pass on what these nodes hold, and nothing of the others."""
+
+
+@dataclass(slots=True)
+class _State:
+    """How it stands with one node."""
+
+    place: Place = Place.ANSWERS
+    since: float = 0.0
+    swept: bool = False
+    trouble: str = ""
+    ours: bool = False
+
+
+@dataclass(eq=False, repr=False)
+class Harvest:
+    """Brings home what one attempt left. `workers` are the reports of the workers that are known to have ended.
+
+    Attributes:
+        certain: Whether the provider knows what does not exist any more.
+        began: Whether workers may have run.
+    """
+
+    paths: TaskPaths
+    attempt: int
+    workers_per_node: int
+    collector: Collector
+    workers: Mapping[int, Mapping[str, Any]]
+    crew: Crew
+    reach: Reach
+    certain: bool = True
+    began: bool = False
+    _states: dict[int, _State] = field(default_factory=dict)
+
+    @property
+    def behind(self) -> bool:
+        """Whether logs are missing that are known to exist."""
+        return any(self._logs_missing(rank) for rank in self.workers)
+
+    async def bring_in(
+        self,
+        nodes: Sequence[Node],
+        *,
+        ended_well: bool,
+        lost: Collection[str],
+        tell: Callable[[str], None],
+        before_writing: Callable[[], None],
+        given_up: asyncio.Event,
+        relay: Relay,
+    ) -> Outlook:
+        """Fetches the results, what is missing of the logs, and after a bad end the agents' own logs.
+
+        Args:
+            lost: Instances that the gang has lost; nobody asks them again.
+            tell: Told what is waited for, each time that changes.
+            given_up: Set when nobody wants to wait any more. What is missing then stays where it is.
+
+        Returns:
+            What is not here.
+        """
+        clean = ended_well and not self.behind
+        self._states = {node.rank: _State() for node in nodes}
+        for node in nodes:
+            if node.instance.id in lost:
+                self._silent(node, Finding(Life.UNREACHABLE, "it is lost"))
+        before_writing()
+        over = asyncio.Event()
+        tasks = {
+            asyncio.create_task(self._bring(node, clean, over)): node
+            for node in nodes
+            if node.instance.id not in lost and (not clean or self._files(node.rank))
+        }
+        patience, told = _Patience(), ""
+        try:
+            while True:
+                for task in [task for task in tasks if task.done()]:
+                    del tasks[task]
+                    task.result()
+                patience.pass_time(cut_off=self.reach.cut_off_since is not None)
+                seen = self._outlook(nodes, ended_well, patience.waited, given_up.is_set())
+                hurry = given_up.is_set() and patience.hurries()
+                if seen.over and (
+                    hurry or not self._worth_waiting(tasks.values(), clean, given_up)
+                ):
+                    return seen
+                before_writing()
+                await relay(frozenset(self._out_of_reach(nodes)))
+                text = self._waiting(nodes, seen, patience.waited)
+                if text and text != told and patience.waited > _TELL_AFTER:
+                    told = text
+                    tell(text)
+                await _any_of(tasks, given_up)
+        finally:
+            over.set()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def take(self, rank: int, offset: int, data: bytes) -> None:
+        """Keeps a piece of a result that was passed on by the leader. Raises OSError."""
+        partial = self._partial(rank)
+        if partial is not None and not partial.whole:
+            if offset == 0:
+                partial.begin()
+            if partial.add(offset, data) >= partial.size:
+                partial.finish()
+
+    def result_offsets(self, relayed: frozenset[int]) -> dict[str, int]:
+        """From where the results of these nodes are to be passed on; those of the others are not to be."""
+        found = {}
+        for rank in self.workers:
+            partial = self._partial(rank)
+            if partial is not None:
+                wanted = node_of(rank, self.workers_per_node) in relayed
+                found[f"{rank}.{RESULT}"] = (
+                    min(partial.have, partial.size) if wanted else partial.size
+                )
+        return found
+
+    def doubted(self, nodes: Sequence[Node], error: OSError) -> tuple[Holding, ...]:
+        """All that the nodes hold, where what came of it may not be on the disk here."""
+        trouble = f"{self.paths.directory} may not be on disk: {error.strerror or error}"
+        found = []
+        for node in nodes:
+            sizes = {rank: self._sizes(rank) or {} for rank in self._ranks(node.rank)}
+            files = [(f"r{r}.{name}", size) for r, of in sizes.items() for name, size in of.items()]
+            found.append(Holding(node.rank, tuple(files), Place.ANSWERS, trouble, ours=True))
+        return tuple(each for each in found if not each.complete)
+
+    def forget_partials(self) -> None:
+        """Nobody will go on with what came of results that are not to come."""
+        for path in self.paths.results.glob(f".a{self.attempt}.r*.part"):
+            path.unlink(missing_ok=True)
+
+    def _worth_waiting(self, nodes: Collection[Node], clean: bool, given_up: asyncio.Event) -> bool:
+        """Whether more comes at once of nodes that nobody waits for, such as the agents' logs after a bad end."""
+        if clean and not given_up.is_set():
+            return False
+        away = self.reach.out_of_reach
+        states = (self._states[node.rank] for node in nodes if node.instance.id not in away)
+        return any(each.place is Place.ANSWERS and not each.trouble for each in states)
+
+    def _out_of_reach(self, nodes: Sequence[Node]) -> list[int]:
+        """Nodes that hold something and do not answer now, lost or not. Notes since when."""
+        away, found = self.reach.out_of_reach, []
+        for node in nodes:
+            state = self._states[node.rank]
+            if node.instance.id in away or state.place is Place.SILENT:
+                state.since = state.since or time.time()
+                found += [node.rank] if self._files(node.rank) else []
+            else:
+                state.since = 0.0
+        return found
+
+    # One node
+
+    async def _bring(self, node: Node, clean: bool, over: asyncio.Event) -> None:
+        """Fetches what one node holds, until all of it is here. Runs until it is cancelled where it never answers."""
+        state = self._states[node.rank]
+        while True:
+            try:
+                problem = await self.reach.persist(
+                    node, lambda it: self._fetch(it, clean), over, changes=False
+                )
+            except GivenUp:
+                return
+            except Lost as error:
+                self._silent(node, error.finding)
+                if state.place is Place.GONE:
+                    return
+                await self._until_it_answers(node)
+                if not self._files(node.rank):
+                    return
+                continue
+            except (NodeUnreachable, OSError) as error:
+                # Another host answers in its place, which is for people to settle.
+                problem = error
+            if problem is None:
+                state.swept = True
+                return
+            state.place, state.trouble, state.ours = Place.ANSWERS, str(problem), _is_ours(problem)
+            await asyncio.sleep(KEEP_EVERY)
+
+    def _silent(self, node: Node, finding: Finding) -> None:
+        state = self._states[node.rank]
+        state.since = state.since or time.time()
+        state.trouble = finding.why
+        gone = finding.life is Life.GONE and self.certain
+        state.place = Place.GONE if gone else Place.SILENT
+
+    async def _until_it_answers(self, node: Node) -> None:
+        state = self._states[node.rank]
+        while self._files(node.rank):
+            # It may be our own network that is gone, which this finds out.
+            _, finding = await self.reach.judge_alone(node)
+            if finding.life is Life.GONE:
+                self._silent(node, finding)
+                if state.place is Place.GONE:
+                    return
+            elif finding.life is not Life.UNREACHABLE:
+                break
+            await asyncio.sleep(KEEP_EVERY)
+        state.place, state.trouble = Place.ANSWERS, ""
+
+    def _fetch(self, node: Node, clean: bool) -> Exception | None:
+        try:
+            for rank in self._ranks(node.rank):
+                body = self.workers.get(rank)
+                if not clean:
+                    for stream in self._logs(rank) if body is None else self._logs_missing(rank):
+                        self._sweep(node, rank, stream)
+                partial = self._partial(rank)
+                if body is None or (partial is not None and not partial.whole):
+                    size = None if partial is None else partial.size
+                    node.get(f"r{rank}.{RESULT}", self.paths.result(self.attempt, rank), size)
+            if not clean:
+                kept = self.paths.agent_log(self.attempt, node.rank)
+                node.get_log("agent.log", kept, redact.of_file(self.paths.secrets))
+        except (NodeUnreachable, ConnectionError, TimeoutError):
+            raise
+        except (ProviderError, OSError) as error:
+            return error
+        return None
+
+    def _sweep(self, node: Node, rank: int, stream: str) -> None:
+        with suppress(FileNotFoundError):
+            offset = self.collector.size(rank, stream)
+            blocks = node.read(f"r{rank}.{stream}", offset)
+            add_all(self.collector, rank, node.rank, stream, offset, blocks, time.time())
+
+    # What is missing
+
+    def _ranks(self, node: int) -> range:
+        first = global_rank(node, self.workers_per_node, 0)
+        return range(first, first + self.workers_per_node)
+
+    def _logs(self, rank: int) -> tuple[str, ...]:
+        return logs_of(rank, self.workers_per_node)
+
+    def _sizes(self, rank: int) -> dict[str, int] | None:
+        body = self.workers.get(rank)
+        return None if body is None else dict(body.get("sizes") or {})
+
+    def _logs_missing(self, rank: int) -> list[str]:
+        return self.collector.missing(rank, self._sizes(rank) or {})
+
+    def _partial(self, rank: int) -> Partial | None:
+        """The result of a rank that is known to have left one."""
+        size = (self._sizes(rank) or {}).get(RESULT)
+        return Partial(self.paths.result(self.attempt, rank), size) if size else None
+
+    def _files(self, node: int) -> list[tuple[str, int | None]]:
+        """What of a node is not here."""
+        found: list[tuple[str, int | None]] = []
+        for rank in self._ranks(node):
+            sizes = self._sizes(rank)
+            if sizes is None:
+                if self.began and not self._states[node].swept:
+                    found += [(f"r{rank}.{name}", None) for name in (*self._logs(rank), RESULT)]
+                continue
+            found += [(f"r{rank}.{stream}", sizes[stream]) for stream in self._logs_missing(rank)]
+            partial = self._partial(rank)
+            if partial is not None and not partial.whole:
+                found.append((f"r{rank}.{RESULT}", partial.size))
+        return found
+
+    def _outlook(
+        self, nodes: Sequence[Node], ended_well: bool, waited: float, given_up: bool
+    ) -> Outlook:
+        found = []
+        for node in nodes:
+            state, files = self._states[node.rank], self._files(node.rank)
+            # What a node that was read to its end does not have, nobody has.
+            gone = state.place is Place.GONE or state.swept
+            place = Place.GONE if gone and files else state.place
+            found.append(Holding(node.rank, tuple(files), place, state.trouble, state.ours))
+        return unfetched.outlook(found, ended_well=ended_well, waited=waited, given_up=given_up)
+
+    # In words
+
+    def what_is_lacking(self, nodes: Sequence[Node], lacking: Sequence[Holding]) -> str:
+        """`results (40 MB) of node 2 (i-0abc) are not here: it has not answered since 14:02:11`."""
+        told = []
+        for holding in lacking[:3]:
+            name, trouble = nodes[holding.node].name, holding.trouble
+            if holding.place is Place.GONE:
+                why = f"lost: {trouble}" if trouble else "lost: they are not on the node any more"
+            elif holding.place is Place.SILENT:
+                why = f"not here: it has not answered since {self._since(holding.node)}"
+            else:
+                why = f"not here: {trouble}" if trouble else "not here yet"
+            told.append(f"{what(holding)} of {name} are {why}")
+        more = len(lacking) - len(told)
+        return "; ".join(told) + (f"; and those of {more} more nodes" if more else "")
+
+    def _since(self, node: int) -> str:
+        return time.strftime("%H:%M:%S", time.localtime(self._states[node].since))
+
+    def _waiting(self, nodes: Sequence[Node], seen: Outlook, waited: float) -> str:
+        told = []
+        for holding in seen.waits_for[:3]:
+            state, name = self._states[holding.node], nodes[holding.node].name
+            if state.since:
+                why = f", which has not answered since {self._since(holding.node)}"
+            else:
+                why = f": {holding.trouble}" if holding.trouble else ""
+            told.append(f"{what(holding)} of {name}{why}")
+        more = len(seen.waits_for) - len(told)
+        text = "; ".join(told) + (f"; and {more} more nodes" if more else "")
+        if not any(self._states[each.node].since or each.trouble for each in seen.waits_for):
+            return text
+        # By the minute: the same thing is not written again and again.
+        left = max(1, round((unfetched.PATIENCE - waited) / 60))
+        return f"{text}; for {left} min more at most"
+
+
+def what(holding: Holding) -> str:
+    """`results (40 MB)`, `logs`, `logs and results (3 GB)`."""
+    results = [size for name, size in holding.files if name.endswith(f".{RESULT}")]
+    logs = len(holding.files) > len(results)
+    total = sum(size for size in results if size)
+    told = f"results ({human_size(total)})" if total else "results"
+    return " and ".join([*(["logs"] if logs else []), *([told] if results else [])])
+
+
+class _Patience:
+    """For how long things have been waited for."""
+
+    def __init__(self) -> None:
+        self._looked = time.monotonic()
+        self._hurries_until = 0.0
+        self.waited = 0.0
+
+    def pass_time(self, *, cut_off: bool) -> None:
+        """The time since the last look has passed; it does not count while nothing answered from here."""
+        now = time.monotonic()
+        self.waited += 0.0 if cut_off else now - self._looked
+        self._looked = now
+
+    def hurries(self) -> bool:
+        """Whether the moment is over in which what is under way may still come, once nobody waits any more."""
+        self._hurries_until = self._hurries_until or time.monotonic() + _MOMENT
+        return time.monotonic() > self._hurries_until
+
+
+async def _any_of(tasks: Collection[asyncio.Task[None]], given_up: asyncio.Event) -> None:
+    """Until one of them is done, or nobody wants to wait any more, or it is time to look again."""
+    if given_up.is_set():
+        await asyncio.wait(tasks, timeout=_MOMENT / 20) if tasks else await asyncio.sleep(0)
+        return
+    stop = asyncio.create_task(given_up.wait())
+    try:
+        await asyncio.wait({*tasks, stop}, timeout=KEEP_EVERY, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stop.cancel()
+
+
+def _is_ours(problem: Exception | None) -> bool:
+    """Whether it is the disk here that is in the way."""
+    return isinstance(problem, OSError) and problem.errno in _OUR_DISK

@@ -1,0 +1,92 @@
+"""What a leader says of its gang, before anything here acts on it or keeps it: of its own ranks, and within bounds.
+
+A leader is a process of the user's on a machine that may be anybody's. Its frames are bounded (`node/protocol/framing.py`), and so
+is what is made of one here; how many there are is bounded where they are kept (`process/journal.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from flowlite.node.config.ranks import node_of
+from flowlite.node.protocol.message_check import check_event
+from flowlite.node.protocol.messages import MessageError, shorten
+
+# Of one event: characters of all its texts, and values of any kind.
+_MOST_CHARACTERS = 64 * 1024
+_MOST_VALUES = 2_000
+
+
+class Heard:
+    """What is taken from the leader of one attempt."""
+
+    def __init__(self, instances: Sequence[str], workers: int) -> None:
+        """
+        Args:
+            instances: Of the nodes, by rank.
+            workers: How many there are in the gang.
+        """
+        self._instances = tuple(instances)
+        self._nodes = len(self._instances)
+        self._workers = workers
+
+    def event(self, event: Mapping[str, Any]) -> dict[str, Any] | None:
+        """An event cut to what can be kept; None for one that is not of this gang.
+
+        Raises:
+            MessageError: It says so much that it is none any more when it is cut.
+        """
+        if not self._is_ours(event):
+            return None
+        found = trimmed(event)
+        check_event(found)
+        return found
+
+    def _is_ours(self, event: Mapping[str, Any]) -> bool:
+        """Whether it is about a rank, or a node at its place, of this gang. Its form was checked when it came."""
+        if event["kind"] in ("worker", "first_failure"):
+            return self.is_on(event["rank"], event["node"])
+        if "instance" in event:
+            rank = int(event.get("rank", 0))
+            return rank < self._nodes and self._instances[rank] == event["instance"]
+        return True
+
+    def is_on(self, rank: int, node: int) -> bool:
+        """Whether a worker of the gang has that rank, and is on that node."""
+        return 0 <= rank < self._workers and node == node_of(rank, self._workers // self._nodes)
+
+    def check_chunk(self, rank: int, node: int) -> None:
+        """Makes sure that a piece of a stream is of a worker of this gang. Raises MessageError."""
+        if not self.is_on(rank, node):
+            raise MessageError(f"chunk of rank {rank} on node {node}, which is not in the gang")
+
+
+def trimmed(value: Mapping[str, Any]) -> dict[str, Any]:
+    """A JSON object of which long texts and what is too much are left out."""
+    # What is short comes first, so that no long list takes the place of a rank or a name.
+    short_first = sorted(value.items(), key=lambda field: isinstance(field[1], Mapping | list))
+    found = _Trimming().of(dict(short_first))
+    assert isinstance(found, dict)
+    return found
+
+
+class _Trimming:
+    def __init__(self) -> None:
+        self._characters = _MOST_CHARACTERS
+        self._values = _MOST_VALUES
+
+    def of(self, value: Any) -> Any:
+        self._values -= 1
+        if isinstance(value, str):
+            text = shorten(value)[: max(0, self._characters)]
+            self._characters -= len(text)
+            return text
+        if isinstance(value, Mapping):
+            return {self.of(name): self.of(each) for name, each in value.items() if self._room()}
+        if isinstance(value, list | tuple):
+            return [self.of(each) for each in value if self._room()]
+        return value
+
+    def _room(self) -> bool:
+        return self._values > 0 and self._characters > 0

@@ -1,0 +1,321 @@
+"""One node of an attempt, seen through its connection: equipping it, starting its agent, asking how it is, stopping it.
+
+Everything here blocks and is called in threads. It needs a shell and the task's Python on the node, nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from flowlite.connect.base import Completed, Connection, File
+from flowlite.connect.bounded import MOST_JSON, parse_object
+from flowlite.errors import AnswerTooLong, NodeUnreachable, ProviderError
+from flowlite.node.config.agent_config import AgentConfig
+from flowlite.node.protocol.message_check import check_file
+from flowlite.output.redact import Mask
+from flowlite.provider import Instance, NodeSettings, Provider
+from flowlite.supervise.attempt.node_verdict import PATIENCE, Life
+from flowlite.supervise.record.paths import write_private
+
+# Prints the state and start of a process as /proc has them, or fails if it is gone. $1 is its id.
+_LOOK = 'kill -0 "$1" 2>/dev/null || exit 3; cat "/proc/$1/stat" 2>/dev/null || exit 0'
+_GONE = 3
+# All that a probe wants to know, in one go. $1 is the directory of the attempt. Prints what the agent noted of itself,
+# then whether it hears its leader, then its process as /proc has it.
+_PROBE = """cd "$1" 2>/dev/null && cat agent.pid 2>/dev/null || exit 4
+echo
+if [ -e leader.silent ]; then echo silent; else echo heard; fi
+pid=$(sed -n 's/.*"pid": *\\([0-9][0-9]*\\).*/\\1/p' agent.pid) && [ "$pid" ] || exit 5
+""" + _LOOK.replace("$1", "$pid")
+_NOT_STARTED = 4
+_COMMAND_SECONDS = 30.0
+_LAST_BYTES = 4096
+# Of an agent's own log: what is kept here of it.
+_MOST_LOG = 1 << 20
+_PROBE_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The outcome of a probe, with words for people.
+
+    Attributes:
+        hears_leader: Whether an agent that runs hears its leader, or one that is gone heard it to the last.
+    """
+
+    life: Life
+    why: str = ""
+    hears_leader: bool = False
+
+
+class Node:
+    """One node in one attempt. `name` is what people read: `node 2 (i-0abc)`."""
+
+    def __init__(
+        self,
+        provider: Provider,
+        instance: Instance,
+        settings: NodeSettings,
+        rank: int,
+        attempt: int,
+        *,
+        listed: bool = True,
+    ) -> None:
+        self.listed = listed
+        self.instance = instance
+        self.settings = settings
+        self.rank = rank
+        self.attempt = attempt
+        self.name = f"node {rank} ({instance.id})"
+        self.directory = f"{settings.home}/a{attempt}"
+        self.agent = f"{settings.home}/agent.pyz"
+        self.has_run = False
+        self.report_seen: dict[str, Any] | None = None
+        self._provider = provider
+        self._connection: Connection | None = None
+
+    @property
+    def connection(self) -> Connection:
+        """The connection, made on first use. Raises NodeUnreachable."""
+        if self._connection is None:
+            self._connection = self._provider.connect(self.instance)
+        return self._connection
+
+    def close(self) -> None:
+        """Gives the connection back."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    # Before the start
+
+    def equip(
+        self,
+        config: AgentConfig,
+        files: list[tuple[Path, str, str]],
+        agent: tuple[Path, str],
+        secret: bytes,
+        secrets: bytes,
+        storage: bytes,
+        attempt: Mapping[str, bytes],
+    ) -> None:
+        """Puts everything the agent needs. What is there already, by its hash, is left alone.
+
+        Args:
+            attempt: Further files of the attempt, by name.
+        """
+        home, cache = self.settings.home, self.settings.cache
+        put = [File(self.agent, agent[0], 0o700, agent[1], cache)]
+        put += [File(f"{home}/{name}", path, 0o600, sha256, cache) for path, name, sha256 in files]
+        put += [
+            File(f"{home}/secrets.json", secrets),
+            File(f"{home}/storage.json", storage),
+            File(f"{self.directory}/secret", secret),
+            *(File(f"{self.directory}/{name}", content) for name, content in attempt.items()),
+            # Last: an agent that finds it finds all the rest.
+            File(f"{self.directory}/agent.json", config.to_json().encode()),
+        ]
+        self.connection.put_many(put)
+
+    def put_leader(self, leader: Mapping[str, Any]) -> None:
+        """Tells the node where its leader listens."""
+        self.connection.put(json.dumps(dict(leader)).encode(), f"{self.directory}/leader.json")
+
+    # Looking
+
+    def read_json(self, name: str) -> dict[str, Any] | None:
+        """A JSON file of the attempt; None if it is not there, or is none that an agent writes."""
+        try:
+            found = parse_object(self.connection.read_all(f"{self.directory}/{name}", MOST_JSON))
+            check_file(name, found)
+        except (FileNotFoundError, ValueError, AnswerTooLong):
+            return None
+        return found
+
+    def report(self) -> dict[str, Any] | None:
+        """The agent's final report, once there is one."""
+        return self.read_json("report.json")
+
+    def started(self) -> bool:
+        """Whether an agent of this attempt has ever run here. Raises NodeUnreachable."""
+        return self.read_json("agent.pid") is not None
+
+    def probe(self) -> Finding:
+        """Looks whether the agent's process is there. Never raises."""
+        return self._probe(lambda connection: connection.run)
+
+    def probe_afresh(self) -> Finding:
+        """As `probe`, but not over a connection that may still suffer from an outage that is over."""
+        return self._probe(lambda connection: connection.run_afresh)
+
+    def _probe(self, runner: Callable[[Connection], Callable[..., Completed]]) -> Finding:
+        try:
+            argv = ["sh", "-c", _PROBE, "sh", self.directory]
+            looked = runner(self.connection)(argv, timeout=_PROBE_SECONDS)
+            finding = _found(looked)
+            if finding.life is Life.ALIVE:
+                return finding
+            finding = replace(finding, why=finding.why + self._last_words())
+            if finding.life is Life.DEAD:
+                return finding
+        except (ProviderError, OSError) as error:
+            finding = Finding(Life.UNREACHABLE, str(error) or type(error).__name__)
+        if self._delisted():
+            return Finding(Life.GONE, "the provider does not list it any more")
+        return finding
+
+    def probe_workers(self) -> Finding:
+        """Looks whether the process that holds the node's workers is there; it goes with the last of them."""
+        try:
+            keeper = (self.read_json("env.json") or {}).get("keeper")
+            if keeper and self._runs(keeper):
+                return Finding(Life.ALIVE, "its workers are being stopped")
+            return Finding(Life.DEAD)
+        except (ProviderError, OSError) as error:
+            return Finding(Life.UNREACHABLE, str(error) or type(error).__name__)
+
+    def _runs(self, process: dict[str, Any]) -> bool:
+        pid, start = str(process["pid"]), str(process.get("start") or "")
+        looked = self.connection.run(["sh", "-c", _LOOK, "sh", pid], timeout=_COMMAND_SECONDS)
+        return _lives(looked, looked.stdout, start)
+
+    def read(self, name: str, offset: int) -> Iterator[bytes]:
+        """The bytes of a file of the attempt from `offset` on. Raises FileNotFoundError, NodeUnreachable."""
+        return self.connection.read(f"{self.directory}/{name}", offset)
+
+    def get_log(self, name: str, target: Path, mask: Mask) -> None:
+        """Fetches the end of a log that is for people, without the values of secrets; nothing if it is not there."""
+        end = self._end_of(name, _MOST_LOG)
+        if end:
+            said = mask(end.decode("utf-8", "surrogateescape"))
+            cut = f"… the end of it: {_MOST_LOG:,} bytes\n" if len(end) == _MOST_LOG else ""
+            write_private(target, (cut + said).encode("utf-8", "surrogateescape"))
+
+    def get(self, name: str, target: Path, size: int | None = None) -> bool:
+        """Fetches a file of the attempt; `size` as for `Connection.get`. False if it is not there."""
+        try:
+            self.connection.get(f"{self.directory}/{name}", target, size=size)
+        except FileNotFoundError:
+            return False
+        return True
+
+    # Ending
+
+    def stop(self, grace: float) -> bool:
+        """Ends the agent, and with it its workers: asks first, then kills. True once all are known to be gone.
+
+        A node that does not answer gets as much more time, up to the time after which a silent node counts as lost.
+        """
+        asked = looked = time.monotonic()
+        signals = {0.0: "TERM", grace + 5.0: "KILL"}
+        pause, silent = 0.01, 0.0
+        while True:
+            waited = time.monotonic() - asked
+            agent = self.probe()
+            now = time.monotonic()
+            if agent.life is Life.UNREACHABLE:
+                silent += now - looked
+            looked = now
+            if agent.life is Life.GONE or (agent.life is Life.ABSENT and self._withdraw()):
+                return True
+            if agent.life is Life.DEAD and self.probe_workers().life is Life.DEAD:
+                return True
+            if agent.life is Life.ALIVE:
+                for after in [after for after in signals if waited >= after]:
+                    self._signal(signals.pop(after))
+            # An agent that was killed leaves its workers the grace period, too.
+            if waited > 2 * grace + 15.0 + min(silent, PATIENCE):
+                return False
+            time.sleep(pause)
+            pause = min(0.5, pause * 1.5)
+
+    def _withdraw(self) -> bool:
+        """Takes its orders away from an agent that may be about to start. True if it had not read them."""
+        try:
+            orders = f"{self.directory}/agent.json"
+            self.connection.run(["rm", "-f", orders], timeout=_COMMAND_SECONDS)
+            # An agent says that it runs before it reads them.
+            return not self.started()
+        except (ProviderError, OSError):
+            return False
+
+    def _signal(self, name: str) -> None:
+        with suppress(ProviderError, OSError):
+            noted = self.read_json("agent.pid")
+            if noted is not None:
+                argv = ["sh", "-c", f'kill -{name} "$1"', "sh", str(noted["pid"])]
+                self.connection.run(argv, timeout=_COMMAND_SECONDS)
+
+    def _delisted(self) -> bool:
+        with suppress(ProviderError, OSError):
+            listed = self._provider.list_instances(self.instance.task_id)
+            return all(i.id != self.instance.id or i.state == "ended" for i in listed)
+        return False
+
+    def _last_words(self) -> str:
+        """The end of the agent's log, as a clause."""
+        with suppress(NodeUnreachable, OSError):
+            lines = self._end_of("agent.log", _LAST_BYTES).decode(errors="replace").splitlines()
+            said = [line.strip() for line in lines if line.strip()]
+            if said:
+                return f"; the last line of its log: {said[-1][:300]}"
+        return ""
+
+    def _end_of(self, name: str, most: int) -> bytes:
+        """The last bytes of a file of the attempt; nothing if it is not there."""
+        argv = ["tail", "-c", str(most), f"{self.directory}/{name}"]
+        return self.connection.run(argv, timeout=_COMMAND_SECONDS).stdout[-most:]
+
+
+def start_agents(nodes: Sequence[Node]) -> None:
+    """Starts the agents of nodes that share a machine, in one go. A second agent of the same attempt leaves at once."""
+    first = nodes[0]
+    directories = [node.directory for node in nodes]
+    how = ["agent", "--detach", *directories] if len(nodes) > 1 else ["agent", *directories]
+    first.connection.start(
+        [first.settings.python, "-I", "-S", first.agent, *how],
+        log=f"{first.directory}/agent.log",
+        environment=first.settings.environment,
+    )
+
+
+def _found(looked: Completed) -> Finding:
+    """What a probe that reached the node tells. Raises NodeUnreachable where it tells nothing."""
+    if looked.code == _NOT_STARTED:
+        return Finding(Life.ABSENT, "its agent has not started")
+    lines = looked.stdout.split(b"\n", 2)
+    try:
+        start = str(parse_object(lines[0]).get("start") or "")
+        hears, stat = lines[1] == b"heard", lines[2]
+    except (ValueError, IndexError, AttributeError):
+        raise _unable(looked) from None
+    if _lives(looked, stat, start):
+        return Finding(Life.ALIVE, "its agent runs", hears)
+    return Finding(Life.DEAD, "its agent process is gone", hears)
+
+
+def _lives(looked: Completed, stat: bytes, start: str) -> bool:
+    """What a look at a process tells. Raises NodeUnreachable where it did not come to its end: that proves nothing."""
+    if looked.code not in (0, _GONE):
+        raise _unable(looked)
+    return looked.code == 0 and _is_that_process(stat, start)
+
+
+def _unable(looked: Completed) -> NodeUnreachable:
+    said = looked.stderr.decode(errors="replace").strip()[-200:]
+    return NodeUnreachable(f"it runs no commands (status {looked.code}): {said}")
+
+
+def _is_that_process(stat: bytes, start: str) -> bool:
+    """Whether the contents of a /proc stat file are those of the living process that began at `start`."""
+    fields = stat.rpartition(b")")[2].split()
+    if len(fields) < 20:
+        # No /proc there: that the id is in use is all that can be known.
+        return True
+    return fields[0] not in (b"Z", b"X") and (not start or fields[19].decode() == start)

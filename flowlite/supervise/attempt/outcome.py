@@ -1,0 +1,129 @@
+"""How an attempt ended: as its leader said, or, where it cannot be asked any more, as the reports on disk tell."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from flowlite.node.config.ranks import node_of
+from flowlite.node.protocol import messages
+from flowlite.supervise.attempt.leader_events import trimmed
+from flowlite.supervise.attempt.node_handle import Node
+from flowlite.supervise.attempt.unfetched import Holding
+from flowlite.supervise.record import wording
+
+
+@dataclass(slots=True)
+class End:
+    """How an attempt ended.
+
+    Attributes:
+        outcome: One of `messages.OUTCOMES`.
+        reason: One line for people.
+        workers: The last report of each rank that is known to have ended.
+        replace: Instances that must not be used again.
+        lacking: What of its logs and results is not here.
+        ended_well: Whether every rank ended well, though the attempt did not since something is lacking.
+    """
+
+    outcome: str
+    reason: str
+    workers: dict[int, dict[str, Any]] = field(default_factory=dict)
+    replace: tuple[str, ...] = ()
+    lacking: tuple[Holding, ...] = ()
+    ended_well: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """How the gang ended, as plain JSON values."""
+        workers = [self.workers[rank] for rank in sorted(self.workers)]
+        return {"outcome": self.outcome, "reason": self.reason, "workers": workers}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> End:
+        """The opposite."""
+        workers = {int(body["rank"]): dict(body) for body in value["workers"]}
+        return cls(str(value["outcome"]), str(value["reason"]), workers)
+
+
+def taken_away(end: End, instances: Sequence[str]) -> End:
+    """The same end, now that the provider says that it has taken machines away: nobody's failure."""
+    verb = "was" if len(instances) == 1 else "were"
+    reason = f"{', '.join(instances)} {verb} taken away without notice ({end.reason})"
+    replaced = tuple({*end.replace, *instances})
+    return replace(end, outcome=messages.PREEMPTED, reason=reason, replace=replaced)
+
+
+def end_by_leader(event: dict[str, Any], workers: dict[int, dict[str, Any]]) -> End:
+    """The end as the leader's event "ended" tells it."""
+    outcome, reason = str(event["outcome"]), str(event["reason"])
+    first = event.get("first_failure")
+    if outcome == messages.FAILED and first:
+        reason = wording.first_failure(first)
+    return End(outcome, reason, workers)
+
+
+def end_by_reports(
+    nodes: Sequence[Node],
+    workers: dict[int, dict[str, Any]],
+    world_size: int,
+    stop: End | None,
+    tell: Callable[[dict[str, Any]], None],
+    *,
+    lived: bool = False,
+) -> End:
+    """The end as the agents' reports tell it; its outcome is LOST where they do not.
+
+    Args:
+        nodes: With the reports that were found on them.
+        workers: What is known of workers that have ended; completed from the reports.
+        world_size: Workers of the whole gang.
+        stop: How a gang ends that was told to stop; None if it was not.
+        tell: Called with every failure, as the leader's events would have.
+        lived: Whether the leader still was without a report when it was stopped. If it got a signal, it was ours.
+    """
+    for node in nodes:
+        for body in (node.report_seen or {}).get("workers", ()):
+            rank = body["rank"]
+            if node_of(rank, world_size // len(nodes)) == node.rank:
+                workers.setdefault(rank, {**trimmed(body), "node": node.rank})
+    leader = nodes[0].report_seen or {}
+    outcome, reason = leader.get("outcome"), str(leader.get("reason") or "")
+    if lived and outcome == messages.PREEMPTED:
+        outcome = None
+    bad = [body for body in workers.values() if wording.failed_by_itself(body)]
+    if outcome == messages.FAILED or (outcome is None and bad and stop is None):
+        return _failed(bad, workers, reason, tell)
+    if outcome in messages.OUTCOMES:
+        return End(str(outcome), reason, workers)
+    if stop is not None:
+        return stop
+    if ended_whole(workers, world_size):
+        return End(messages.DONE, "", workers)
+    return End(messages.LOST, "", workers)
+
+
+def ended_whole(workers: Mapping[int, Mapping[str, Any]], world_size: int) -> bool:
+    """Whether every rank has ended, well and by itself."""
+    well = not any(messages.failed(body) or body.get("stopped") for body in workers.values())
+    return len(workers) == world_size and well
+
+
+def _failed(
+    bad: list[dict[str, Any]],
+    workers: dict[int, dict[str, Any]],
+    reason: str,
+    tell: Callable[[dict[str, Any]], None],
+) -> End:
+    # The leader names the rank that failed first; without it, clocks of several machines have to do.
+    named = re.search(r"rank (\d+)", reason)
+    first = workers.get(int(named[1])) if named else None
+    if first is None:
+        first = min(bad, key=lambda body: float(body.get("ended") or 0), default=None)
+    for body in bad:
+        tell({**body, "kind": "worker"})
+    if first is None:
+        return End(messages.FAILED, reason, workers)
+    tell({**first, "kind": "first_failure"})
+    return End(messages.FAILED, wording.first_failure(first), workers)

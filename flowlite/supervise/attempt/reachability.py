@@ -1,0 +1,318 @@
+"""Which nodes answer us, and what follows where one does not: the senses to the decision in node_verdict.py."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from flowlite.errors import HostKeyError, NodeUnreachable
+from flowlite.supervise.attempt.node_handle import Finding, Node
+from flowlite.supervise.attempt.node_verdict import HANGS, Life, Sight, Verdict, Word, judge
+from flowlite.supervise.threads import Crew
+
+# A probe that takes longer counts as not answered; its answer still counts when it comes while the node is in doubt.
+PROBE_SECONDS = 2.0
+# Pause between two probes of a node that is in doubt.
+PROBE_EVERY = 0.5
+# What is done on a node may take long; after this time it is asked whether it still lives.
+_LOOK_AFTER = 3.0
+# Others are asked only if a node does not answer within this time.
+_AT_ONCE = 0.3
+# The last look before a node is given up may have to connect to it.
+LAST_LOOK_SECONDS = 5.0
+# So many of the others are asked, which is enough for both a word and a witness.
+_ASKED = 8
+
+
+Value = TypeVar("Value")
+OUT_OF_REACH = (Life.UNREACHABLE, Life.GONE)
+
+
+class Lost(Exception):
+    """A node is lost while something was to be done on it: as it was found last. The text is for people."""
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(finding.why)
+        self.finding = finding
+
+
+class GivenUp(Exception):
+    """It need not be done any more."""
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What is known of one node.
+
+    Attributes:
+        asking: The latest probe, until a look has taken its answer. A node is never probed twice at a time.
+        asked: When that probe began.
+    """
+
+    began: float = 0.0
+    unanswered: int = 0
+    since: float = 0.0
+    proven: int = 0
+    proven_since: float = 0.0
+    asking: asyncio.Future[Finding] | None = None
+    asked: float = 0.0
+    why: str = "it does not answer"
+    gone: bool = False
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class Reach:
+    """The nodes of one attempt, as far as they answer.
+
+    Attributes:
+        cut_off_since: Unix time since when nothing answers at all, which is more likely our own network; else None.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        crew: Crew,
+        elsewhere: Callable[[], str],
+        tell: Callable[[float | None], None],
+    ) -> None:
+        """
+        Args:
+            elsewhere: Something else of the provider that answers from here now, by name; "" if nothing does. Blocks.
+            tell: Called when `cut_off_since` changes.
+        """
+        self._nodes = nodes
+        self._crew = crew
+        self._elsewhere = elsewhere
+        self._tell = tell
+        self._seen = {node.instance.id: _Seen() for node in nodes}
+        self._asking_elsewhere: asyncio.Future[str] | None = None
+        self.cut_off_since: float | None = None
+
+    @property
+    def out_of_reach(self) -> set[str]:
+        """Instances that did not answer when they were last asked."""
+        return {instance for instance, seen in self._seen.items() if seen.unanswered}
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether an instance did not answer when it was last asked, or is known to be gone."""
+        return any(seen.unanswered or seen.gone for seen in self._seen.values())
+
+    def heard(self, node: Node) -> None:
+        """The node answered, or somebody brought word of it."""
+        seen = self._seen[node.instance.id]
+        seen.unanswered = seen.proven = 0
+        self._set_cut_off(None)
+
+    async def persist(
+        self,
+        node: Node,
+        do: Callable[[Node], Value],
+        given_up: asyncio.Event,
+        *,
+        changes: bool = True,
+    ) -> Value:
+        """Does something on a node in a thread, again and again while the node does not answer but is not lost.
+
+        Args:
+            given_up: Set when it need not be done any more.
+            changes: Whether it leaves something on the node. What does is not left alone while it is being done there,
+                so that nothing comes to a node that was given back meanwhile.
+
+        Raises:
+            Lost: It is, or the provider does not list it any more.
+            GivenUp: It need not be done any more, and was not done at once, or the node does not answer.
+            Exception: What `do` raised, unless that says that the node does not answer.
+        """
+        doing: asyncio.Future[Value] | None = None
+        while True:
+            if doing is None:
+                doing = asyncio.ensure_future(self._crew.run(do, node))
+            await self._wait_for(doing, given_up)
+            if doing.done():
+                try:
+                    value = doing.result()
+                    self.heard(node)
+                    return value
+                except HostKeyError:
+                    raise
+                except (NodeUnreachable, ConnectionError, TimeoutError):
+                    doing = None
+            if given_up.is_set() and (doing is None or not changes):
+                raise GivenUp
+            verdict, finding = await self.judge_alone(node)
+            if verdict is Verdict.LOST and finding.life in OUT_OF_REACH:
+                raise Lost(finding)
+            if given_up.is_set() and finding.life is Life.UNREACHABLE:
+                raise GivenUp
+            if doing is None:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(PROBE_EVERY):
+                        await given_up.wait()
+
+    @staticmethod
+    async def _wait_for(doing: asyncio.Future[Value], given_up: asyncio.Event) -> None:
+        """Until it is done or the node is to be looked at; for a moment only once it is given up."""
+        stop = asyncio.create_task(given_up.wait())
+        both: set[asyncio.Future[Any]] = {doing, stop}
+        try:
+            await asyncio.wait(both, timeout=_LOOK_AFTER, return_when=asyncio.FIRST_COMPLETED)
+            if given_up.is_set() and not doing.done():
+                await asyncio.wait({doing}, timeout=_AT_ONCE)
+        finally:
+            stop.cancel()
+
+    async def look(self, node: Node) -> Finding:
+        """Asks a node how it is. Takes `PROBE_SECONDS` at most.
+
+        The answer of an earlier probe counts only if the node has been in doubt since that probe began: a look may be
+        broken off before its answer comes, and what was true then need not be true now.
+        """
+        seen = self._seen[node.instance.id]
+        async with seen.lock:
+            seen.began = time.monotonic()
+            doubted_since = seen.since if seen.unanswered else seen.began
+            finding = await self._answer(node, doubted_since, seen.began + PROBE_SECONDS)
+            if finding is None:
+                finding = Finding(Life.UNREACHABLE, seen.why)
+            seen.gone = finding.life is Life.GONE
+            if finding.life is Life.UNREACHABLE:
+                seen.why = finding.why or seen.why
+                seen.since = seen.since if seen.unanswered else seen.began
+                seen.unanswered += 1
+            elif finding.life is not Life.GONE:
+                self.heard(node)
+            return finding
+
+    async def _answer(self, node: Node, since: float, until: float) -> Finding | None:
+        """The answer to a probe that began at `since` or later; None if there is none in time."""
+        seen = self._seen[node.instance.id]
+        while True:
+            if seen.asking is None:
+                seen.asking = asyncio.ensure_future(self._crew.run(node.probe))
+                seen.asked = time.monotonic()
+            await asyncio.wait({seen.asking}, timeout=max(0.0, until - time.monotonic()))
+            if not seen.asking.done():
+                return None
+            answered, seen.asking = seen.asking, None
+            if seen.asked >= since:
+                return answered.result()
+
+    async def judge_member(self, node: Node, *, leader_answers: bool) -> tuple[Verdict, Finding]:
+        """Whether a node is lost that the leader misses.
+
+        Args:
+            leader_answers: Whether the leader is on the line; else it may miss the node no longer.
+        """
+        finding = await self.look(node)
+        # While the leader is silent, whoever watches it finds out whether anything answers.
+        word, witness = (Word.SILENT, True) if leader_answers else (Word.NONE, None)
+        verdict = judge(self._sight(node, finding, word, witness))
+        verdict, finding = await self._look_once_more(node, verdict, finding)
+        # Without the leader there is something else to find out first.
+        return (
+            verdict if leader_answers or verdict is not Verdict.CUT_OFF else Verdict.WAIT
+        ), finding
+
+    async def judge_alone(self, node: Node, speechless_for: float = 0.0) -> tuple[Verdict, Finding]:
+        """Whether a node is lost that does not answer us, by what the others say of it if it is the leader.
+
+        Args:
+            speechless_for: As in `Sight`.
+        """
+        seen = self._seen[node.instance.id]
+        doubted = seen.unanswered > 0 or speechless_for >= HANGS
+        asking = asyncio.create_task(self._ask_others(node, 0.0 if doubted else _AT_ONCE))
+        finding = await self.look(node)
+        word = Word.NONE
+        witness: bool | None = None
+        if finding.life is Life.UNREACHABLE or (doubted and finding.life is Life.ALIVE):
+            word, witness = await asking
+        else:
+            asking.cancel()
+        verdict = judge(self._sight(node, finding, word, witness, speechless_for))
+        verdict, finding = await self._look_once_more(node, verdict, finding)
+        if verdict is Verdict.CUT_OFF:
+            silent = time.monotonic() - self._seen[node.instance.id].since
+            self._set_cut_off(self.cut_off_since or time.time() - silent)
+        return verdict, finding
+
+    async def _look_once_more(
+        self, node: Node, verdict: Verdict, finding: Finding
+    ) -> tuple[Verdict, Finding]:
+        """Asks a node, before it is given up for its silence, over a connection that knows of no outage."""
+        if verdict is not Verdict.LOST or finding.life is not Life.UNREACHABLE:
+            return verdict, finding
+        looking = asyncio.ensure_future(self._crew.run(node.probe_afresh))
+        await asyncio.wait({looking}, timeout=LAST_LOOK_SECONDS)
+        if not looking.done() or (latest := looking.result()).life is Life.UNREACHABLE:
+            return verdict, finding
+        if latest.life is not Life.GONE:
+            self.heard(node)
+        # It answers: what follows from its answer is decided by that alone.
+        return judge(Sight(latest.life)), latest
+
+    def _sight(
+        self,
+        node: Node,
+        finding: Finding,
+        word: Word,
+        witness: bool | None,
+        speechless: float = 0.0,
+    ) -> Sight:
+        """What is known of a node after a look at it; `witness` is None where nobody else was asked."""
+        seen, now = self._seen[node.instance.id], time.monotonic()
+        if seen.unanswered and witness:
+            seen.proven_since = seen.proven_since if seen.proven else seen.began
+            seen.proven += 1
+        elif seen.unanswered and witness is False:
+            # Whatever was silent while nothing answered may have been out of our reach only.
+            for each in self._seen.values():
+                each.proven = 0
+        return Sight(
+            finding.life,
+            seen.unanswered,
+            now - seen.since if seen.unanswered else 0.0,
+            word,
+            bool(witness),
+            seen.proven,
+            now - seen.proven_since if seen.proven else 0.0,
+            speechless,
+        )
+
+    async def _ask_others(self, node: Node, after: float) -> tuple[Word, bool]:
+        """What other nodes say of this one, and whether anything answers at all."""
+        await asyncio.sleep(after)
+        others = [each for each in self._nodes if each is not node][:_ASKED]
+        findings = await asyncio.gather(*(self.look(each) for each in others))
+        answered = [f for f in findings if f.life not in (Life.UNREACHABLE, Life.GONE)]
+        hears = {f.hears_leader for f in answered if f.life is Life.ALIVE}
+        # Those that have waited for it in vain have stopped, and their agents may have left.
+        hears |= {False for f in answered if f.life is Life.DEAD and not f.hears_leader}
+        word = Word.HEARD if True in hears else Word.SILENT if hears else Word.NONE
+        if node.rank != 0:
+            word = Word.NONE
+        return word, bool(answered) or bool(await self._ask_elsewhere())
+
+    async def _ask_elsewhere(self) -> str:
+        if self._asking_elsewhere is not None and self._asking_elsewhere.done():
+            # It came when nobody waited for it any more: what answered then need not answer now.
+            self._asking_elsewhere = None
+        asking = self._asking_elsewhere
+        if asking is None:
+            asking = self._asking_elsewhere = asyncio.ensure_future(self._crew.run(self._elsewhere))
+        await asyncio.wait({asking}, timeout=PROBE_SECONDS)
+        if not asking.done():
+            return ""
+        if self._asking_elsewhere is asking:
+            self._asking_elsewhere = None
+        return "" if asking.exception() else asking.result()
+
+    def _set_cut_off(self, since: float | None) -> None:
+        if since != self.cut_off_since:
+            self.cut_off_since = since
+            self._tell(since)

@@ -1,0 +1,328 @@
+"""Setting right what crashes have left: instances of no live task, tasks without supervisor, directories of no task."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flowlite.errors import FlowError, StoreDamaged
+from flowlite.node.mount_namespace import unmount
+from flowlite.provider import (
+    Instance,
+    Provider,
+    adapter_class,
+    get_provider,
+    provider_names,
+    settings_of_task,
+)
+from flowlite.settings.provider_settings import ProviderSettings
+from flowlite.state import clock
+from flowlite.state.store import Store
+from flowlite.supervise.cleanup.warm_nodes import end_warm_nodes
+from flowlite.supervise.money import price_text
+from flowlite.supervise.process import standby
+from flowlite.supervise.process.launch import abandoned_tasks, start_supervisor
+from flowlite.supervise.process.resuming import would_launch
+from flowlite.supervise.record import wording
+
+# A draft is submitted within seconds; a directory of no task that is older was left by a client that was killed.
+_DRAFT_SECONDS = 3600.0
+# A machine that its live task does not know of was just launched, or is left over from a supervisor that was killed.
+_STRANGE_SECONDS = 900.0
+# Machines end themselves at their deadline. Those of others are ended only where that has plainly failed.
+_OVERDUE_SECONDS = 600.0
+
+
+@dataclass(slots=True)
+class Reconciled:
+    """What was found and, unless it was only looked for, set right.
+
+    Attributes:
+        ended: Instances of tasks that are final, and warm ones if asked: {"provider", "id", "task"}.
+        unknown: Instances of this FLOW_HOME whose task is not in the store, and whether they were ended, if asked.
+        others: What was launched from other FLOW_HOMEs, and whether it was ended.
+        supervised: Tasks with machines, or about to end, that had lost their supervisor.
+        resumable: Tasks that had lost it and would launch machines; nothing was done about them.
+        removed: Directories of tasks that were never submitted, and what providers had left beside instances.
+        problems: What could not be looked at or ended, in words.
+    """
+
+    ended: list[dict[str, str]] = field(default_factory=list)
+    unknown: list[dict[str, Any]] = field(default_factory=list)
+    others: list[dict[str, Any]] = field(default_factory=list)
+    supervised: list[str] = field(default_factory=list)
+    resumable: list[str] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict of plain JSON values."""
+        return asdict(self)
+
+    def lines(self, dry_run: bool = False) -> list[str]:
+        """For people, one line each."""
+        would = "would be " if dry_run else ""
+        return [
+            *(f"{i['provider']} {i['id']} of task {i['task']}: {would}ended" for i in self.ended),
+            *(_unknown_line(each, dry_run) for each in self.unknown),
+            *(_other_line(other, dry_run) for other in self.others),
+            *(f"task {task}: {would}given a new supervisor" for task in self.supervised),
+            *(
+                f"task {task}: has no supervisor and no machines, left alone; `flow status` says how it goes on"
+                for task in self.resumable
+            ),
+            *(f"{what}: {would}removed, it serves no task" for what in self.removed),
+            *self.problems,
+        ]
+
+
+def reconcile(
+    store: Store,
+    home: Path,
+    *,
+    here: Callable[[str], ProviderSettings] | None = None,
+    dry_run: bool = False,
+    warm: bool = False,
+    unknown: bool = False,
+    all_homes: bool = False,
+    providers: Collection[str] | None = None,
+) -> Reconciled:
+    """Ends what bears our tag and belongs to no live task, and gives abandoned tasks with machines a supervisor.
+
+    Nothing is launched: a task without machines is only named. So is what was launched from another FLOW_HOME, unless
+    its deadline is long over; and what belongs to a task that the store does not know: it may run, and the store may
+    have been lost, or be a copy of an earlier day. A machine whose own deadline is long over is ended in any case.
+    Every account is looked at that something was ever launched in, with the settings that were frozen at submission.
+
+    Args:
+        here: Gives a provider's settings as they hold for whoever asks, whose account is looked at, too; None in a
+            process of which nobody knows what was set around it.
+        dry_run: Only look.
+        warm: End nodes that are kept for the next task, too.
+        unknown: End what belongs to tasks that the store does not know, too.
+        all_homes: End what was launched from other FLOW_HOMEs, too, whatever its deadline.
+        providers: Only look at these; None for all that are set up.
+    """
+    found = Reconciled()
+    listed: set[str] = set()
+    for name in provider_names():
+        if providers is None or name in providers:
+            place = _Place(name, store, home, found, dry_run)
+            place.tidy(here, unknown=unknown, all_homes=all_homes)
+            listed |= place.listed
+    if warm:
+        ended, problems = end_warm_nodes(store, home, dry_run=dry_run)
+        found.ended += [
+            {"provider": row.provider, "id": row.id, "task": row.task_id} for row in ended
+        ]
+        found.problems += problems
+        if not dry_run:
+            standby.dismiss(home)
+    for task_id in abandoned_tasks(store, home):
+        try:
+            waits = task_id not in listed and would_launch(store, store.get_task(task_id))
+        except StoreDamaged as error:
+            found.problems.append(f"{error}; its machines are left alone")
+            continue
+        if waits:
+            found.resumable.append(task_id)
+            continue
+        found.supervised.append(task_id)
+        if not dry_run:
+            start_supervisor(home, task_id)
+    _remove_drafts(store, home, found, dry_run)
+    return found
+
+
+@dataclass(slots=True)
+class _Place:
+    """One provider, while it is tidied up.
+
+    Attributes:
+        listed: Live tasks that have machines there.
+    """
+
+    name: str
+    store: Store
+    home: Path
+    found: Reconciled
+    dry_run: bool
+    listed: set[str] = field(default_factory=set)
+
+    def tidy(
+        self,
+        here: Callable[[str], ProviderSettings] | None,
+        *,
+        unknown: bool,
+        all_homes: bool,
+    ) -> None:
+        """Ends what is to be ended there; what goes wrong is a problem of one account of this provider only."""
+        own: ProviderSettings | None = None
+        accounts: list[ProviderSettings] = []
+        with self._noting_problems():
+            # Where this fails, what was launched with other settings is looked at all the same.
+            own = here(self.name) if here is not None else None
+        with self._noting_problems():
+            accounts = self._accounts(own)
+        for settings in accounts:
+            with self._noting_problems():
+                provider = get_provider(self.home, settings)
+                if settings is not own or provider.configured():
+                    self._tidy_account(provider, unknown=unknown, all_homes=all_homes)
+
+    @contextmanager
+    def _noting_problems(self) -> Iterator[None]:
+        try:
+            yield
+        except (FlowError, ImportError, OSError) as error:
+            problem = f"{self.name}: {error}"
+            if problem not in self.found.problems:
+                self.found.problems.append(problem)
+
+    def _accounts(self, here: ProviderSettings | None) -> list[ProviderSettings]:
+        """Settings for each account that may have something of ours, those of whoever asks first."""
+        adapter = adapter_class(self.name)
+        records = [each for each in self.store.list_tasks() if each.provider == self.name]
+        asked = [here] if here is not None else []
+        # The newest task stands for the account in use; older ones count while they may have something.
+        asked += [
+            settings_of_task(each)
+            for index, each in enumerate(records)
+            if index == 0 or not each.final
+        ]
+        asked += adapter.remembered(self.home)
+        found: dict[str, ProviderSettings] = {}
+        for settings in asked:
+            account = settings.only(adapter.account_settings).values
+            found.setdefault(json.dumps(account, sort_keys=True), settings)
+        return list(found.values())
+
+    def _tidy_account(self, provider: Provider, *, unknown: bool, all_homes: bool) -> None:
+        self._end_orphans(provider, unknown)
+        self._end_others(provider, all_homes)
+        # As of now: a task may have been submitted meanwhile, and be about to launch. What has files here may live.
+        live = {path.name for path in self.home.glob("tasks/*")} | self.store.task_ids()
+        live |= {each["task"] for each in self.found.unknown if not each["ended"]}
+        live -= {record.id for record in self.store.list_tasks() if record.final}
+        self.found.removed += provider.sweep(live, dry_run=self.dry_run)
+        left_out = [f"{self.name}: not looked at: {each}" for each in provider.not_looked_at()]
+        self.found.problems += [each for each in left_out if each not in self.found.problems]
+
+    def _end_orphans(self, provider: Provider, unknown: bool) -> None:
+        there = [each for each in provider.list_instances() if each.state not in ("ended", "warm")]
+        # Looked up after the listing: a task that was submitted meanwhile is known.
+        known = self.store.task_ids()
+        tasks = {record.id: record for record in self.store.list_tasks()}
+        strays = [each for each in there if each.task_id not in known]
+        orphans = [
+            each
+            for each in there
+            # The row of a task that is known may be damaged; then nothing is certain.
+            if (record := tasks.get(each.task_id)) and (record.final or self._is_strange(each))
+        ]
+        self.listed |= {each.task_id for each in there if each not in orphans}
+        given_up = [each for each in strays if unknown or _is_overdue(each)]
+        ending = orphans + given_up
+        if ending and not self.dry_run:
+            provider.terminate(ending)
+        # Two accounts of the settings may be one at the provider.
+        for row in (self._named(each) for each in orphans):
+            if row not in self.found.ended:
+                self.found.ended.append(row)
+        for row in ({**self._named(each), "ended": each in given_up} for each in strays):
+            if row not in self.found.unknown:
+                self.found.unknown.append(row)
+
+    def _named(self, instance: Instance) -> dict[str, Any]:
+        return {"provider": self.name, "id": instance.id, "task": instance.task_id}
+
+    def _is_strange(self, instance: Instance) -> bool:
+        """Whether a live task does not know of it, and no launch that is still open will bring it."""
+        if not instance.launched_at or clock.now() - instance.launched_at < _STRANGE_SECONDS:
+            return False
+        known = {row.id for row in self.store.instances(instance.task_id)}
+        launching = any(
+            intent.kind == "launch" and intent.state == "open"
+            for intent in self.store.intents(instance.task_id)
+        )
+        return instance.id not in known and not launching
+
+    def _end_others(self, provider: Provider, all_homes: bool) -> None:
+        known = {each["id"] for each in self.found.others if each["provider"] == self.name}
+        others = [
+            each for each in provider.others() if each.state != "ended" and each.id not in known
+        ]
+        ending = [each for each in others if all_homes or _is_overdue(each)]
+        if ending and not self.dry_run:
+            provider.terminate(ending)
+        for each in others:
+            self.found.others.append(
+                {
+                    "provider": self.name,
+                    "id": each.id,
+                    "task": each.task_id,
+                    "home": each.data.get("home"),
+                    "owner": each.data.get("owner"),
+                    "deadline": each.data.get("deadline"),
+                    "launched_at": each.launched_at or None,
+                    "price_per_hour": each.price_per_hour,
+                    "ended": each in ending,
+                }
+            )
+
+
+def _is_overdue(instance: Instance) -> bool:
+    deadline = instance.data.get("deadline")
+    return isinstance(deadline, int | float) and clock.now() > deadline + _OVERDUE_SECONDS
+
+
+def _unknown_line(each: Mapping[str, Any], dry_run: bool) -> str:
+    what = "left alone; `flow store restore` finds the task again, `flow gc --yes` ends this"
+    if each["ended"]:
+        what = "would be ended" if dry_run else "ended"
+    return f"{each['provider']} {each['id']} of task {each['task']}, which the store does not know: {what}"
+
+
+def _other_line(other: Mapping[str, Any], dry_run: bool) -> str:
+    """One machine of another FLOW_HOME, for people."""
+    now, deadline = clock.now(), other["deadline"]
+    age = f"{wording.duration(now - other['launched_at'])} old" if other["launched_at"] else ""
+    price = (
+        f"{price_text.dollars(other['price_per_hour'])} per hour" if other["price_per_hour"] else ""
+    )
+    if deadline is None:
+        until = "without a deadline"
+    elif deadline > now:
+        until = f"ends by itself in {wording.duration(deadline - now)}"
+    else:
+        until = f"should have ended {wording.duration(now - deadline)} ago"
+    about = ", ".join(filter(None, (age, price, until)))
+    what = "left alone, `flow gc --all-homes` ends it"
+    if other["ended"]:
+        what = "would be ended" if dry_run else "ended"
+    whose = f"of {other['owner'] or 'somebody'}, from another FLOW_HOME"
+    return f"{other['provider']} {other['id']} {whose} ({about}): {what}"
+
+
+def _remove_drafts(store: Store, home: Path, found: Reconciled, dry_run: bool) -> None:
+    tasks = home / "tasks"
+    if not tasks.is_dir():
+        return
+    known = store.task_ids()
+    for directory in sorted(tasks.iterdir()):
+        try:
+            age = clock.age_of(directory, home)
+        except OSError:
+            continue
+        # What was submitted is no draft, though the store may have lost it.
+        submitted = (directory / "config.json").exists()
+        if directory.name not in known and not submitted and age > _DRAFT_SECONDS:
+            found.removed.append(str(directory))
+            # What is still mounted there is not ours to delete.
+            if not dry_run and not unmount.unmount_below(directory):
+                shutil.rmtree(directory, ignore_errors=True)

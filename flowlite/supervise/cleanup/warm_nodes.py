@@ -1,0 +1,58 @@
+"""Nodes that are kept warm between tasks: which there are, and how they are ended before their time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from flowlite.errors import FlowError
+from flowlite.provider import Instance, provider_of_task
+from flowlite.state import clock
+from flowlite.state.store import InstanceRecord, Store
+
+
+def warm_nodes(store: Store, home: Path) -> list[InstanceRecord]:
+    """Nodes that are kept now, as far as can be told at once; `ended_at` is when they end by themselves.
+
+    What its provider knows to be gone is noted as ended: it costs nothing any more.
+    """
+    found: list[InstanceRecord] = []
+    for task, rows in _by_task(store.warm_instances(clock.now())).items():
+        try:
+            provider = provider_of_task(store.get_task(task), home)
+            there = {i.id for i in provider.still_warm(_instances(rows))}
+        except (FlowError, ImportError, OSError):
+            # Nobody can say that they are gone.
+            there = {row.id for row in rows}
+        store.end_warm([row.id for row in rows if row.id not in there], clock.now())
+        found += [row for row in rows if row.id in there]
+    return found
+
+
+def end_warm_nodes(
+    store: Store, home: Path, *, dry_run: bool = False
+) -> tuple[list[InstanceRecord], list[str]]:
+    """Ends all of them now; gives those that were ended, and what went wrong, in words."""
+    ended: list[InstanceRecord] = []
+    problems: list[str] = []
+    for task, rows in _by_task(warm_nodes(store, home)).items():
+        try:
+            if not dry_run:
+                provider_of_task(store.get_task(task), home).terminate(_instances(rows))
+                store.end_warm([row.id for row in rows], clock.now())
+            ended += rows
+        except (FlowError, ImportError, OSError) as error:
+            problems.append(f"{rows[0].provider}: {error}")
+    return ended, problems
+
+
+def _by_task(rows: Sequence[InstanceRecord]) -> dict[str, list[InstanceRecord]]:
+    """By the task whose settings lead to them."""
+    found: dict[str, list[InstanceRecord]] = {}
+    for row in rows:
+        found.setdefault(row.task_id, []).append(row)
+    return found
+
+
+def _instances(rows: Sequence[InstanceRecord]) -> list[Instance]:
+    return [Instance.from_json(row.data) for row in rows]

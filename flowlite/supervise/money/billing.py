@@ -1,0 +1,128 @@
+"""When each instance of a task began, what it costs and when it ended, as the provider itself says."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+from flowlite.provider import PRICES, Instance
+from flowlite.state import clock
+from flowlite.state.store import InstanceRecord
+from flowlite.supervise.money.cost import END_IS_A_BOUND
+
+# Seconds between two looks at a task's instances in the ordinary course of things. An end that the provider does not
+# tell is known well enough if the instance was there so lately.
+_BETWEEN_LOOKS = 90.0
+
+LOST = "lost"
+ENDED = "ended"
+
+
+class Accounts:
+    """What the listings of one task have said so far. What nobody lists is taken from our own clock."""
+
+    def __init__(self, provider: str, price: float) -> None:
+        """
+        Args:
+            provider: Its name.
+            price: Of the plan, where a listing has none.
+        """
+        self._provider = provider
+        self._price = price
+        self._seen: dict[str, Instance] = {}
+        self._alive_at: dict[str, float] = {}
+
+    def note(self, listed: Iterable[Instance]) -> None:
+        """Takes in a listing, with those that have ended."""
+        now = clock.now()
+        for instance in listed:
+            if instance.state != ENDED:
+                self._alive_at[instance.id] = now
+            before = self._seen.get(instance.id)
+            if before is not None and not instance.ended_at and before.ended_at:
+                # Late listings may come after better ones.
+                continue
+            self._seen[instance.id] = instance
+
+    def record(
+        self, instance: Instance, before: InstanceRecord | None, rank: int | None = None
+    ) -> InstanceRecord:
+        """The row of an instance that is there."""
+        launched = instance.launched_at or (before.launched_at if before else clock.now())
+        fresh = InstanceRecord(
+            id=instance.id,
+            task_id=instance.task_id,
+            provider=self._provider,
+            state=instance.state,
+            price_per_hour=before.price_per_hour if before else self._price_of(instance),
+            launched_at=launched,
+            data=instance.to_json(),
+            node_rank=rank if before is None or rank is not None else before.node_rank,
+        )
+        if before is not None and PRICES in before.data:
+            fresh = dataclasses.replace(fresh, data={**fresh.data, PRICES: before.data[PRICES]})
+        return self._repriced(fresh, clock.now()) if before else fresh
+
+    def corrected(self, record: InstanceRecord) -> InstanceRecord:
+        """The row of an instance that is not known to have ended, as last listed."""
+        seen = self._seen.get(record.id)
+        if seen is None:
+            return record
+        launched = seen.launched_at or record.launched_at
+        return self._repriced(dataclasses.replace(record, launched_at=launched), clock.now())
+
+    def ended(self, record: InstanceRecord, now: float) -> InstanceRecord:
+        """The row of an instance that is gone, with its end as it was listed; else as noted before, or now.
+
+        An instance that ended while nobody looked, and that the provider does not list any more, is charged until now,
+        or until it must have ended by itself. That is marked as a bound (`END_IS_A_BOUND`).
+        """
+        seen = self._seen.get(record.id)
+        until, told = now, False
+        if record.ended_at is not None:
+            until, told = record.ended_at, True
+        launched = record.launched_at
+        if seen is not None:
+            launched = seen.launched_at or launched
+            if seen.state == ENDED and seen.ended_at:
+                until, told = seen.ended_at, True
+            if PRICES in seen.data:
+                record = self._repriced(record, until)
+        data = {key: value for key, value in record.data.items() if key != END_IS_A_BOUND}
+        if not told:
+            if ends_by := float(record.data.get("ends_by") or 0.0):
+                until = min(until, ends_by)
+            if until - self._alive_at.get(record.id, launched) > _BETWEEN_LOOKS:
+                data[END_IS_A_BOUND] = True
+        elif record.data.get(END_IS_A_BOUND) and until == record.ended_at:
+            data[END_IS_A_BOUND] = True
+        state = LOST if record.state == LOST else ENDED
+        return dataclasses.replace(
+            record, state=state, launched_at=launched, ended_at=max(launched, until), data=data
+        )
+
+    def unknown(self, known: Iterable[str]) -> list[InstanceRecord]:
+        """Rows for what was listed with its beginning and is in no store: it was charged all the same."""
+        names = set(known)
+        return [
+            self.record(each, None)
+            for name, each in list(self._seen.items())
+            if name not in names and each.launched_at
+        ]
+
+    def _price_of(self, instance: Instance) -> float:
+        return instance.price_per_hour or self._price
+
+    def _repriced(self, record: InstanceRecord, now: float) -> InstanceRecord:
+        """With the price as last listed: what went before was charged as it was then."""
+        seen = self._seen.get(record.id)
+        if seen is not None and (told := seen.data.get(PRICES)):
+            # Its own history is better than when we happened to look.
+            data = {**record.data, PRICES: told}
+            return dataclasses.replace(record, price_per_hour=seen.price_per_hour, data=data)
+        price = seen.price_per_hour if seen is not None else 0.0
+        if not price or price == record.price_per_hour:
+            return record
+        prices = record.data.get(PRICES) or [[record.launched_at, record.price_per_hour]]
+        data = {**record.data, PRICES: [*prices, [now, price]]}
+        return dataclasses.replace(record, price_per_hour=price, data=data)

@@ -1,0 +1,140 @@
+"""How long a task may still run, what it may still cost, and how it reads when that is over."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from flowlite.provider import Plan
+from flowlite.state import clock
+from flowlite.state.store import InstanceRecord, TaskRecord
+from flowlite.supervise.money.cost import cost_of, rate_of
+from flowlite.supervise.record import wording
+
+# A deadline that is reached a little early, as clocks and polls go, is that deadline all the same.
+_NEAR = 1.0
+
+# An attempt of this length was worth its start.
+_WORTH_IT = 120.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 300.0
+
+
+@dataclass(eq=False, repr=False)
+class Limits:
+    """The caps of one task. `config` is `TaskConfig` as JSON.
+
+    Time counts from the first start of the workers. Money counts from the launch of every machine, those of earlier
+    attempts and those that were replaced included, and ends the run so early that the end itself is paid for.
+    """
+
+    plan: Plan
+    config: dict[str, Any] = field(default_factory=dict)
+
+    def time_left(
+        self, record: TaskRecord, instances: Iterable[InstanceRecord] = ()
+    ) -> float | None:
+        """Seconds the gang may still run; None for no limit."""
+        found = [
+            left for left in (self._by_time(record), self._by_money(instances)) if left is not None
+        ]
+        return min(found, default=None)
+
+    def plan_left(self, record: TaskRecord, instances: Iterable[InstanceRecord]) -> Plan:
+        """The plan for machines that are launched now: what others have used up is not theirs to spend."""
+        found = list(instances)
+        if record.started_at is None and not found:
+            return self.plan
+        money = self.plan.max_cost
+        if money is not None:
+            money = max(0.0, money - cost_of(found, clock.now()))
+        left = self.time_left(record, found)
+        seconds = None if left is None else max(0.0, left)
+        return dataclasses.replace(self.plan, max_run_seconds=seconds, max_cost=money)
+
+    def spent(self, instances: Iterable[InstanceRecord]) -> str:
+        """Why the task must stop for its cost; "" as long as it need not."""
+        cap = self.plan.max_cost
+        if cap is None:
+            return ""
+        found, now = list(instances), clock.now()
+        cost = cost_of(found, now)
+        if cost >= cap:
+            return f"max_cost: ${cap:.2f} are used up"
+        end = rate_of(found, now) * self.plan.reserved_seconds / 3600
+        if cost + end < cap:
+            return ""
+        return f"max_cost: stopped at ${cost:.2f}, so that it ends below ${cap:.2f}"
+
+    def paid_seconds(self, instances: Iterable[InstanceRecord]) -> float | None:
+        """Seconds until the gang has used up `max_cost`, less those kept free for its end; None without that cap."""
+        left = self._by_money(instances)
+        return None if left is None else max(0.0, left)
+
+    def seconds_of_money(self, instances: Iterable[InstanceRecord]) -> float:
+        """As `paid_seconds`, infinite without a cap."""
+        left = self.paid_seconds(instances)
+        return math.inf if left is None else left
+
+    def warm_seconds(self, wanted: float, instances: Iterable[InstanceRecord]) -> float:
+        """How long nodes may be kept for the next task: as wanted, or as long as the money lasts."""
+        found, now = list(instances), clock.now()
+        rate = rate_of(found, now)
+        if self.plan.max_cost is None or rate <= 0:
+            return wanted
+        left = self.plan.max_cost - cost_of(found, now)
+        return max(0.0, min(wanted, left / rate * 3600))
+
+    def time_is_over(self, record: TaskRecord, told: str = "") -> str:
+        """Which cap ended the run; if it was none of ours, what the gang was told, such as the end of a Slurm job."""
+        most, cap = self.plan.max_run_seconds, self.plan.max_cost
+        since = record.started_at or clock.now()
+        if told and cap is None and (most is None or clock.now() - since < most - _NEAR):
+            return told
+        hours = self.config.get("max_run_time_hours")
+        ran = clock.now() - record.started_at if record.started_at is not None else most or 0.0
+        asked = most if hours is None else float(hours) * 3600
+        if cap is None or (hours is not None and asked is not None and ran >= asked - _NEAR):
+            return f"max_run_time_hours: stopped after {wording.duration(asked or 0.0)}"
+        lasted = wording.duration(ran)
+        if not self.plan.reserved_seconds:
+            return f"max_cost: ${cap:.2f} are used up after {lasted}"
+        return f"max_cost: stopped after {lasted}, so that it ends below ${cap:.2f}"
+
+    def _by_time(self, record: TaskRecord) -> float | None:
+        most = self.plan.max_run_seconds
+        if most is None or record.started_at is None:
+            return most
+        return most - (clock.now() - record.started_at)
+
+    def _by_money(self, instances: Iterable[InstanceRecord]) -> float | None:
+        cap, found, now = self.plan.max_cost, list(instances), clock.now()
+        rate = self._highest_rate(found, now)
+        if cap is None or rate <= 0:
+            return None
+        left = cap - cost_of(found, now)
+        return left / rate * 3600 - self.plan.reserved_seconds
+
+    def _highest_rate(self, instances: Iterable[InstanceRecord], now: float) -> float:
+        """US dollars per hour that the instances still charged can come to; the gang's, before there are any."""
+        charged = [i for i in instances if i.ended_at is None or i.ended_at > now]
+        if not charged:
+            return self.plan.highest_rate * self.plan.num_instances
+        dearer = [max(0.0, i.price_per_hour - self.plan.highest_price) for i in charged]
+        return self.plan.highest_rate * len(charged) + sum(dearer)
+
+
+def pause_after_preemption(before: int, ran: float) -> float:
+    """Seconds to wait before the gang starts again after a preemption; none, unless they come one upon the other.
+
+    A place from which machines are taken as soon as they are there costs money and gives nothing.
+
+    Args:
+        before: Preemptions before this one.
+        ran: Seconds since the task's workers started for the first time.
+    """
+    if before == 0 or ran > _WORTH_IT * (before + 1):
+        return 0.0
+    return float(min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(before - 1, 16)))

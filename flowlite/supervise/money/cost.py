@@ -1,0 +1,82 @@
+"""Where money is added up: the one place."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Iterator
+
+from flowlite.provider import PRICES
+from flowlite.state import clock
+from flowlite.state.store import InstanceRecord, Store
+
+END_IS_A_BOUND = "end_is_a_bound"
+"""In an instance's `data`: nobody saw its end, so `ended_at` is the latest time at which it can have been."""
+
+
+def cost_of(instances: Iterable[InstanceRecord], now: float) -> float:
+    """US dollars for these instances, from the moment each is charged until its known end, or until `now`.
+
+    An instance that is kept warm for the next task is charged to this one until somebody takes it over.
+    """
+    return sum(
+        price * (until - since) / 3600
+        for instance in instances
+        for since, until, price in _charges(instance, now)
+    )
+
+
+def cost_so_far(store: Store, task_id: str, now: float | None = None) -> float:
+    """US dollars a task has cost until now."""
+    return cost_of(store.instances(task_id), clock.now() if now is None else now)
+
+
+def cost_by_day(instances: Iterable[InstanceRecord], now: float) -> dict[str, float]:
+    """US dollars by local day ("2025-01-31"), in the order of the days. Their sum is `cost_of`."""
+    found: dict[str, float] = {}
+    for instance in instances:
+        for since, until, price in _charges(instance, now):
+            for day, begin, end in _days(since, until):
+                found[day] = found.get(day, 0.0) + price * (end - begin) / 3600
+    return dict(sorted(found.items()))
+
+
+def rate_of(instances: Iterable[InstanceRecord], now: float | None = None) -> float:
+    """US dollars per hour of those that are still charged."""
+    at = clock.now() if now is None else now
+    return sum(
+        i.price_per_hour + _extras(i) for i in instances if i.ended_at is None or i.ended_at > at
+    )
+
+
+def is_upper_bound(instances: Iterable[InstanceRecord]) -> bool:
+    """Whether the cost may be less than `cost_of` says, since nobody saw the end of an instance."""
+    return any(instance.data.get(END_IS_A_BOUND) for instance in instances)
+
+
+def _charges(instance: InstanceRecord, now: float) -> Iterator[tuple[float, float, float]]:
+    """The times (from, until) in which one price held, with that price."""
+    # What is kept warm has an end that is yet to come.
+    end = now if instance.ended_at is None else min(now, instance.ended_at)
+    end = max(end, instance.launched_at + float(instance.data.get("least_seconds") or 0.0))
+    extras = _extras(instance)
+    prices = instance.data.get(PRICES) or [(instance.launched_at, instance.price_per_hour)]
+    begins = [instance.launched_at, *(float(since) for since, _ in prices[1:])]
+    for begin, until, (_, price) in zip(begins, [*begins[1:], end], prices, strict=True):
+        since, until = max(begin, instance.launched_at), min(until, end)
+        if until > since and (price or extras):
+            yield since, until, float(price) + extras
+
+
+def _extras(instance: InstanceRecord) -> float:
+    return float(instance.data.get("extras_per_hour") or 0.0)
+
+
+def _days(since: float, until: float) -> Iterator[tuple[str, float, float]]:
+    """A time cut at local midnights: (day, from, until)."""
+    while since < until:
+        day = datetime.date.fromtimestamp(since)
+        tomorrow = datetime.datetime.combine(day + datetime.timedelta(days=1), datetime.time())
+        # A clock that is put back may show midnight twice; it must go on all the same.
+        end = min(until, max(tomorrow.timestamp(), since + 1.0))
+        yield day.isoformat(), since, end
+        since = end

@@ -1,0 +1,337 @@
+"""What a supervisor writes down about its task: every change of state with its reason, and what the gang reports."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from flowlite.node.protocol import messages
+from flowlite.output import redact
+from flowlite.output.redact import Mask
+from flowlite.state import clock
+from flowlite.state.store import InstanceRecord, Lease, Store, TaskRecord
+from flowlite.supervise.attempt.fetch_outputs import what
+from flowlite.supervise.attempt.node_handle import Node
+from flowlite.supervise.attempt.outcome import End
+from flowlite.supervise.attempt.unfetched import Holding
+from flowlite.supervise.record import lifecycle, wording
+from flowlite.supervise.record.lifecycle import Happening, State
+
+# What of the gang's events is kept in the task's history as it stands.
+_KEPT = frozenset({"warning", "checkpoint", "suspect", "back", "lost", "preempting", "should_stop"})
+# Progress and waiting are written down at most so often: every write wakes all who watch any task.
+_PROGRESS_EVERY = 1.0
+_WAITING_EVERY = 5.0
+_SILENCE = "cannot be reached since"
+_NOT_GONE = "its nodes are not gone yet: "
+_COLLECTING = "waiting for what is not here yet: "
+_TOO_LATE = "the cancellation came after its end"
+_LONGEST_REASON = 300
+# Failure reports kept in the history of one attempt; thousands of ranks may fail together.
+_MOST_FAILURES = 256
+# What nodes say in one task is kept up to so many bytes; whoever looks at the task reads all of it.
+_MOST_KEPT = 16 << 20
+_NO_MORE = "its nodes have said so much that nothing more of it is kept here; its logs are whole"
+
+
+class Journal:
+    """The task as last written, and the only way to change it."""
+
+    def __init__(
+        self, store: Store, lease: Lease, record: TaskRecord, mask: Mask | None = None
+    ) -> None:
+        """
+        Args:
+            mask: Taken out of everything that workers, nodes and agents say, before it is written down.
+        """
+        self._secrets = mask or Mask()
+        self._store = store
+        self._lease = lease
+        self.record = record
+        self._joined: set[int] = set()
+        self._failures: list[dict[str, Any]] = []
+        self._first = ""
+        self._progress_at = clock.monotonic()
+        self._silent, self._before_silence = False, ""
+        self._waiting_at, self._waits_for = 0.0, ""
+        self._cancelling = False
+        past = store.events(record.id) if record.attempt else ()
+        # Attempts of which the ranks have started, whatever came after that, such as their failure.
+        self._started = {
+            event.data.get("attempt")
+            for event in past
+            if event.data.get("happening") == Happening.GO.value
+        }
+        self._seen = {_mark(event.kind, event.data.get("attempt"), event.data) for event in past}
+        self._room = _MOST_KEPT - sum(_size(event.text, event.data) for event in past)
+
+    def _mask(self, text: str) -> str:
+        # The keys of a provider become known while it is used.
+        return redact.cleaned(self._secrets(text))
+
+    def _inside(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        return dict(self._secrets.inside(data))
+
+    @property
+    def has_started(self) -> bool:
+        """Whether the ranks of the current attempt have started, whatever became of them and whoever led then."""
+        return self.record.attempt in self._started
+
+    def reload(self) -> None:
+        """Reads the task again, after a write whose outcome is not known."""
+        self.record = self._store.get_task(self.record.id)
+
+    def step(
+        self,
+        happening: Happening,
+        *,
+        outcome: str | None = None,
+        instances: Sequence[InstanceRecord] = (),
+        settled: Mapping[str, str] | None = None,
+        **words: Any,
+    ) -> None:
+        """Writes down that something happened, and what state follows, with all that must not be written apart from it.
+
+        Fields of the task may be among `words`; `instances` and `settled` are as for `Store.transition`.
+
+        Raises:
+            ImpossibleTransition: The lifecycle does not know it.
+            LeaseLost: Another supervisor has taken over.
+        """
+        fields = {f.name for f in dataclasses.fields(TaskRecord)}
+        changes: dict[str, Any] = {name: value for name, value in words.items() if name in fields}
+        if outcome is not None:
+            changes["outcome"] = outcome
+        following = lifecycle.step(self.record.state, happening, **words)
+        reason = messages.shorten(self._mask(following.reason))
+        changes |= {"state": following.state.value, "reason": reason}
+        self._store.transition(
+            self._lease,
+            following.state.value,
+            reason,
+            {"happening": happening.value, "attempt": changes.get("attempt", self.record.attempt)},
+            instances=instances,
+            settled=settled,
+            **changes,
+        )
+        self.record = dataclasses.replace(self.record, **changes)
+        if happening is not Happening.WAIT:
+            self._waits_for = ""
+        if happening is Happening.GO:
+            self._started.add(self.record.attempt)
+        if happening is Happening.LAUNCHED:
+            self._joined, self._failures, self._first = set(), [], ""
+            self._progress_at = clock.monotonic()
+
+    def note(self, kind: str, text: str, data: Mapping[str, Any] | None = None) -> None:
+        """Adds to the task's history."""
+        body = {"attempt": self.record.attempt, **self._inside(data or {})}
+        self._store.add_event(self.record.id, kind, self._mask(text), body)
+
+    def kept_warm(self, instances: Iterable[InstanceRecord]) -> None:
+        """Says which nodes go on costing what they cost, though the task is over."""
+        kept = [each for each in instances if each.state == "warm" and each.ended_at is not None]
+        if not kept:
+            return
+        until = max(each.ended_at or 0.0 for each in kept)
+        at = time.strftime("%H:%M:%S", time.localtime(until))
+        what = (
+            f"{lifecycle.nodes(len(kept))} {'is' if len(kept) == 1 else 'are'} kept warm until {at}"
+        )
+        self.note("warm", what, {"instances": [each.id for each in kept], "until": until})
+
+    def waiting(self, why: str) -> None:
+        """Capacity is not there: makes the reason visible, at once or with a later `tell_progress`."""
+        self._waits_for = why
+        self._tell_waiting()
+
+    def _tell_waiting(self) -> None:
+        now = clock.monotonic()
+        quiet = self._cancelling or now < self._waiting_at
+        if self.record.state != State.PROVISIONING or quiet:
+            return
+        why, self._waits_for = self._waits_for, ""
+        if why and self._mask(why) != self.record.reason:
+            self._waiting_at = now + _WAITING_EVERY
+            self.step(Happening.WAIT, why=why)
+
+    def cancelling(self) -> None:
+        """Somebody cancels: says so before anything else, whatever is being waited for."""
+        self._cancelling, state = True, State(self.record.state)
+        if state is State.PROVISIONING:
+            self.step(Happening.WAIT, why="cancelled; waits for the provider's answer")
+        elif state is State.STOPPING and self.record.outcome:
+            why = "; ".join(filter(None, (self.last_reason(), _TOO_LATE)))
+            self.step(Happening.PROGRESS, why=why)
+        elif (state, Happening.PROGRESS) in lifecycle.TABLE:
+            self.step(Happening.PROGRESS, why=f"cancelled; until then: {self.record.reason}")
+
+    def not_gone(self, what: str, pause: float) -> None:
+        """The nodes cannot be ended, or are listed still: says so in the reason, beside what it was before."""
+        first = what.strip().splitlines()[0] if what.strip() else "no answer"
+        told = f"{_NOT_GONE}{first[:_LONGEST_REASON]}, next try in {wording.duration(pause)}"
+        why = "; ".join(filter(None, (self.last_reason(), told)))
+        # For days, if need be: the same thing is not written again every few minutes.
+        if self._mask(why) != self.record.reason:
+            self.step(Happening.PROGRESS, why=why)
+
+    def last_reason(self) -> str:
+        """Why the task ends, without what its nodes had to do with it."""
+        before = self.record.reason
+        for mark in (_NOT_GONE, _COLLECTING, _TOO_LATE):
+            before = before.partition(mark)[0]
+        return before.removesuffix("; ")
+
+    # What the gang reports
+
+    def gang_event(self, event: dict[str, Any]) -> None:
+        """Takes in an event of the rendezvous. Those that are known already, after a take-over, are left out."""
+        kind = event["kind"]
+        if kind == "joined":
+            self._joined.add(int(event["rank"]))
+        elif kind == "go" and self.record.state == State.STARTING:
+            # When the leader opened the barrier, which may be long before we hear of it.
+            ago = clock.now() - event.get("age", 0.0)
+            began = self.record.started_at or max(self.record.created_at, ago)
+            self.step(Happening.GO, started_at=began)
+        elif kind == "first_failure":
+            self._first = wording.first_failure(event)
+            self._note_events([(event, self._first)])
+        elif kind == "worker" and wording.failed_by_itself(event):
+            if len(self._failures) < _MOST_FAILURES:
+                self._failures.append(event)
+        elif kind == "stopping":
+            self._stopping(event)
+        elif kind == "cut_off":
+            self._cut_off(event["since"])
+        elif kind == "collecting":
+            self._collecting(str(event["text"]))
+        elif kind == "fencing":
+            self._tell(str(event["text"]))
+        elif kind in _KEPT:
+            self._note_events([(event, _text_of(event))])
+
+    def lacking(self, end: End, nodes: Sequence[tuple[Node, Holding, bool]]) -> None:
+        """Says what of an attempt is not here; of each node, whether that is kept there."""
+        told = [
+            {
+                "node": node.rank,
+                "instance": node.instance.id,
+                "files": dict(holding.files),
+                "kept": kept,
+            }
+            for node, holding, kept in nodes
+        ]
+        where = ", ".join(f"{what(holding)} of {node.name}" for node, holding, _ in nodes[:3])
+        text = f"not all that the ranks wrote is here: {where}" + (", …" if nodes[3:] else "")
+        self.note("lacking", text, {"nodes": told, "ended_well": end.ended_well})
+
+    def flush(self) -> None:
+        """Writes down the failures of the attempt's workers."""
+        told = [
+            (
+                event,
+                f"node {event.get('node')}, rank {event.get('rank')}: {wording.how_it_ended(event)}",
+            )
+            for event in self._failures
+        ]
+        self._note_events(told)
+        self._failures = []
+
+    def tell_progress(self) -> None:
+        """Says what is waited for, or how many nodes are there while some are not."""
+        self._tell_waiting()
+        now = clock.monotonic()
+        early = now < self._progress_at + _PROGRESS_EVERY
+        quiet = self._silent or self._cancelling or early
+        if self.record.state != State.STARTING or quiet:
+            return
+        missing = [rank for rank in range(len(self.record.roster)) if rank not in self._joined]
+        text = f"{len(self._joined)} of {lifecycle.nodes(len(self.record.roster))} have joined"
+        if missing:
+            shown = ", ".join(f"{rank} ({self.record.roster[rank]})" for rank in missing[:3])
+            text += f"; waiting for node {shown}" + (", …" if len(missing) > 3 else "")
+        if text != self.record.reason:
+            self._progress_at = now
+            self.step(Happening.PROGRESS, why=text)
+
+    def _cut_off(self, since: float | None) -> None:
+        """Nothing answers from here, or does again: people must not take what was last heard for what is."""
+        if since is None:
+            self._silent = False
+            if _SILENCE in self.record.reason:
+                self._tell(self._before_silence)
+            return
+        self._silent, self._before_silence = True, self._calm_reason()
+        at = time.strftime("%H:%M:%S", time.localtime(since))
+        who = "the node" if len(self.record.roster) == 1 else "the nodes"
+        self._tell(
+            f"{who} {_SILENCE} {at}; nothing was stopped, and logs go on where they were when the network is back"
+        )
+
+    def _collecting(self, text: str) -> None:
+        """The ranks have ended, and not all that they left is here."""
+        if self.record.state in (State.STARTING, State.RUNNING):
+            self.step(Happening.DONE)
+        self._tell("; ".join(filter(None, (self.last_reason(), f"{_COLLECTING}{text}"))))
+
+    def _calm_reason(self) -> str:
+        """What the reason was before; a supervisor that takes over finds one of an earlier silence."""
+        if _SILENCE not in self.record.reason:
+            return self.record.reason
+        return "all ranks started" if self.record.state == State.RUNNING else "they answer again"
+
+    def _tell(self, text: str) -> None:
+        """Another reason in the same state."""
+        if (State(self.record.state), Happening.PROGRESS) in lifecycle.TABLE:
+            self.step(Happening.PROGRESS, why=text)
+
+    def _stopping(self, event: Mapping[str, Any]) -> None:
+        if self.record.state not in (State.STARTING, State.RUNNING):
+            return
+        if event["outcome"] == messages.STOPPED:
+            self.step(Happening.CANCEL)
+        else:
+            self.step(Happening.FAILURE, why=self._first or str(event["reason"]))
+
+    def _note_events(self, told: Iterable[tuple[Mapping[str, Any], str]]) -> None:
+        """Adds events of the gang to the history, but those that are there."""
+        attempt, fresh = self.record.attempt, []
+        for event, text in told:
+            kind = str(event["kind"])
+            mark = _mark(kind, attempt, event)
+            if mark in self._seen or self._room <= 0:
+                continue
+            self._seen.add(mark)
+            left_out = ("kind", "time", "age")
+            body = {name: value for name, value in event.items() if name not in left_out}
+            kept = {**self._inside(body), "attempt": attempt}
+            said = messages.shorten(self._mask(text))
+            fresh.append((kind, said, kept))
+            self._room -= _size(said, kept)
+            if self._room <= 0:
+                fresh.append(("warning", _NO_MORE, {"attempt": attempt}))
+        if fresh:
+            self._store.add_events(self.record.id, fresh)
+
+
+def _size(text: str, body: Mapping[str, Any]) -> int:
+    return len(text) + len(str(body))
+
+
+def _mark(kind: str, attempt: object, body: Mapping[str, Any]) -> tuple[object, ...]:
+    """By what an event of the gang is known again, whether the leader or a report on disk tells it."""
+    what = body.get("rank") if kind in ("worker", "first_failure") else body.get("seq")
+    return (kind, attempt, what)
+
+
+def _text_of(event: Mapping[str, Any]) -> str:
+    if "text" in event:
+        return str(event["text"])
+    where = f"node {event.get('rank')} ({event.get('instance')})"
+    if event["kind"] == "back":
+        return f"{where} answers again"
+    verb = {"suspect": "may be gone", "lost": "is lost"}[event["kind"]]
+    return f"{where} {verb}: {event.get('why')}"

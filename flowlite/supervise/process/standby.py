@@ -1,0 +1,193 @@
+"""A supervisor that has nothing to do, and waits a while for the next task of this FLOW_HOME.
+
+Where nodes are kept for the next task, so is the process that led the last one: it has imported what a supervisor
+needs, and its connections to the nodes are open. Whoever submits hands the task over through a Unix socket, with the
+environment that a new process would have been given; all else that a process takes from its starter is part of the
+socket's name. A spare that cannot be reached, or does not answer at once, is no loss: a supervisor is started anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import select
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import flowlite
+from flowlite.node.forkserver import client, compatibility, registry, staleness
+from flowlite.node.system import peer_credentials, processes
+from flowlite.node.system.accepting import accept
+from flowlite.supervise.record import process_identity
+from flowlite.supervise.record.paths import TaskPaths
+
+# A spare is either waiting, or leads a task and does not listen; so it answers at once or never.
+_ANSWER_SECONDS = 2.0
+_LONGEST_REQUEST = 1 << 22
+
+
+@dataclass(frozen=True, slots=True)
+class Handed:
+    """A task that was handed over, and the environment of whoever did."""
+
+    task_id: str
+    environment: dict[str, str]
+
+    def begin(self, home: Path) -> None:
+        """Makes this process what a new one would have been."""
+        os.environ.clear()
+        os.environ.update(self.environment)
+        log = os.open(
+            TaskPaths(home, self.task_id).supervisor_log,
+            os.O_WRONLY | os.O_CREAT | os.O_APPEND,
+            0o600,
+        )
+        for number in (1, 2):
+            os.dup2(log, number)
+        os.close(log)
+
+
+class Spare:
+    """This process, between two tasks.
+
+    Args:
+        began: Unix time at which it was started. What it has imported and was changed since then may be a mixture.
+    """
+
+    def __init__(self, began: float) -> None:
+        self._watched = staleness.Loaded()
+        self._began = began
+        self._leaving = False
+
+    def wait(self, home: Path, seconds: float) -> Handed | None:
+        """Waits for a task; None if nobody brought one in that time, or if this process is not fit for another."""
+        if not processes.LINUX or (listener := _listen(home)) is None:
+            return None
+        self._watched.note(self._began)
+        path = listener.getsockname()
+        _let_go_of_outputs()
+        _keep_connections(seconds)
+        until = time.monotonic() + seconds
+        try:
+            while not self._leaving and (left := until - time.monotonic()) > 0:
+                if select.select([listener], [], [], left)[0]:
+                    handed = self._receive(listener)
+                    if handed is not None:
+                        return handed
+        finally:
+            with registry.alone(path):
+                listener.close()
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
+        return None
+
+    def _receive(self, listener: socket.socket) -> Handed | None:
+        accepted = accept(listener)
+        if accepted is None:
+            return None
+        connection, _ = accepted
+        with connection:
+            connection.settimeout(_ANSWER_SECONDS)
+            try:
+                if not peer_credentials.is_ours(connection):
+                    return None
+                request = json.loads(_read_line(connection))
+                # What is on the disk now would do something else.
+                self._leaving = request["task"] == "" or self._watched.changed() is not None
+                if self._leaving:
+                    return None
+                handed = Handed(str(request["task"]), dict(request["environment"]))
+                here = process_identity.of_process(os.getpid()).to_json()
+                connection.sendall(json.dumps(here).encode() + b"\n")
+            except (OSError, ValueError, KeyError):
+                return None
+        return handed
+
+
+def hand_over(
+    home: Path, task_id: str, environment: Mapping[str, str]
+) -> process_identity.Process | None:
+    """Has a spare supervisor lead a task; gives the process, or None if there is none."""
+    try:
+        path = _path(home)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(_ANSWER_SECONDS)
+            connection.connect(path)
+            if not peer_credentials.is_ours(connection):
+                return None
+            request = {"task": task_id, "environment": dict(environment)}
+            connection.sendall(json.dumps(request).encode() + b"\n")
+            answer = json.loads(_read_line(connection))
+        return process_identity.Process(int(answer["pid"]), str(answer["start"]))
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def dismiss(home: Path) -> None:
+    """Has the spare of this home end, if there is one."""
+    hand_over(home, "", {})
+
+
+def _listen(home: Path) -> socket.socket | None:
+    """A socket to wait on; None if another spare of this home waits already."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        path = _path(home)
+        with registry.alone(path):
+            if not _is_free(path):
+                listener.close()
+                return None
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+            listener.bind(path)
+            os.chmod(path, 0o600)
+            listener.listen(8)
+    except OSError:
+        listener.close()
+        return None
+    return listener
+
+
+def _is_free(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(path)
+        except OSError:
+            return True
+    return False
+
+
+def _path(home: Path) -> str:
+    parts = [str(home), sys.executable, str(flowlite.__file__), compatibility.surroundings()]
+    name = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+    return os.path.join(client.socket_directory(), f"spare-{name[:18]}")
+
+
+def _let_go_of_outputs() -> None:
+    """The last task's log may be removed meanwhile; and nothing is to be said."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    for number in (1, 2):
+        os.dup2(null, number)
+    os.close(null)
+
+
+def _keep_connections(seconds: float) -> None:
+    transport = sys.modules.get("flowlite.connect.ssh.transport")
+    if transport is not None:
+        transport.stay_idle(seconds)
+
+
+def _read_line(connection: socket.socket) -> bytes:
+    got = b""
+    while not got.endswith(b"\n") and len(got) < _LONGEST_REQUEST:
+        block = connection.recv(1 << 16)
+        if not block:
+            break
+        got += block
+    return got

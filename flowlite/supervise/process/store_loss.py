@@ -1,0 +1,43 @@
+"""Ending the nodes of a task whose store is gone for good: nobody could ever do so but its supervisor."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+from flowlite.errors import FlowError
+from flowlite.provider import Instance, Provider
+from flowlite.state import clock
+from flowlite.supervise.process.task_lease import say
+from flowlite.supervise.threads import Crew
+
+_END_SECONDS = 600.0
+_LONGEST_PAUSE = 30.0
+
+
+async def end_nodes(
+    provider: Provider,
+    crew: Crew,
+    listed: Callable[[], list[Instance]],
+    known: Iterable[Instance],
+) -> None:
+    """Ends the instances of a task until the provider lists none. What is left after some minutes is only named."""
+    ending = {instance.id: instance for instance in known}
+    deadline, pause = clock.monotonic() + _END_SECONDS, 0.5
+    while True:
+        left = []
+        try:
+            ending |= {instance.id: instance for instance in await crew.run(listed)}
+            if ending:
+                await crew.run(provider.terminate, list(ending.values()))
+            left = await crew.run(listed)
+            if not left:
+                return
+        except (FlowError, OSError) as error:
+            say(f"the nodes cannot be ended, trying again: {error}")
+        if clock.monotonic() > deadline:
+            names = ", ".join(instance.id for instance in left) or "what it has"
+            say(f"left to their own deadline: {names}")
+            return
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE)

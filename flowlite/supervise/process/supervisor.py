@@ -1,0 +1,552 @@
+"""The supervisor: one detached process per task, from the intent to launch to the proof that nothing is left.
+
+Whatever it is about to do is in the store first, and its main loop looks at nothing but the state it finds there. A
+supervisor that takes over after a kill therefore does the same as one that was never interrupted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import functools
+import traceback
+from collections.abc import Coroutine
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from flowlite.bundle.agent_zip import build_agent_zip
+from flowlite.errors import LeaseLost, NodeUnreachable, ProviderError, StoreDamaged, StoreError
+from flowlite.node.protocol import messages
+from flowlite.output import redact
+from flowlite.provider import Instance, Provider
+from flowlite.state import clock
+from flowlite.state.store import InstanceRecord, Lease, Store, TaskRecord
+from flowlite.supervise.attempt import unreachable_nodes
+from flowlite.supervise.attempt.attempt import Attempt
+from flowlite.supervise.attempt.node_handle import Node
+from flowlite.supervise.attempt.outcome import End
+from flowlite.supervise.attempt.provider_verdict import as_told
+from flowlite.supervise.attempt.unfetched import Place
+from flowlite.supervise.money import price_text
+from flowlite.supervise.money.caps import Limits, pause_after_preemption
+from flowlite.supervise.money.cost import cost_of
+from flowlite.supervise.process import store_loss
+from flowlite.supervise.process.end_lost_launch import COLLECT_SECONDS, end_remains
+from flowlite.supervise.process.journal import Journal
+from flowlite.supervise.process.task_lease import Leading, Patience, say
+from flowlite.supervise.provision import LaunchRefused, NotGone, Provisioner
+from flowlite.supervise.record import lifecycle, wording
+from flowlite.supervise.record.lifecycle import Happening, State
+from flowlite.supervise.record.paths import TaskPaths
+from flowlite.supervise.record.task_view import Asked
+from flowlite.supervise.threads import Crew
+
+Value = TypeVar("Value")
+
+_GUARD_EVERY = 0.5
+# The agents end their workers at the deadline themselves; the supervisor only where they did not.
+_DEADLINE_SLACK = 15.0
+_STORE_PAUSE = 2.0
+# A provider that cannot be asked is asked again, with growing pauses, so often; for the end of nodes, for ever.
+_MOST_FAILURES = 8
+_LONGEST_PAUSE = 30.0
+# Ending goes on for days, if need be. Machines take a while to end, which is nothing to tell.
+_LONGEST_PAUSE_TO_END = 300.0
+_QUIET_TRIES = 5
+
+# After these the gang may be started again; preemption does not use up a retry.
+_RETRIED = frozenset({messages.FAILED, messages.LOST, messages.MISSING})
+# After these nothing speaks against the nodes themselves.
+_SOUND = frozenset({messages.DONE, messages.FAILED, messages.STOPPED})
+
+
+class Supervisor:
+    """Leads one task. Everything it writes is fenced by its lease."""
+
+    def __init__(
+        self, store: Store, home: Path, record: TaskRecord, lease: Lease, provider: Provider
+    ) -> None:
+        self._store = store
+        self._home = home
+        self._lease = lease
+        self._provider = provider
+        self._paths = TaskPaths(home, record.id)
+        self._asked = Asked.of(record)
+        self._limits = Limits(self._asked.plan, record.config)
+        self._crew = Crew()
+        self._journal = Journal(store, lease, record, redact.of_file(self._paths.secrets))
+        self._cancelled = asyncio.Event()
+        self._attempt: Attempt | None = None
+        self._spent = ""
+        self._failures = 0
+        self._patience = Patience(self._paths.directory)
+        self._store_is_gone = False
+        self._instances_known: list[Instance] = []
+        self._sound = False
+        self._kept_seconds = 0.0
+        self._leading = Leading(store, lease)
+        self._fresh: list[Instance] = []
+        self._agent: tuple[Path, str] | None = None
+        self._provisioner = Provisioner(
+            store, lease, provider, self._asked, self._crew, self._sleep
+        )
+
+    @property
+    def warm_seconds(self) -> float:
+        """How long its nodes are kept for the next task, once it is final."""
+        return self._kept_seconds
+
+    @property
+    def _record(self) -> TaskRecord:
+        return self._journal.record
+
+    async def run(self) -> None:
+        """Leads the task to its final state. Raises LeaseLost."""
+        if self._record.cancel_requested_at is not None:
+            self._cancelled.set()
+        watches = [
+            asyncio.create_task(watch)
+            for watch in (
+                self._leading.keep(),
+                self._leading.watch(
+                    self._cancel,
+                    self._is_waiting,
+                    self._lose_store,
+                    Patience(self._paths.directory),
+                ),
+                self._guard(),
+                self._provisioner.watch_prices(lambda: self._record.state == State.RUNNING),
+            )
+        ]
+        life = asyncio.create_task(self._live())
+        try:
+            done, _ = await asyncio.wait({life, *watches}, return_when=asyncio.FIRST_COMPLETED)
+            for finished in done:
+                finished.result()
+        finally:
+            for task in (life, *watches):
+                task.cancel()
+            await asyncio.gather(life, *watches, return_exceptions=True)
+            self._crew.close()
+
+    # The main loop
+
+    async def _live(self) -> None:
+        while not self._record.final:
+            try:
+                await self._go_on()
+                self._patience.well()
+            except LeaseLost:
+                raise
+            except StoreError as error:
+                damaged = isinstance(error, StoreDamaged)
+                if damaged and (self._store_is_gone or self._patience.is_over()):
+                    await self._leave(error)
+                    raise
+                # A full disk, most likely. The gang goes on meanwhile; nothing that is not written down is done.
+                say(f"the store cannot be used, trying again: {error}")
+                await self._pause(_STORE_PAUSE)
+                with suppress(StoreError):
+                    self._journal.reload()
+
+    async def _go_on(self) -> None:
+        """Takes the task one step on, and says what is in the way. Raises StoreError."""
+        try:
+            await self._advance()
+            self._failures = 0
+        except StoreError:
+            raise
+        except (ProviderError, OSError) as error:
+            # Nodes that do not answer say nothing against the provider, nor for it.
+            ending = bool(self._record.outcome)
+            self._failures += ending or not isinstance(error, NodeUnreachable)
+            await self._after_trouble(error, self._failures)
+        except Exception as error:
+            say(traceback.format_exc())
+            self._failures += 1
+            if self._record.outcome:
+                await self._after_trouble(error, self._failures)
+            else:
+                self._conclude(
+                    "failed",
+                    f"the supervisor failed: {type(error).__name__}: {error} (a defect of flowlite; "
+                    f"details: {self._paths.supervisor_log})",
+                )
+
+    def _lose_store(self) -> None:
+        """The store is gone for good: whatever goes on is stopped, so that the main loop learns of it."""
+        if not self._store_is_gone:
+            self._store_is_gone = True
+            self._cancelled.set()
+            if self._attempt is not None:
+                self._attempt.stop("cancel", "the store of the task is gone")
+
+    async def _leave(self, error: StoreError) -> None:
+        """Ends the nodes without the store: nobody else ever would."""
+        say(f"the nodes are ended, and so is this supervisor: {error}")
+        known = [*self._fresh, *self._instances_known]
+        await store_loss.end_nodes(self._provider, self._crew, self._provisioner.listed, known)
+
+    async def _after_trouble(self, error: Exception, failures: int) -> None:
+        """The provider cannot be asked: tries again, but not for ever, except to end what may still cost money."""
+        what = str(error) or type(error).__name__
+        ending = bool(self._record.outcome)
+        longest = _LONGEST_PAUSE_TO_END if ending else _LONGEST_PAUSE
+        pause = min(longest, 0.2 * 2 ** min(failures, 16))
+        say(f"trying again in {pause:.1f} s: {what}")
+        if ending:
+            if not isinstance(error, NotGone) or failures > _QUIET_TRIES:
+                with suppress(StoreError):
+                    self._journal.not_gone(what, pause)
+        elif isinstance(error, NotGone) and self._is_waiting():
+            # Machines take minutes to end; those that replace them must not meet them.
+            self._journal.waiting(what)
+        elif failures >= _MOST_FAILURES:
+            self._conclude("failed", f"{self._provider.name}: {what}")
+            return
+        await self._pause(pause)
+
+    async def _advance(self) -> None:
+        """Takes the task one step on from the state it is in."""
+        state = self._record.state
+        if state == State.PENDING:
+            if self._cancelled.is_set():
+                self._journal.step(Happening.CANCEL, outcome="cancelled")
+            else:
+                self._journal.step(Happening.BEGIN, nodes=lifecycle.nodes(self._asked.nodes))
+        elif state == State.PROVISIONING:
+            await self._provision()
+        elif state == State.STOPPING and self._record.outcome:
+            await self._finish()
+        elif self._record.attempt == 0:
+            self._conclude("failed", self._record.reason)
+        else:
+            await self._run_attempt()
+
+    def _conclude(self, outcome: str, reason: str) -> None:
+        """From here on there is only teardown."""
+        happening = {"done": Happening.DONE, "cancelled": Happening.CANCEL}.get(
+            outcome, Happening.FAILURE
+        )
+        if (State(self._record.state), happening) not in lifecycle.TABLE:
+            happening = Happening.FAILURE
+        self._journal.step(happening, outcome=outcome, why=reason)
+
+    # Nodes
+
+    async def _provision(self) -> None:
+        if self._cancelled.is_set():
+            self._conclude("cancelled", "")
+            return
+        try:
+            self._agent = self._agent or _agent_zip(self._home)
+            gathered = await self._provisioner.complete(
+                self._record,
+                self._agent[0],
+                self._journal.waiting,
+                self._cancelled.is_set,
+            )
+        except LaunchRefused as error:
+            await self._launch_again(error)
+            return
+        if gathered is None:
+            self._conclude("cancelled", "")
+            return
+        unreachable_nodes.begin_if_left(self._home, self._provider)
+        self._fresh = gathered.instances
+        self._journal.step(
+            Happening.LAUNCHED,
+            nodes=lifecycle.nodes(len(gathered.roster)),
+            attempt=self._record.attempt + 1,
+            roster=gathered.roster,
+            instances=gathered.records,
+            settled=gathered.settled,
+        )
+        for told in dict.fromkeys(each.note for each in gathered.launched if each.note):
+            self._journal.note("warning", told)
+        if self._asked.plan.price_per_hour:
+            self._journal.note("price", price_text.sentence(self._asked.plan))
+
+    async def _launch_again(self, refused: LaunchRefused) -> None:
+        """A launch that came to nothing uses up a retry, where another one may come out otherwise."""
+        used, most = self._record.retries_used + 1, self._asked.retries.most
+        over = used > most or self._limits.spent(self._instances())
+        if not refused.again or over or self._cancelled.is_set():
+            self._conclude("failed", str(refused))
+            return
+        delay = self._asked.retries.delay_before(used)
+        why = f"asking for nodes again ({used} of {most}) after: {refused}"
+        self._journal.step(Happening.RETRY, why=why, retries_used=used)
+        await self._sleep(delay)
+
+    async def _finish(self) -> None:
+        """Ends every instance, and calls the task final once the provider lists none."""
+        stored = self._store.instances(self._record.id)
+        wanted = self._asked.warm_seconds if self._sound else 0.0
+        ended = await self._provisioner.end_all(self._limits.warm_seconds(wanted, stored))
+        self._journal.kept_warm(ended)
+        if any(each.state == "warm" for each in ended):
+            self._kept_seconds = self._asked.warm_seconds
+        now = clock.now()
+        by_id = {i.id: i for i in self._store.instances(self._record.id)}
+        by_id |= {i.id: i for i in ended}
+        self._journal.step(
+            lifecycle.GONE[self._record.outcome],
+            why=self._journal.last_reason(),
+            finished_at=now,
+            cost=cost_of(by_id.values(), now),
+            instances=ended,
+        )
+        unreachable_nodes.begin_if_left(self._home, self._provider)
+        # What opens buckets serves nobody any more.
+        self._paths.storage.unlink(missing_ok=True)
+
+    # One attempt
+
+    async def _run_attempt(self) -> None:
+        self._agent = self._agent or _agent_zip(self._home)
+        nodes = await self._nodes()
+        instances = [node.instance for node in nodes]
+        attempt = Attempt(
+            asked=self._asked,
+            paths=self._paths,
+            task_id=self._record.id,
+            name=self._record.name,
+            attempt=self._record.attempt,
+            nodes=nodes,
+            max_run_seconds=self._time_left(),
+            agent=self._agent,
+            crew=self._crew,
+            on_event=self._journal.gang_event,
+            before_writing=self._leading.make_sure,
+            elsewhere=functools.partial(self._provider.answers_beside, instances),
+            certain=self._provider.listing_is_proof,
+            paid_seconds=self._limits.paid_seconds(self._instances()),
+            began=self._journal.has_started,
+        )
+        self._attempt = attempt
+        if self._cancelled.is_set():
+            attempt.stop("cancel", "cancelled")
+        ending_remains = asyncio.create_task(
+            end_remains(
+                self._provisioner,
+                self._record.roster,
+                lambda: attempt.in_doubt,
+                self._asked.time_to_stop + COLLECT_SECONDS,
+            )
+        )
+        try:
+            end = await attempt.run()
+            self._journal.flush()
+            await self._decide(attempt, end)
+        finally:
+            self._attempt = None
+            ending_remains.cancel()
+            await asyncio.gather(ending_remains, return_exceptions=True)
+            await attempt.close()
+
+    async def _nodes(self) -> list[Node]:
+        """The nodes of the attempt by rank: as just launched, or, after a take-over, as stored and listed."""
+        found = {instance.id: instance for instance in self._fresh}
+        listed = found
+        if not all(name in found for name in self._record.roster):
+            stored = self._store.instances(self._record.id)
+            listed = {i.id: i for i in await self._crew.run(self._provisioner.listed)}
+            found = {i.id: Instance.from_json(i.data) for i in stored} | listed
+        self._fresh = []
+        self._instances_known = [found[name] for name in self._record.roster]
+        return [
+            Node(
+                self._provider,
+                found[name],
+                self._provider.node_settings(self._asked.plan, found[name]),
+                rank,
+                self._record.attempt,
+                listed=name in listed,
+            )
+            for rank, name in enumerate(self._record.roster)
+        ]
+
+    async def _decide(self, attempt: Attempt, end: End) -> None:
+        """What follows from the end of an attempt: the task's end, or another attempt."""
+        end = await self._retain(attempt, await self._as_listed(attempt, end))
+        self._sound = self._may_be_kept(end)
+        self._provisioner.set_aside(end.replace, attempt.out_of_reach)
+        if end.outcome == messages.DONE:
+            self._conclude("done", "")
+        elif self._cancelled.is_set() and end.outcome != messages.FAILED:
+            started = self._record.started_at is not None
+            self._conclude(
+                "cancelled",
+                f"cancelled {'while running' if started else 'before the ranks started'}",
+            )
+        elif end.outcome == messages.DEADLINE:
+            self._conclude(
+                "failed", self._spent or self._limits.time_is_over(self._record, end.reason)
+            )
+        elif not self._may_retry(end):
+            self._conclude("failed", end.reason)
+        elif (left := self._time_left()) is not None and left <= 0:
+            what = "time" if (self._limits.time_left(self._record) or 0.0) <= 0 else "money"
+            self._conclude("failed", f"{end.reason}; no {what} is left for another attempt")
+        else:
+            await self._retry(attempt, end)
+
+    async def _retain(self, attempt: Attempt, end: End) -> End:
+        """What of an attempt is not here stays on its nodes, where that costs nothing. The end, with where it is."""
+        if not end.lacking:
+            return end
+        by_rank = {each.node: each for each in end.lacking}
+        nodes = [node for node in attempt.nodes if node.rank in by_rank]
+        there = [n.instance for n in nodes if by_rank[n.rank].place is not Place.GONE]
+        kept = {each.id for each in await self._crew.run(self._provider.retain, there)}
+        self._journal.lacking(end, [(n, by_rank[n.rank], n.instance.id in kept) for n in nodes])
+        if not (end.ended_well and kept) or end.outcome == messages.STOPPED:
+            return end
+        where = f"they are kept there: `flow result {self._record.id}` brings them"
+        return dataclasses.replace(end, reason=f"{end.reason}; {where}")
+
+    async def _as_listed(self, attempt: Attempt, end: End) -> End:
+        """A machine that was taken away without notice looks like a failure, but is none."""
+        taker = self._provider.may_take_away
+        asked = taker or self._asked.plan.spot
+        if not (
+            (asked and end.outcome in _RETRIED) or (taker and end.outcome == messages.PREEMPTED)
+        ):
+            return end
+        ask = functools.partial(self._provisioner.fates, self._record.roster)
+        names = {node.instance.id: node.name for node in attempt.nodes}
+        with suppress(ProviderError, OSError):
+            return await self._unless_cancelled(as_told(end, ask, taker, names)) or end
+        return end
+
+    def _may_be_kept(self, end: End) -> bool:
+        """Whether the nodes may serve another task: they did what they were told, and who pays has not cancelled."""
+        paid = self._asked.plan.price_per_hour > 0
+        sound = end.outcome in _SOUND and not end.replace and not end.lacking
+        return sound and not (self._cancelled.is_set() and paid)
+
+    def _may_retry(self, end: End) -> bool:
+        if self._cancelled.is_set():
+            return False
+        if end.outcome == messages.PREEMPTED:
+            return True
+        return end.outcome in _RETRIED and self._record.retries_used < self._asked.retries.most
+
+    async def _retry(self, attempt: Attempt, end: End) -> None:
+        """Makes sure that nothing of the old attempt runs any more, then begins a new one."""
+        counts = end.outcome != messages.PREEMPTED
+        used = self._record.retries_used + counts
+        delay = self._asked.retries.delay_before(used) if counts else self._preemption_pause()
+        soon = f" in {wording.duration(delay)}" if delay else ""
+        self._journal.step(Happening.FAILURE, why=f"a new attempt begins{soon}: {end.reason}")
+        unclear = await self._unless_cancelled(attempt.clear())
+        self._provisioner.set_aside({*end.replace, *(unclear or ())}, attempt.out_of_reach)
+        await self._end_unusable()
+        # Nodes that wait are charged, too.
+        await self._sleep(min(delay, self._limits.seconds_of_money(self._instances())))
+        if self._cancelled.is_set():
+            self._conclude("cancelled", "cancelled before the next attempt")
+            return
+        if spent := self._limits.spent(self._instances()):
+            self._conclude("failed", spent)
+            return
+        of = f" of {self._asked.retries.most + 1}" if counts else ""
+        why = f"attempt {self._record.attempt + 1}{of} after {end.reason}"
+        self._journal.step(Happening.RETRY, why=why, retries_used=used)
+
+    async def _end_unusable(self) -> None:
+        """Ends what the next attempt cannot use before there is a pause; after it, that is tried again in any case."""
+        try:
+            await self._provisioner.end_unusable(self._record.roster)
+        except (ProviderError, OSError) as error:
+            say(f"what cannot be used again is ended after the pause: {error}")
+
+    def _preemption_pause(self) -> float:
+        record = self._record
+        began = record.started_at or clock.now()
+        return pause_after_preemption(record.attempt - 1 - record.retries_used, clock.now() - began)
+
+    # Limits
+
+    async def _guard(self) -> None:
+        """The second line of defence for time, and the first for money."""
+        while True:
+            await asyncio.sleep(_GUARD_EVERY)
+            try:
+                self._journal.tell_progress()
+                if self._attempt is not None:
+                    self._check_limits(self._attempt)
+            except LeaseLost:
+                raise
+            except StoreError as error:
+                say(f"the limits cannot be checked: {error}")
+
+    def _check_limits(self, attempt: Attempt) -> None:
+        instances = self._instances() if self._asked.plan.max_cost is not None else []
+        left = self._limits.time_left(self._record)
+        slack = self._asked.time_to_stop + _DEADLINE_SLACK
+        if self._record.started_at is not None and left is not None and left < -slack:
+            attempt.stop("deadline", self._limits.time_is_over(self._record))
+        if self._asked.plan.price_per_hour:
+            self._spent = self._limits.spent(instances)
+            if self._spent:
+                attempt.stop("deadline", self._spent)
+                attempt.give_up_collecting()
+
+    def _time_left(self) -> float | None:
+        left = self._limits.time_left(self._record, self._instances())
+        return None if left is None else max(0.0, left)
+
+    def _instances(self) -> list[InstanceRecord]:
+        return self._store.instances(self._record.id)
+
+    def _is_waiting(self) -> bool:
+        return self._record.state == State.PROVISIONING
+
+    def _cancel(self) -> None:
+        if not self._cancelled.is_set():
+            self._cancelled.set()
+            with suppress(StoreError):
+                self._journal.cancelling()
+        if self._attempt is not None:
+            self._attempt.stop("cancel", "cancelled")
+
+    async def _pause(self, seconds: float) -> None:
+        """Sleeps before something is tried again, which must be tried also once somebody has cancelled."""
+        if self._cancelled.is_set():
+            await asyncio.sleep(seconds)
+        else:
+            await self._sleep(seconds)
+
+    async def _unless_cancelled(self, doing: Coroutine[Any, Any, Value]) -> Value | None:
+        """Does something that takes a while; None if somebody cancels meanwhile."""
+        task = asyncio.ensure_future(doing)
+        stop = asyncio.create_task(self._cancelled.wait())
+        both: set[asyncio.Future[Any]] = {task, stop}
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            return task.result() if task.done() else None
+        finally:
+            for each in both:
+                each.cancel()
+            await asyncio.gather(*both, return_exceptions=True)
+
+    async def _sleep(self, seconds: float) -> None:
+        """Sleeps, but not on when somebody cancels."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._cancelled.wait()
+
+
+def _agent_zip(home: Path) -> tuple[Path, str]:
+    built = build_agent_zip(home)
+    return built.path, built.sha256
+
+
+def main() -> None:
+    """`python -c … TASK_ID` with FLOW_HOME set: leads that task if nobody else does."""
+    from flowlite.supervise.process import main as process
+
+    process.main()

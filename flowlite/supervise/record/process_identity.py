@@ -1,0 +1,90 @@
+"""Which process is meant by a process id, so that a reused number is never taken for the process that had it."""
+
+from __future__ import annotations
+
+import functools
+import os
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from flowlite.node.system import processes
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process id together with the moment that process began, in whatever form the machine tells it."""
+
+    pid: int
+    start: str
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict of plain JSON values."""
+        return {"pid": self.pid, "start": self.start}
+
+    @property
+    def alive(self) -> bool:
+        """Whether that very process runs (one that only waits to be reaped does not)."""
+        return self.start != "" and processes.is_alive(self.pid, self.start)
+
+
+def of_process(pid: int) -> Process:
+    """The process that has this id now."""
+    return Process(pid, processes.start_of(pid) or "")
+
+
+def began() -> float:
+    """The Unix time at which this process was started. On Linux only."""
+    ticks = int(processes.start_of(os.getpid()) or 0)
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    return time.time() - age
+
+
+def owner(process: Process | None = None) -> str:
+    """A process of this machine, or this one, as the owner of a lease."""
+    it = process or of_process(os.getpid())
+    return f"{_place()}|{it.pid}|{it.start}"
+
+
+def provably_dead(lease_owner: str) -> bool:
+    """Whether the owner of a lease ran here and runs no more. False where that cannot be known."""
+    place, _, rest = lease_owner.partition("|")
+    pid, _, start = rest.partition("|")
+    if not pid.isdigit() or not start:
+        return False
+    return _comparable(place) and not Process(int(pid), start).alive
+
+
+def _comparable(place: str) -> bool:
+    here, there = _place().split("/"), place.split("/")
+    if len(there) != 3 or here[0] != there[0]:
+        return False
+    # Another boot of this machine ended all it ran; another process namespace tells nothing.
+    return here[1] != there[1] or here[2] == there[2]
+
+
+@functools.cache
+def _place() -> str:
+    """`host/boot/process namespace`: where a process id has a meaning."""
+    host = socket.gethostname().replace("/", "_").replace("|", "_")
+    if sys.platform != "linux":
+        boot = _output("sysctl", "-n", "kern.boottime").replace("/", "_").replace("|", "_")
+        return f"{host}/{boot}/-"
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            boot = file.read().strip()
+        namespace = os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return f"{host}/-/-"
+    return f"{host}/{boot}/{namespace}"
+
+
+def _output(*argv: str) -> str:
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    except OSError:
+        return ""
+    return done.stdout.strip()

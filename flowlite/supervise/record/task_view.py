@@ -1,0 +1,137 @@
+"""What the supervisor reads of a task's configuration, plan and call, as one value without pydantic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from flowlite.node.config import distributed_modes
+from flowlite.provider import Plan
+from flowlite.state.store import TaskRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """How often, and after what pause, a failed gang is started again. Durations are seconds."""
+
+    most: int = 0
+    delay: float = 0.0
+    backoff: float = 2.0
+    max_delay: float = 300.0
+
+    def delay_before(self, retry: int) -> float:
+        """Seconds before the `retry`-th new attempt, counted from 1."""
+        if self.delay <= 0:
+            return 0.0
+        # Exponents beyond this would overflow and are capped anyway.
+        return float(min(self.delay * self.backoff ** min(retry - 1, 64), self.max_delay))
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One task as it was asked for.
+
+    Attributes:
+        plan: What to launch.
+        call: What workers run, with paths on this machine.
+        mode: One of `node.modes.kinds`.
+        workers_per_node: Workers that flowlite starts on each node.
+        processes_per_node: As `workers_per_node`; in all modes but "auto", what launchers are told to start.
+        cpus: CPU cores asked for on each node.
+        grace: Seconds from the stop signal to SIGKILL.
+        secrets: Names of the secret variables.
+        setup: Commands that run once on every node before the workers.
+        setup_seconds: How long they may take there.
+        warm_seconds: How long nodes are kept for the next task.
+    """
+
+    plan: Plan
+    call: dict[str, Any]
+    environment: dict[str, str]
+    mode: str
+    workers_per_node: int
+    processes_per_node: int
+    stop_signal: str
+    grace: float
+    join_timeout: float
+    retries: Retries
+    mounts: tuple[dict[str, Any], ...] = ()
+    checkpoint: dict[str, Any] | None = None
+    warm_seconds: float = 0.0
+    secrets: tuple[str, ...] = ()
+    cpus: float | None = None
+    setup: tuple[str, ...] = ()
+    setup_seconds: float = 3600.0
+
+    @property
+    def time_to_stop(self) -> float:
+        """Seconds that a node may take to stop: for the grace of its workers, and a last copy of checkpoints."""
+        return self.grace + float((self.checkpoint or {}).get("final_seconds", 0.0))
+
+    @property
+    def nodes(self) -> int:
+        """Nodes in the gang."""
+        return self.plan.num_instances
+
+    @classmethod
+    def of(cls, record: TaskRecord) -> Asked:
+        """Reads a task's row."""
+        config, plan = record.config, Plan.from_json(record.plan)
+        mode = str(config.get("distributed_mode") or "auto")
+        workers = plan.processes_per_node if mode == distributed_modes.AUTO else 1
+        return cls(
+            plan=plan,
+            call=record.call,
+            environment=dict(config.get("environment") or {}),
+            mode=mode,
+            workers_per_node=workers,
+            processes_per_node=workers if mode == distributed_modes.AUTO else _launched(config),
+            stop_signal=str(config.get("stop_signal") or "SIGTERM"),
+            grace=float(config.get("grace_seconds", 10.0)),
+            join_timeout=float(config.get("join_timeout_seconds", 300.0)),
+            retries=_retries(config.get("retries")),
+            mounts=_mounts(config.get("mounts")),
+            checkpoint=config.get("checkpoint"),
+            warm_seconds=float(config.get("keep_warm") or 0.0),
+            cpus=config.get("cpu"),
+            setup=tuple(str(command) for command in config.get("setup") or ()),
+            setup_seconds=float(config.get("setup_timeout", 3600.0)),
+            secrets=tuple(str(name) for name in config.get("secrets") or ()),
+        )
+
+
+def _launched(config: Mapping[str, Any]) -> int:
+    """What the user's launcher is to start on each node: as many as were asked for, or one for each GPU."""
+    asked = config.get("processes_per_node")
+    if isinstance(asked, int) and asked > 1:
+        return asked
+    gpu = config.get("gpu")
+    if not gpu:
+        return 1
+    from flowlite.spec.gpu import GpuRequest
+
+    return GpuRequest.parse(str(gpu)).count
+
+
+def _mounts(value: object) -> tuple[dict[str, Any], ...]:
+    if not isinstance(value, Mapping):
+        return ()
+    return tuple(
+        {"path": path, **({"url": what} if isinstance(what, str) else dict(what))}
+        for path, what in value.items()
+    )
+
+
+def _retries(value: object) -> Retries:
+    if isinstance(value, int):
+        return Retries(value)
+    if not isinstance(value, Mapping):
+        return Retries()
+    defaults = Retries()
+    return Retries(
+        int(value.get("max_retries", 0)),
+        float(value.get("delay", defaults.delay)),
+        float(value.get("backoff", defaults.backoff)),
+        float(value.get("max_delay", defaults.max_delay)),
+    )

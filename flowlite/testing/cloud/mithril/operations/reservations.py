@@ -1,0 +1,84 @@
+"""The operations on reservations: they can be made and are listed; machines do not come of them here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flowlite.state import clock
+from flowlite.testing.cloud.mithril.errors import business, missing
+from flowlite.testing.cloud.mithril.forms import money, new_fid, stamp
+from flowlite.testing.cloud.mithril.records import Reservation
+from flowlite.testing.cloud.mithril.request import Request, page
+from flowlite.testing.cloud.mithril.world import USER, World
+
+_STATUSES = ("Pending", "Active", "Paused", "Canceled", "Ended")
+
+
+class Reservations:
+    """Operations; called with the world's lock held."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def get_reservations(self, request: Request) -> tuple[int, Any]:
+        """All reservations of a project."""
+        project = request.asked("project")
+        status = request.one_of("status", _STATUSES)
+        request.checked()
+        self._world.project_of(project)
+        found = [
+            each
+            for each in self._world.listed(self._world.reservations)
+            if each["project"] == project
+            and (not status or each["status"] == status)
+            and all(
+                each[name] == request.query[name]
+                for name in ("instance_type", "region")
+                if name in request.query
+            )
+        ]
+        sorting = {"created_at": "created_at", "status": "status"}
+        return 200, page(request, found, sorting, self._world.rules.page_size)
+
+    def create_reservation(self, request: Request) -> tuple[int, Any]:
+        """A new reservation, pending until its time."""
+        project = request.field("project", str)
+        instance_type = request.field("instance_type", str)
+        region = request.field("region", str)
+        start, end = request.moment("start_time"), request.moment("end_time")
+        quantity = request.field("instance_quantity", int)
+        name = request.field("name", str)
+        specification = request.field("launch_specification", dict)
+        request.checked()
+        self._world.project_of(project)
+        auction = self._world.auction_of(instance_type, region)
+        if not max(start, clock.wall() - 60) < end or quantity < 1:
+            raise business("A reservation needs an end after its start, and at least one instance")
+        cents = auction.instance_type.spot_cents * 2
+        shown = {
+            "name": name,
+            "project": project,
+            "created_by": USER,
+            "deactivated_at": None,
+            "instance_quantity": quantity,
+            "instance_type": instance_type,
+            "region": region,
+            "instances": [],
+            "launch_specification": specification,
+            "status": "Pending",
+            "start_time": stamp(start),
+            "end_time": stamp(end),
+            "total_price": money(int(cents * quantity * (end - start) / 3600)),
+            "unit_price": money(cents),
+        }
+        record = Reservation(fid=new_fid("res"), shown=shown)
+        self._world.add(self._world.reservations, record)
+        return 201, record.model()
+
+    def get_reservation_history(self, request: Request) -> tuple[int, Any]:
+        """What happened to one."""
+        record = self._world.reservations.get(request.path["reservation_fid"])
+        if record is None:
+            raise missing("Reservation")
+        event = {"timestamp": stamp(record.created_at), "event_type": "Placed"}
+        return 200, {"reservation_fid": record.fid, "events": [event]}

@@ -1,0 +1,96 @@
+"""What EC2 has for a gang, with prices: what fits, cheapest first; where nothing does, the nearest and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flowlite.errors import FlowError
+from flowlite.provider import Offer
+from flowlite.spec.gpu import GpuRequest
+from provider_adapters.aws.catalog import market, quotas
+from provider_adapters.aws.catalog.instance_types import Machine, Wanted, nearest
+from provider_adapters.aws.catalog.market import Choice
+from provider_adapters.aws.catalog.regions import Catalog
+from provider_adapters.aws.planning import Planner
+
+_QUOTA_SECONDS = 3600.0
+
+
+def offers_of(
+    planner: Planner, gpu: str | None, count: int, spot: bool | None, region: str | None
+) -> list[Offer]:
+    """Offers on demand and on spot, unless only one of them was asked for. Raises ConfigError, ProviderError."""
+    request = GpuRequest.parse(gpu) if gpu else None
+    regions, zone = planner.regions(region)
+    found: list[Offer] = []
+    for name in regions:
+        catalog = planner.catalog(name)
+        only = {zone} if zone else set(planner.settings.zones) or None
+        for on_spot in (False, True) if spot is None else (spot,):
+            wanted = Wanted(gpu=request, spot=on_spot)
+            machines = market.fitting(catalog, wanted)
+            choices = market.choices(catalog, machines, spot=on_spot, zones=only)
+            found += [_offer(planner, choice, count) for choice in choices]
+    if not found:
+        found = _nearest(planner.catalog(regions[0]), Wanted(gpu=request, spot=bool(spot)))
+    return sorted(found, key=lambda each: (not each.fits, each.price_per_hour))
+
+
+def _offer(planner: Planner, choice: Choice, count: int) -> Offer:
+    machine = choice.machine
+    problem = _quota_problem(planner, choice, count)
+    zones = ", ".join(choice.zones) if choice.spot else f"{len(choice.zones)} zones"
+    return Offer(
+        provider="aws",
+        instance_type=machine.name,
+        region=choice.region,
+        gpu=machine.gpu,
+        gpus_per_node=machine.gpus,
+        price_per_hour=choice.price,
+        # Whether there is room, EC2 tells at the launch alone.
+        available=not problem,
+        note=problem or f"{machine.vcpus} vCPUs, {machine.memory_gb:g} GB; {zones}",
+        spot=choice.spot,
+    )
+
+
+def _quota_problem(planner: Planner, choice: Choice, count: int) -> str:
+    quota = quotas.quota_of(choice.machine.name, choice.spot)
+    if quota is None:
+        return ""
+    value = planner.catalog(choice.region).remembered(
+        f"quota {quota.code}",
+        _QUOTA_SECONDS,
+        lambda: quotas.allowed(planner.clients, choice.region, quota),
+    )
+    need = count * choice.machine.vcpus
+    if value is None or value >= need:
+        return ""
+    return f"quota {quota.code} allows {value:g} vCPUs, and {need} are needed"
+
+
+def _nearest(catalog: Catalog, wanted: Wanted) -> list[Offer]:
+    machines = nearest(catalog.machines(wanted), wanted)
+    prices = _prices(catalog, machines)
+    return [
+        Offer(
+            provider="aws",
+            instance_type=machine.name,
+            region=catalog.region,
+            gpu=machine.gpu,
+            gpus_per_node=machine.gpus,
+            price_per_hour=prices.get(machine.name, 0.0),
+            available=False,
+            note=wanted.misfit(machine),
+            fits=False,
+        )
+        for machine in machines
+    ]
+
+
+def _prices(catalog: Catalog, machines: Sequence[Machine]) -> dict[str, float]:
+    try:
+        return catalog.prices([machine.name for machine in machines])
+    except FlowError:
+        # They are not what was asked for anyway.
+        return {}

@@ -1,0 +1,278 @@
+"""What a region has and what it costs, asked once and remembered in FLOW_HOME/aws/catalog."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from flowlite.errors import ProviderError
+from flowlite.node.config.agent_config import write_atomically
+from flowlite.state import clock
+from provider_adapters.aws.catalog.instance_types import Machine, Wanted
+from provider_adapters.aws.errors import explained
+from provider_adapters.aws.session import Clients
+from provider_adapters.aws.settings import AwsSettings, currency
+
+DAY = 86400.0
+_TYPES_SECONDS, _OFFERED_SECONDS, _PRICE_SECONDS, _SPOT_SECONDS = 7 * DAY, DAY, DAY, 60.0
+_HISTORY_SECONDS = 60.0
+HOURS_PER_MONTH = 720.0
+"""Hours of the month that EBS charges by: 30 days (EBS pricing page)."""
+ADDRESS_PRICE = 0.005
+"""US dollars per hour for a public IPv4 address, in all regions (VPC pricing page)."""
+_DISK_PRICE = 0.08
+"""US dollars per GB and month for gp3 in us-east-1 (EBS pricing page), where the price list does not tell."""
+_GPU_FAMILIES = ("p*", "g*")
+_CPU_FAMILIES = ("c*", "m*", "r*")
+# The price list of a partition is served in few of its regions and covers all of them. GovCloud has none.
+_PRICING = {"aws": "us-east-1", "aws-cn": "cn-northwest-1"}
+
+
+class Catalog:
+    """Types, zones and prices of one region."""
+
+    def __init__(self, home: Path, clients: Clients, settings: AwsSettings, region: str) -> None:
+        self.region = region
+        self._clients = clients
+        self._settings = settings
+        self._path = home / "aws" / "catalog" / f"{region}-{_whose(settings)}.json"
+        self._parts: dict[str, Any] | None = None
+        # By type and zone: when it was asked (monotonic), since when, and the answer.
+        self._histories: dict[tuple[str, str], tuple[float, float, list[tuple[float, float]]]] = {}
+
+    def machines(self, wanted: Wanted) -> list[Machine]:
+        """All types that might be what is asked for: those with GPUs, or those without."""
+        gpu = wanted.gpu is not None
+        found = self.remembered(
+            "gpus" if gpu else "cpus", _TYPES_SECONDS, lambda: self._ask_types(gpu)
+        )
+        return [Machine.from_json(each) for each in found]
+
+    def zones(self, types: Sequence[str]) -> dict[str, list[str]]:
+        """The zones that have each of these types."""
+        return {
+            k: list(v)
+            for k, v in self._each("zones", _OFFERED_SECONDS, types, self._ask_zones).items()
+        }
+
+    def prices(self, types: Sequence[str]) -> dict[str, float]:
+        """US dollars per hour on demand, of those that have a price."""
+        own = {name: self._settings.prices[name] for name in types if name in self._settings.prices}
+        others = [name for name in types if name not in own]
+        asked = self._each("prices", _PRICE_SECONDS, others, self._ask_prices) if others else {}
+        return {name: float(price) for name, price in {**asked, **own}.items() if price}
+
+    def spot_prices(self, types: Sequence[str]) -> dict[str, dict[str, float]]:
+        """US dollars per hour on spot just now, by type and zone."""
+        return dict(self._each("spot", _SPOT_SECONDS, types, self._ask_spot))
+
+    def disk_price(self) -> float:
+        """US dollars per GB and month for a gp3 disk."""
+        told = self.remembered("disk price", _PRICE_SECONDS, self._ask_disk_price)
+        return float(told or _DISK_PRICE)
+
+    def spot_history(self, kind: str, zone: str, since: float) -> list[tuple[float, float]]:
+        """From when on a type cost how many US dollars per hour on spot in a zone, in time, from `since` on.
+
+        The first entry is the price at `since`. Asked again after a minute: the price moves while nobody looks.
+        """
+        known = self._histories.get((kind, zone))
+        now = clock.monotonic()
+        if known is None or known[1] > since or now - known[0] > _HISTORY_SECONDS:
+            known = (now, since, self._ask_spot_history(kind, zone, since))
+            self._histories[kind, zone] = known
+        before = [price for moment, price in known[2] if moment <= since]
+        after = [(moment, price) for moment, price in known[2] if moment > since]
+        return [*((since, price) for price in before[-1:]), *after]
+
+    # Remembering
+
+    def remembered(self, name: str, seconds: float, ask: Callable[[], Any]) -> Any:
+        """Something that was asked so many seconds ago at most, or is asked now."""
+        known = self._read().get(name)
+        if known is None or not 0 <= clock.wall() - known["at"] < seconds:
+            known = {"at": clock.wall(), "value": ask()}
+            self._read()[name] = known
+            self._write()
+        return known["value"]
+
+    def _each(
+        self,
+        name: str,
+        seconds: float,
+        keys: Sequence[str],
+        ask: Callable[[Sequence[str]], Mapping[str, Any]],
+    ) -> dict[str, Any]:
+        """The values of some keys; only those that are not known are asked for, in one go."""
+        part = self._read().setdefault(name, {})
+        now = clock.wall()
+        missing = [k for k in keys if k not in part or not 0 <= now - part[k]["at"] < seconds]
+        if missing:
+            told = ask(missing)
+            part.update({key: {"at": now, "value": told.get(key)} for key in missing})
+            self._write()
+        return {key: part[key]["value"] for key in keys if part[key]["value"]}
+
+    def _read(self) -> dict[str, Any]:
+        if self._parts is None:
+            self._parts = {}
+            with suppress(OSError, ValueError):
+                self._parts = dict(json.loads(self._path.read_bytes()))
+        return self._parts
+
+    def _write(self) -> None:
+        with suppress(OSError):
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_atomically(self._path, json.dumps(self._parts))
+
+    # Asking
+
+    def _ask_types(self, gpu: bool) -> list[dict[str, Any]]:
+        filters = [
+            {"Name": "instance-type", "Values": list(_GPU_FAMILIES if gpu else _CPU_FAMILIES)}
+        ]
+        if not gpu:
+            filters += [
+                {"Name": "current-generation", "Values": ["true"]},
+                {"Name": "bare-metal", "Values": ["false"]},
+                {"Name": "processor-info.supported-architecture", "Values": ["x86_64"]},
+            ]
+        told = self._pages("ec2", "describe_instance_types", "InstanceTypes", Filters=filters)
+        return [Machine.from_api(each).to_json() for each in told]
+
+    def _ask_zones(self, types: Sequence[str]) -> dict[str, list[str]]:
+        told = self._pages(
+            "ec2",
+            "describe_instance_type_offerings",
+            "InstanceTypeOfferings",
+            LocationType="availability-zone",
+            Filters=[{"Name": "instance-type", "Values": list(types)}],
+        )
+        found: dict[str, list[str]] = {}
+        for each in told:
+            found.setdefault(each["InstanceType"], []).append(each["Location"])
+        return {name: sorted(zones) for name, zones in found.items()}
+
+    def _ask_prices(self, types: Sequence[str]) -> dict[str, float]:
+        fields = {
+            "regionCode": self.region,
+            "operatingSystem": "Linux",
+            "tenancy": "Shared",
+            "preInstalledSw": "NA",
+            "capacitystatus": "Used",
+        }
+        any_of = {"Type": "ANY_OF", "Field": "instanceType", "Value": ",".join(types)}
+        rate = self._settings.per_dollar(self.region)
+        listed = _prices_of(self._products(fields, any_of), currency(self.region))
+        return {name: price / rate for name, price in listed.items()}
+
+    def _ask_disk_price(self) -> float:
+        fields = {
+            "regionCode": self.region,
+            "productFamily": "Storage",
+            "volumeApiName": "gp3",
+        }
+        rate, name = self._settings.per_dollar(self.region), currency(self.region)
+        told = self._products(fields)
+        return max(
+            (price / rate for each in told for price in _listed(each, name, "GB-Mo")), default=0.0
+        )
+
+    def _products(self, fields: Mapping[str, str], *filters: Mapping[str, str]) -> list[Any]:
+        """Entries of the price list; none in a partition that has no price list."""
+        pricing = _PRICING.get(self._clients.partition(self.region))
+        if pricing is None:
+            return []
+        exact = [{"Type": "TERM_MATCH", "Field": k, "Value": v} for k, v in fields.items()]
+        return self._pages(
+            "pricing",
+            "get_products",
+            "PriceList",
+            region=pricing,
+            ServiceCode="AmazonEC2",
+            Filters=[*exact, *filters],
+        )
+
+    def _ask_spot_history(self, kind: str, zone: str, since: float) -> list[tuple[float, float]]:
+        rate = self._settings.per_dollar(self.region)
+        told = self._pages(
+            "ec2",
+            "describe_spot_price_history",
+            "SpotPriceHistory",
+            InstanceTypes=[kind],
+            AvailabilityZone=zone,
+            ProductDescriptions=["Linux/UNIX"],
+            StartTime=datetime.fromtimestamp(since, UTC),
+        )
+        return sorted(
+            (each["Timestamp"].timestamp(), float(each["SpotPrice"]) / rate) for each in told
+        )
+
+    def _ask_spot(self, types: Sequence[str]) -> dict[str, dict[str, float]]:
+        told = self._pages(
+            "ec2",
+            "describe_spot_price_history",
+            "SpotPriceHistory",
+            InstanceTypes=list(types),
+            ProductDescriptions=["Linux/UNIX"],
+            # Without an end, the price of now for each zone is told.
+            StartTime=clock.wall(),
+        )
+        rate = self._settings.per_dollar(self.region)
+        found: dict[str, dict[str, float]] = {}
+        for each in told:
+            zones = found.setdefault(each["InstanceType"], {})
+            zones.setdefault(each["AvailabilityZone"], float(each["SpotPrice"]) / rate)
+        return found
+
+    def _pages(
+        self, service: str, operation: str, key: str, *, region: str = "", **parameters: Any
+    ) -> list[Any]:
+        client = self._clients(service, region or self.region)
+        name = "".join(word.title() for word in operation.split("_"))
+        with explained(f"{service}:{name}", self.region):
+            pages = client.get_paginator(operation).paginate(**parameters)
+            return [each for page in pages for each in page[key]]
+
+
+def price_problem(name: str, region: str) -> ProviderError:
+    """What is said of a type whose price nobody knows."""
+    return ProviderError(
+        f"the price list has no price for {name} in {region}, so no cap could be kept; set it: '{name}' = … under "
+        "[aws.prices], in US dollars per hour"
+    )
+
+
+def _prices_of(
+    products: Iterable[str | Mapping[str, Any]], currency: str = "USD"
+) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for product in products:
+        told = json.loads(product) if isinstance(product, str) else product
+        name = str(told["product"]["attributes"]["instanceType"])
+        for price in _listed(told, currency, "Hr"):
+            found[name] = max(price, found.get(name, 0.0))
+    return found
+
+
+def _listed(product: str | Mapping[str, Any], currency: str, unit: str = "") -> Iterator[float]:
+    """The prices on demand of a product of the price list, of those in units that begin so."""
+    told = json.loads(product) if isinstance(product, str) else product
+    for term in told.get("terms", {}).get("OnDemand", {}).values():
+        for dimension in term["priceDimensions"].values():
+            price = float(dimension["pricePerUnit"].get(currency) or 0.0)
+            if price > 0 and str(dimension.get("unit", unit)).startswith(unit):
+                yield price
+
+
+def _whose(settings: AwsSettings) -> str:
+    """Tells accounts and endpoints apart: the names of zones differ, and a rehearsal is not the real thing."""
+    names = ("AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_EC2")
+    parts = [settings.profile, settings.endpoint_url, *(os.environ.get(name, "") for name in names)]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]

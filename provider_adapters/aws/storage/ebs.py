@@ -1,0 +1,283 @@
+"""Block volumes: disks of EBS, each in one zone and attached to one instance at a time."""
+
+from __future__ import annotations
+
+import json
+import math
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from flowlite.errors import CapacityUnavailable, ConfigError, ProviderError
+from flowlite.provider import VolumeInfo
+from provider_adapters.aws.storage.common import (
+    VOLUME_TAG,
+    Answered,
+    Clients,
+    Found,
+    Service,
+    as_tags,
+    named,
+    price_per_gb_month,
+    tags_of,
+)
+from provider_adapters.rented.durable import make_directory, write_durably
+
+FILESYSTEM = "ext4"
+KIND = "gp3"
+GIB = 2**30
+
+_GOING = ("deleting", "deleted")
+_LETTERS = "fghijklmnop"
+_RETRY = 2.0
+
+
+class Disks:
+    """Those of one account in one region.
+
+    Args:
+        directory: Where it is written down what is being made.
+        tags: For what is made.
+    """
+
+    def __init__(
+        self, region: str, clients: Clients, directory: Path, tags: Mapping[str, str]
+    ) -> None:
+        self._region = region
+        self._ec2 = Service(clients, "ec2")
+        self._pricing = Service(clients, "pricing")
+        self._directory = directory
+        self._tags = tags
+
+    def known(self, name: str) -> Found | None:
+        """The disk of that name or id; None if there is none. Raises ConfigError."""
+        disk = self._named(name)
+        return None if disk is None else _found(name, disk)
+
+    def find(self, name: str, size_gb: float | None) -> Found:
+        """The disk of that name or id, or how it would be made. Raises ConfigError; also where it is in use."""
+        disk = self._named(name)
+        if disk is not None:
+            if reason := self._why_taken(name, disk, task=""):
+                raise ConfigError(f"volumes: {reason}")
+            return _found(name, disk)
+        if size_gb is None:
+            raise ConfigError(
+                f"volumes: there is no disk {name!r} in {self._region}; give size_gb to have it made"
+            )
+        size = math.ceil(size_gb)
+        price = price_per_gb_month(self._pricing, "AmazonEC2", self._region)
+        cost = f", ${price * size:.2f} per month" if price else ""
+        note = (
+            f"volume {name} is not there yet and will be made: a disk of {size} GB ({KIND}, encrypted{cost}), which "
+            f"stays until `flow volumes delete {name}`"
+        )
+        return Found({"kind": "ebs", "id": "", "size_gb": size}, note)
+
+    def create(self, name: str, size_gb: float | None, zones: Sequence[str]) -> str:
+        """The id of the disk of that name, made if it is not there; in the first of these zones."""
+        disk = self._named(name)
+        if disk is not None:
+            return str(disk["VolumeId"])
+        if size_gb is None:
+            raise ConfigError(f"a disk needs a size; give it with --size-gb: {name!r}")
+        zone = next(iter(zones), "") or self._first_zone()
+        return self._make(name, math.ceil(size_gb), zone)
+
+    def check_free(self, volume: Mapping[str, Any], task: str) -> None:
+        """Raises ProviderError if a disk cannot be had since an instance of another task has it."""
+        name = str(volume["name"])
+        disk = self._named(str(volume["id"] or name))
+        if disk and (reason := self._why_taken(name, disk, task)):
+            raise reason
+
+    def attach(
+        self,
+        number: int,
+        volume: Mapping[str, Any],
+        zone: str,
+        instances: Sequence[str],
+        task: str,
+    ) -> dict[str, Any]:
+        """What the node needs to mount it, once it is attached to the one instance.
+
+        Args:
+            number: Which of the volumes of the task it is.
+            task: The one that launches. Another instance of it that has the disk is about to end.
+
+        Raises:
+            CapacityUnavailable: It is being made or attached, or an instance that is ending still has it.
+            ProviderError: Another instance has it.
+        """
+        name = str(volume["name"])
+        if len(instances) != 1:
+            raise ConfigError(
+                f"volumes: {name!r} is a block volume, which one node alone can use, and there are {len(instances)}"
+            )
+        disk = self._named(str(volume["id"] or name))
+        if disk is None:
+            self._make(name, int(volume["size_gb"]), zone)
+            raise CapacityUnavailable(f"volume {name!r} is being made", _RETRY)
+        if disk["AvailabilityZone"] != zone:
+            raise ProviderError(
+                f"volume {name!r} is a disk in {disk['AvailabilityZone']}, and the launch is in {zone}; run it again, "
+                "so that it is planned there"
+            )
+        device = f"/dev/sd{_LETTERS[number % len(_LETTERS)]}"
+        held = _attachment(disk)
+        if held is None:
+            self._attach(disk, instances[0], device)
+            raise CapacityUnavailable(f"volume {name!r} is being attached", _RETRY)
+        if held["InstanceId"] != instances[0]:
+            raise self._taken(name, str(held["InstanceId"]), task)
+        if held["State"] != "attached":
+            raise CapacityUnavailable(f"volume {name!r} is being attached", _RETRY)
+        known = str(held.get("Device") or device)
+        return {
+            "share": "disk",
+            "serial": str(disk["VolumeId"]).replace("-", ""),
+            "devices": [known, known.replace("/dev/sd", "/dev/xvd")],
+            "size_bytes": int(disk["Size"]) * GIB,
+            "filesystem": FILESYSTEM,
+        }
+
+    def all(self) -> list[VolumeInfo]:
+        """Those that flowlite made as volumes."""
+        disks = self._listed([{"Name": "tag-key", "Values": [VOLUME_TAG]}])
+        price = price_per_gb_month(self._pricing, "AmazonEC2", self._region) if disks else None
+        return [
+            VolumeInfo(
+                name=tags_of(disk)[VOLUME_TAG],
+                provider="aws",
+                interface="block",
+                size_gb=float(disk["Size"]),
+                location=disk["VolumeId"],
+                region=str(disk["AvailabilityZone"]),
+                used_by=tuple(a["InstanceId"] for a in disk.get("Attachments") or ()),
+                price_per_month=round(price * disk["Size"], 2) if price is not None else None,
+            )
+            for disk in disks
+        ]
+
+    def delete(self, disk: str) -> None:
+        """Deletes a disk; AWS itself refuses one that is attached."""
+        try:
+            self._ec2.call("DeleteVolume", "VolumeInUse", "InvalidVolume.NotFound", VolumeId=disk)
+        except Answered as answer:
+            if answer.code == "VolumeInUse":
+                raise ProviderError(
+                    f"{disk} is attached to an instance; wait for its end"
+                ) from answer
+
+    # Inside
+
+    def _listed(self, filters: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        found = self._ec2.all("DescribeVolumes", "Volumes", Filters=list(filters))
+        return [each for each in found if each["State"] not in _GOING]
+
+    def _named(self, name: str) -> Mapping[str, Any] | None:
+        if name.startswith("vol-"):
+            found = self._listed([{"Name": "volume-id", "Values": [name]}])
+        else:
+            ours = [{"Name": f"tag:{VOLUME_TAG}", "Values": [name]}]
+            found = self._listed(ours) or named(
+                self._listed([{"Name": "tag:Name", "Values": [name]}]), name
+            )
+        if len(found) > 1:
+            ids = ", ".join(f"{each['VolumeId']} in {each['AvailabilityZone']}" for each in found)
+            raise ConfigError(
+                f"volumes: {name!r} is the name of several disks: {ids}; use the id of one in its place"
+            )
+        return found[0] if found else None
+
+    def _make(self, name: str, size: int, zone: str) -> str:
+        """Makes a disk. What is asked for is written down first, so that the same is asked for after a crash."""
+        make_directory(self._directory)
+        note = self._directory / f"{self._region}-{name}.json"
+        asked = {"token": uuid.uuid4().hex, "size": size, "zone": zone}
+        if note.exists():
+            before = json.loads(note.read_bytes())
+            # Another zone or size is another request, and needs another token.
+            asked = before if before == {**asked, "token": before["token"]} else asked
+        write_durably(note, json.dumps(asked))
+        made = self._ec2.call(
+            "CreateVolume",
+            ClientToken=asked["token"],
+            AvailabilityZone=zone,
+            Size=size,
+            VolumeType=KIND,
+            Encrypted=True,
+            TagSpecifications=[
+                {
+                    "ResourceType": "volume",
+                    "Tags": as_tags({**self._tags, VOLUME_TAG: name, "Name": name}),
+                }
+            ],
+        )
+        note.unlink(missing_ok=True)
+        return str(made["VolumeId"])
+
+    def _attach(self, disk: Mapping[str, Any], instance: str, device: str) -> None:
+        if disk["State"] != "available":
+            return
+        with suppress(Answered):
+            self._ec2.call(
+                "AttachVolume",
+                # It changed since it was looked at, or the instance does not run yet; the next look tells.
+                *("VolumeInUse", "IncorrectState", "IncorrectInstanceState"),
+                VolumeId=disk["VolumeId"],
+                InstanceId=instance,
+                Device=device,
+            )
+
+    def _why_taken(self, name: str, disk: Mapping[str, Any], task: str) -> ProviderError | None:
+        """Why a disk cannot be had for good; None where nobody has it, or whoever has it is ending."""
+        held = _attachment(disk)
+        if held is None:
+            return None
+        reason = self._taken(name, str(held["InstanceId"]), task)
+        return None if isinstance(reason, CapacityUnavailable) else reason
+
+    def _taken(self, name: str, instance: str, task: str) -> ProviderError:
+        """Why a disk that another instance has cannot be had; worth waiting for where that is ending."""
+        found = self._ec2.all(
+            "DescribeInstances",
+            "Reservations",
+            Filters=[{"Name": "instance-id", "Values": [instance]}],
+        )
+        holder = found[0]["Instances"][0] if found else {}
+        state = str(holder.get("State", {}).get("Name", "gone"))
+        whose_task = tags_of(holder).get("flowlite:task")
+        # EC2 may go on for a while to call an instance running that the task has just ended.
+        if state in ("shutting-down", "terminated", "gone") or (task and whose_task == task):
+            return CapacityUnavailable(
+                f"volume {name!r} is still attached to {instance}, which is ending", _RETRY
+            )
+        whose = f"the task {whose_task} on {instance}" if whose_task else instance
+        return ProviderError(
+            f"volume {name!r} is used by {whose}, and a disk belongs to one at a time; wait for its end, or cancel it"
+        )
+
+    def _first_zone(self) -> str:
+        """One in which instances can be, for a disk that nobody has said more about."""
+        zones = {
+            str(each["AvailabilityZone"]) for each in self._ec2.all("DescribeSubnets", "Subnets")
+        }
+        if not zones:
+            raise ConfigError(
+                f"{self._region} has no subnets, so no instance can be there to use a disk; set zones under [aws]"
+            )
+        return min(zones)
+
+
+def _found(name: str, disk: Mapping[str, Any]) -> Found:
+    zone = str(disk["AvailabilityZone"])
+    entry = {"kind": "ebs", "id": disk["VolumeId"], "size_gb": disk["Size"]}
+    return Found(entry, f"volume {name} is a disk in {zone}, and so is this launch", zone)
+
+
+def _attachment(disk: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """How a disk is attached, or None."""
+    return next((a for a in disk.get("Attachments") or () if a["State"] != "detached"), None)

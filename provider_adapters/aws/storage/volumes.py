@@ -1,0 +1,249 @@
+"""Named volumes on EC2: what a task asked for, found or made, and told to its nodes.
+
+A file volume is a file system of EFS, or one of FSx for Lustre that is named by its id; a block volume is a disk of
+EBS. The way of a launch:
+
+    plan(config)        what is there and what would be made; notes, and the zones to which a disk ties the launch
+    ready(volumes, vpc) before RunInstances: file systems exist; gives the security groups that all instances must have
+    attach(volumes, …)  after it, as often as it takes: reachable from the launch's zone, disks attached; gives what
+                        each node is to mount
+
+What `plan` and `ready` give is JSON, to be kept in the plan and in the record of the launch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flowlite.errors import ConfigError, NotFound, ProviderError
+from flowlite.provider import VolumeInfo
+from provider_adapters.aws.storage.common import (
+    VOLUMES_TAG,
+    Clients,
+    Found,
+    Place,
+    Service,
+    users_of,
+)
+from provider_adapters.aws.storage.ebs import Disks
+from provider_adapters.aws.storage.efs import FileSystems, group_of
+from provider_adapters.aws.storage.fsx import LustreSystems
+
+if TYPE_CHECKING:
+    from flowlite.spec import TaskConfig
+
+__all__ = ["VOLUMES_TAG", "Place", "Planned", "Volumes", "tags_for"]
+
+SOURCES = "/mnt/flowlite"
+"""Where they are mounted on a node; workers are shown them at the paths that were asked for."""
+_LONGEST_TAG = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """The volumes of a plan.
+
+    Attributes:
+        volumes: For `Plan.options`, and for `ready` and `attach`.
+        notes: Sentences for `Plan.notes`.
+        zones: The launch must be in this zone; () leaves it free.
+    """
+
+    volumes: tuple[dict[str, Any], ...] = ()
+    notes: tuple[str, ...] = ()
+    zones: tuple[str, ...] = ()
+
+
+def tags_for(volumes: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """What the instances of a launch with these volumes must bear, so that one in use is known as such."""
+    names = " ".join(sorted({str(each["name"]) for each in volumes}))
+    return {VOLUMES_TAG: names[:_LONGEST_TAG]} if names else {}
+
+
+class Volumes:
+    """The volumes of one account in one region.
+
+    Args:
+        region: Its name.
+        clients: Gives boto3 clients.
+        directory: Where it is written down what is being made (FLOW_HOME/aws/volumes).
+        tags: Tags for what is made, such as whose it is; not of a task, since volumes outlive tasks.
+        pause: Sleeps so many seconds.
+    """
+
+    def __init__(
+        self,
+        region: str,
+        clients: Clients,
+        directory: Path,
+        tags: Mapping[str, str] | None = None,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._region = region
+        self._ec2 = Service(clients, "ec2")
+        self._files = FileSystems(region, clients, dict(tags or {}), pause)
+        self._disks = Disks(region, clients, directory, dict(tags or {}))
+        self._lustre = LustreSystems(clients)
+
+    # The way of a launch
+
+    def plan(self, config: TaskConfig) -> Planned:
+        """What is there of the volumes of a task, and what would be made. Makes nothing.
+
+        Raises:
+            ConfigError: One is not there and has no size to be made with, or two are tied to different zones.
+        """
+        volumes: list[dict[str, Any]] = []
+        notes: list[str] = []
+        tied: dict[str, str] = {}
+        for path, volume in config.volumes.items():
+            self._check_kind(path, volume.name, volume.interface)
+            found = self._find(volume.name, volume.interface, volume.size_gb)
+            entry = {"name": volume.name, "path": path, "interface": volume.interface}
+            volumes.append({**entry, **found.entry})
+            notes += [found.note] if found.note else []
+            tied |= {volume.name: found.zone} if found.zone else {}
+        if len(set(tied.values())) > 1:
+            where = ", ".join(f"{name!r} is in {zone}" for name, zone in tied.items())
+            raise ConfigError(
+                f"volumes: {where}; nodes of one launch are in one zone, so use volumes of one zone"
+            )
+        return Planned(tuple(volumes), tuple(dict.fromkeys(notes)), tuple(set(tied.values())))
+
+    def ready(
+        self, volumes: Sequence[Mapping[str, Any]], vpc: str, task: str
+    ) -> tuple[list[dict[str, Any]], list[str]]:
+        """Has the file systems made that are not there yet. Disks wait until it is known in which zone.
+
+        Raises:
+            ProviderError: Another task has a disk, so there is no use in launching.
+
+        Returns:
+            The volumes for `attach`, and ids of security groups that all instances must have, beside their own.
+        """
+        for each in volumes:
+            if each["kind"] == "ebs":
+                self._disks.check_free(each, task)
+        made = [
+            {**each, "id": self._files.ensure(str(each["name"]))}
+            if each["kind"] == "efs" and not each["id"]
+            else dict(each)
+            for each in volumes
+        ]
+        by_network = any(each["kind"] != "ebs" for each in made)
+        return made, [group_of(self._ec2, vpc)] if by_network else []
+
+    def attach(
+        self,
+        volumes: Sequence[Mapping[str, Any]],
+        place: Place,
+        instances: Sequence[str],
+        task: str,
+    ) -> list[dict[str, Any]]:
+        """What each node has to mount (`NodeSettings.volumes`), once it can be had in that zone.
+
+        To be called until it answers, and then no more for that launch.
+
+        Args:
+            volumes: As `ready` gave them.
+            instances: Ids of those that run.
+            task: Whose they are.
+
+        Raises:
+            CapacityUnavailable: Something is still being made; to be called again after `retry_after`.
+            ProviderError: It cannot be had.
+        """
+        return [
+            self._attach(number, each, place, instances, task)
+            for number, each in enumerate(volumes)
+        ]
+
+    def _attach(
+        self,
+        number: int,
+        volume: Mapping[str, Any],
+        place: Place,
+        instances: Sequence[str],
+        task: str,
+    ) -> dict[str, Any]:
+        entry = {name: volume[name] for name in ("name", "path", "interface")}
+        entry["source"] = f"{SOURCES}/{volume['name']}"
+        if volume["kind"] == "efs":
+            return {**entry, **self._files.reach(volume, place)}
+        if volume["kind"] == "lustre":
+            return {**entry, **self._lustre.reach(volume)}
+        return {**entry, **self._disks.attach(number, volume, place.zone, instances, task)}
+
+    def _check_kind(self, path: str, name: str, interface: str) -> None:
+        """Raises ConfigError for the name of a volume of the other interface alone: it was left out, or mistaken."""
+        is_block = interface == "block"
+        here, other = (self._disks, self._files) if is_block else (self._files, self._disks)
+        foreign = name.startswith("fs-" if is_block else "vol-")
+        if foreign or (not here.known(name) and other.known(name)):
+            right = "file" if is_block else "block"
+            raise ConfigError(
+                f"volumes: {path!r}: {name!r} has the interface {right!r}, and {interface!r} was asked for; say so: "
+                f"`--volume {path}={name},interface={right}`, or 'interface': {right!r} beside its name in volumes="
+            )
+
+    def _find(self, name: str, interface: str, size_gb: float | None) -> Found:
+        if interface == "block":
+            return self._disks.find(name, size_gb)
+        if not name.startswith("fs-"):
+            return self._files.find(name, size_gb)
+        # Both kinds of file systems have such ids.
+        return self._files.known(name) or self._lustre.find(name) or self._files.find(name, None)
+
+    # `flow volumes`
+
+    def create(
+        self, name: str, size_gb: float | None, interface: str, zones: Sequence[str] = ()
+    ) -> VolumeInfo:
+        """Makes a volume, or gives the one of that name.
+
+        Args:
+            zones: Those that the settings allow; a disk is made in the first.
+        """
+        block = interface == "block"
+        made = self._disks.create(name, size_gb, zones) if block else self._files.ensure(name)
+        listed = next((each for each in self.list() if each.location == made), None)
+        return listed or VolumeInfo(name, "aws", interface, size_gb, made, region=self._region)
+
+    def list(self) -> list[VolumeInfo]:
+        """All volumes that flowlite made, by name."""
+        found = [*self._files.all(), *self._disks.all()]
+        users = users_of(self._ec2) if found else {}
+        return [
+            dataclasses.replace(each, used_by=tuple(users.get(each.name, ())) or each.used_by)
+            for each in sorted(found, key=lambda each: (each.name, each.location))
+        ]
+
+    def delete(self, name: str) -> None:
+        """Deletes a volume with what is on it.
+
+        Raises:
+            NotFound: There is none.
+            ProviderError: It is in use, or was not made by flowlite.
+        """
+        found = [each for each in self.list() if name in (each.name, each.location)]
+        if not found:
+            raise NotFound(
+                f"no volume {name!r} that flowlite made in {self._region}; `flow volumes list` shows them"
+            )
+        if len(found) > 1:
+            ids = ", ".join(each.location for each in found)
+            raise ConfigError(f"volume {name!r} is the name of several: {ids}; give the id of one")
+        volume = found[0]
+        if volume.used_by:
+            raise ProviderError(
+                f"volume {name!r} is used by {', '.join(volume.used_by)}; wait for the end, or cancel it"
+            )
+        if volume.interface == "block":
+            self._disks.delete(volume.location)
+        else:
+            self._files.delete(volume.location)

@@ -1,0 +1,331 @@
+"""The REST API of Mithril: one client, which repeats what is safe to repeat and says what it could not find out.
+
+What may be repeated: reading and deleting, always; making something only where the server said that it did nothing
+(429), or was never reached. Everything else that goes wrong with a POST is `OutcomeUnknown`, for the caller to look up.
+The key is in one header and nowhere else: no error, no log line and no address holds it.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import secrets
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any
+
+from flowlite.connect.bounded import parse_json
+from flowlite.errors import (
+    CapacityUnavailable,
+    PermissionRefused,
+    ProviderError,
+    QuotaExceeded,
+)
+from flowlite.settings.credentials import Key
+from flowlite.state import clock
+from provider_adapters.mithril.rest import bounded_http
+from provider_adapters.mithril.rest.credentials import masked
+
+if TYPE_CHECKING:
+    import httpx
+
+_log = logging.getLogger("flowlite.mithril")
+
+_TRIES = 4
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 8.0
+# The supervisor, who can be cancelled, waits longer than this; not this client.
+_LONGEST_RETRY_AFTER = 10.0
+_CONNECT_SECONDS, _ANSWER_SECONDS = 10.0, 30.0
+_PAGE = 100
+_MOST_PAGES = 1000
+_REPEATABLE = frozenset({"GET", "DELETE"})
+_LONGEST_DETAIL = 600
+
+
+class ApiRefused(ProviderError):
+    """The API said no; nothing was done.
+
+    Attributes:
+        status: HTTP status.
+        detail: The API's own words.
+    """
+
+    def __init__(self, message: str, status: int, detail: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.detail = detail
+
+
+class NotThere(ApiRefused):
+    """What was asked for does not exist (404)."""
+
+
+class OutcomeUnknown(ProviderError):
+    """Whether something was made is not known: the answer got lost, or the server failed on the way."""
+
+
+class Unreachable(CapacityUnavailable):
+    """The API does not answer now, or asks for patience. Nothing was done; later it may work."""
+
+
+class MithrilApi:
+    """One account's view of the API. May be used by several threads."""
+
+    def __init__(
+        self,
+        url: str,
+        key: Key,
+        *,
+        transport: httpx.BaseTransport | None = None,
+        sleep: Callable[[float], None] = clock.sleep,
+    ) -> None:
+        module = import_httpx()
+        from flowlite import __version__
+
+        self._url = url
+        self._sleep = sleep
+        self._secret = key.value
+        self.key_origin = key.origin
+        # Redirects are not followed: the key goes to the address that was set, and to no other.
+        self._client: httpx.Client = module.Client(
+            base_url=url,
+            transport=transport,
+            follow_redirects=False,
+            timeout=module.Timeout(_ANSWER_SECONDS, connect=_CONNECT_SECONDS),
+            event_hooks={"response": [bounded_http.bounded]},
+            headers={
+                "Authorization": f"Bearer {key.value}",
+                "User-Agent": f"flowlite/{__version__}",
+                "Accept": "application/json",
+                # What is compressed may be of any size.
+                "Accept-Encoding": "identity",
+            },
+        )
+
+    @property
+    def url(self) -> str:
+        """Where the API is."""
+        return self._url
+
+    def close(self) -> None:
+        """Gives its connections back."""
+        self._client.close()
+
+    # What callers use. Paths begin with /v2.
+
+    def get(self, path: str, query: Mapping[str, str | int] | None = None) -> Any:
+        """The answer to a question."""
+        return self._send("GET", path, query=query)
+
+    def pages(
+        self, path: str, query: Mapping[str, str | int], key: str = "data"
+    ) -> list[dict[str, Any]]:
+        """All entries of a list that comes in pages, each with its entries under `key`."""
+        return list(self._entries(path, query, key))
+
+    def post(self, path: str, body: Mapping[str, Any]) -> Any:
+        """Makes something, once. Raises OutcomeUnknown where that is to be looked up."""
+        return self._send("POST", path, body=body)
+
+    def delete(self, path: str) -> bool:
+        """Removes something; False if it was not there."""
+        try:
+            self._send("DELETE", path)
+        except NotThere:
+            return False
+        return True
+
+    # Inside
+
+    def _entries(
+        self, path: str, query: Mapping[str, str | int], key: str
+    ) -> Iterator[dict[str, Any]]:
+        asked: dict[str, str | int] = {**query, "limit": _PAGE}
+        for _ in range(_MOST_PAGES):
+            page = self.get(path, asked)
+            if not isinstance(page, dict) or not isinstance(page.get(key), list):
+                raise ProviderError(f"Mithril: GET {path} did not answer with a page of entries")
+            yield from page[key]
+            cursor = page.get("next_cursor")
+            if not cursor:
+                return
+            if cursor == asked.get("next_cursor"):
+                break
+            asked["next_cursor"] = cursor
+        raise ProviderError(f"Mithril: the pages of GET {path} do not end")
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str | int] | None = None,
+        body: Mapping[str, Any] | None = None,
+    ) -> Any:
+        for attempt in range(1, _TRIES + 1):
+            last = attempt == _TRIES
+            pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** (attempt - 1)) * random.uniform(
+                0.8, 1.2
+            )
+            answer = self._try(method, path, query, body, last)
+            if answer is not None:
+                if not _worth_repeating(method, answer.status_code):
+                    return self._read(method, path, answer)
+                asked = _retry_after(answer)
+                if last or (asked or 0.0) > _LONGEST_RETRY_AFTER:
+                    raise self._error(method, path, answer)
+                pause = max(pause, asked or 0.0)
+            self._sleep(pause)
+        raise AssertionError("the last try returns or raises")
+
+    def _try(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str | int] | None,
+        body: Mapping[str, Any] | None,
+        last: bool,
+    ) -> httpx.Response | None:
+        """One request. None where it failed and may be sent again."""
+        module = import_httpx()
+        ours = f"flow-{secrets.token_hex(6)}"
+        began = clock.monotonic()
+        try:
+            answer = self._client.request(
+                method,
+                path,
+                params=dict(query) if query else None,
+                json=dict(body) if body is not None else None,
+                headers={"X-Request-Id": ours},
+            )
+        except module.HTTPError as error:
+            what = f"{method} {path} ({ours})"
+            _log.debug("%s: %s", what, type(error).__name__)
+            never_sent = isinstance(error, module.ConnectError | module.ConnectTimeout)
+            if method not in _REPEATABLE and not never_sent:
+                raise OutcomeUnknown(
+                    f"Mithril did not answer {what}: {self._clean(str(error) or type(error).__name__)}"
+                ) from None
+            if last:
+                raise Unreachable(
+                    f"Mithril cannot be reached at {self._url}: "
+                    f"{self._clean(str(error) or type(error).__name__)} ({what})",
+                    retry_after=_LONGEST_RETRY_AFTER,
+                ) from None
+            return None
+        _log.debug(
+            "%s %s: %d in %.0f ms (%s)",
+            method,
+            path,
+            answer.status_code,
+            1000 * (clock.monotonic() - began),
+            _request_id(answer),
+        )
+        return answer
+
+    def _read(self, method: str, path: str, answer: httpx.Response) -> Any:
+        if not answer.is_success:
+            raise self._error(method, path, answer)
+        if answer.status_code == 204 or not answer.content:
+            return None
+        try:
+            return parse_json(answer.content)
+        except ValueError:
+            if method not in _REPEATABLE:
+                raise OutcomeUnknown(
+                    f"Mithril answered POST {path} with something else than JSON"
+                ) from None
+            raise ProviderError(
+                f"Mithril: GET {path} was answered with something else than JSON; is {self._url} its API?"
+            ) from None
+
+    def _error(self, method: str, path: str, answer: httpx.Response) -> ProviderError:
+        status, detail = answer.status_code, self._clean(_detail(answer))
+        said = f"{detail} (HTTP {status}, {method} {path}, request {_request_id(answer)})"
+        if status == 401:
+            return PermissionRefused(
+                f"Mithril does not take the API key from {self.key_origin}: {said}. "
+                "Make a new one in its console, under API keys"
+            )
+        if status == 403:
+            return PermissionRefused(
+                f"Mithril does not allow {method} {path} with this key: {said}"
+            )
+        if status == 404:
+            return NotThere(f"Mithril: {said}", status, detail)
+        if status == 429:
+            wait = _retry_after(answer) or _LONGEST_RETRY_AFTER
+            return Unreachable(f"Mithril asks us to wait: {said}", retry_after=wait)
+        if status >= 500:
+            if method in _REPEATABLE:
+                wait = _retry_after(answer) or _LONGEST_RETRY_AFTER
+                return Unreachable(f"Mithril has trouble: {said}", retry_after=wait)
+            return OutcomeUnknown(f"Mithril failed: {said}")
+        if "quota" in detail.lower():
+            return QuotaExceeded(f"Mithril: {said}")
+        return ApiRefused(f"Mithril refuses: {said}", status, detail)
+
+    def _clean(self, text: str) -> str:
+        return masked(text.replace(self._secret, "…"))[:_LONGEST_DETAIL]
+
+
+def import_httpx() -> Any:
+    """The module `httpx`, without the command line that it brings along, and with it rich and pygments.
+
+    Raises:
+        ProviderError: It is not installed.
+    """
+    if "httpx" not in sys.modules:
+        sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
+    try:
+        import httpx
+    except ImportError:
+        raise ProviderError(
+            "the provider mithril needs the package httpx, which flowlite brings along: pip install httpx"
+        ) from None
+    return httpx
+
+
+def _worth_repeating(method: str, status: int) -> bool:
+    return status == 429 or (status >= 500 and method in _REPEATABLE)
+
+
+def _retry_after(answer: httpx.Response) -> float | None:
+    """Seconds the server asks us to wait, given as a number or a date."""
+    text = answer.headers.get("Retry-After", "").strip()
+    if not text:
+        return None
+    try:
+        return max(0.0, float(text))
+    except ValueError:
+        pass
+    try:
+        return max(0.0, parsedate_to_datetime(text).timestamp() - clock.wall())
+    except ValueError:
+        return None
+
+
+def _request_id(answer: httpx.Response) -> str:
+    names = ("x-request-id", "x-correlation-id")
+    found = next((answer.headers[name] for name in names if name in answer.headers), None)
+    return str(found or answer.request.headers.get("X-Request-Id", "?"))
+
+
+def _detail(answer: httpx.Response) -> str:
+    """What the server says is wrong: a text, or a list of fields with what is wrong with each."""
+    try:
+        found = parse_json(answer.content)
+    except ValueError:
+        return answer.text.strip()[:200] or answer.reason_phrase
+    detail = found.get("detail", found) if isinstance(found, dict) else found
+    if isinstance(detail, list):
+        return "; ".join(_field(each) for each in detail)
+    return str(detail)
+
+
+def _field(problem: Any) -> str:
+    if not isinstance(problem, dict):
+        return str(problem)
+    where = ".".join(str(part) for part in problem.get("loc", ()) if part != "body")
+    return f"{where}: {problem.get('msg', '?')}" if where else str(problem.get("msg", problem))

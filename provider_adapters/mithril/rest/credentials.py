@@ -1,0 +1,64 @@
+"""Where the account's key is looked for, and how texts of the provider are kept free of keys."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from flowlite.errors import PermissionRefused
+from flowlite.settings import credentials
+from flowlite.settings.credentials import Key
+from provider_adapters.mithril.settings import KEY_VARIABLE as VARIABLE
+
+_ANY_KEY = re.compile(r"fkey_[A-Za-z0-9_-]+")
+
+
+def find_key(api_key_file: str, home: Path) -> Key | None:
+    """The account's key; None if there is none anywhere.
+
+    It is in the file that was named; where none was, in the environment, the usual file (0600) or the keyring.
+
+    Args:
+        api_key_file: The setting of that name. A variable of whoever submitted has taken precedence already
+            (settings.py); one of whoever started this process says nothing about the task.
+        home: FLOW_HOME.
+
+    Raises:
+        PermissionRefused: A file with a key can be read by others, or what was found is not a key.
+    """
+    return credentials.find_key(
+        "mithril",
+        variable=VARIABLE,
+        file=api_key_file or None,
+        usual=usual_file(home),
+        environment={} if api_key_file else None,
+    )
+
+
+def is_wanted(api_key_file: str, home: Path) -> bool:
+    """Whether there is a key to use. A keyring that cannot be opened has none of ours."""
+    try:
+        return find_key(api_key_file, home) is not None
+    except PermissionRefused:
+        if api_key_file or os.environ.get(VARIABLE) or usual_file(home).exists():
+            raise
+        return False
+
+
+def usual_file(home: Path) -> Path:
+    """Where the key is looked for when nothing else was set."""
+    return home / "keys" / "mithril"
+
+
+def how_to_give_one(home: Path) -> str:
+    """What to do when there is no key."""
+    return (
+        f"set {VARIABLE}, or write the key to {usual_file(home)} (mode 0600), or to the file that `api_key_file` under "
+        f"[mithril] names, or put it into the keyring (`keyring set {credentials.SERVICE} mithril`)"
+    )
+
+
+def masked(text: str) -> str:
+    """A text of the provider without any key in it."""
+    return _ANY_KEY.sub("fkey_…", text)

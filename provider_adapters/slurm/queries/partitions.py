@@ -1,0 +1,147 @@
+"""What a cluster has: its partitions with their nodes and limits, as `sinfo` tells; remembered for a minute."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flowlite.errors import ConfigError
+from flowlite.settings.suggest import did_you_mean
+from provider_adapters.slurm.queries import parse
+from provider_adapters.slurm.queries.parse import Partition
+
+if TYPE_CHECKING:
+    from flowlite.spec.gpu import GpuRequest
+    from provider_adapters.slurm.login import SlurmLogin
+
+_FRESH_SECONDS = 60.0
+# Nodes in these states will come back, or are in use; those in others are gone for longer.
+_THERE = frozenset(
+    {"idle", "mixed", "allocated", "completing", "planned", "reserved", "powering_up", "maint"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Kinds:
+    """One partition: all its kinds of nodes."""
+
+    name: str
+    rows: tuple[Partition, ...]
+
+    @property
+    def limit(self) -> float | None:
+        """Seconds a job may take at most; None for no limit."""
+        return self.rows[0].limit
+
+    @property
+    def default_limit(self) -> float | None:
+        """Seconds a job gets that asks for none; None for no limit."""
+        return self.rows[0].default_limit or self.limit
+
+    @property
+    def up(self) -> bool:
+        """Whether it takes jobs."""
+        return self.rows[0].up
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes it has, whatever their state."""
+        return sum(row.nodes for row in self.rows)
+
+    @property
+    def there(self) -> tuple[Partition, ...]:
+        """Nodes that are not down or drained."""
+        return tuple(row for row in self.rows if row.state in _THERE)
+
+    def fitting(self, request: GpuRequest | None, cores: float, memory_mb: float) -> int:
+        """How many of its nodes are big enough."""
+        return sum(
+            row.nodes
+            for row in self.rows
+            if row.cores >= cores
+            and row.memory_mb >= memory_mb
+            and (request is None or gres_for(request, row) is not None)
+        )
+
+
+class Cluster:
+    """The partitions of one cluster."""
+
+    def __init__(self, login: SlurmLogin, directory: Path) -> None:
+        self._login = login
+        self._file = directory / f"partitions-{login.key}.txt"
+
+    def partitions(self) -> list[Kinds]:
+        """All of them, the default one first. Raises ProviderError."""
+        text = self._remembered()
+        if text is None:
+            text = self._login.ask("sinfo", "-h", "-a", "-o", parse.PARTITIONS_FORMAT)
+            self._remember(text)
+        by_name: dict[str, list[Partition]] = {}
+        for row in parse.partitions(text):
+            by_name.setdefault(row.name, []).append(row)
+        found = [Kinds(name, tuple(rows)) for name, rows in by_name.items()]
+        return sorted(found, key=lambda each: not each.rows[0].default)
+
+    def choose(self, name: str) -> Kinds | None:
+        """The partition of that name, or the default one; None where there is no default.
+
+        Raises:
+            ConfigError: There is none of that name.
+        """
+        found = self.partitions()
+        if "," in name:
+            # The first that has room: which one is not known before.
+            return None
+        if name:
+            for each in found:
+                if each.name == name:
+                    return each
+            names = [each.name for each in found]
+            near = did_you_mean(name, names) or f"; it has {', '.join(names)}"
+            raise ConfigError(f"slurm: the cluster has no partition {name!r}{near}")
+        return found[0] if found and found[0].rows[0].default else None
+
+    def _remembered(self) -> str | None:
+        with suppress(OSError):
+            if 0 <= time.time() - self._file.stat().st_mtime < _FRESH_SECONDS:
+                return self._file.read_text()
+        return None
+
+    def _remember(self, text: str) -> None:
+        from flowlite.node.config.agent_config import write_atomically
+
+        with suppress(OSError):
+            self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_atomically(self._file, text)
+
+
+def gres_for(request: GpuRequest, row: Partition) -> str | None:
+    """What to ask for to get these GPUs from such nodes: `a100:4`, or `4` where types are not told; None if not."""
+    for kind, count in row.gpus.items():
+        if count >= request.count and (not kind or is_kind(kind, request.kind)):
+            return f"{kind}:{request.count}" if kind else str(request.count)
+    return None
+
+
+def is_kind(written: str, kind: str) -> bool:
+    """Whether a cluster's own name of a GPU, as in `nvidia_a100-sxm4-80gb`, means that kind."""
+    words = re.split(r"[^a-z0-9]+", written.lower())
+    plain = "".join(words)
+    return kind in words or plain == kind or plain.removeprefix("nvidia").startswith(f"{kind}sxm")
+
+
+def names_of(partitions: Sequence[Kinds]) -> str:
+    """What GPUs there are, for people."""
+    found: dict[str, int] = {}
+    for each in partitions:
+        for row in each.rows:
+            for kind, count in row.gpus.items():
+                name = kind or "GPUs of an unnamed type"
+                found[name] = max(found.get(name, 0), count)
+    return ", ".join(f"{name} (up to {count} per node)" for name, count in found.items())

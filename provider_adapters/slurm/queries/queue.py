@@ -1,0 +1,260 @@
+"""What `squeue` says, asked once for all jobs and all supervisors of a FLOW_HOME, and not too often.
+
+The answer lies in a file beside a lock: whoever needs it takes it from there while it is fresh. A job that an answer
+does not name is not gone: answers may be empty because Slurm was started anew, or is overloaded. It is gone once
+several answers in a row were without it, and Slurm says of the job itself that it has ended, or that it knows none.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flowlite.errors import NodeUnreachable, ProviderError
+from provider_adapters.slurm.login import Silent, last_line
+from provider_adapters.slurm.queries import parse, state_words
+from provider_adapters.slurm.queries.parse import Job
+
+if TYPE_CHECKING:
+    from provider_adapters.slurm.login import SlurmLogin
+
+HURRY, USUAL, QUIET = 0.3, 2.0, 10.0
+"""Seconds between two questions: just after something was done, as a rule, and when nothing has changed for long."""
+HURRY_SECONDS = 10.0
+_QUIET_AFTER = 60.0
+# A job must be missing from so many answers, each so many seconds after the one before, to be looked at more closely.
+_MISSED, _MISSED_EVERY = 3, 2.0
+# What the accounting still calls running, and Slurm itself does not know, is given up after so long.
+_ORPHANED_SECONDS = 60.0
+_PREFIX = "flowlite:"
+_PATIENCE = 90.0
+
+
+@dataclass(slots=True)
+class Look:
+    """One answer, and what led up to it.
+
+    Attributes:
+        at: Unix time of the answer.
+        changed_at: Since when it has been the same.
+        hurry_until: Until then things are expected to change.
+        missed: For jobs that answers did not name: how often, since when, and when last.
+        trouble: Why the last question got no answer, and when; "" if it got one.
+    """
+
+    at: float = 0.0
+    changed_at: float = 0.0
+    hurry_until: float = 0.0
+    jobs: list[Job] = field(default_factory=list)
+    missed: dict[str, list[float]] = field(default_factory=dict)
+    trouble: str = ""
+    trouble_at: float = 0.0
+
+    def pause(self, now: float) -> float:
+        """Seconds for which the answer is good."""
+        if now < self.hurry_until:
+            return HURRY
+        quiet = now - self.changed_at > _QUIET_AFTER and not self.missed
+        return QUIET if quiet else USUAL
+
+
+class Queue:
+    """Our jobs at one cluster.
+
+    Args:
+        clock: Unix time, replaced in tests.
+    """
+
+    def __init__(
+        self, login: SlurmLogin, directory: Path, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._login = login
+        self._directory = directory
+        self._file = directory / f"queue-{login.key}.json"
+        self._clock = clock
+
+    def jobs(self) -> list[Job]:
+        """All jobs of ours that Slurm names, also those that ended within the last minutes. Raises Silent."""
+        with self._locked():
+            return self._look(()).jobs
+
+    def find(self, ids: Collection[str], within: float = QUIET) -> dict[str, Job | None]:
+        """These jobs, as they are now known; None for one of which that is not certain.
+
+        Args:
+            within: How old the answer may be at most, in seconds.
+
+        Raises:
+            Silent: Slurm does not answer.
+        """
+        with self._locked():
+            look = self._look(ids, within)
+            named = {job.id: job for job in look.jobs}
+            found: dict[str, Job | None] = {each: named.get(each) for each in ids}
+            for each in [each for each in ids if each not in named]:
+                count, since, _ = look.missed.get(each, [0, 0.0, 0.0])
+                if count >= _MISSED:
+                    found[each] = self._second_source(each, self._clock() - since)
+                    if found[each] is not None and found[each].state not in state_words.ENDED:  # type: ignore[union-attr]
+                        look.missed.pop(each, None)
+                        self._write(look)
+            return found
+
+    def pause(self) -> float:
+        """Seconds until it makes sense to ask again."""
+        look = self._read()
+        now = self._clock()
+        return max(0.1, look.at + look.pause(now) - now)
+
+    def hurry(self, seconds: float = HURRY_SECONDS) -> None:
+        """Something was done: for a while, answers are asked for more often."""
+        with self._locked():
+            look = self._read()
+            look.hurry_until = max(look.hurry_until, self._clock() + seconds)
+            self._write(look)
+
+    def fresh(self) -> list[Job]:
+        """As `jobs`, from an answer that is given now. Raises Silent."""
+        with self._locked():
+            return self._ask(self._read(), ()).jobs
+
+    def by_comment(self, comment: str, name: str) -> list[Job]:
+        """Jobs with that comment, those that have ended long ago included, as far as the cluster keeps them.
+
+        Args:
+            name: Of the job, by which the accounting is asked.
+        """
+        found = {job.id: job for job in self.fresh() if job.comment == comment}
+        for job in self._accounting("--name", name, "-S", "now-7days"):
+            if job.comment == comment:
+                found.setdefault(job.id, job)
+        return sorted(found.values(), key=lambda job: int(job.id))
+
+    def shown(self, job_id: str) -> tuple[Job, dict[str, str]] | None:
+        """What `scontrol show job` says of it, with all fields; None if Slurm knows no such job. Raises Silent."""
+        done = self._login.try_("scontrol", "-o", "show", "job", job_id)
+        said = last_line(done)
+        # An element of an array that was cancelled before it began leaves nothing: `Job 7_2 not found`.
+        if done.code and ("invalid job id" in said.lower() or said.endswith("not found")):
+            return None
+        if done.code:
+            raise Silent(f"scontrol failed on {self._login.name}: {said}", 5.0)
+        return parse.shown_job(done.stdout.decode("utf-8", "replace"))
+
+    # Inside
+
+    def _look(self, ids: Collection[str], within: float = QUIET) -> Look:
+        look = self._read()
+        now = self._clock()
+        if look.trouble and 0 <= now - look.trouble_at < USUAL:
+            raise Silent(look.trouble, USUAL)
+        if 0 <= now - look.at < min(within, look.pause(now)):
+            self._note_missed(look, ids)
+            return look
+        return self._ask(look, ids)
+
+    def _ask(self, look: Look, ids: Collection[str]) -> Look:
+        try:
+            text = self._login.ask(
+                *("squeue", "-h", "-a", "-r", "--states=all"),
+                *("--user", self._login.facts.user, "-O", parse.QUEUE_FORMAT),
+            )
+            listed = [job for job in parse.queue(text) if job.comment.startswith(_PREFIX)]
+        except NodeUnreachable:
+            raise
+        except (ProviderError, ValueError) as error:
+            look.trouble, look.trouble_at = str(error), self._clock()
+            self._write(look)
+            raise Silent(str(error), USUAL) from error
+        now = self._clock()
+        if _shape(listed) != _shape(look.jobs):
+            look.changed_at = now
+        look.at, look.jobs, look.trouble = now, listed, ""
+        self._note_missed(look, ids)
+        self._write(look)
+        return look
+
+    def _note_missed(self, look: Look, ids: Collection[str]) -> None:
+        """Counts answers without a job. The same answer counts once."""
+        named = {job.id for job in look.jobs}
+        before = json.dumps(look.missed)
+        for each in list(look.missed):
+            if each in named:
+                del look.missed[each]
+        for each in ids:
+            if each not in named:
+                count, since, last = look.missed.get(each, [0, look.at, 0.0])
+                if look.at - last >= _MISSED_EVERY:
+                    look.missed[each] = [count + 1, since, look.at]
+        if json.dumps(look.missed) != before:
+            self._write(look)
+
+    def _second_source(self, job_id: str, missing_for: float) -> Job | None:
+        shown = self.shown(job_id)
+        if shown is not None:
+            return shown[0]
+        told = self._accounting("-j", job_id)
+        if told and told[-1].state in state_words.ENDED:
+            return told[-1]
+        if told and missing_for < _ORPHANED_SECONDS:
+            return None
+        return Job(job_id, "COMPLETED", reason="and Slurm does not know it any more")
+
+    def _accounting(self, *which: str) -> list[Job]:
+        """What `sacct` says; nothing where the cluster keeps no accounts."""
+        done = self._login.try_(
+            "sacct", "-n", "-P", "-X", "-D", "-o", parse.ACCOUNTING_FORMAT, *which
+        )
+        return parse.accounting(done.stdout.decode("utf-8", "replace")) if not done.code else []
+
+    def _read(self) -> Look:
+        with suppress(OSError, ValueError, TypeError, KeyError):
+            data: dict[str, Any] = json.loads(self._file.read_bytes())
+            return Look(**{**data, "jobs": [Job(**each) for each in data["jobs"]]})
+        return Look()
+
+    def _write(self, look: Look) -> None:
+        from flowlite.node.config.agent_config import write_atomically
+
+        try:
+            write_atomically(self._file, json.dumps(asdict(look)))
+        except OSError as error:
+            raise ProviderError(
+                f"{self._file} cannot be written: {error.strerror or error}"
+            ) from error
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        path = self._file.with_suffix(".lock")
+        try:
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise ProviderError(f"{path} cannot be made: {error.strerror or error}") from error
+        try:
+            self._take(descriptor)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _take(self, descriptor: int) -> None:
+        until = time.monotonic() + _PATIENCE
+        while True:
+            with suppress(BlockingIOError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            if time.monotonic() > until:
+                raise Silent(f"another process has been asking Slurm for {_PATIENCE:.0f} s", USUAL)
+            time.sleep(0.02)
+
+
+def _shape(jobs: list[Job]) -> list[tuple[str, str, int]]:
+    """What counts as a change."""
+    return sorted((job.id, job.state, job.restarts) for job in jobs)
