@@ -96,20 +96,20 @@ __all__ = [
     "should_stop",
 ]
 
-_ROOMS = {
+_MODULES = {
     "Checkpoint": "spec.checkpoint",
-    "Flow": "client",
-    "FlowApp": "app",
-    "Function": "app",
+    "Flow": "api.client",
+    "FlowApp": "api.app",
+    "Function": "api.app",
     "GpuRequest": "spec.gpu",
-    "LogLine": "logs",
-    "Logs": "logs",
+    "LogLine": "output.reader",
+    "Logs": "output.reader",
     "Retries": "spec.limits",
     "Secret": "spec.secrets",
-    "Task": "task",
+    "Task": "api.task",
     "TaskConfig": "spec.task",
     "Volume": "spec.storage",
-    "should_stop": "stopping",
+    "should_stop": "in_worker.should_stop",
 }
 
 
@@ -119,7 +119,7 @@ def __getattr__(name: str) -> object:
     from importlib import import_module
 
     try:
-        value = getattr(import_module(f"flowlite.{_ROOMS.get(name, 'errors')}"), name)
+        value = getattr(import_module(f"flowlite.{_MODULES.get(name, 'errors')}"), name)
     except ModuleNotFoundError:
         from flowlite.in_worker.on_node import on_a_node, placeholder
 

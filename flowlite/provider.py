@@ -327,7 +327,7 @@ class Provider(ABC):
     """Whether instances may be given to somebody else before their time, also where nothing is charged for them."""
 
     arrays: bool = False
-    """Whether the tasks of one sweep may be launched together: their plans then have options["array"] (api/sweep.py)."""
+    """Whether the tasks of one sweep may be launched together; plans then have options["array"] (api/sweep.py)."""
 
     teardown_seconds: float = 30.0
     """Seconds for which instances are still charged while they are given back; kept free below `max_cost`."""

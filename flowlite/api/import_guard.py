@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from flowlite.errors import ConfigError
 
-_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 # One for the whole process: a file may start tasks from threads of its own.
 _importing = 0
 

@@ -1,7 +1,7 @@
 """The file of the running program, as it was when its first function was decorated.
 
-Nodes load it as their main module (`node/serialization/main_module.py`). An edit of the file while the program runs changes nothing
-of what later calls send.
+Nodes load it as their main module (`node/serialization/main_module.py`). An edit of the file while the program runs
+changes nothing of what later calls send.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def note_main_file() -> MainFile | None:
 
 
 def read_main_file(path: str, name: str | None, argv: Sequence[str]) -> MainFile:
-    """A file that is about to be loaded as the main module, and not started (`load_main` of node/serialization/main_module.py).
+    """A file that will be loaded as the main module, and not started (`load_main`, node/serialization/main_module.py).
 
     Raises:
         OSError: It cannot be read.

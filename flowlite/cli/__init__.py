@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-# Command -> module below `flowlite.cli` that registers it, in the order of `flow --help`.
+# Command -> module below `flowlite.cli.commands` that registers it, in the order of `flow --help`.
 COMMANDS = {
     "run": "run",
     "status": "status",
@@ -171,6 +171,6 @@ def _application(name: str | None) -> Any:
 
     wanted = COMMANDS if name is None else (name,)
     for command in wanted:
-        module = importlib.import_module(f"flowlite.cli.{COMMANDS[command]}")
+        module = importlib.import_module(f"flowlite.cli.commands.{COMMANDS[command]}")
         module.register(application, command)
     return application

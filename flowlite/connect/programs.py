@@ -1,8 +1,8 @@
 """Programs of ours on a machine that may have none of ours yet, and the start of flowlite's own there.
 
 What is sent as text takes the node's modules that it needs along. Flowlite's own program (`agent.pyz`) lies on a node
-under its hash; before it is started, its directory and its content are looked at (flowlite/node/system/ownership.py), since it
-runs as the user, with the user's secrets.
+under its hash. Before it is started, its directory and its content are checked (flowlite/node/system/ownership.py),
+since it runs as the user, with the user's secrets.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def started(python: str, program: str, *words: str) -> list[str]:
 
 @functools.cache
 def _start() -> str:
-    return f"{_text('ownership')}\n{_START}"
+    return f"{_text('system.ownership')}\n{_START}"
 
 
 def _text(module: str) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from flowlite.diagnosis import advice as symptoms
+from flowlite.diagnosis import advice
 from flowlite.diagnosis.hang import spans
 
 Seen = Mapping[str, Any]
@@ -43,7 +43,7 @@ def findings(
         all_wait: Whether all ranks wait in the same collective.
     """
     found = [*_links(links), *_alone(nodes), *_stuck(nodes), *_gpus(nodes), *_seeds(nodes)]
-    told = symptoms.recognised(lines)
+    told = advice.recognised(lines)
     found += [f"the output says so: {advice}" for _, advice in told[:2]]
     if all_wait:
         found += _next_step(nodes, links)

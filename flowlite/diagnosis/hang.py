@@ -219,6 +219,6 @@ def _is_library(file: str) -> bool:
 def _users_part(frames: Sequence[tuple[str, int, str]]) -> int:
     """How many of the innermost frames are not our own way to the user's function."""
     for index, (file, _, function) in enumerate(frames):
-        if function == "run" and any(file.endswith(f"{part}call.py") for part in _OURS):
+        if function == "run" and any(file.endswith(f"{part}worker/load_call.py") for part in _OURS):
             return index
     return len(frames)

@@ -13,19 +13,21 @@ from typing import Any
 
 CARRIED = (
     "__init__",
-    "app",
+    "api.__init__",
+    "api.app",
+    "api.remote",
+    "api.sweep",
+    "api.world_of_one",
     "errors",
-    "on_node",
-    "remote",
+    "in_worker.__init__",
+    "in_worker.on_node",
+    "in_worker.should_stop",
+    "terminal",
+    "settings.__init__",
+    "settings.suggest",
     "spec.__init__",
     "spec.gpu",
-    "stopping",
-    "suggest",
-    "sweep",
-    "terminal",
-    "world_of_one",
 )
-
 
 LOCAL_TASK = "local"
 """`FLOW_TASK_ID` during a plain call of a decorated function, which belongs to no task."""

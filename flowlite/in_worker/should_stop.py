@@ -1,9 +1,9 @@
 """`should_stop()`: whether this run is about to be taken away or to reach its deadline, the same on all ranks.
 
-A worker shares one small file with the agent of its node (`FLOW_STOP_FILE`; its other half is `node/preemption/shared_page.py`).
-As long as nothing is up, a call counts itself and reads one byte. When something is, each rank stops in its next call
-and says which call that is; once all have, the leader decides on the latest of these calls, and from that call on
-everybody gets True. So no rank is ever told at another step than the others.
+A worker shares one small file with the agent of its node (`FLOW_STOP_FILE`; its other half:
+node/preemption/shared_page.py). As long as nothing is up, a call counts itself and reads one byte. When something is,
+each rank stops in its next call and says which call that is; once all have, the leader decides on the latest of these
+calls, and from that call on everybody gets True. So no rank is ever told at another step than the others.
 
 This module needs the standard library only: it travels to nodes where flowlite is not installed.
 """

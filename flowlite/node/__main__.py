@@ -39,9 +39,9 @@ def main(arguments: list[str] | None = None) -> int:
     if what == "agent" and rest:
         # asyncio imports ssl if it can: a third of the agent's memory, for nothing.
         sys.modules.setdefault("ssl", None)  # type: ignore[arg-type]
-        from .agent import main as beginning
+        from .agent import main as agent_main
 
-        return beginning.main(rest)
+        return agent_main.main(rest)
     if what == "warm" and rest:
         from .forkserver import server
 

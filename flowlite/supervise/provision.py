@@ -336,8 +336,8 @@ class Provisioner:
         plan = self._asked.plan
         return (
             f"the plan says that {plan.instance_type} costs {price_text.dollars(0.0)} per instance and hour, and "
-            f"{self._provider.name} charges {price_text.dollars(price)} for it, so that no cap could be kept. Submit the "
-            "task again: its plan is then made with the settings of now"
+            f"{self._provider.name} charges {price_text.dollars(price)} for it, so that no cap could be kept. "
+            "Submit the task again: its plan is then made with the settings of now"
         )
 
     async def _launch(

@@ -171,13 +171,13 @@ def _as_warm(instance: Instance, socket: str, until: float) -> Instance:
 
 def _as_shipped(agent: Path) -> ModuleType:
     """The module as it lies in the agent's zipapp, so that all processes of a node run the same code."""
-    loaded = sys.modules.get(f"{_PACKAGE}.warm")
+    loaded = sys.modules.get(f"{_PACKAGE}.forkserver.client")
     if loaded is not None and not str(loaded.__file__).startswith(f"{agent}{os.sep}"):
         # Of another FLOW_HOME, or of before an update: what it starts runs that agent, which may be gone.
         for name in [name for name in sys.modules if name.partition(".")[0] == _PACKAGE]:
             del sys.modules[name]
     sys.path.insert(0, str(agent))
     try:
-        return importlib.import_module(f"{_PACKAGE}.warm")
+        return importlib.import_module(f"{_PACKAGE}.forkserver.client")
     finally:
         sys.path.remove(str(agent))

@@ -119,13 +119,13 @@ def change_over(connection: Connection, name: str) -> None:
 def bring_python(connection: Connection, told: Told, minor: str | None, home: Path) -> str:
     """Installs a Python with uv beside our files, and gives its path. Raises NodeUnreachable, ProviderError."""
     # Rarely needed, and long to import.
-    from flowlite import python_request as pythons
+    from flowlite import python_request
     from flowlite.connect.pythons import install
 
     new_enough = _numbers(minor or "") >= OLDEST_PYTHON
-    version = minor if minor and new_enough else pythons.version_here()
+    version = minor if minor and new_enough else python_request.version_here()
     platform = f"linux-{told.machine}-glibc"
-    return install(connection, told.root, platform, version, pythons.index_settings(), home)
+    return install(connection, told.root, platform, version, python_request.index_settings(), home)
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -1,8 +1,8 @@
 """The batch script: a pure function of what is to be run.
 
 One job, one step: `srun` starts a small shell program on each node, which finds a Python, puts flowlite's program in
-its place and becomes the node's anchor (flowlite/node/slurm_step/daemon.py). Agents and workers are started by the anchors, so all
-of them belong to that step.
+its place and becomes the node's anchor (flowlite/node/slurm_step/daemon.py). Agents and workers are started by the
+anchors, so all of them belong to that step.
 """
 
 from __future__ import annotations

@@ -50,7 +50,12 @@ printf '{"pythons": [], "machine": "%s", "home": "%s"}\n' "$(uname -m)" "$HOME"
 """
 """Any Python of the last years can say what the host is: its program comes on standard input."""
 _PROBE = Path(__file__).with_name("probe_script.py")
-_PROBE_NEEDS = ("peers", "ownership", "runtime_dir", "leasing.asking")
+_PROBE_NEEDS = (
+    "system.peer_credentials",
+    "system.ownership",
+    "system.runtime_dir",
+    "host_lease.asking",
+)
 
 
 @dataclass(frozen=True, slots=True)

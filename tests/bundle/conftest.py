@@ -52,7 +52,7 @@ _RUN = """
 import json, sys
 zip_, call, result = sys.argv[1:]
 sys.path.insert(0, zip_)
-from flowlite_node import call as calls
+from flowlite_node.worker import load_call as calls
 print(json.dumps(calls.run_call(json.loads(call), result, node=1, rank=3)))
 assert "flowlite" not in sys.modules
 """

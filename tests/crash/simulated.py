@@ -473,7 +473,7 @@ class Simulation:
 
 
 class SimulatedAttempt:
-    """A gang that runs for a moment, and ends well. As `flowlite.supervise.attempt.attempt.Attempt`, of which it is the place."""
+    """A gang that runs for a moment, and ends well. In the place of `supervise.attempt.attempt.Attempt`."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """A clock that never waits: time jumps to whatever comes next.
 
-`Timeline` is the clock of a whole simulation: of the program (`flowlite.state.clock`), of the clouds (their timers), and of
-the event loop that supervisors run on.
+`Timeline` is the clock of a whole simulation: of the program (`flowlite.state.clock`), of the clouds (their timers),
+and of the event loop that supervisors run on.
 """
 
 from __future__ import annotations

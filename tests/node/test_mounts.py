@@ -275,12 +275,14 @@ class TestWithoutNamespaces:
 @needs_namespaces
 def test_enter_goes_where_another_process_is(tmp_path: Path, volume: Path) -> None:
     holder = (
-        f"import sys, time; sys.path.insert(0, {str(ROOT)!r}); from flowlite.node.mount_namespace import namespace as mounts\n"
+        f"import sys, time; sys.path.insert(0, {str(ROOT)!r})\n"
+        "from flowlite.node.mount_namespace import namespace as mounts\n"
         f"mounts.show([{{'name': 'c', 'path': '/flowlite-test-root/c', 'source': {str(volume)!r}}}])\n"
         "print('up', flush=True); time.sleep(60)"
     )
     visitor = (
-        f"import sys, os; sys.path.insert(0, {str(ROOT)!r}); from flowlite.node.mount_namespace import namespace as mounts\n"
+        f"import sys, os; sys.path.insert(0, {str(ROOT)!r})\n"
+        "from flowlite.node.mount_namespace import namespace as mounts\n"
         "assert mounts.enter(int(sys.argv[1])); print(os.listdir('/flowlite-test-root/c'))"
     )
     with subprocess.Popen([sys.executable, "-c", holder], stdout=subprocess.PIPE) as process:

@@ -106,7 +106,8 @@ def test_each_task_finds_its_own_processes_and_none_finds_the_template(place: Pa
 
 def test_a_mark_is_seen_by_others_and_changes_nothing_for_the_process_itself() -> None:
     script = (
-        "import os, sys, ctypes; sys.path.insert(0, sys.argv[1]); from flowlite.node.system import process_title as marks\n"
+        "import os, sys, ctypes; sys.path.insert(0, sys.argv[1])\n"
+        "from flowlite.node.system import process_title as marks\n"
         "assert marks.mark({'FLOW_TASK_ID': 't-mark', 'B': '2'})\n"
         "print(open('/proc/self/environ').read().rstrip(chr(0)).replace(chr(0), ' '))\n"
         "get = ctypes.CDLL(None).getenv; get.restype = ctypes.c_char_p\n"

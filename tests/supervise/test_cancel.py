@@ -165,8 +165,8 @@ def much() -> bytes:
     return bytes(400_000)
 
 
-task = much.spawn()
-print(task.id)
+if __name__ == "__main__":
+    print(much.spawn().id)
 """
 
 

@@ -1,4 +1,4 @@
-"""One program on a host that does many things for us over one channel (flowlite/node/helper/courier.py), seen from here.
+"""The client of the program that does many things on a host over one channel (node/helper/courier.py).
 
 It saves a shell, or a Python, on the host for each of them. There is one at most for each link, and it does one thing
 at a time; whoever finds it busy, gone or unfit does the same by a command of its own.

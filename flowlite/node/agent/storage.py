@@ -61,7 +61,7 @@ class Storage:
             self.checkpoints = Checkpoints(config, paths, tell)
 
     async def ready(self) -> dict[str, Any]:
-        """Have all of it; gives the scene of the workers (mount_namespace/worker_view.py). Raises OSError with what to do."""
+        """Prepares storage; returns what workers see (mount_namespace/worker_view.py). Raises OSError with advice."""
         volumes, within = list(self._config.volumes), None
         mounted: list[dict[str, Any]] = []
         if self._config.mounts:

@@ -13,7 +13,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from ..mount_namespace import unmount as staging
+from ..mount_namespace.unmount import is_mounted
+from ..mount_namespace.unmount import unmount as unmount_path
 from . import disks
 from .run import NotMounted, ask, do, program
 
@@ -30,7 +31,7 @@ _ADVICE = {
 def mount(volume: Mapping[str, Any]) -> None:
     """Mounts a volume at its source. Once more is no error. Raises NotMounted."""
     source = str(volume["source"])
-    if staging.is_mounted(source):
+    if is_mounted(source):
         return
     what = f"volume {volume['name']!r}"
     if volume["share"] == "disk":
@@ -76,7 +77,7 @@ def kernel_options(options: str, server: str, own: str) -> str:
 def unmount(source: str) -> None:
     """Takes a volume away once all that was written is on it; at once where it is busy for too long."""
     until = time.monotonic() + _BUSY_SECONDS
-    while staging.is_mounted(source):
+    while is_mounted(source):
         try:
             if ask(["umount", source], source, _SECONDS).returncode == 0:
                 continue
@@ -84,7 +85,7 @@ def unmount(source: str) -> None:
             sys.stderr.write(f"{error}\n")
         if time.monotonic() > until:
             _flush(source)
-            staging.unmount(source)
+            unmount_path(source)
             return
         time.sleep(0.1)
 

@@ -1,8 +1,8 @@
 """The process that holds the buckets of one node: it mounts them, watches them, and takes them away again.
 
-`buckets ATTEMPT_DIR`, started by the agent (agent_side.py). Its standard input is a pipe that only the agent holds: when
-it ends, whatever the reason, the buckets go. The programs that mount them are its children and die with it. As root
-it has mounts of its own, so that nothing can stay behind on the machine even if everything is killed at once.
+`buckets ATTEMPT_DIR`, started by the agent (agent_side.py). Its standard input is a pipe that only the agent holds:
+when it ends, whatever the reason, the buckets go. The programs that mount them are its children and die with it. As
+root it has mounts of its own, so that nothing can stay behind on the machine even if everything is killed at once.
 
 What it has to say are lines of JSON on standard output:
 

@@ -26,10 +26,10 @@ class ConfigFault(ValueError):
 class AgentConfig:
     """What one agent has to do in one attempt.
 
-    `processes_per_node` counts the processes that share a node's GPUs. In mode "auto" flowlite starts that many workers
-    on each node. In mode "manual" it starts one, and the number goes to the user's own launcher (`PET_NPROC_PER_NODE`),
-    and so it is in the modes that node 0 leads (distributed_modes.py); `workers_per_node` is what is really started, and what
-    ranks are made from.
+    `processes_per_node` counts the processes that share a node's GPUs. In mode "auto" flowlite starts that many
+    workers on each node. In mode "manual" it starts one, and the number goes to the user's own launcher
+    (`PET_NPROC_PER_NODE`), and so it is in the modes that node 0 leads (distributed_modes.py); `workers_per_node` is
+    what is really started, and what ranks are made from.
 
     Durations are seconds. `call` is one of
 
@@ -40,20 +40,18 @@ class AgentConfig:
     Relative paths in it are relative to the node's directory.
 
     Attributes:
-        cache: Directory of what tasks of this node share, by content hash; None where nothing is shared.
-        python_spec: The Python environment the workers get (python_env/environments.py); None takes `python` as it is.
-        container: The image the workers run in (see containers/container.py).
-        mounts: Buckets to show, read-only: {"path", "url", "endpoint"}; how to read them is in `storage.json`.
-        checkpoint: What to copy away while workers run (see checkpoints/agent_side.py).
-        tls: The rendezvous is encrypted (see protocol/tls.py); the files lie in the attempt's directory.
-        warm_seconds: How long imports are kept for the next task.
-        lease: {"file", "seconds"}: the machine's lease, to be renewed (preemption/lease_file.py); None where it has none.
-        max_run_seconds: Longest run after GO; None for no limit.
-        paid_seconds: Longest life of this agent until the workers must stop, for what the task's money lasts for.
-        gang: {"cpus"}: what a gang that node 0 leads is told of each node; None for what is there.
-        setup: Commands for the shell to run once on this node before the workers (setup/run.py).
-        setup_seconds: How long they may take, all together.
-        preemption: {"kind"}: how the node learns that it will be taken away (preemption/notices.py); None where it never is.
+        cache: Directory of what tasks of this node share, by content hash; None where nothing is shared. python_spec:
+        The Python environment the workers get (python_env/environments.py); None takes `python` as it is. container:
+        The image the workers run in (see containers/container.py). mounts: Buckets to show, read-only: {"path",
+        "url", "endpoint"}; how to read them is in `storage.json`. checkpoint: What to copy away while workers run
+        (see checkpoints/agent_side.py). tls: The rendezvous is encrypted (see protocol/tls.py); the files lie in the
+        attempt's directory. warm_seconds: How long imports are kept for the next task. lease: {"file", "seconds"}:
+        the machine's lease, to be renewed (preemption/lease_file.py); None where it has none. max_run_seconds:
+        Longest run after GO; None for no limit. paid_seconds: Longest life of this agent until the workers must stop,
+        for what the task's money lasts for. gang: {"cpus"}: what a gang that node 0 leads is told of each node; None
+        for what is there. setup: Commands for the shell to run once on this node before the workers (setup/run.py).
+        setup_seconds: How long they may take, all together. preemption: {"kind"}: how the node learns that it will be
+        taken away (preemption/notices.py); None where it never is.
     """
 
     task: str

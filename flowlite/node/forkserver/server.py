@@ -210,7 +210,7 @@ class Template:
             return
         status = 1
         try:
-            from . import reaper as keeper
+            from . import reaper
 
             if self._spec.get("inside"):
                 # Whatever lives in a container goes with its first process.
@@ -223,7 +223,7 @@ class Template:
             if request.get("marks") and not process_title.mark(request["marks"]):
                 raise OSError("this process cannot be marked as one of the task")
             state = {**self._state(), "failed_imports": self._imports.failed_of(request)}
-            status = keeper.Keeper(connection, state, received).serve(blocked)
+            status = reaper.Keeper(connection, state, received).serve(blocked)
         finally:
             os._exit(status)
 
@@ -327,13 +327,12 @@ class Imports:
 
 def preload() -> None:
     """Import what keepers and their workers need of ours: the file it lies in may be gone when they do."""
-    from ..mount_namespace import hosts_file as names
-    from ..mount_namespace import namespace
+    from ..mount_namespace import hosts_file, namespace
     from ..worker import worker
-    from . import reaper as keeper
+    from . import reaper
 
     worker.preload()
-    _ = keeper, namespace, names
+    _ = reaper, namespace, hosts_file
 
 
 def watch_signals(wake_writer: int, numbers: Iterable[int]) -> None:

@@ -95,7 +95,8 @@ class Workers:
     async def connect(self, scene: Awaitable[Mapping[str, Any]] | None = None) -> dict[str, Any]:
         """Have a warm process and a keeper in it; gives what it says of itself.
 
-        What the workers are to see (mount_namespace/worker_view.py) may come later than the warm process, which imports meanwhile.
+        What the workers are to see (mount_namespace/worker_view.py) may come later than the warm process, which
+        imports meanwhile.
 
         A warm process that dies while it imports is started once more without imports, so that the fault shows where it
         belongs, in the worker. One that is kept from an earlier task may leave just now; then there will be another.

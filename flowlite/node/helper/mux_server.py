@@ -1,8 +1,8 @@
 """The porter: one process at the far end of a pipe that runs commands, moves files and opens TCP streams, all at once.
 
-`agent.pyz porter [--anchor HOME]` serves what reaches a node through a command (`srun`), where each command of its own
-would be one more step of the job. Frames come in and go out (protocol/mux_framing.py); each request becomes a child process, or a
-socket, whose bytes go back and forth:
+`agent.pyz porter [--anchor HOME]` serves what reaches a node through a command (`srun`), where each command of its
+own would be one more step of the job. Frames come in and go out (protocol/mux_framing.py); each request becomes a
+child process, or a socket, whose bytes go back and forth:
 
     {"do": "run", "argv"}                        -> OUT, ERR, then DONE {"code"}; its input are IN and END
     {"do": "put", "files"} | "read" | "start"    -> the same, done by a fork of this process (files.py)

@@ -206,10 +206,10 @@ def by_age(root: str, unused: float = UNUSED_SECONDS) -> list[str]:
         # Not at the top: a holder has no need of what this brings along.
         from pathlib import Path
 
-        from ..python_env import environments as pythons
+        from ..python_env.environments import clean
 
         environments = Path(root, "envs")
-        removed += [str(environments / name) for name in pythons.clean(environments, unused)]
+        removed += [str(environments / name) for name in clean(environments, unused)]
     return removed
 
 

@@ -19,7 +19,7 @@ import sys
 import time
 
 from ..config import secret_files
-from ..forkserver import registry as kept
+from ..forkserver import registry
 from ..system import peer_credentials, processes, runtime_dir
 from ..system.accepting import accept
 from . import asking, cleanup
@@ -300,7 +300,7 @@ class Holder:
         left = processes.kill_all(lambda: cleanup.members(self._marker) - spared)
         # Warm processes that were killed cannot take their sockets away.
         with contextlib.suppress(OSError):
-            kept.tidy_alone(runtime_dir.find())
+            registry.tidy_alone(runtime_dir.find())
         return left
 
     @property

@@ -1,8 +1,8 @@
 """A node's post: what starts commands there that other nodes of the gang ask for.
 
-It is a process below the node's keeper (processes.py), so whatever it starts ends with the task: the keeper adopts what a
-command leaves behind, and ends it with all the rest. As with ssh, a command ends when its process has ended and nobody
-holds its output any more; what it has put into the background with other output goes on.
+It is a process below the node's keeper (processes.py), so whatever it starts ends with the task: the keeper adopts
+what a command leaves behind, and ends it with all the rest. As with ssh, a command ends when its process has ended
+and nobody holds its output any more; what it has put into the background with other output goes on.
 """
 
 from __future__ import annotations

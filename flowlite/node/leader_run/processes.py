@@ -1,9 +1,10 @@
 """The processes on each node of a gang that node 0 leads.
 
 `gang follow ATTEMPT_DIR` is the worker of every node but node 0: it holds the node's post, does what node 0 asks, and
-ends when node 0 has come to its end. `gang lead ATTEMPT_DIR` stands beside the worker of node 0 (worker/leader_run.py): it holds
-that node's post, has everything ready that the call is to find, and says so in one line of JSON on its standard output:
-{"environment": {...}, "argv": [...] or null} or {"error": text}. Both end whatever was started through them.
+ends when node 0 has come to its end. `gang lead ATTEMPT_DIR` stands beside the worker of node 0
+(worker/leader_run.py): it holds that node's post, has everything ready that the call is to find, and says so in one
+line of JSON on its standard output: {"environment": {...}, "argv": [...] or null} or {"error": text}. Both end
+whatever was started through them.
 """
 
 from __future__ import annotations

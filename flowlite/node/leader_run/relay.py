@@ -1,8 +1,9 @@
 """What connects the nodes of a gang that node 0 leads, so that a program on one can start a command on another.
 
-`gang hub ATTEMPT_DIR`, started by the leader's agent (agent_side.py); it ends with that. It listens on the leader's private
-address, lets in who proves the task's secret (sharing/stream.py), inside TLS where the rendezvous is encrypted, too.
-It only carries bytes; commands are started by the posts (exec_server.py), one on each node. Roles, and their first line:
+`gang hub ATTEMPT_DIR`, started by the leader's agent (agent_side.py); it ends with that. It listens on the leader's
+private address, lets in who proves the task's secret (sharing/stream.py), inside TLS where the rendezvous is
+encrypted, too. It only carries bytes; commands are started by the posts (exec_server.py), one on each node. Roles,
+and their first line:
 
     post    {"node"}     stays, and is told {"take": id} for each call, and {"over": true} at the end
     call    {"node"}     wants a command there: {"ok": true} or {"error"}, then a stream to the post

@@ -1,7 +1,7 @@
 """The agent's half of `should_stop()`: a small file that it shares with the workers of its node.
 
-Its other half is `flowlite/in_worker/should_stop.py`, in the workers. A worker takes a slot in its first call. While the page says
-"hold", each worker stays in its next call and writes down the number of that call.
+Its other half is `flowlite/in_worker/should_stop.py`, in the workers. A worker takes a slot in its first call. While
+the page says "hold", each worker stays in its next call and writes down the number of that call.
 
     0  magic      8  state      16  the call from which on it is True      24  seconds to wait at most
     32  number of slots         64  slots: process id, whether it waits, number of its call

@@ -231,7 +231,7 @@ def pack_addresses(addresses: Sequence[str]) -> dict[str, Any]:
 
 
 def pack_places(addresses: Sequence[str], ports: Sequence[Any]) -> dict[str, Any]:
-    """As `pack_addresses`, of where the nodes meet before GO (preflight/connectivity.py); port 0 for one that does not listen."""
+    """As `pack_addresses`, for the check before GO (preflight/connectivity.py); port 0 where a node does not listen."""
     pairs = zip(addresses, ports, strict=True)
     return pack_addresses([f"{at} {port if isinstance(port, int) else 0}" for at, port in pairs])
 

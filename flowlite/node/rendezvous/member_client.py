@@ -174,7 +174,7 @@ class MemberLink:
             raise Fenced(f"{leave.reason}: {self._leader[0]}:{self._leader[1]}{trouble}")
 
     def report_worker(self, body: Mapping[str, Any]) -> None:
-        """A worker has ended, with its whole process group; body as in protocol/messages.py, sizes final. Flushed at once."""
+        """Reports the end of a worker and its process group; body as in protocol/messages.py. Flushed at once."""
         self._follower.finish(body["rank"], body["sizes"])
         self._act(self._machine.worker_ended(body))
 

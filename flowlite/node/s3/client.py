@@ -1,7 +1,7 @@
 """S3 as a node sees it: which bucket, where, with which credential; and small signed requests of our own to it.
 
-`storage.json` in the node's directory (0600; made by flowlite/bucket_credentials.py where the task was submitted) has one entry for
-each use. A use is the path of a mount, or "checkpoint":
+`storage.json` in the node's directory (0600; made by flowlite/bucket_credentials.py where the task was submitted) has
+one entry for each use. A use is the path of a mount, or "checkpoint":
 
     {"/data": {"url": "s3://bucket/prefix", "endpoint_url": "http://…" | null, "region": "eu-central-1" | null,
                "credential": {"access_key", "secret_key", "session_token" | null, "expires" | null} | null,

@@ -140,11 +140,11 @@ def _drop_own_frames(summary: traceback.TracebackException) -> None:
 
 
 def _is_own(filename: str) -> bool:
-    return os.path.dirname(filename) == _OWN_DIRECTORY
+    return filename.startswith(_OWN_DIRECTORY + os.sep)
 
 
 # Taken from a code object, since that is what frames name; inside the zip it is not the directory of `__file__`.
-_OWN_DIRECTORY = os.path.dirname(_is_own.__code__.co_filename)
+_OWN_DIRECTORY = os.path.dirname(os.path.dirname(_is_own.__code__.co_filename))
 
 
 def _cut(text: str, longest: int) -> str:

@@ -3,9 +3,9 @@
     PYTHON -I -S PROGRAM anchor --dir NODE_DIR --lease SECONDS --deadline SECONDS
         [--signal-seconds SECONDS] [--grace SECONDS] [--shared DIR --nonce TEXT] [ROOM]
 
-What is started through another step of the job (helper/mux_server.py) becomes a child of the anchor, so that agents and workers
-belong to its step: its cgroup, its GPUs, its accounting, its end. The node home is NODE_DIR/<instance>; there it writes
-`anchor.json` and `anchor.pid`, and answers lines of JSON at its socket (helper/daemon_client.py):
+What is started through another step of the job (helper/mux_server.py) becomes a child of the anchor, so that agents
+and workers belong to its step: its cgroup, its GPUs, its accounting, its end. The node home is NODE_DIR/<instance>;
+there it writes `anchor.json` and `anchor.pid`, and answers lines of JSON at its socket (helper/daemon_client.py):
 
     {"do": "hello"}                                  -> the facts
     {"do": "renew"}                                  -> nothing; somebody is still there

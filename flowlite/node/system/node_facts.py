@@ -82,14 +82,14 @@ def note_digest(sha256: str) -> None:
 
 
 def agent_digest() -> str:
-    """A hash of this package, by which nodes see that they speak the same protocol."""
+    """A hash of the node's package, by which nodes see that they speak the same protocol."""
     import hashlib
 
     if not _agent_digest:
-        package = Path(__file__).parent
+        package = Path(__file__).parents[1]
         digest = hashlib.sha256()
         if package.is_dir():
-            for each in sorted(package.glob("*.py")):
+            for each in sorted(package.rglob("*.py")):
                 digest.update(each.read_bytes())
         else:
             digest.update(package.parent.read_bytes())

@@ -334,10 +334,10 @@ def stand_alone(log: str) -> None:
 
 
 def own_command(python: str, *arguments: str, flags: Iterable[str] = ()) -> list[str]:
-    """The command line that runs a subcommand of this very package: from the zipapp, or from the source tree."""
-    package = __package__ or "flowlite_node"
+    """The command line that runs a subcommand of the node's own package: from the zipapp, or from the source tree."""
+    package = (__package__ or "flowlite_node.system").rpartition(".")[0]
     above = __file__
-    for _ in range(package.count(".") + 2):
+    for _ in range(package.count(".") + 3):
         above = os.path.dirname(above)
     if os.path.isfile(above):
         return [python, *flags, above, *arguments]

@@ -3,7 +3,8 @@
 Ranks start together, so most of them are some milliseconds too early; torch then tries again after 0.3 to 1.1 s, at
 random. Here they look in short turns whether the store listens, and let torch go there when it does. On rank 0's own
 machine the kernel's table of sockets tells. From elsewhere only a connection does, for which torch asks a name server
-on the other side; so that is done only where the names of the gang are known without one (mount_namespace/hosts_file.py).
+on the other side; so that is done only where the names of the gang are known without one
+(mount_namespace/hosts_file.py).
 """
 
 from __future__ import annotations

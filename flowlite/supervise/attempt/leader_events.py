@@ -1,7 +1,8 @@
 """What a leader says of its gang, before anything here acts on it or keeps it: of its own ranks, and within bounds.
 
-A leader is a process of the user's on a machine that may be anybody's. Its frames are bounded (`node/protocol/framing.py`), and so
-is what is made of one here; how many there are is bounded where they are kept (`process/journal.py`).
+A leader is a process of the user's on a machine that may be anybody's. Its frames are bounded
+(`node/protocol/framing.py`), and so is what is made of one here; how many there are is bounded where they are kept
+(`process/journal.py`).
 """
 
 from __future__ import annotations

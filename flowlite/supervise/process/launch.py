@@ -172,9 +172,9 @@ def start_supervisor(home: Path, task_id: str, *, spare: bool = False) -> int:
 
 def _hand_over(home: Path, task_id: str) -> process_identity.Process | None:
     # Only who keeps nodes warm pays for the import.
-    from flowlite.supervise.process import standby as spare
+    from flowlite.supervise.process import standby
 
-    return spare.hand_over(home, task_id, _supervisor_environment(home))
+    return standby.hand_over(home, task_id, _supervisor_environment(home))
 
 
 def _note_supervisor(paths: TaskPaths, process: process_identity.Process) -> None:
