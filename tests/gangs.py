@@ -117,6 +117,7 @@ def submit(
     spot: bool = False,
     max_run_seconds: float | None = None,
     max_tasks: int = 64,
+    workdir: str | None = None,
     supervise: bool = True,
     **config: Any,
 ) -> Gang:
@@ -132,7 +133,7 @@ def submit(
         spot=spot,
         max_run_seconds=max_run_seconds,
         max_cost=config.get("max_cost"),
-        options={"max_tasks": max_tasks},
+        options={"max_tasks": max_tasks, "workdir": workdir},
     )
     with launch.draft_task(home) as draft:
         record = launch.submit(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 import shlex
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from flowlite.errors import CapExceeded, ConfigError
@@ -65,8 +66,18 @@ def submit(
                 call=call,
                 secrets=secrets,
                 storage=storage,
+                outputs_below=_outputs_below(),
             )
             announce(record)
+
+
+def _outputs_below() -> Path | None:
+    """The directory of the submission, if something can be written there."""
+    try:
+        here = Path.cwd()
+    except OSError:
+        return None
+    return here if os.access(here, os.W_OK) else None
 
 
 def with_caps(config: TaskConfig, plan: Plan, teardown_seconds: float) -> Plan:

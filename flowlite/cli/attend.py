@@ -132,6 +132,8 @@ def _end(task: Task[Any], *, json: bool, logs_shown: bool) -> int:
         output.print_json("result", data)
     if record.config.get("checkpoint"):
         _tell_checkpoints(task)
+    if record.config.get("outputs"):
+        _tell_outputs(task)
     if error is not None:
         return output.report(error, brief=logs_shown)
     took = output.duration((record.finished_at or record.created_at) - record.created_at)
@@ -153,6 +155,17 @@ def _tell_checkpoints(task: Task[Any]) -> None:
                 output.tell(text)
             elif event.kind == "warning":
                 output.warn(text)
+
+
+def _tell_outputs(task: Task[Any]) -> None:
+    """Where the outputs are, or why not all of them are here."""
+    for event in task.events():
+        if event.kind == "outputs":
+            text = f"outputs: {terminal.in_one_line(event.text)}"
+            if event.data.get("missing") or event.data.get("taken"):
+                output.warn(text)
+            else:
+                output.tell(text)
 
 
 class _Progress:

@@ -21,6 +21,7 @@ Subcommands:
     porter [--anchor HOME]   carry commands, files and streams of one client over one pipe (used by step connections)
     anchor --dir DIR ...     hold one node of a Slurm job, and be the parent of all that runs there
     srun, scontrol DIR ...   what a batch script finds in the place of Slurm's (batch/)
+    outputs                  list the files of a working directory that are to be brought back
     pythons                  say whether the Python that is asked for is here (asked before agents start)
     version                  say which Python this is
 
@@ -116,6 +117,10 @@ def main(arguments: list[str] | None = None) -> int:
         from .sbatch import scontrol
 
         return scontrol.main(rest)
+    if what == "outputs":
+        from .outputs import listing
+
+        return listing.main()
     if what == "pythons":
         from .python_env import environments
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, PlainValidator
 
+from flowlite.node.outputs import patterns
 from flowlite.settings.parse import duration_seconds, hours
 from flowlite.settings.suggest import did_you_mean
 from flowlite.spec.base import shown
@@ -198,6 +199,17 @@ def _setup(value: object) -> tuple[str, ...]:
     return tuple(commands)
 
 
+def _outputs(value: object) -> tuple[str, ...]:
+    what = "a list of paths below the working directory, as in ['runs/**']"
+    given = [value] if isinstance(value, str) else _items(value, what)
+    for each in given:
+        if not isinstance(each, str) or not is_unicode(each):
+            raise _wanted(each, what)
+        if problem := patterns.problem(each):
+            raise ValueError(f"{shown(each)} is not allowed; {problem}")
+    return tuple(dict.fromkeys(given))
+
+
 def _directory(value: object) -> str:
     if not isinstance(value, str) or not value.startswith("/") or not value.isprintable():
         raise _wanted(value, "an absolute path on the node")
@@ -228,6 +240,7 @@ Hours = Annotated[float, PlainValidator(_hours)]
 Duration = Annotated[float, PlainValidator(_duration)]
 StopSignal = Annotated[str, PlainValidator(_stop_signal)]
 Command = Annotated[tuple[str, ...] | str, BeforeValidator(_command)]
+Outputs = Annotated[tuple[str, ...], BeforeValidator(_outputs)]
 Setup = Annotated[tuple[str, ...], BeforeValidator(_setup)]
 Directory = Annotated[str, PlainValidator(_directory)]
 SlurmOptions = Annotated[dict[str, Any], PlainValidator(_slurm)]

@@ -94,6 +94,7 @@ class CommonOptions(TypedDict, total=False):
     python: str | None
     setup: Sequence[str] | str | None
     setup_timeout: float | str
+    outputs: Sequence[str] | str | None
     priority: Literal["low", "med", "high"]
     spot: bool | None
     max_price_per_hour: float | None

@@ -26,6 +26,7 @@ _ELSEWHERE: Mapping[str, str] = {
     "dependencies": "requirements requirements_txt requirements_file packages pip pip_packages pip_install deps "
     "python_packages install conda conda_env",
     "python": "python_version py_version",
+    "outputs": "output artifacts artifact output_dir outputs_dir results_dir download downloads output_data",
     "setup": "setup_commands setup_command setup_script setup_cmd init_commands initialization_commands worker_setup "
     "run_commands pre_run prolog",
     "priority": "tier",

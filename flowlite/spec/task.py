@@ -57,6 +57,7 @@ class TaskConfig(Spec):
         python: Python version on the nodes ("3.11"); None for the one of this machine.
         setup: Commands for the shell that run once on every node, in the working directory, before the workers start.
         setup_timeout: Seconds they may take on each node, all together; a text such as "30m" is read too.
+        outputs: Files of the working directory, as patterns ("runs/**"), that are brought to this machine at the end.
         priority: Pricing tier where the provider has tiers.
         spot: Whether machines may be taken away in exchange for a lower price; None leaves it to the provider.
         max_price_per_hour: Cap in US dollars per instance and hour.
@@ -98,6 +99,7 @@ class TaskConfig(Spec):
     python: fields.PythonVersion | None = None
     setup: fields.Setup = ()
     setup_timeout: fields.Duration = 3600.0
+    outputs: fields.Outputs = ()
     priority: Priority = "med"
     spot: bool | None = None
     max_price_per_hour: Positive | None = None

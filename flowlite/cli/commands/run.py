@@ -167,6 +167,15 @@ def run(
             rich_help_panel=_PANEL,
         ),
     ] = None,
+    outputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--outputs",
+            metavar="PATTERN",
+            help="Files of the working directory to bring back at the end: 'runs/**'.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None,
     workdir: Annotated[
         str | None,
         typer.Option(
@@ -230,6 +239,7 @@ def run(
         "priority": priority,
         "spot": spot,
         "setup": setup or None,
+        "outputs": outputs or None,
         "workdir": workdir,
         "volume": volume,
         "mount": mount,

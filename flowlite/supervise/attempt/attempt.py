@@ -43,6 +43,7 @@ from flowlite.supervise.threads import Crew
 
 if TYPE_CHECKING:
     from flowlite.node.protocol.tls import Shield
+    from flowlite.supervise.outputs.fetch import Brought
 
 # What the leader has said when no worker can have started.
 _BEFORE_GO = ("", messages.GATHERING)
@@ -143,6 +144,8 @@ class Attempt:
         self._stop_wanted = asyncio.Event()
         self._cancelled = asyncio.Event()
         self._given_up = asyncio.Event()
+        self._outputs_given_up = asyncio.Event()
+        self._brings_outputs = False
         self._leader: Mapping[str, Any] | None = None
         self._link: SupervisorLink | None = None
         self._relayed: frozenset[int] = frozenset()
@@ -154,6 +157,8 @@ class Attempt:
     def stop(self, kind: str, reason: str) -> None:
         """Asks for the end of the gang; kind as in `messages.STOP_OUTCOMES`. The first reason counts."""
         if kind == "cancel":
+            if self._brings_outputs and not self._cancelled.is_set():
+                self._outputs_given_up.set()
             self._cancelled.set()
             self._given_up.set()
         if self._stop is None:
@@ -163,6 +168,28 @@ class Attempt:
     def give_up_collecting(self) -> None:
         """Nobody pays for nodes any more that wait to be collected."""
         self._given_up.set()
+        self._outputs_given_up.set()
+
+    async def bring_outputs(self, to: Path, end: End) -> Brought:
+        """Brings the outputs to a directory here, after `run`. A cancel that comes meanwhile breaks it off."""
+        # Few tasks have some.
+        from flowlite.supervise.outputs.fetch import Fetch
+
+        fetch = Fetch(
+            self._asked.outputs,
+            to,
+            self._nodes,
+            self._bringup.workdir,
+            self._reach,
+            lambda text: self._on_event({"kind": "collecting", "text": text}),
+            self._before_writing,
+        )
+        self._brings_outputs = True
+        return await fetch.bring(
+            ended_well=end.outcome == messages.DONE,
+            lost=end.replace,
+            given_up=self._outputs_given_up,
+        )
 
     async def run(self) -> End:
         """Brings the gang up, follows it to its end and collects everything."""

@@ -27,6 +27,8 @@ from flowlite.state.store import LeaseHolder, Store, TaskRecord
 from flowlite.supervise.record import process_identity
 from flowlite.supervise.record.paths import TaskPaths, write_private
 
+OUTPUTS = "flow-outputs"
+"""Directory for the outputs of tasks, below the one they are submitted from."""
 _ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
 # A supervisor that was just started has this long to be noted down before the task counts as abandoned.
 _START_SECONDS = 5.0
@@ -84,6 +86,7 @@ def submit(
     call: Mapping[str, Any],
     secrets: Mapping[str, str] | None = None,
     storage: Mapping[str, Any] | None = None,
+    outputs_below: Path | None = None,
     supervise: bool = True,
 ) -> TaskRecord:
     """Records a task, durably, and starts its supervisor. From here on the task does not need its client any more.
@@ -98,6 +101,7 @@ def submit(
         call: What workers run, as `AgentConfig.call`, with paths on this machine.
         secrets: Secret variables of the workers.
         storage: What opens the buckets of the task on its nodes.
+        outputs_below: Where a directory is made for its outputs, if it has some; None is the directory of the task.
         supervise: False leaves the task to the next `ensure_supervisors`.
 
     Raises:
@@ -123,6 +127,10 @@ def submit(
         write_private(paths.secret, random_secrets.token_hex(32).encode())
         write_private(paths.secrets, json.dumps(dict(secrets or {})).encode())
         write_private(paths.storage, json.dumps(dict(storage or {})).encode())
+        if record.config.get("outputs"):
+            below = (outputs_below or paths.directory).absolute()
+            to = below / OUTPUTS / f"{record.name}-{record.id}"
+            write_private(paths.outputs, json.dumps({"to": str(to)}).encode())
     store.create_task(record)
     draft.submitted = True
     if supervise:

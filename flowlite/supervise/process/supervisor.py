@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
+import json
 import traceback
 from collections.abc import Coroutine
 from contextlib import suppress
@@ -38,7 +39,7 @@ from flowlite.supervise.process.task_lease import Leading, Patience, say
 from flowlite.supervise.provision import LaunchRefused, NotGone, Provisioner
 from flowlite.supervise.record import lifecycle, wording
 from flowlite.supervise.record.lifecycle import Happening, State
-from flowlite.supervise.record.paths import TaskPaths
+from flowlite.supervise.record.paths import TaskPaths, write_private
 from flowlite.supervise.record.task_view import Asked
 from flowlite.supervise.threads import Crew
 
@@ -373,25 +374,42 @@ class Supervisor:
         end = await self._retain(attempt, await self._as_listed(attempt, end))
         self._sound = self._may_be_kept(end)
         self._provisioner.set_aside(end.replace, attempt.out_of_reach)
-        if end.outcome == messages.DONE:
-            self._conclude("done", "")
-        elif self._cancelled.is_set() and end.outcome != messages.FAILED:
-            started = self._record.started_at is not None
-            self._conclude(
-                "cancelled",
-                f"cancelled {'while running' if started else 'before the ranks started'}",
-            )
-        elif end.outcome == messages.DEADLINE:
-            self._conclude(
-                "failed", self._spent or self._limits.time_is_over(self._record, end.reason)
-            )
-        elif not self._may_retry(end):
-            self._conclude("failed", end.reason)
-        elif (left := self._time_left()) is not None and left <= 0:
-            what = "time" if (self._limits.time_left(self._record) or 0.0) <= 0 else "money"
-            self._conclude("failed", f"{end.reason}; no {what} is left for another attempt")
-        else:
+        conclusion = self._conclusion(end)
+        if conclusion is None:
             await self._retry(attempt, end)
+        else:
+            await self._end_with(attempt, end, *conclusion)
+
+    def _conclusion(self, end: End) -> tuple[str, str] | None:
+        """How the task ends with this attempt, and why; None where another attempt follows."""
+        if end.outcome == messages.DONE:
+            return "done", ""
+        if self._cancelled.is_set() and end.outcome != messages.FAILED:
+            started = self._record.started_at is not None
+            when = "while running" if started else "before the ranks started"
+            return "cancelled", f"cancelled {when}"
+        if end.outcome == messages.DEADLINE:
+            return "failed", self._spent or self._limits.time_is_over(self._record, end.reason)
+        if not self._may_retry(end):
+            return "failed", end.reason
+        if (left := self._time_left()) is not None and left <= 0:
+            what = "time" if (self._limits.time_left(self._record) or 0.0) <= 0 else "money"
+            return "failed", f"{end.reason}; no {what} is left for another attempt"
+        return None
+
+    async def _end_with(self, attempt: Attempt, end: End, outcome: str, reason: str) -> None:
+        """Concludes the task, once its outputs are here: what follows gives the nodes back."""
+        if self._asked.outputs:
+            to = Path(json.loads(self._paths.outputs.read_bytes())["to"])
+            brought = await attempt.bring_outputs(to, end)
+            self._journal.note("outputs", brought.sentence(), brought.to_json())
+            write_private(self._paths.outputs, json.dumps(brought.to_json()).encode())
+            if brought.missing and outcome == "done":
+                outcome = "cancelled" if self._cancelled.is_set() else "failed"
+                reason = (
+                    f"every rank ended well, but not all outputs are here: {brought.sentence()}"
+                )
+        self._conclude(outcome, reason)
 
     async def _retain(self, attempt: Attempt, end: End) -> End:
         """What of an attempt is not here stays on its nodes, where that costs nothing. The end, with where it is."""
@@ -447,10 +465,10 @@ class Supervisor:
         # Nodes that wait are charged, too.
         await self._sleep(min(delay, self._limits.seconds_of_money(self._instances())))
         if self._cancelled.is_set():
-            self._conclude("cancelled", "cancelled before the next attempt")
+            await self._end_with(attempt, end, "cancelled", "cancelled before the next attempt")
             return
         if spent := self._limits.spent(self._instances()):
-            self._conclude("failed", spent)
+            await self._end_with(attempt, end, "failed", spent)
             return
         of = f" of {self._asked.retries.most + 1}" if counts else ""
         why = f"attempt {self._record.attempt + 1}{of} after {end.reason}"

@@ -62,6 +62,11 @@ class TaskPaths:
         """Where packages come from, for nodes that install some: variables for uv, a JSON object."""
         return self.directory / "packages.json"
 
+    @property
+    def outputs(self) -> Path:
+        """Where its outputs are put on this machine, and later what came: {"to", "files", "bytes", ...}."""
+        return self.directory / "outputs.json"
+
     def certificate(self, attempt: int) -> Path:
         """What the leader of an attempt shows, where its rendezvous is encrypted."""
         return self.directory / f"rendezvous-a{attempt}.crt"

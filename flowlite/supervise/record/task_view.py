@@ -41,6 +41,7 @@ class Asked:
         cpus: CPU cores asked for on each node.
         grace: Seconds from the stop signal to SIGKILL.
         secrets: Names of the secret variables.
+        outputs: Patterns of the files to bring from the working directories.
         setup: Commands that run once on every node before the workers.
         setup_seconds: How long they may take there.
         warm_seconds: How long nodes are kept for the next task.
@@ -62,6 +63,7 @@ class Asked:
     secrets: tuple[str, ...] = ()
     cpus: float | None = None
     setup: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
     setup_seconds: float = 3600.0
 
     @property
@@ -95,6 +97,7 @@ class Asked:
             checkpoint=config.get("checkpoint"),
             warm_seconds=float(config.get("keep_warm") or 0.0),
             cpus=config.get("cpu"),
+            outputs=tuple(str(pattern) for pattern in config.get("outputs") or ()),
             setup=tuple(str(command) for command in config.get("setup") or ()),
             setup_seconds=float(config.get("setup_timeout", 3600.0)),
             secrets=tuple(str(name) for name in config.get("secrets") or ()),

@@ -1,0 +1,199 @@
+"""What a task wrote into its working directory on this node: the files that are to be brought back, and all others.
+
+Only what was written since the agent of the first attempt began counts: what lay there before, such as the project, is
+at home already. The time of the last change of a file's inode says so, which no program can set.
+
+Links and other special files are not followed. A link that leads to a place in the working directory is brought as one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from . import patterns
+
+MOST_FILES = 100_000
+"""So many files of one node are brought; a task that writes more needs a volume, or an archive."""
+# What is looked through for files that nobody keeps.
+_MOST_LOOKED_AT = 200_000
+_LARGEST = 3
+# Clocks of file servers differ from ours by so much.
+_SKEW_NS = 60 * 10**9
+IGNORED = frozenset({"flow-outputs", ".git", "__pycache__", ".ipynb_checkpoints"})
+"""Names of directories that are never looked into: earlier outputs, and what programs make for themselves."""
+
+_OURS = re.compile(
+    r"a\d+|agent\.pyz|call\.bin|source-.*|checkpoint|warm.*"
+    r"|(?:secrets|storage|packages|checkpoint|setup|project)\.json(?:\..*)?"
+)
+"""Names in the directory of a node that are ours, where that is the working directory, too."""
+
+File = tuple[str, int, int, bool]
+"""Relative path, size, time of the last change in nanoseconds, whether it is a program."""
+
+
+def outputs(workdir: str, home: str, wanted: Sequence[str]) -> dict[str, Any]:
+    """The files that patterns stand for.
+
+    Returns:
+        {"files": [File], "links": [[path, target]], "left_out": {why: number}, "place": the same for nodes
+        that have the same directory, "too_many": whether there are more than `MOST_FILES`}.
+    """
+    fits, since = patterns.expression(wanted), _began(home)
+    files: list[File] = []
+    links: list[tuple[str, str]] = []
+    left_out: dict[str, int] = {}
+    found = {"files": files, "links": links, "left_out": left_out, "too_many": False}
+    for root in patterns.roots(wanted):
+        for relative, status in _below(workdir, root, home):
+            if not fits.fullmatch(relative) or not _is_new(status, *since):
+                continue
+            if stat.S_ISLNK(status.st_mode):
+                target = os.readlink(os.path.join(workdir, relative))
+                if _leads_out(relative, target):
+                    why = "links that lead out of the working directory"
+                    left_out[why] = left_out.get(why, 0) + 1
+                else:
+                    links.append((relative, target))
+            elif not stat.S_ISREG(status.st_mode):
+                why = "sockets, pipes and devices"
+                left_out[why] = left_out.get(why, 0) + 1
+            elif len(files) >= MOST_FILES:
+                return {**found, "too_many": True, "place": _place(workdir)}
+            else:
+                program = bool(status.st_mode & stat.S_IXUSR)
+                files.append((relative, status.st_size, status.st_mtime_ns, program))
+    return {**found, "place": _place(workdir)}
+
+
+def unkept(workdir: str, home: str, wanted: Sequence[str], begin: str) -> dict[str, Any]:
+    """What was written since a file `begin` was, and is brought back by no pattern: {"count", "bytes", "largest"}."""
+    fits, since = patterns.expression(wanted), _since(begin)
+    count = total = looked_at = 0
+    largest: list[tuple[int, str]] = []
+    for relative, status in _below(workdir, "", home):
+        looked_at += 1
+        if looked_at > _MOST_LOOKED_AT:
+            break
+        if not stat.S_ISREG(status.st_mode) or not _is_new(status, *since):
+            continue
+        if not fits.fullmatch(relative):
+            count, total = count + 1, total + status.st_size
+            largest = sorted([*largest, (status.st_size, relative)], reverse=True)[:_LARGEST]
+    return {"count": count, "bytes": total, "largest": [[path, size] for size, path in largest]}
+
+
+def _below(workdir: str, root: str, home: str) -> Iterator[tuple[str, os.stat_result]]:
+    """All that is no directory, at or below a relative path, with its status; our own files are left out."""
+    start = os.path.join(workdir, root) if root else workdir
+    # A link in the path would lead elsewhere.
+    if root and os.path.realpath(start) != os.path.join(os.path.realpath(workdir), root):
+        with suppress(OSError):
+            if os.path.islink(start) and not os.path.islink(os.path.dirname(start)):
+                yield root, os.lstat(start)
+        return
+    with suppress(OSError):
+        status = os.lstat(start)
+        if not stat.S_ISDIR(status.st_mode):
+            yield root, status
+            return
+    ours, real = os.path.realpath(home), os.path.realpath(workdir)
+    inside = real == ours or real.startswith(f"{ours}{os.sep}")
+    waiting = [(start, root)]
+    while waiting:
+        directory, relative = waiting.pop()
+        if not inside and os.path.realpath(directory) == ours:
+            continue
+        try:
+            entries = sorted(os.scandir(directory), key=lambda entry: entry.name, reverse=True)
+        except OSError:
+            continue
+        for entry in entries:
+            path = f"{relative}/{entry.name}" if relative else entry.name
+            if real == ours and _OURS.fullmatch(path):
+                continue
+            with suppress(OSError):
+                if not entry.is_dir(follow_symlinks=False):
+                    yield path, entry.stat(follow_symlinks=False)
+                elif entry.name not in IGNORED:
+                    waiting.append((entry.path, path))
+
+
+def _began(home: str) -> tuple[int, int]:
+    """When the agent of the first attempt on this node began, and on which file system that is noted."""
+    notes = []
+    for path in Path(home).glob("a*/agent.pid"):
+        with suppress(OSError):
+            notes.append(_since(str(path)))
+    return min(notes, default=(0, 0))
+
+
+def _since(path: str) -> tuple[int, int]:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return 0, 0
+    return status.st_mtime_ns, status.st_dev
+
+
+def _is_new(status: os.stat_result, since: int, device: int) -> bool:
+    slack = 0 if status.st_dev == device else _SKEW_NS
+    return status.st_ctime_ns >= since - slack
+
+
+def _leads_out(relative: str, target: str) -> bool:
+    if os.path.isabs(target):
+        return True
+    found = os.path.normpath(os.path.join(os.path.dirname(relative), target))
+    return found == ".." or found.startswith("../")
+
+
+def _place(workdir: str) -> str:
+    """The same on all machines that see this very directory, and different everywhere else."""
+    status = os.stat(workdir)
+    source = _network_source(os.path.realpath(workdir))
+    if source:
+        return f"{source} {status.st_ino}"
+    return f"{os.uname().nodename} {status.st_dev} {status.st_ino}"
+
+
+def _network_source(path: str) -> str:
+    """What a file system of the network is mounted from; "" for any other."""
+    best, found = "", ""
+    with (
+        suppress(OSError),
+        open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file,
+    ):
+        for line in file:
+            fields, _, rest = line.partition(" - ")
+            point = fields.split()[4]
+            above = point == "/" or path == point or path.startswith(f"{point}/")
+            if above and len(point) >= len(best):
+                best, found = point, rest.split()[1]
+    return found if ":" in found or found.startswith("//") else ""
+
+
+def main() -> int:
+    """`outputs`: {"workdir", "home", "patterns"} on standard input; prints what `outputs` gives.
+
+    Line by line, so that no reader needs to hold it as one document: what there is beside files and links, then each
+    file, then each link.
+    """
+    asked: Mapping[str, Any] = json.loads(sys.stdin.buffer.read())
+    try:
+        found = outputs(str(asked["workdir"]), str(asked["home"]), list(asked["patterns"]))
+    except OSError as error:
+        sys.stderr.write(f"{error.strerror or error}: {asked['workdir']}\n")
+        return 1
+    files, links = found.pop("files"), found.pop("links")
+    for line in (found, *files, *links):
+        sys.stdout.write(json.dumps(line, separators=(",", ":")) + "\n")
+    return 0

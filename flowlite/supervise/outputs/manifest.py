@@ -1,0 +1,154 @@
+"""What a node says of the files that are to be brought from it, checked before anything is done with it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from flowlite.connect.base import Connection
+from flowlite.errors import ProviderError
+from flowlite.node.protocol.json_shapes import count
+
+_LIST_SECONDS = 120.0
+_LONGEST_PATH = 4000
+# A part of a path has 255 bytes at most; a file on its way here has a longer name.
+_LONGEST_PART = 240
+
+
+@dataclass(frozen=True, slots=True)
+class OutputFile:
+    """One file on a node.
+
+    Attributes:
+        path: Relative to the working directory.
+        modified_ns: Time of its last change there.
+        program: Whether it may be run.
+    """
+
+    path: str
+    size: int
+    modified_ns: int
+    program: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What one node has to bring.
+
+    Attributes:
+        links: Links within the working directory: path and target.
+        place: The same for two nodes that have the same directory.
+        left_out: What is not brought, by reason: how many.
+    """
+
+    files: tuple[OutputFile, ...]
+    links: tuple[tuple[str, str], ...]
+    place: str
+    left_out: dict[str, int]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(file.size for file in self.files)
+
+
+def ask(
+    connection: Connection,
+    program: Sequence[str],
+    *,
+    workdir: str,
+    home: str,
+    patterns: Sequence[str],
+) -> Manifest:
+    """Asks a node for its files.
+
+    Args:
+        program: Words that run the node's own program there.
+
+    Raises:
+        NodeUnreachable: It does not answer.
+        ProviderError: It says what cannot be.
+    """
+    asked = json.dumps({"workdir": workdir, "home": home, "patterns": list(patterns)}).encode()
+    done = connection.run([*program, "outputs"], input=asked, timeout=_LIST_SECONDS)
+    if done.code != 0:
+        said = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
+        raise ProviderError(f"its files cannot be listed: {' '.join(said) or done.code}")
+    try:
+        return read(done.stdout)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ProviderError(f"its list of files is none that an agent makes: {error}") from None
+
+
+def read(answer: bytes) -> Manifest:
+    """The answer of a node. Raises ValueError, KeyError, TypeError for one that no agent gives."""
+    lines = answer.splitlines()
+    head = json.loads(lines[0]) if lines else None
+    if not isinstance(head, dict):
+        raise ValueError("it does not begin with an object")
+    if head.get("too_many"):
+        raise ValueError(
+            "more files fit outputs= than are brought (100,000 from a node); pack them into an archive, or "
+            "write them into a volume"
+        )
+    left_out = {
+        str(why)[:200]: int(number) for why, number in list(dict(head["left_out"]).items())[:10]
+    }
+    files: list[OutputFile] = []
+    links: list[tuple[str, str]] = []
+    for line in lines[1:]:
+        found = json.loads(line)
+        if not isinstance(found, list) or len(found) not in (2, 4):
+            raise ValueError("an entry is neither a file nor a link")
+        path = found[0]
+        if not isinstance(path, str) or not is_inside(path):
+            raise ValueError("a path leads out of the working directory, or is none")
+        if not _can_be_named(path):
+            why = "files with names that this machine cannot have"
+            left_out[why] = left_out.get(why, 0) + 1
+        elif len(found) == 4:
+            files.append(_file(path, *found[1:]))
+        else:
+            target = found[1]
+            if not isinstance(target, str) or not is_inside(_joined(path, target)):
+                raise ValueError("a link leads out of the working directory")
+            links.append((path, target))
+    return Manifest(tuple(files), tuple(links), str(head["place"])[:_LONGEST_PATH], left_out)
+
+
+def is_inside(path: str) -> bool:
+    """Whether a relative path stays below where it begins, and is written without detours."""
+    parts = path.split("/")
+    plain = all(part not in ("", ".", "..") for part in parts)
+    return plain and "\0" not in path and len(path) <= _LONGEST_PATH
+
+
+def _can_be_named(path: str) -> bool:
+    try:
+        encoded = path.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return path.isprintable() and all(len(part) <= _LONGEST_PART for part in encoded.split(b"/"))
+
+
+def _joined(path: str, target: str) -> str:
+    """Where a link leads, from the working directory; "" if it leads to that itself, or out of it."""
+    if target.startswith("/"):
+        return ""
+    parts: list[str] = []
+    for part in (*PurePosixPath(path).parts[:-1], *target.split("/")):
+        if part == "..":
+            if not parts:
+                return ""
+            parts.pop()
+        elif part not in ("", "."):
+            parts.append(part)
+    return "/".join(parts)
+
+
+def _file(path: str, size: object, modified_ns: object, program: object) -> OutputFile:
+    count(size)
+    count(modified_ns)
+    return OutputFile(path, int(str(size)), int(str(modified_ns)), bool(program))

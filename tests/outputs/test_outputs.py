@@ -1,0 +1,208 @@
+"""`outputs=`: what the working directory holds at the end is here before the nodes are given back."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowlite.supervise.outputs import manifest
+from tests.gangs import Gang, shell, submit
+from tests.helpers import eventually
+
+
+def came(gang: Gang) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(gang.paths.outputs.read_bytes())
+    return found
+
+
+def files(gang: Gang) -> dict[str, str]:
+    """What is in the directory of the outputs, by relative path."""
+    root = Path(came(gang)["to"])
+    return {
+        str(path.relative_to(root)): path.read_text()
+        for path in sorted(root.rglob("*"))
+        if path.is_file() and not path.is_symlink()
+    }
+
+
+WRITE = 'mkdir -p runs/a; echo "model $FLOW_NODE_RANK" > runs/a/m.pt; echo no > other.txt'
+
+
+class TestOnThisMachine:
+    def test_files_that_fit_come_to_the_directory_of_the_task(self, flow_home: Path) -> None:
+        gang = submit(flow_home, shell(WRITE), outputs=["runs/**"])
+        gang.end()
+        assert files(gang) == {"runs/a/m.pt": "model 0\n"}
+        found = came(gang)
+        assert found["to"].endswith(f"flow-outputs/gang-{gang.id}")
+        assert (found["files"], found["bytes"], found["missing"]) == (1, 8, {})
+        kinds = dict(gang.events)
+        assert kinds["outputs"] == f"1 file (8 B) in {found['to']}"
+
+    def test_each_node_of_several_has_a_directory(self, flow_home: Path) -> None:
+        gang = submit(flow_home, shell(WRITE), nodes=3, outputs=["runs/**"])
+        gang.end()
+        assert files(gang) == {f"node{n}/runs/a/m.pt": f"model {n}\n" for n in range(3)}
+
+    def test_they_come_after_a_failure_too(self, flow_home: Path) -> None:
+        gang = submit(flow_home, shell(f"{WRITE}; exit 3"), outputs=["runs/**"])
+        gang.end("failed")
+        assert files(gang) == {"runs/a/m.pt": "model 0\n"}
+
+    def test_they_come_after_a_cancel_too(self, flow_home: Path) -> None:
+        gang = submit(flow_home, shell(f"{WRITE}; touch begun; sleep 600"), outputs=["**"])
+        eventually(lambda: list(gang.paths.directory.glob("nodes/*/begun")), timeout=30)
+        gang.store.request_cancel(gang.id)
+        gang.end("cancelled")
+        assert files(gang)["runs/a/m.pt"] == "model 0\n"
+        # What is ours lies beside it here, and is nobody's output.
+        assert set(files(gang)) == {"runs/a/m.pt", "other.txt", "begun"}
+
+    def test_only_the_last_attempt_brings_them(self, flow_home: Path) -> None:
+        script = 'mkdir -p runs; echo x > runs/$FLOW_ATTEMPT; test "$FLOW_ATTEMPT" = 2'
+        gang = submit(flow_home, shell(script), outputs=["runs/**"], retries=1)
+        gang.end()
+        assert set(files(gang)) == {"runs/1", "runs/2"}
+        assert [kind for kind, _ in gang.events].count("outputs") == 1
+
+    def test_links_within_come_as_links_and_others_do_not(self, flow_home: Path) -> None:
+        script = (
+            "mkdir -p runs/step; echo x > runs/step/f; ln -s step runs/latest; "
+            "ln -s /etc/passwd runs/passwd; ln -s ../../.. runs/up; mkfifo runs/pipe; echo y > out; "
+            "ln -s ../out runs/out; chmod +x out"
+        )
+        gang = submit(flow_home, shell(script), outputs=["runs/**", "out"])
+        gang.end()
+        root = Path(came(gang)["to"])
+        assert os.readlink(root / "runs/latest") == "step"
+        assert os.readlink(root / "runs/out") == "../out"
+        assert sorted(os.listdir(root / "runs")) == ["latest", "out", "step"]
+        assert os.access(root / "out", os.X_OK)
+        assert not os.access(root / "runs/step/f", os.X_OK)
+        assert came(gang)["left_out"] == {
+            "links that lead out of the working directory": 2,
+            "sockets, pipes and devices": 1,
+        }
+
+    def test_what_lay_there_before_is_no_output(self, flow_home: Path, tmp_path: Path) -> None:
+        (tmp_path / "runs").mkdir()
+        (tmp_path / "runs" / "mine").write_text("old")
+        (tmp_path / "runs" / "changed").write_text("old")
+        script = f"cd {tmp_path}; echo new > runs/changed; echo new > runs/added"
+        gang = submit(
+            flow_home,
+            shell(script),
+            outputs=["runs/**"],
+            workdir=str(tmp_path),
+            nodes=2,
+        )
+        gang.end()
+        # Both nodes have the same directory.
+        assert files(gang) == {"node0/runs/changed": "new\n", "node0/runs/added": "new\n"}
+
+    def test_nothing_of_the_users_is_overwritten(self, flow_home: Path) -> None:
+        gang = submit(flow_home, shell(WRITE), outputs=["runs/**"], supervise=False)
+        place = Path(came(gang)["to"]) / "runs" / "a" / "m.pt"
+        place.parent.mkdir(parents=True)
+        place.write_text("mine")
+        gang.end()
+        assert place.read_text() == "mine"
+        assert came(gang)["taken"] == ["runs/a/m.pt"]
+
+    def test_a_link_here_leads_nothing_elsewhere(self, flow_home: Path, tmp_path: Path) -> None:
+        gang = submit(flow_home, shell(WRITE), outputs=["runs/**"], supervise=False)
+        root = Path(came(gang)["to"])
+        root.mkdir(parents=True)
+        (root / "runs").symlink_to(tmp_path)
+        gang.end()
+        assert list(tmp_path.iterdir()) == []
+        assert came(gang)["taken"] == ["runs/a/m.pt"] or "runs" in str(came(gang)["taken"])
+
+    def test_a_task_whose_outputs_cannot_be_written_here_is_not_completed(
+        self, flow_home: Path, tmp_path: Path
+    ) -> None:
+        """Nobody can make a directory below a file; what is missing is said, and the result is none of a success."""
+        gang = submit(flow_home, shell(WRITE), outputs=["runs/**"], supervise=False)
+        blocked = tmp_path / "file"
+        blocked.write_text("")
+        gang.paths.outputs.write_text(json.dumps({"to": str(blocked / "to")}))
+        record = gang.wait("stopping", timeout=60)
+        eventually(lambda: "outputs" in gang.record.reason, timeout=60)
+        assert record.state == "stopping"
+        blocked.unlink()
+        gang.end()
+        assert files(gang) == {"runs/a/m.pt": "model 0\n"}
+
+    def test_a_supervisor_that_is_killed_meanwhile_goes_on(
+        self, flow_home: Path, tmp_path: Path
+    ) -> None:
+        gang = submit(flow_home, shell(WRITE), outputs=["runs/**"], supervise=False)
+        blocked = tmp_path / "file"
+        blocked.write_text("")
+        gang.paths.outputs.write_text(json.dumps({"to": str(blocked / "to")}))
+        gang.wait("stopping", timeout=60)
+        eventually(lambda: "outputs" in gang.record.reason, timeout=60)
+        gang.kill_supervisor()
+        blocked.unlink()
+        gang.end()
+        assert files(gang) == {"runs/a/m.pt": "model 0\n"}
+
+    def test_that_nothing_fits_is_said(self, flow_home: Path) -> None:
+        gang = submit(flow_home, shell("true"), outputs=["runs/**"])
+        gang.end()
+        assert dict(gang.events)["outputs"] == "no file fits outputs="
+
+
+class TestManifest:
+    """What a node says is checked: it may be anybody's."""
+
+    @pytest.mark.parametrize(
+        "line",
+        [
+            ["../x", 1, 1, False],
+            ["/etc/x", 1, 1, False],
+            ["a//b", 1, 1, False],
+            ["a/./b", 1, 1, False],
+            ["", 1, 1, False],
+            ["a\0", 1, 1, False],
+            ["a", -1, 1, False],
+            ["a", 1, 1.5, False],
+            ["a", True, 1, False],
+            ["a", 2**64, 1, False],
+            ["a/b", "../../x"],
+            ["a/b", "/x"],
+            ["a", 3],
+            ["a"],
+            {"a": 1},
+            "a",
+            None,
+        ],
+    )
+    def test_what_no_agent_says_is_refused(self, line: object) -> None:
+        head = {"left_out": {}, "place": "p", "too_many": False}
+        with pytest.raises((ValueError, TypeError, KeyError)):
+            manifest.read("\n".join(map(json.dumps, (head, line))).encode())
+
+    @given(st.binary(max_size=200))
+    def test_noise_is_refused(self, noise: bytes) -> None:
+        with pytest.raises((ValueError, TypeError, KeyError)):
+            manifest.read(noise)
+
+    @given(st.text(max_size=30))
+    def test_a_path_inside_stays_inside(self, path: str) -> None:
+        if manifest.is_inside(path):
+            whole = os.path.normpath(os.path.join("/root/of/all", path))
+            assert whole.startswith("/root/of/all/")
+
+    def test_names_that_cannot_be_here_are_counted(self) -> None:
+        head = {"left_out": {"x": 1}, "place": "p", "too_many": False}
+        lines = [head, ["a\udcff", 1, 1, False], ["a\nb", 1, 1, False], ["ok", 1, 1, True]]
+        found = manifest.read("\n".join(map(json.dumps, lines)).encode())
+        assert [file.path for file in found.files] == ["ok"]
+        assert found.left_out == {"x": 1, "files with names that this machine cannot have": 2}
