@@ -101,7 +101,7 @@ def _cancel_interrupted(tasks: Sequence[Task[Any]]) -> None:
             text = (
                 f"task {task.name} ({task.id}) had ended before; its result: flow result {task.id}"
                 if ended
-                else f"task {task.name} ({task.id}) is being cancelled, nothing of it goes on\n"
+                else f"task {task.name} ({task.id}) is being cancelled\n"
                 f"  its end: flow status {task.id}    its output: flow logs {task.id}"
             )
         _say(f"\nInterrupted: {text}")

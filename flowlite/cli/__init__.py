@@ -147,7 +147,7 @@ def _application(name: str | None) -> Any:
     pretty = "rich" if sys.stdout.isatty() else None
     application = typer.Typer(
         name="flow",
-        help="Run one function or command on a gang of nodes: here, or wherever your provider has them.",
+        help="Run one function or command on several nodes at once: on this machine, over SSH, on Slurm or in a cloud.",
         add_completion=name is None,
         no_args_is_help=True,
         invoke_without_command=True,
@@ -159,9 +159,9 @@ def _application(name: str | None) -> Any:
     # Without a callback, an application of one command would have no command name.
     @application.callback()
     def options(
-        version: bool = typer.Option(False, "--version", help="Say which flowlite this is."),
+        version: bool = typer.Option(False, "--version", help="Print the version."),
         debug: bool = typer.Option(
-            False, "--debug", help="Say what is asked of clouds; stands before the command."
+            False, "--debug", help="Log every cloud API call to stderr; give it before the command."
         ),
     ) -> None:
         if version:

@@ -220,7 +220,7 @@ def interrupted(task: Task[Any], detach: bool) -> int:
             output.tell(f"\ninterrupted; {name} had ended before: {task.status}")
             return 130
         output.tell(
-            f"\ninterrupted; {name} is being cancelled. Ctrl-C again leaves now, it ends all the same"
+            f"\ninterrupted; {name} is being cancelled. Press Ctrl-C again to leave now; it is cancelled either way"
         )
         task.wait()
         output.tell(f"{name}: {task.status}; its output: flow logs {task.id}")

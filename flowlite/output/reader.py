@@ -310,7 +310,8 @@ def parse_since(value: float | str | datetime | timedelta | None) -> float | Non
         return datetime.fromisoformat(text).timestamp()
     except ValueError:
         raise ConfigError(
-            f"since={value!r} is no time: write 90s, 5m, 2h or 1d for a time ago, 10:30 for today, or 2025-01-31T10:30"
+            f"since={value!r} is not a time: give 90s, 5m, 2h or 1d for a time ago, 10:30 for today, or a date "
+            "and time such as 2025-01-31T10:30"
         ) from None
 
 

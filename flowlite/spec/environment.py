@@ -41,7 +41,7 @@ def variables(value: object) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, text in as_mapping(value).items():
         if not isinstance(text, str):
-            raise ValueError(f"{name} is {shown(text)}; variables are texts, write it in quotes")
+            raise ValueError(f"{name} is {shown(text)}; values must be strings; write it in quotes")
         if "\0" in text:
             raise ValueError(f"{name} has a zero byte in it")
         if not is_unicode(text):

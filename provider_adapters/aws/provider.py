@@ -43,7 +43,7 @@ _WORDS_OF_AWS = ("AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_ROLE_ARN", "AWS_ENDPOI
 
 
 class AwsProvider(Provider):
-    """AWS EC2: gangs in one zone, on demand, on spot or in a reservation."""
+    """AWS EC2 instances: on demand, spot or reserved."""
 
     name = "aws"
     # Nothing is charged once EC2 has been told; to tell it may take several tries.

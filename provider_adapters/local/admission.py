@@ -195,8 +195,8 @@ def _position(tasks: dict[str, Any], task_id: str) -> int | None:
 def _too_many(tasks: dict[str, Any], limit: int, ahead: int) -> CapacityUnavailable:
     before = f", {ahead} before this one" if ahead else ""
     return CapacityUnavailable(
-        f"waiting for a place: {_running(tasks)} tasks run on this machine and {limit} may (setting local_tasks)"
-        f"{before}",
+        f"waiting for a place: {_running(tasks)} of {limit} places for tasks on this machine are taken "
+        f"(setting local_tasks){before}",
         # Many wait at a time on few cores: those far behind need not look often.
         retry_after=min(3.0, 0.1 + 0.02 * ahead),
     )

@@ -143,19 +143,19 @@ def _choose_gpus(config: TaskConfig) -> tuple[list[Gpu], list[str]]:
 def _without_effect(config: TaskConfig) -> list[str]:
     notes = []
     if config.region is not None and config.region != "local":
-        notes.append(f"region {config.region} has no meaning on this machine")
+        notes.append(f"region {config.region} is ignored by the local provider")
     if config.internode_interconnect is not None:
         notes.append(
-            f"internode_interconnect {config.internode_interconnect} has no meaning between nodes of one machine"
+            f"internode_interconnect {config.internode_interconnect} is ignored by the local provider"
         )
     if config.intranode_interconnect is not None:
         notes.append(
             f"intranode_interconnect {config.intranode_interconnect} is not checked on this machine"
         )
     if "priority" in config.model_fields_set and config.priority != "med":
-        notes.append(f"priority {config.priority} has no meaning on this machine")
+        notes.append(f"priority {config.priority} is ignored by the local provider")
     if config.spot is not None:
-        notes.append("spot has no meaning on this machine, which nobody takes away")
+        notes.append("spot is ignored by the local provider")
     if config.keep_warm and (why := _cannot_be_kept(config)):
         notes.append(f"keep_warm has no effect: {why}")
     if config.cpu is not None or config.memory is not None:

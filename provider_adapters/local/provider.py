@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class LocalProvider(Provider):
-    """Nodes on this machine. All its state lies in `FLOW_HOME/local` and in the processes themselves."""
+    """Nodes as processes on this machine: no account, no cost."""
 
     name = "local"
     # Its price, if it has one, is a rehearsal.

@@ -42,8 +42,8 @@ def choose_python(
         return {**order, "uv": str(tool)}, _notes(order, missing)
     if missing:
         raise ConfigError(
-            f"dependencies: missing in this Python: {'; '.join(missing)}; and there is no uv here to make an "
-            f"environment with. Install it (`{sys.executable} -m pip install uv`), or what is missing"
+            f"dependencies: missing in this Python: {'; '.join(missing)}; and uv, which makes such an "
+            f"environment, is not installed. Install uv (`{sys.executable} -m pip install uv`), or what is missing"
         )
     from flowlite.node.python_env import interpreters
 
@@ -51,8 +51,8 @@ def choose_python(
         return order, _notes(order, missing)
     raise ConfigError(
         f"python: {order['python']} was asked for, this Python is {interpreters.version_here()} ({sys.executable}), "
-        f"and there is no uv here to get another with. Install it (`{sys.executable} -m pip install uv`), or leave the "
-        "option out"
+        f"and uv, which installs others, is not installed. Install it (`{sys.executable} -m pip install uv`), or leave "
+        "the option out"
     )
 
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class MithrilProvider(Provider):
-    """Machines of Mithril's auctions.
+    """Mithril instances, by auction.
 
     Args:
         home: FLOW_HOME.

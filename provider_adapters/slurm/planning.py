@@ -251,9 +251,13 @@ def _without_effect(config: TaskConfig) -> list[str]:
                 f"{name} {asked} is not checked on Slurm; a constraint of the cluster can ask for it"
             )
     if "priority" in config.model_fields_set and config.priority != "med":
-        notes.append(f"priority {config.priority} has no meaning on Slurm; use qos or partition")
+        notes.append(
+            f"priority {config.priority} is ignored by the Slurm provider; use qos or partition"
+        )
     if config.spot is not None:
-        notes.append("spot has no meaning on Slurm; partitions and QOS say what may be preempted")
+        notes.append(
+            "spot is ignored by the Slurm provider; partitions and QOS say what may be preempted"
+        )
     if config.keep_warm:
         notes.append("keep_warm has no effect on Slurm: the nodes go back to the queue")
     if config.max_price_per_hour is not None or config.max_cost is not None:

@@ -40,7 +40,7 @@ _PORTS = 1000
 
 
 class SlurmProvider(Provider):
-    """Nodes of a Slurm cluster.
+    """Nodes of a job on a Slurm cluster.
 
     Args:
         home: FLOW_HOME.

@@ -181,9 +181,9 @@ def _without_effect(config: TaskConfig) -> list[str]:
         if asked is not None:
             notes.append(f"{name} {asked} is not checked on hosts of a pool")
     if "priority" in config.model_fields_set and config.priority != "med":
-        notes.append(f"priority {config.priority} has no meaning in a pool of hosts")
+        notes.append(f"priority {config.priority} is ignored by the SSH provider")
     if config.spot is not None:
-        notes.append("spot has no meaning in a pool of hosts, which nobody takes away")
+        notes.append("spot is ignored by the SSH provider")
     if config.gpu is None and (config.cpu is not None or config.memory is not None):
         notes.append("a task gets whole hosts; cpu and memory only choose which")
     return notes

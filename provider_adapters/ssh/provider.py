@@ -42,7 +42,7 @@ _TROUBLE = (ProviderError, ConfigError, OSError)
 
 
 class SshProvider(Provider):
-    """Hosts of a pool, reached by SSH."""
+    """Hosts that you can log in to by SSH."""
 
     name = "ssh"
     listing_is_proof = False

@@ -120,9 +120,7 @@ def test_interrupt_while_running_leaves_nothing(flow_home: Path, tmp_path: Path)
     said = client.stderr.read()
     assert client.wait(20) != 0
     task = Flow().get_task("sleeper")
-    assert (
-        f"Interrupted: task sleeper ({task.id}) is being cancelled, nothing of it goes on" in said
-    )
+    assert f"Interrupted: task sleeper ({task.id}) is being cancelled" in said
     assert "KeyboardInterrupt" in said
     eventually(lambda: task.done, timeout=20, what="the end of the task")
     assert task.status == "cancelled"

@@ -254,7 +254,7 @@ def test_nothing_is_dropped_without_a_word(read: Read, provider: str) -> None:
         ("--input=data", "the script would read nothing"),
         ("-N 4 -n 2", "2 tasks cannot run on 4 nodes"),
         ("-N two", "job.sbatch:2: --nodes=two: give a number"),
-        ("-t tomorrow", "job.sbatch:2: 'tomorrow' is no time"),
+        ("-t tomorrow", "job.sbatch:2: 'tomorrow' is not a time"),
         ("--array=3-1", "3-1 ends before it begins"),
         ("--array=0-99999999", "more than 10000 tasks"),
         ("--array=0-3%0", "behind % stands"),

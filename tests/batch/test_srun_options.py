@@ -58,7 +58,7 @@ def test_where_it_runs(line: str, wish: Wish) -> None:
         ("-w 10.0.0.1 -x 10.0.0.1 x", "no node is left"),
         ("--output=3 x", "the output of task 3 alone"),
         ("-i /data/in x", "use < for files"),
-        ("-t soon x", "is no time"),
+        ("-t soon x", "is not a time"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused(line: str, message: str) -> None:
@@ -104,7 +104,7 @@ def test_times(text: str, expected: float | None) -> None:
 
 @pytest.mark.parametrize("text", ["", "1:2:3:4", "a", "-", "1-", "-5:00"])
 def test_what_is_no_time(text: str) -> None:
-    with pytest.raises(OptionError, match="is no time"):
+    with pytest.raises(OptionError, match="is not a time"):
         seconds(text)
 
 

@@ -260,6 +260,21 @@ def test_ctrl_c_cancels_the_task_and_says_so(folder: Path) -> None:
     assert_no_process_left(task.id)
 
 
+def test_ctrl_c_ends_the_following_of_logs_and_not_the_task(folder: Path) -> None:
+    flow("run", "-d", "--name", "long", "--", "sh", "-c", "echo on; exec sleep 600")
+    task = submitted()
+    following = start("logs", "long", "-f")
+    assert following.stdout is not None
+    assert "on" in following.stdout.readline()
+    assert interrupted(following) == (
+        130,
+        f"\nstopped following; task long ({task.id}) continues\n",
+    )
+    assert task.status == "running"
+    task.cancel()
+    task.wait(60)
+
+
 def moments() -> list[Any]:
     """From the start of Python to well after the submission; a few of them are enough for the quick tests."""
     slow = [pytest.param(n / 20, marks=pytest.mark.slow) for n in range(1, 25)]

@@ -91,7 +91,7 @@ def test_the_cost_of_the_whole_ladder_is_shown_before(flow: Flow, flow_home: Pat
     ran = flow(*words, "--repeat", "3")
     assert ran.code == 0
     # $10 an hour and node, half an hour, 1 + 2 + 4 nodes, three times.
-    assert "cost at most $105.00, for the whole ladder" in ran.err
+    assert "cost at most $105.00, for all runs together" in ran.err
     assert "4 × this machine" in ran.err
     assert "train on 1, 2, 4 nodes, 3 times each: 9 tasks, one after the other" in ran.err
     assert flow(*words, "--json").json["worst_case_cost"] == 35.0

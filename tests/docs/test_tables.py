@@ -9,6 +9,7 @@ from pathlib import Path
 
 from flowlite import errors
 from flowlite.node.worker import environment
+from flowlite.settings import settings
 from flowlite.spec.options import TaskOptions
 from flowlite.supervise.record import lifecycle
 
@@ -71,3 +72,17 @@ def test_every_threat_has_a_test_that_exists() -> None:
             if not file.is_file() or f"def {name}(" not in file.read_text():
                 missing.append(f"{path}::{name}")
     assert not missing, "\n".join(missing)
+
+
+def setting_rows() -> list[str]:
+    """The table of all settings."""
+    return [
+        f"| `{name}` | `FLOW_{name.upper()}` | {'none' if setting.default is None else f'`{setting.default}`'} "
+        f"| {setting.help}{' (a task option, too)' if setting.task_option else ''} |"
+        for name, setting in settings.SETTINGS.items()
+    ]
+
+
+def test_every_setting_is_explained() -> None:
+    page = (DOCS / "reference" / "settings.md").read_text()
+    assert "\n".join(setting_rows()) in page

@@ -129,7 +129,7 @@ def test_only_so_many_tasks_run_at_a_time_first_come_first_served(
     limit = {"max_tasks": 1}
     held = provider.launch(intent("ta", options=limit))
     for task in ("tb", "tc"):
-        with pytest.raises(CapacityUnavailable, match=r"1 tasks run .* and 1 may") as refused:
+        with pytest.raises(CapacityUnavailable, match=r"1 of 1 places .* are taken") as refused:
             provider.launch(intent(task, options=limit))
         assert 0 < refused.value.retry_after < 1
     assert [i.task_id for i in provider.list_instances()] == ["ta", "ta"]

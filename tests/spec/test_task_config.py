@@ -43,7 +43,10 @@ NAN, INFINITE = float("nan"), float("inf")
         ({"max_cost": INFINITE}, "max_cost: inf is not allowed; give a finite number"),
         ({"max_run_time_hours": NAN}, "max_run_time_hours: nan is not allowed"),
         ({"max_price_per_hour": "50"}, "max_price_per_hour: '50' is not allowed; give a number"),
-        ({"environment": {"A": 1}}, "environment: A is 1; variables are texts, write it in quotes"),
+        (
+            {"environment": {"A": 1}},
+            "environment: A is 1; values must be strings; write it in quotes",
+        ),
         ({"environment": {"A B": "1"}}, "environment: 'A B' cannot name a variable"),
         ({"environment": {"RANK": "1"}}, "environment: RANK is made by flowlite"),
         ({"environment": {"A": "a\0b"}}, "environment: A has a zero byte in it"),

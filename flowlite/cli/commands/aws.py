@@ -12,7 +12,7 @@ from flowlite.cli import output
 
 def register(application: typer.Typer, command: str) -> None:
     """Adds `flow aws` with its subcommands."""
-    group = typer.Typer(help="EC2: the rights that flowlite needs there.", no_args_is_help=True)
+    group = typer.Typer(help="EC2: the permissions that flowlite needs.", no_args_is_help=True)
     # Without a callback, a group of one command would have no command name.
     group.callback()(_group)
     group.command("policy")(policy)
@@ -20,11 +20,11 @@ def register(application: typer.Typer, command: str) -> None:
 
 
 def _group() -> None:
-    """EC2: the rights that flowlite needs there."""
+    """EC2: the permissions that flowlite needs."""
 
 
 def policy() -> None:
-    """Print the least IAM policy that flowlite works under, as JSON."""
+    """Print the least IAM policy that flowlite needs, as JSON."""
     from flowlite.api.adapters import adapter
 
     # Beyond the contract of providers.

@@ -17,19 +17,17 @@ def register(application: typer.Typer, command: str) -> None:
 def cloud_in_a_box(
     command: Annotated[
         list[str] | None,
-        typer.Argument(help="What to run beside the box; a shell if nothing is given."),
+        typer.Argument(help="Command to run beside the box; a shell by default."),
     ] = None,
     machines: Annotated[
         int,
-        typer.Option(
-            "--machines", "-n", min=1, max=64, help="How many machines there are to rent."
-        ),
+        typer.Option("--machines", "-n", min=1, max=64, help="Number of machines."),
     ] = 6,
     boot: Annotated[
         float, typer.Option("--boot", min=0, help="Seconds that a machine takes to boot.")
     ] = 2.0,
 ) -> None:
-    """Open a shell beside a cloud of your own: EC2 and Mithril on this machine, free of charge (Linux, as root)."""
+    """Open a shell beside simulated EC2 and Mithril on this machine, free of charge (Linux, as root)."""
     sys.stdout.flush()
     # A process of its own: it has to stay small and to outlive nothing, and what it needs is no part of the client.
     words = ["-m", "flowlite.testing.cloud", "--machines", str(machines), "--boot", str(boot)]

@@ -51,7 +51,7 @@ def doctor(
     ] = True,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Say why a task hangs: where each rank stands, whom the others wait for, and how the nodes are."""
+    """Diagnose a hanging task: where each rank is, which one the others wait for, and how the nodes are."""
     from flowlite.api.client import Flow
     from flowlite.diagnosis.hang import Rank, diagnose
 
@@ -241,7 +241,7 @@ def _trouble(seen: Mapping[str, Any]) -> list[str]:
         for disk in seen.get("disks", ())
         if disk["total"] and disk["free"] / disk["total"] < _DISK_LOW
     ]
-    return found or ["clock and disks are well"]
+    return found or ["clock and disks OK"]
 
 
 def _variables(nodes: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -11,10 +11,10 @@ from flowlite.cli import output
 from flowlite.errors import ConfigError, ProviderError
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Name = Annotated[
-    str, typer.Argument(help="A host, as you would write it after `ssh`.", metavar="NAME")
+Name = Annotated[str, typer.Argument(help="A host, as you would pass it to `ssh`.", metavar="NAME")]
+Pool = Annotated[
+    str | None, typer.Option("--pool", help="Name of the pool; required if there are several.")
 ]
-Pool = Annotated[str | None, typer.Option("--pool", help="The pool; needed if there are several.")]
 
 
 def register(application: typer.Typer, command: str) -> None:
@@ -37,7 +37,7 @@ def _list_by_default(context: typer.Context) -> None:
 
 
 def list_hosts(pool: Pool = None, json: Json = False) -> None:
-    """List all hosts: what they are, and who has them."""
+    """List all hosts, and the tasks that use them."""
     rows = _desk().rows(pool)
     if json:
         output.print_json("hosts", rows)
@@ -63,14 +63,17 @@ def add(
     pool: Annotated[str | None, typer.Option("--pool", help="The pool to add it to.")] = None,
     private_ip: Annotated[
         str | None,
-        typer.Option("--private-ip", help="Where the other hosts reach it, if they cannot tell."),
+        typer.Option(
+            "--private-ip",
+            help="Address at which the other hosts reach it, if it cannot be detected.",
+        ),
     ] = None,
     python: Annotated[
-        str | None, typer.Option("--python", help="Interpreter to use there (a path).")
+        str | None, typer.Option("--python", help="Path of the Python interpreter to use there.")
     ] = None,
     gpus: Annotated[
         str | None,
-        typer.Option("--gpus", help="GPUs it has, where nvidia-smi does not say: h100:8."),
+        typer.Option("--gpus", help="Its GPUs, if nvidia-smi does not list them: h100:8."),
     ] = None,
     user: Annotated[str | None, typer.Option("--user", help="User to log in as.")] = None,
     port: Annotated[int | None, typer.Option("--port", help="Port of its SSH server.")] = None,
@@ -107,7 +110,7 @@ def remove(name: Name, pool: Pool = None, json: Json = False) -> None:
 
 
 def check(pool: Pool = None, json: Json = False) -> None:
-    """Reach every host and say what is wrong, with Python, clocks, disks, links and the shared directory."""
+    """Connect to every host and check Python, clocks, disks, links and the shared directory."""
     told = _desk().check(pool)
     serious = any(problem["serious"] for each in told for problem in each["problems"])
     if json:
@@ -135,7 +138,7 @@ def _say_check(told: dict[str, Any]) -> None:
 
 def trust(
     name: Name,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     json: Json = False,
 ) -> None:
     """Show the key of a host, and accept it from now on."""

@@ -29,15 +29,15 @@ def logs(
         ),
     ],
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on until the task has ended.")
+        bool, typer.Option("--follow", "-f", help="Follow the output until the task has ended.")
     ] = False,
-    node: Annotated[int | None, typer.Option("--node", help="Only of this node rank.")] = None,
-    rank: Annotated[int | None, typer.Option("--rank", help="Only of this global rank.")] = None,
+    node: Annotated[int | None, typer.Option("--node", help="Only this node rank.")] = None,
+    rank: Annotated[int | None, typer.Option("--rank", help="Only this global rank.")] = None,
     tail: Annotated[
-        int | None, typer.Option("--tail", "-n", help="Only the last so many lines.")
+        int | None, typer.Option("--tail", "-n", help="Only this many of the last lines.")
     ] = None,
     since: Annotated[
-        str | None, typer.Option("--since", help="Only lines since then: 90s, 5m, 2h, 10:30.")
+        str | None, typer.Option("--since", help="Only lines since this time: 90s, 5m, 2h, 10:30.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
 ) -> None:
@@ -54,14 +54,20 @@ def logs(
         since=since,
         on_pause=live.show if live else _flush,
     )
-    if json:
-        for line in lines:
-            output.print_json_line(json_line(line))
-        return
-    for block in lines.blocks():
-        show(block, live)
-    if live:
-        live.clear()
+    try:
+        if json:
+            for line in lines:
+                output.print_json_line(json_line(line))
+            return
+        for block in lines.blocks():
+            show(block, live)
+        if live:
+            live.clear()
+    except KeyboardInterrupt:
+        if not follow:
+            raise
+        output.tell(f"\nstopped following; task {found.name} ({found.id}) continues")
+        raise output.Quit(130) from None
 
 
 def show(block: str, live: LiveLine | None = None) -> None:

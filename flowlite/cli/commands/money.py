@@ -34,7 +34,7 @@ def cost(
         ),
     ] = None,
     by: Annotated[
-        str | None, typer.Option("--by", help="Sums by day, function or provider.", metavar="WHAT")
+        str | None, typer.Option("--by", help="Sum by day, function or provider.", metavar="WHAT")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -71,7 +71,9 @@ def cost(
 
 
 def offers(
-    gpu: Annotated[str | None, typer.Option("--gpu", help="GPUs of each node, as h100:8.")] = None,
+    gpu: Annotated[
+        str | None, typer.Option("--gpu", help="GPUs of each node, such as h100:8.")
+    ] = None,
     num_instances: Annotated[
         int, typer.Option("--num-instances", "-N", help="Nodes in the gang.", min=1)
     ] = 1,
@@ -79,22 +81,20 @@ def offers(
         str | None,
         typer.Option(
             "--provider",
-            help="Only there; else wherever you are set up.",
+            help="Only this provider; by default, all that are configured.",
             autocompletion=complete_provider,
         ),
     ] = None,
     spot: Annotated[
         bool | None,
-        typer.Option(
-            "--spot/--on-demand", help="Only machines that may be taken away, or only others."
-        ),
+        typer.Option("--spot/--on-demand", help="Only spot machines, or only on-demand ones."),
     ] = None,
     region: Annotated[
-        str | None, typer.Option("--region", help="Only in that region or zone.")
+        str | None, typer.Option("--region", help="Only this region or zone.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show what could be had, and its price, cheapest first; where nothing fits, what comes near, and why not."""
+    """Show what is available, and its price, cheapest first; if nothing fits, the nearest offers and why not."""
     found, problems = _ask_for_offers(provider, gpu, num_instances, spot, region)
     found.sort(key=lambda offer: (not offer.fits, offer.price_per_hour, offer.provider))
     if json:

@@ -86,13 +86,13 @@ def run(
     ] = None,
     gpu: Annotated[
         str | None,
-        typer.Option("--gpu", help="GPUs of each node, as h100:8.", rich_help_panel=_PANEL),
+        typer.Option("--gpu", help="GPUs of each node, such as h100:8.", rich_help_panel=_PANEL),
     ] = None,
     provider: Annotated[
         str | None,
         typer.Option(
             "--provider",
-            help="Where nodes come from.",
+            help="Name of the provider; `flow providers` lists them.",
             autocompletion=complete_provider,
             rich_help_panel=_PANEL,
         ),
@@ -110,7 +110,7 @@ def run(
         bool | None,
         typer.Option(
             "--spot/--no-spot",
-            help="Machines that may be taken away, for a lower price.",
+            help="Spot machines: cheaper, and may be taken away.",
             rich_help_panel=_PANEL,
         ),
     ] = None,
@@ -119,15 +119,18 @@ def run(
         typer.Option(
             "--volume",
             metavar="PATH=NAME[,…]",
-            help="A volume at a path. Behind its name: interface=block for a disk of one node, and size_gb=500 to have "
-            "it made if it is missing, with commas between.",
+            help="Mount a volume at a path. After its name, separated by commas: interface=block for a disk of one "
+            "node, size_gb=500 to create it if it is missing.",
             rich_help_panel=_PANEL,
         ),
     ] = None,
     mount: Annotated[
         list[str] | None,
         typer.Option(
-            "--mount", metavar="PATH=s3://…", help="A bucket at a path.", rich_help_panel=_PANEL
+            "--mount",
+            metavar="PATH=s3://…",
+            help="Mount a bucket at a path, read-only.",
+            rich_help_panel=_PANEL,
         ),
     ] = None,
     env: Annotated[
@@ -136,7 +139,7 @@ def run(
             "--env",
             "-e",
             metavar="NAME=VALUE",
-            help="A variable; NAME alone takes yours.",
+            help="Set a variable; NAME alone takes its value from your environment.",
             rich_help_panel=_PANEL,
         ),
     ] = None,
@@ -145,7 +148,7 @@ def run(
         typer.Option(
             "--secret",
             metavar="NAME",
-            help="A variable of yours, kept out of all files.",
+            help="Pass a variable of yours without recording its value.",
             rich_help_panel=_PANEL,
         ),
     ] = None,
@@ -154,7 +157,7 @@ def run(
         typer.Option(
             "--slurm",
             metavar="NAME=VALUE",
-            help="Asked of Slurm: partition=gpu, qos=high.",
+            help="Option for sbatch: partition=gpu, qos=high.",
             rich_help_panel=_PANEL,
         ),
     ] = None,
@@ -178,9 +181,7 @@ def run(
     ] = None,
     workdir: Annotated[
         str | None,
-        typer.Option(
-            "--workdir", help="Directory to start in, on the nodes.", rich_help_panel=_PANEL
-        ),
+        typer.Option("--workdir", help="Working directory on the nodes.", rich_help_panel=_PANEL),
     ] = None,
     max_price_per_hour: Annotated[
         float | None,
@@ -193,12 +194,13 @@ def run(
         typer.Option(
             "--max-run-time-hours",
             metavar="HOURS",
-            help="Hours from the start of the workers; 1h30m is read too.",
+            help="Hours from the start of the workers, or a time such as 1h30m.",
             rich_help_panel=_CAPS,
         ),
     ] = None,
     max_cost: Annotated[
-        float | None, typer.Option("--max-cost", help="Dollars in all.", rich_help_panel=_CAPS)
+        float | None,
+        typer.Option("--max-cost", help="Dollars for the whole task.", rich_help_panel=_CAPS),
     ] = None,
     keep_warm: Annotated[
         str | None,

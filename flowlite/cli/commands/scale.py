@@ -26,19 +26,19 @@ if TYPE_CHECKING:
     from flowlite.provider import Plan
     from flowlite.spec import TaskConfig
 
-HELP = """Run a function or command on more and more nodes, and show how well it scales.
+HELP = """Run a function or command on 1, 2, 4 … nodes, and show how well it scales.
 
 \b
 flow scale train.py::train --nodes 1,2,4 --metric samples_per_s --lr 1e-4
 flow scale --nodes 1,2,4,8 --metric samples/s -- python -m open_clip_train.main …
 
 One task per number of nodes, one after the other. The metric is taken from what rank 0 returned, or from the last line
-of the output that has it. Efficiency is throughput over that of the first rung, per node. All options of `flow run`
-that make sense here are taken too.
+of the output that has it. Efficiency is the throughput per node, divided by that of the first number
+of nodes. The options of `flow run` apply here, too.
 """
 
-_PANEL = "The ladder"
-# Of `flow run`: what the ladder decides itself.
+_PANEL = "Runs"
+# Options of `flow run` that `flow scale` decides itself.
 _LEFT_OUT = ("num_instances", "max_cost", "dry_run", "detach", "no_logs", "name", "json")
 
 
@@ -114,7 +114,10 @@ def scale(
     nodes: Annotated[
         str,
         typer.Option(
-            "--nodes", metavar="N,N,…", help="Numbers of nodes, as 1,2,4.", rich_help_panel=_PANEL
+            "--nodes",
+            metavar="N,N,…",
+            help="Numbers of nodes, such as 1,2,4.",
+            rich_help_panel=_PANEL,
         ),
     ] = "",
     metric: Annotated[
@@ -136,13 +139,13 @@ def scale(
         typer.Option(
             "--output",
             metavar="DIR",
-            help="Where the tables and the picture go; scale-NAME unless given.",
+            help="Directory for the tables and the plot; default scale-NAME.",
             rich_help_panel=_PANEL,
         ),
     ] = None,
     max_cost: Annotated[
         float | None,
-        typer.Option("--max-cost", help="Dollars for the whole ladder.", rich_help_panel="Caps"),
+        typer.Option("--max-cost", help="Dollars for all runs together.", rich_help_panel="Caps"),
     ] = None,
     name: Annotated[str | None, typer.Option("--name", help="Name of the tasks.")] = None,
     dry_run: Annotated[
@@ -220,7 +223,7 @@ def _show_plan(ladder: Ladder) -> None:
             output.tell(f"  {price_text.sentence(plan)}")
         worst = ladder.worst_case()
         total = price_text.NO_LIMIT if worst is None else price_text.dollars(worst)
-        output.tell(f"cost at most {total}, for the whole ladder")
+        output.tell(f"cost at most {total}, for all runs together")
     try:
         picture.check()
     except picture.NoMatplotlib as error:

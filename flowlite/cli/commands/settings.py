@@ -98,7 +98,7 @@ def set_one(
     value: Annotated[str, typer.Argument(help="Its value.", metavar="VALUE")],
     json: Json = False,
 ) -> None:
-    """Set one in the file of FLOW_HOME."""
+    """Set a value in the file of FLOW_HOME."""
     from flowlite.settings.settings import set_value
 
     entry = set_value(name, value)
@@ -109,7 +109,7 @@ def set_one(
 
 
 def unset(name: Name, json: Json = False) -> None:
-    """Take one out of the file of FLOW_HOME."""
+    """Remove a value from the file of FLOW_HOME."""
     from flowlite.settings.settings import load_settings, unset_value
 
     unset_value(name)
@@ -132,12 +132,10 @@ def path(json: Json = False) -> None:
 
 
 def trust_project(
-    withdraw: Annotated[
-        bool, typer.Option("--withdraw", help="Trust it no more, as before it was trusted.")
-    ] = False,
+    withdraw: Annotated[bool, typer.Option("--withdraw", help="Withdraw the trust.")] = False,
     json: Json = False,
 ) -> None:
-    """Trust the project's flow.toml, here or above, as it is now, with the ssh configuration it names."""
+    """Trust the project's flow.toml as it is now, with the OpenSSH configuration that it names."""
     from flowlite.settings import trust
     from flowlite.settings.settings import ensure_home, project_file, read_project
 

@@ -40,7 +40,9 @@ def ssh(
     node: Annotated[str, typer.Option("--node", help="Node rank, or all.", metavar="N|all")] = "0",
     command: Annotated[
         str | None,
-        typer.Option("--command", "-c", help="A command for the shell; without it, a shell."),
+        typer.Option(
+            "--command", "-c", help="Command to run in the shell; without it, an interactive shell."
+        ),
     ] = None,
 ) -> None:
     """Open a shell on a node, or run a command there. The exit status is the command's."""

@@ -64,7 +64,7 @@ def status(
     ] = None,
     watch: Annotated[
         bool,
-        typer.Option("--watch", "-w", help="Show it anew as it changes, until Ctrl-C."),
+        typer.Option("--watch", "-w", help="Update the list until Ctrl-C."),
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:

@@ -21,7 +21,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 def register(application: typer.Typer, command: str) -> None:
     """Adds `flow store` with its subcommands."""
     group = typer.Typer(
-        help="The database of tasks: look through it, bring back a copy.", no_args_is_help=True
+        help="Check the database of tasks, or restore a backup.", no_args_is_help=True
     )
     group.command("check")(check)
     group.command("restore")(restore)
@@ -29,7 +29,7 @@ def register(application: typer.Typer, command: str) -> None:
 
 
 def check(json: Json = False) -> None:
-    """Look at the structure of the database, at every row, and at the files of every task. Changes nothing."""
+    """Check the structure of the database, every row, and the files of every task. Changes nothing."""
     from flowlite.settings import settings
     from flowlite.supervise.cleanup import store_restore
 
@@ -52,18 +52,25 @@ def restore(
     copy: Annotated[
         str | None,
         typer.Argument(
-            help="Name of a copy, or `latest`; without it, all are listed.", metavar="[COPY]"
+            help="Name of a backup, or `latest`; without it, all are listed.", metavar="[COPY]"
         ),
     ] = None,
     empty: Annotated[
-        bool, typer.Option("--empty", help="Begin with an empty database, and find tasks again.")
+        bool,
+        typer.Option(
+            "--empty",
+            help="Start with an empty database, and find the tasks again from their files.",
+        ),
     ] = False,
     yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Though nothing is wrong with what is there.")
+        bool,
+        typer.Option(
+            "--yes", "-y", help="Restore even if nothing is wrong with the current database."
+        ),
     ] = False,
     json: Json = False,
 ) -> None:
-    """Put a copy of the database in its place; tasks that it does not know are found again from their files."""
+    """Replace the database by a backup; tasks missing from the backup are found again from their files."""
     from flowlite.settings import settings
     from flowlite.state import backups
     from flowlite.supervise.cleanup import store_restore

@@ -39,7 +39,7 @@ def cancel(
     ] = False,
     json: Json = False,
 ) -> None:
-    """End tasks. Their nodes are given back; logs stay."""
+    """Cancel tasks. Their nodes are given back; logs are kept."""
     from flowlite.api.client import Flow
 
     flow = Flow(notify=_unheard)
@@ -76,7 +76,7 @@ def resume(
     ],
     json: Json = False,
 ) -> None:
-    """Have tasks go on that lost their supervisor before they had machines; they launch them now."""
+    """Continue tasks that lost their supervisor before they had machines; the machines are launched now."""
     from flowlite.api.client import Flow
 
     flow = Flow(notify=_unheard)
@@ -93,12 +93,12 @@ def resume(
 
 def result(
     task: Name,
-    rank: Annotated[int, typer.Option("--rank", help="Of this global rank.")] = 0,
+    rank: Annotated[int, typer.Option("--rank", help="Global rank whose result is printed.")] = 0,
     pickle: Annotated[
         bool,
         typer.Option(
             "--pickle/--no-pickle",
-            help="Load no pickle: neither a result that is not plain data nor an exception.",
+            help="Never unpickle: refuse results that are not plain data, and show exceptions as text.",
         ),
     ] = True,
     timeout: Annotated[

@@ -38,14 +38,17 @@ def top(
         ),
     ],
     interval: Annotated[
-        float, typer.Option("--interval", "-i", min=0.5, help="Seconds between two looks.")
+        float, typer.Option("--interval", "-i", min=0.5, help="Seconds between two updates.")
     ] = 2.0,
     once: Annotated[
-        bool, typer.Option("--once", help="One picture, then end; so it is away from a terminal.")
+        bool,
+        typer.Option(
+            "--once", help="Print the table once and end; the default away from a terminal."
+        ),
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON, once.")] = False,
 ) -> None:
-    """Show GPU, memory, CPU and network of every node, live."""
+    """Show GPU, memory, CPU and network use of every node, live."""
     from flowlite.api.client import Flow
 
     found = Flow().get_task(task)

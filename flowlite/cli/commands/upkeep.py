@@ -26,7 +26,9 @@ def register(application: typer.Typer, command: str) -> None:
     if command == "gc":
         application.command(command)(gc)
         return
-    group = typer.Typer(help="Where nodes can come from.", invoke_without_command=True)
+    group = typer.Typer(
+        help="Show the providers, and check their credentials.", invoke_without_command=True
+    )
     group.callback()(providers)
     group.command("list")(list_providers)
     group.command("check")(check)
@@ -35,13 +37,13 @@ def register(application: typer.Typer, command: str) -> None:
 
 def gc(
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what would be ended and removed.")
+        bool, typer.Option("--dry-run", help="Only list what would be ended and removed.")
     ] = False,
     older_than: Annotated[
         str | None,
         typer.Option(
             "--older-than",
-            help="Also forget finished tasks, with logs and results, that ended so long ago: 7d, 12h.",
+            help="Also delete finished tasks older than this, with logs and results: 7d, 12h.",
             metavar="AGE",
         ),
     ] = None,
@@ -52,13 +54,13 @@ def gc(
         bool,
         typer.Option(
             "--all-homes",
-            help="Also end what was launched from other FLOW_HOMEs, wherever these are; asks before.",
+            help="Also end what was launched from other FLOW_HOMEs, on any machine; asks first.",
         ),
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     json: Json = False,
 ) -> None:
-    """End what is left of tasks that have ended; give tasks with machines that lost their supervisor a new one."""
+    """End leftovers of tasks that have ended, and restart the supervisors of tasks that lost theirs."""
     from flowlite.api.adapters import settings_here
     from flowlite.api.session import open_session
     from flowlite.supervise.cleanup.reconcile import reconcile
@@ -131,13 +133,13 @@ def _ask_about_unknown(session: Session) -> bool:
 
 
 def providers(context: typer.Context, json: Json = False) -> None:
-    """List where nodes can come from."""
+    """List the providers."""
     if context.invoked_subcommand is None:
         list_providers(json)
 
 
 def list_providers(json: Json = False) -> None:
-    """List where nodes can come from."""
+    """List the providers."""
     from flowlite.provider import adapter_class, provider_names
     from flowlite.settings.settings import load_settings
 
@@ -163,14 +165,14 @@ def check(
     name: Annotated[
         str | None,
         typer.Argument(
-            help="Only this one; else all that are set up.",
+            help="Only this provider; by default, all that are configured.",
             metavar="[NAME]",
             autocompletion=complete_provider,
         ),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Say whether credentials are found, valid and enough, without launching anything."""
+    """Check credentials and permissions, without launching anything."""
     from flowlite.cli.commands.money import set_up, side_by_side
 
     names = [name] if name is not None else set_up()

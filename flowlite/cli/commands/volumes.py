@@ -13,13 +13,15 @@ from flowlite.errors import ConfigError
 
 Provider = Annotated[
     str | None,
-    typer.Option("--provider", help="Where they are.", autocompletion=complete_provider),
+    typer.Option(
+        "--provider", help="Only volumes of this provider.", autocompletion=complete_provider
+    ),
 ]
 Where = Annotated[
     str | None,
     typer.Option(
         "--provider",
-        help="Only there; else wherever you are set up.",
+        help="Only this provider; by default, all that are configured.",
         autocompletion=complete_provider,
     ),
 ]
@@ -29,7 +31,7 @@ Name = Annotated[str, typer.Argument(help="Name of the volume.", metavar="NAME")
 
 def register(application: typer.Typer, command: str) -> None:
     """Adds `flow volumes` with its subcommands."""
-    group = typer.Typer(help="List, make and delete named volumes.", invoke_without_command=True)
+    group = typer.Typer(help="List, create and delete named volumes.", invoke_without_command=True)
     group.callback()(_list_by_default)
     group.command("list")(list_volumes)
     group.command("create")(create)
@@ -43,7 +45,7 @@ def _list_by_default(context: typer.Context) -> None:
 
 
 def list_volumes(provider: Where = None, json: Json = False) -> None:
-    """List all volumes, wherever you are set up."""
+    """List the volumes of all providers that are configured."""
     from flowlite.api.client import Flow
     from flowlite.cli.commands.money import ask_providers
 
@@ -94,7 +96,7 @@ def create(
     provider: Provider = None,
     json: Json = False,
 ) -> None:
-    """Make a volume, or find the one of that name."""
+    """Create a volume, or show the one of that name."""
     from flowlite.api.client import Flow
 
     volume = Flow(provider).volumes.create(name, size_gb, interface)
@@ -106,7 +108,7 @@ def create(
 
 def delete(
     name: Name,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     provider: Provider = None,
     json: Json = False,
 ) -> None:

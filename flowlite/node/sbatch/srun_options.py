@@ -224,7 +224,7 @@ def seconds(text: str) -> float | None:
     days, dash, rest = text.rpartition("-")
     parts = rest.split(":")
     if not all(part.isdecimal() for part in [*parts, *([days] if dash else [])]) or len(parts) > 3:
-        raise OptionError(f"{text!r} is no time; write minutes, or D-HH:MM:SS")
+        raise OptionError(f"{text!r} is not a time; write minutes, or D-HH:MM:SS")
     numbers = [int(part) for part in parts]
     if dash:
         numbers += [0] * (3 - len(numbers))
