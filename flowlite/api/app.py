@@ -168,7 +168,8 @@ class Function(Generic[P, R]):
     def remote(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Runs the function on its gang and waits; returns what rank 0 returned.
 
-        Ctrl-C cancels the task. The setting `show_logs` decides whether the workers' output is shown meanwhile.
+        Ctrl-C cancels the task. Meanwhile its phases and its output are shown on standard error, as the setting
+        `show_logs` says.
 
         Raises:
             ConfigError: The call or an option is wrong; nothing was started.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
@@ -12,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 from flowlite.api.session import Session, open_session
 from flowlite.api.task import Task
 from flowlite.errors import ConfigError
-from flowlite.output import printing
 
 if TYPE_CHECKING:
     from flowlite.api.app import Function
@@ -324,5 +322,6 @@ def _interface(value: str) -> Literal["file", "block"]:
 
 
 def _to_stderr(text: str) -> None:
-    printing.write(sys.stderr, f"flowlite: {text}")
-    sys.stderr.flush()
+    from flowlite.display.screen import program_screen
+
+    program_screen().tell(f"flowlite: {text}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -35,11 +34,16 @@ def start(config: TaskConfig) -> Task[Any]:
 
 def call(config: TaskConfig) -> Any:
     """Starts a task, waits for it and gives its result. Ctrl-C cancels it, and says so."""
+    from flowlite.display.waiting import announce_in_program
+
     submitted: list[Task[Any]] = []
+
+    def announce(task: Task[Any]) -> None:
+        submitted.append(task)
+        announce_in_program(task)
+
     try:
-        task = _flow(config).submit(config, announce=submitted.append)
-        _show_logs(task)
-        return task.result()
+        return _flow(config).submit(config, announce=announce).result()
     except KeyboardInterrupt:
         _cancel_interrupted(submitted)
         raise
@@ -74,18 +78,6 @@ def _flow(config: TaskConfig, notify: Callable[[str], None] | None = None) -> Fl
     return Flow(provider=config.provider, notify=notify)
 
 
-def _show_logs(task: Task[Any]) -> None:
-    from flowlite.output import printing
-    from flowlite.settings.settings import load_settings
-
-    wish = load_settings().show_logs
-    if wish == "never" or (wish == "auto" and not sys.stderr.isatty()):
-        return
-    for block in task.logs(follow=True).blocks():
-        printing.write_lines(sys.stderr, block)
-        sys.stderr.flush()
-
-
 def _cancel_interrupted(tasks: Sequence[Task[Any]]) -> None:
     """Cancels tasks after Ctrl-C, and says for each one what became of it and how to reach it."""
     for task in tasks:
@@ -108,7 +100,6 @@ def _cancel_interrupted(tasks: Sequence[Task[Any]]) -> None:
 
 
 def _say(text: str) -> None:
-    from flowlite.output import printing
+    from flowlite.display.screen import program_screen
 
-    printing.write(sys.stderr, text)
-    sys.stderr.flush()
+    program_screen().tell(text)

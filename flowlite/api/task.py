@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 
 R_co = TypeVar("R_co", covariant=True)
 
-# While waiting: the shortest and the longest pause between two looks, and how often the supervisor is looked after.
-SHORTEST_PAUSE = 0.01
-LONGEST_PAUSE = 0.05
+# How often the supervisor is looked after while somebody waits, in seconds.
 ENSURE_EVERY = 1.0
 
 
@@ -269,35 +267,33 @@ class Task(Generic[R_co]):
 
     # Waiting for the end
 
-    def wait(self, timeout: float | None = None) -> Task[R_co]:
+    def wait(self, timeout: float | None = None, *, show_logs: bool | None = None) -> Task[R_co]:
         """Waits until the task has completed, failed or been cancelled, and returns the task itself.
 
         Args:
             timeout: Seconds to wait at most; None for no limit.
+            show_logs: Show the task on standard error meanwhile; None for what the setting of that name says.
 
         Raises:
             TaskTimeout: It had not ended after `timeout` seconds. The task itself continues.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
-        pause = SHORTEST_PAUSE
-        while not self.done:
-            left = pause if deadline is None else min(pause, deadline - time.monotonic())
-            if left <= 0:
-                raise TaskTimeout(
-                    f"task {self.name} ({self.id}) is still {self.status} after {timeout:g} s, and goes on; "
-                    f"wait longer, or end it with `flow cancel {self.id}`"
-                )
-            time.sleep(left)
-            pause = min(LONGEST_PAUSE, pause * 1.1)
+        self._wait(timeout, show_logs, tell_end=True)
         return self
 
-    def result(self, timeout: float | None = None, *, allow_pickle: bool = True) -> R_co:
+    def result(
+        self,
+        timeout: float | None = None,
+        *,
+        allow_pickle: bool = True,
+        show_logs: bool | None = None,
+    ) -> R_co:
         """Waits for the end and returns what rank 0 returned; None for a command.
 
         Args:
             timeout: Seconds to wait at most; None for no limit.
             allow_pickle: False loads no pickle at all: results that are not plain data are refused, and a worker's
                 exception is raised as `RemoteError`.
+            show_logs: Show the task on standard error meanwhile; None for what the setting of that name says.
 
         Raises:
             TaskFailed: It failed. If a worker raised an exception, that exception is raised instead, as its own type.
@@ -305,30 +301,46 @@ class Task(Generic[R_co]):
             TaskTimeout: It had not ended after `timeout` seconds. The task itself continues.
             ResultUnavailable: There is no result that can be read.
         """
-        return cast("R_co", self._values(timeout, allow_pickle, (0,))[0])
+        return cast("R_co", self._values(timeout, allow_pickle, (0,), show_logs)[0])
 
-    def results(self, timeout: float | None = None, *, allow_pickle: bool = True) -> list[R_co]:
+    def results(
+        self,
+        timeout: float | None = None,
+        *,
+        allow_pickle: bool = True,
+        show_logs: bool | None = None,
+    ) -> list[R_co]:
         """As `result`, for all ranks: element i is what rank i returned."""
         from flowlite.api.failures import world_size
 
         ranks = range(world_size(self._latest))
-        return [cast("R_co", value) for value in self._values(timeout, allow_pickle, ranks)]
+        values = self._values(timeout, allow_pickle, ranks, show_logs)
+        return [cast("R_co", value) for value in values]
 
     def result_of(
-        self, rank: int, timeout: float | None = None, *, allow_pickle: bool = True
+        self,
+        rank: int,
+        timeout: float | None = None,
+        *,
+        allow_pickle: bool = True,
+        show_logs: bool | None = None,
     ) -> R_co:
         """As `result`, for one rank. Raises NotFound if there is no such rank."""
         self._check_place(None, rank)
-        return cast("R_co", self._values(timeout, allow_pickle, (rank,))[0])
+        return cast("R_co", self._values(timeout, allow_pickle, (rank,), show_logs)[0])
 
     def exception(
-        self, timeout: float | None = None, *, allow_pickle: bool = True
+        self,
+        timeout: float | None = None,
+        *,
+        allow_pickle: bool = True,
+        show_logs: bool | None = None,
     ) -> Exception | None:
         """Waits for the end and returns what `result()` would raise; None if the task completed.
 
         Results and logs that could not be fetched at the end are fetched first, from nodes that answer now.
         """
-        self.wait(timeout)
+        self._wait(timeout, show_logs, tell_end=False)
         return self._error(self._outcomes(allow_pickle))
 
     def failures(self, *, allow_pickle: bool = True) -> dict[int, Exception]:
@@ -405,6 +417,23 @@ class Task(Generic[R_co]):
 
     # Inside
 
+    def _wait(self, timeout: float | None, show_logs: bool | None, *, tell_end: bool) -> None:
+        """As `wait`. `tell_end`: a failure is told here, since no exception will tell it."""
+        from flowlite.display import waiting
+
+        display = waiting.display_in_program(self, show_logs)
+        if display is not None:
+            display.announce()
+        if not waiting.wait_for_end(self, display, timeout):
+            raise TaskTimeout(
+                f"task {self.name} ({self.id}) is still {self.status} after {timeout:g} s, and goes on; "
+                f"wait longer, or end it with `flow cancel {self.id}`"
+            )
+        if display is not None:
+            if tell_end or self.status == "completed":
+                display.tell_end()
+            waiting.forget(self)
+
     def _closing(self) -> str:
         record = self.record
         return record.reason if record.state == "failed" else ""
@@ -414,9 +443,15 @@ class Task(Generic[R_co]):
 
         return Outcomes(self.record, self._session.paths(self.id), allow_pickle)
 
-    def _values(self, timeout: float | None, allow_pickle: bool, ranks: Sequence[int]) -> list[Any]:
+    def _values(
+        self,
+        timeout: float | None,
+        allow_pickle: bool,
+        ranks: Sequence[int],
+        show_logs: bool | None,
+    ) -> list[Any]:
         """What ranks returned, once the task has completed; raises what it failed with."""
-        self.wait(timeout)
+        self._wait(timeout, show_logs, tell_end=False)
         outcomes = self._outcomes(allow_pickle)
         error = self._error(outcomes)
         if error is not None:

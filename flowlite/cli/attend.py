@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 import warnings
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from flowlite import terminal
-from flowlite.api.task import LONGEST_PAUSE
 from flowlite.cli import interrupts, output
-from flowlite.cli.commands.logs import LiveLine, show
+from flowlite.display.screen import terminal_screen
+from flowlite.display.task_display import TaskDisplay, beginning, ending
+from flowlite.display.waiting import wait_for_end
 from flowlite.errors import FlowError
 from flowlite.output.printing import DIM, Painted
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from flowlite.api.task import Task
-    from flowlite.output.reader import LogLine
     from flowlite.provider import Plan
     from flowlite.spec import TaskConfig
 
@@ -102,7 +101,7 @@ def _leave(task: Task[Any], json: bool) -> int:
 
 
 def _stay(task: Task[Any], *, json: bool, show_logs: bool) -> int:
-    output.tell(f"task {task.name} ({task.id}): {task.function}")
+    output.tell(beginning(task))
     try:
         follow(task, show_logs)
         return _end(task, json=json, logs_shown=show_logs)
@@ -110,18 +109,18 @@ def _stay(task: Task[Any], *, json: bool, show_logs: bool) -> int:
         # Whoever read our output has gone; the task and its exit code still matter.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         output.tell(f"nobody reads the output any more; task {task.name} ({task.id}) goes on")
-        error = task.exception()
+        error = task.exception(show_logs=False)
         return 0 if error is None else output.exit_code(error)
 
 
 def _end(task: Task[Any], *, json: bool, logs_shown: bool) -> int:
     from flowlite.cli.commands.tasks import result_json, show_value
 
-    error = task.exception()
+    error = task.exception(show_logs=False)
     if error is None:
         value: Any = None
         try:
-            value = task.result()
+            value = task.result(show_logs=False)
         except FlowError as unreadable:
             error = unreadable
     record = task.record
@@ -136,10 +135,7 @@ def _end(task: Task[Any], *, json: bool, logs_shown: bool) -> int:
         _tell_outputs(task)
     if error is not None:
         return output.report(error, brief=logs_shown)
-    took = output.duration((record.finished_at or record.created_at) - record.created_at)
-    output.tell(
-        f"task {task.name} ({task.id}) completed in {took}, cost {output.money(task.estimated_cost)}"
-    )
+    output.tell(ending(task))
     if not json:
         show_value(value)
     return 0
@@ -168,44 +164,17 @@ def _tell_outputs(task: Task[Any]) -> None:
                 output.tell(text)
 
 
-class _Progress:
-    """While nothing new is printed: the state of the task when it changes, and what a worker is writing just now."""
-
-    def __init__(self, task: Task[Any]) -> None:
-        self._task = task
-        self._state = ""
-        self.live = LiveLine() if sys.stdout.isatty() else None
-
-    def pause(self, line: LogLine | None) -> None:
-        record = self._task.record
-        state = f"{record.state}: {record.reason}" if record.reason else record.state
-        if state != self._state and not record.final:
-            self._state = state
-            if self.live:
-                self.live.clear()
-            sys.stdout.flush()
-            output.tell(Painted(f"· {terminal.in_one_line(state)}", DIM))
-        if self.live:
-            self.live.show(line)
-        sys.stdout.flush()
-
-
 def follow(task: Task[Any], show_logs: bool) -> None:
     """Stays until the end, showing changes of state and, if asked for, the output."""
-    progress = _Progress(task)
-    if not show_logs:
-        while not task.done:
-            progress.pause(None)
-            time.sleep(LONGEST_PAUSE)
-        return
+    screen = terminal_screen()
+    display = TaskDisplay(task, screen, show_output=show_logs)
     try:
-        for block in task.logs(follow=True, on_pause=progress.pause).blocks():
-            show(block, progress.live)
+        wait_for_end(task, display)
+        if show_logs and task.status == "failed":
+            screen.write_lines(f"{terminal.in_one_line(task.reason)}\n")
     finally:
         with suppress(BrokenPipeError):
-            if progress.live:
-                progress.live.clear()
-            sys.stdout.flush()
+            screen.flush()
 
 
 def interrupted(task: Task[Any], detach: bool) -> int:
@@ -222,7 +191,7 @@ def interrupted(task: Task[Any], detach: bool) -> int:
         output.tell(
             f"\ninterrupted; {name} is being cancelled. Press Ctrl-C again to leave now; it is cancelled either way"
         )
-        task.wait()
+        task.wait(show_logs=False)
         output.tell(f"{name}: {task.status}; its output: flow logs {task.id}")
     except KeyboardInterrupt:
         output.tell(f"\n{name} is {task.status}; its end: flow status {task.id}")

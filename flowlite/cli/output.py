@@ -14,10 +14,12 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from flowlite import terminal
+from flowlite.display.amounts import UNKNOWN
+from flowlite.display.amounts import duration as duration
+from flowlite.display.amounts import money as money
 from flowlite.errors import FlowError, RemoteTraceback
 from flowlite.output import printing, redact
 from flowlite.output.printing import DIM, RED, YELLOW, Painted
-from flowlite.supervise.money.price_text import dollars
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -36,7 +38,6 @@ COLOURS = {
     "cancelled": "yellow",
     "stopping": "yellow",
 }
-_ENDLESS = "-"
 # To find the parts of a longer text takes too long.
 _LONGEST_COLOURED = 50_000
 
@@ -221,32 +222,9 @@ def _wrapped(text: str, stream: TextIO, indent: int = 0) -> list[str]:
     ) or [""]
 
 
-def money(amount: float | None) -> str:
-    """`$1.25`; more digits for fractions of a cent."""
-    if amount is None:
-        return _ENDLESS
-    return dollars(amount)
-
-
-def duration(seconds: float | None) -> str:
-    """`0.8s`, `14s`, `3m12s`, `2h05m`, `3d04h`."""
-    if seconds is None:
-        return _ENDLESS
-    if seconds < 10:
-        return f"{max(0.0, seconds):.1f}s"
-    whole = int(seconds)
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return f"{whole // 60}m{whole % 60:02}s"
-    if whole < 86400:
-        return f"{whole // 3600}h{whole % 3600 // 60:02}m"
-    return f"{whole // 86400}d{whole % 86400 // 3600:02}h"
-
-
 def clock(at: float | None) -> str:
     """Local date and time, to the second."""
-    return _ENDLESS if at is None else f"{datetime.fromtimestamp(at):%Y-%m-%d %H:%M:%S}"
+    return UNKNOWN if at is None else f"{datetime.fromtimestamp(at):%Y-%m-%d %H:%M:%S}"
 
 
 # Errors

@@ -174,6 +174,20 @@ class Logs:
         self._reading = _Reading(self._settings)
         return self._reading.blocks()
 
+    # For those who wait by themselves, and do not want to be held here
+
+    def take(self, ended: bool) -> Iterator[str]:
+        """What is new since the last call, as labelled text, many lines at a time; never waits.
+
+        Args:
+            ended: No more will be written. It must have been found out before this call.
+        """
+        return self._reading.take(ended)
+
+    def unfinished(self) -> LogLine | None:
+        """The line that a worker is writing just now, such as a progress bar, as the last `take` found it."""
+        return self._reading.unfinished()
+
 
 class _Reading:
     """One iteration over the logs."""
@@ -182,6 +196,8 @@ class _Reading:
         self._settings = settings
         self._readers: dict[str, StreamReader] = {}
         self._position = dict(settings.after)
+        # Only what is there at the start is cut to its last lines.
+        self._tail = settings.tail
         self._finished = False
         self._current: tuple[Piece, int, Iterator[LogLine]] | None = None
 
@@ -200,36 +216,42 @@ class _Reading:
             self._current = None
             self._position[piece.stream.file] = piece.end
 
+    def take(self, ended: bool) -> Iterator[str]:
+        return self._as_text(self._round(ended))
+
     def blocks(self) -> Iterator[str]:
-        for piece in self._pieces():
-            self._position[piece.stream.file] = piece.end
-            yield _labelled(piece, self._settings.mask)
+        yield from self._as_text(self._pieces())
         closing = self._settings.closing() if self._finished else ""
         if closing:
             yield f"{terminal.in_one_line(closing)}\n"
 
+    def _as_text(self, pieces: Iterator[Piece]) -> Iterator[str]:
+        for piece in pieces:
+            self._position[piece.stream.file] = piece.end
+            yield _labelled(piece, self._settings.mask)
+
     def _pieces(self) -> Iterator[Piece]:
         settings = self._settings
-        pause, tail = SHORTEST_PAUSE, settings.tail
+        pause = SHORTEST_PAUSE
         while True:
             # Asked before the files are looked at, so that what was written meanwhile is read in this round.
             ended = settings.ended()
             found = False
-            for piece in self._round(ended, tail):
+            for piece in self._round(ended):
                 found = True
                 yield piece
-            tail = None
             if ended or not settings.follow:
                 self._finished = ended
                 return
             pause = SHORTEST_PAUSE if found else min(LONGEST_PAUSE, pause * 1.5)
             if settings.on_pause is not None:
-                settings.on_pause(self._unfinished())
+                settings.on_pause(self.unfinished())
             time.sleep(pause)
 
-    def _round(self, ended: bool, tail: int | None) -> Iterator[Piece]:
+    def _round(self, ended: bool) -> Iterator[Piece]:
         """What the files hold now beyond what was read."""
         settings = self._settings
+        tail, self._tail = self._tail, None
         streams = list_streams(settings.directory, settings.node, settings.rank)
         newest = max((stream.attempt for stream, _ in streams), default=0)
         block = max(SMALLEST_BLOCK, min(LARGEST_BLOCK, MERGE_MEMORY // max(1, len(streams))))
@@ -279,7 +301,7 @@ class _Reading:
             total -= min(excess, count)
             yield piece.without_first(excess) if excess else piece
 
-    def _unfinished(self) -> LogLine | None:
+    def unfinished(self) -> LogLine | None:
         """The last state of the line that was written to most recently, such as a progress bar."""
         held = [reader for reader in self._readers.values() if reader.pending]
         newest = max(held, key=attrgetter("grown_at"), default=None)

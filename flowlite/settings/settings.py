@@ -80,7 +80,7 @@ SETTINGS: dict[str, Setting] = {
     "show_logs": Setting(
         parse.choice("auto", "always", "never"),
         "auto",
-        "whether .remote() shows the workers' output; auto: on a terminal",
+        "whether a program shows the task that it waits for, on standard error",
     ),
     "local_tasks": Setting(
         parse.whole,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -48,17 +47,6 @@ class FakeTask:
         self.cancelled = True
         return True
 
-    def logs(self, follow: bool = False) -> FakeLogs:
-        return FakeLogs(follow)
-
-
-class FakeLogs:
-    def __init__(self, follow: bool) -> None:
-        self.follow = follow
-
-    def blocks(self) -> Iterator[str]:
-        yield f"[Node 0] [10:30:15] hello, follow={self.follow}\n"
-
 
 class FakeFlow:
     """Stands for `Flow`; counts what runs at a time."""
@@ -98,6 +86,8 @@ class FakeFlow:
 def flow(monkeypatch: pytest.MonkeyPatch) -> FakeFlow:
     fake = FakeFlow()
     monkeypatch.setattr(flowlite.api.client, "Flow", fake)
+    # What is shown is tried with real tasks, in tests/display.
+    monkeypatch.setenv("FLOW_SHOW_LOGS", "never")
     return fake
 
 
@@ -260,32 +250,6 @@ def test_interrupt_during_a_map_cancels_all(
     assert [task.cancelled for task in flow.tasks] == [True] * 3
     said = capsys.readouterr().err
     assert all(f"(t{n}) is being cancelled" in said for n in range(3))
-
-
-# Logs
-
-
-@pytest.mark.parametrize(("wish", "shown"), [("always", True), ("never", False), ("auto", False)])
-def test_remote_shows_logs_as_set(
-    flow: FakeFlow,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    wish: str,
-    shown: bool,
-) -> None:
-    monkeypatch.setenv("FLOW_SHOW_LOGS", wish)
-    assert double.remote(1) == 2
-    captured = capsys.readouterr()
-    assert ("[Node 0] [10:30:15] hello, follow=True" in captured.err) == shown
-    assert captured.out == ""
-
-
-def test_remote_shows_logs_on_a_terminal(
-    flow: FakeFlow, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    double.remote(1)
-    assert "hello" in capsys.readouterr().err
 
 
 # On a node

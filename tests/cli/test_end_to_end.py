@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import re
-import select
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,7 @@ from flowlite.api.task import Task
 from flowlite.errors import TaskFailed
 from tests.helpers import KILLED, assert_no_process_left, eventually
 from tests.tasks_made_by_hand import HandMade
+from tests.terminals import Terminal
 
 ROOT = Path(__file__).parent.parent.parent
 FLOW = [sys.executable, "-m", "flowlite.cli"]
@@ -382,53 +381,12 @@ def test_a_run_whose_reader_leaves_goes_on(folder: Path) -> None:
     assert the_task().status == "completed"
 
 
-class Terminal:
-    """A pseudo-terminal with `flow` in it."""
-
-    def __init__(self, words: Sequence[str], cwd: Path) -> None:
-        self.pid, self.fd = pty.fork()
-        if self.pid == 0:
-            os.chdir(cwd)
-            os.environ["PYTHONPATH"] = str(ROOT)
-            os.environ["TERM"] = "xterm"
-            os.execv(FLOW[0], [*FLOW, *words])
-        self.seen = ""
-        self._readable = select.poll()
-        self._readable.register(self.fd, select.POLLIN)
-
-    def read(self, until: str | None = None, timeout: float = 60) -> str:
-        deadline = time.monotonic() + timeout
-        while until is None or until not in self.seen:
-            left = deadline - time.monotonic()
-            assert left > 0, self.seen
-            if not self._readable.poll(1000 * left):
-                continue
-            try:
-                data = os.read(self.fd, 65536)
-            except OSError:
-                break
-            if not data:
-                break
-            self.seen += data.decode(errors="replace")
-        return self.seen
-
-    def type(self, text: str) -> None:
-        os.write(self.fd, text.encode())
-
-    def end(self) -> int:
-        self.read()
-        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-
-    def close(self) -> None:
-        os.close(self.fd)
-
-
 @pytest.fixture
 def terminals(folder: Path) -> Iterator[Any]:
     opened: list[Terminal] = []
 
     def open_terminal(*words: str) -> Terminal:
-        opened.append(Terminal(words, folder))
+        opened.append(Terminal([*FLOW, *words], folder))
         return opened[-1]
 
     yield open_terminal

@@ -252,4 +252,6 @@ def environment_of(home: Path, tools: Path, python: str = sys.executable) -> dic
         "MAKEFLAGS": "e",
         "PY": sys.executable,
         "ENV_READY": "",
+        # Pages show what programs print. What is shown of their tasks beside that is tried in tests/display.
+        "FLOW_SHOW_LOGS": "never",
     }

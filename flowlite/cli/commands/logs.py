@@ -1,16 +1,14 @@
-"""`flow logs`, and the live display that `flow run` shares with it."""
+"""`flow logs`."""
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flowlite import terminal
 from flowlite.cli import output
 from flowlite.cli.completion import complete_task
-from flowlite.output import printing
+from flowlite.display.screen import Screen, terminal_screen
 
 if TYPE_CHECKING:
     from flowlite.output.reader import LogLine
@@ -45,14 +43,14 @@ def logs(
     from flowlite.api.client import Flow
 
     found = Flow().get_task(task)
-    live = LiveLine() if follow and not json and sys.stdout.isatty() else None
+    screen = terminal_screen()
     lines = found.logs(
         node=node,
         rank=rank,
         follow=follow,
         tail=tail,
         since=since,
-        on_pause=live.show if live else _flush,
+        on_pause=lambda line: _pause(screen, None if json else line),
     )
     try:
         if json:
@@ -60,9 +58,8 @@ def logs(
                 output.print_json_line(json_line(line))
             return
         for block in lines.blocks():
-            show(block, live)
-        if live:
-            live.clear()
+            screen.write_lines(block)
+        screen.clear_row()
     except KeyboardInterrupt:
         if not follow:
             raise
@@ -70,13 +67,10 @@ def logs(
         raise output.Quit(130) from None
 
 
-def show(block: str, live: LiveLine | None = None) -> None:
-    """Writes whole lines, above the line that is still being written to."""
-    if live:
-        live.clear()
-    printing.write_lines(sys.stdout, block)
-    if live:
-        sys.stdout.flush()
+def _pause(screen: Screen, line: LogLine | None) -> None:
+    """Shows the state of an unfinished line, or nothing."""
+    screen.show_row("" if line is None else str(line))
+    screen.flush()
 
 
 def json_line(line: LogLine) -> dict[str, Any]:
@@ -88,31 +82,3 @@ def json_line(line: LogLine) -> dict[str, Any]:
         "stream": line.stream,
         "text": line.text,
     }
-
-
-class LiveLine:
-    """The last row of the terminal: what a worker is writing just now, such as a progress bar."""
-
-    def __init__(self) -> None:
-        self._shown = ""
-
-    def show(self, line: LogLine | None) -> None:
-        """Shows the state of an unfinished line, or nothing."""
-        from shutil import get_terminal_size
-
-        text = "" if line is None else terminal.in_one_line(str(line))
-        text = text[: get_terminal_size().columns - 1]
-        if text != self._shown:
-            printing.rewrite(sys.stdout, text)
-            self._shown = text
-        sys.stdout.flush()
-
-    def clear(self) -> None:
-        """Takes it away again."""
-        if self._shown:
-            printing.rewrite(sys.stdout, "")
-            self._shown = ""
-
-
-def _flush(line: LogLine | None) -> None:
-    sys.stdout.flush()

@@ -320,7 +320,7 @@ def _measured(task: Task[Any], metric: str) -> tuple[float | None, str]:
     missing = ""
     if task.record.call.get("kind") == "function":
         try:
-            return of_result(task.result(), metric), ""
+            return of_result(task.result(show_logs=False), metric), ""
         except (NoMetric, FlowError) as error:
             missing = str(error)
     try:

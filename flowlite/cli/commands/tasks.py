@@ -48,7 +48,7 @@ def cancel(
     asked = [one.cancel() for one in found]
     if wait:
         for one in found:
-            one.wait()
+            one.wait(show_logs=False)
     if json:
         data = [
             {**output.task_json(one.record, one.estimated_cost), "cancel_requested": was}
@@ -110,7 +110,7 @@ def result(
     from flowlite.api.client import Flow
 
     found = Flow().get_task(task)
-    value = found.result_of(rank, timeout, allow_pickle=pickle)
+    value = found.result_of(rank, timeout, allow_pickle=pickle, show_logs=False)
     if json:
         data = output.task_json(found.record, found.estimated_cost)
         output.print_json("result", {**data, "rank": rank, **result_json(value)})

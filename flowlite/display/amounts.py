@@ -1,0 +1,30 @@
+"""Amounts in a few characters: money and durations."""
+
+from __future__ import annotations
+
+from flowlite.supervise.money.price_text import dollars
+
+UNKNOWN = "-"
+
+
+def money(amount: float | None) -> str:
+    """`$1.25`; more digits for fractions of a cent."""
+    if amount is None:
+        return UNKNOWN
+    return dollars(amount)
+
+
+def duration(seconds: float | None) -> str:
+    """`0.8s`, `14s`, `3m12s`, `2h05m`, `3d04h`."""
+    if seconds is None:
+        return UNKNOWN
+    if seconds < 10:
+        return f"{max(0.0, seconds):.1f}s"
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02}s"
+    if whole < 86400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02}m"
+    return f"{whole // 86400}d{whole % 86400 // 3600:02}h"

@@ -1,0 +1,127 @@
+"""`TaskDisplay`: one task as it goes, on a `Screen`."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from flowlite import terminal
+from flowlite.display.amounts import duration, money
+from flowlite.output.printing import DIM, Painted
+
+if TYPE_CHECKING:
+    from flowlite.api.task import Task
+    from flowlite.display.screen import Screen
+
+
+class TaskDisplay:
+    """Shows changes of a task's state, what its workers write, and what one of them is writing just now.
+
+    Whoever waits for the task calls `advance` again and again. It never blocks on the task, and may be called from
+    several threads.
+    """
+
+    def __init__(self, task: Task[Any], screen: Screen, *, show_output: bool = True) -> None:
+        self._task = task
+        self._screen = screen
+        self._state = ""
+        self._announced = False
+        self._finished = False
+        self._told_end = False
+        self._lock = threading.RLock()
+        self._logs = task.logs(follow=True) if show_output else None
+
+    def announce(self) -> None:
+        """Says which task this is, once."""
+        with self._lock:
+            if not self._announced:
+                self._announced = True
+                self._screen.tell(beginning(self._task))
+
+    def advance(self, ended: bool) -> bool:
+        """Shows what is new. Returns whether that was any output.
+
+        Args:
+            ended: The task is final, so what is there now is all there will be.
+        """
+        with self._lock:
+            if self._finished:
+                return False
+            self._screen.add(self)
+            self._show_state()
+            moved = self._show_output(ended)
+            self._show_unfinished()
+            self._screen.flush()
+            return moved
+
+    def pause(self) -> None:
+        """Leaves the screen to others until the next `advance`: nobody waits for the task just now."""
+        self._screen.remove(self)
+
+    def finish(self) -> None:
+        """Shows the rest of a task that is final, and leaves the screen for good."""
+        with self._lock:
+            if not self._finished:
+                self.advance(ended=True)
+                self._finished = True
+                self._screen.remove(self)
+
+    def tell_end(self) -> None:
+        """Says how the task ended, once."""
+        with self._lock:
+            if not self._told_end:
+                self._told_end = True
+                self._screen.tell(ending(self._task))
+
+    def _show_state(self) -> None:
+        record = self._task.record
+        state = f"{record.state}: {record.reason}" if record.reason else record.state
+        if state != self._state and not record.final:
+            self._state = state
+            text = f"· {self._prefix()}{terminal.in_one_line(state)}"
+            self._screen.tell(Painted(text, DIM))
+
+    def _show_output(self, ended: bool) -> bool:
+        moved = False
+        if self._logs is not None:
+            for block in self._logs.take(ended):
+                self._screen.write_lines(self._labelled(block))
+                moved = True
+        return moved
+
+    def _show_unfinished(self) -> None:
+        if self._logs is not None and self._screen.has_row:
+            line = self._logs.unfinished()
+            if line is not None:
+                self._screen.show_row(f"{self._prefix()}{line}")
+            elif not self._screen.crowded:
+                self._screen.clear_row()
+
+    def _labelled(self, block: str) -> str:
+        prefix = self._prefix()
+        if not prefix:
+            return block
+        return "".join(f"{prefix}{line}\n" for line in block.split("\n")[:-1])
+
+    def _prefix(self) -> str:
+        """What stands before each line while other tasks are shown, too."""
+        return f"{_title(self._task)} " if self._screen.crowded else ""
+
+
+def beginning(task: Task[Any]) -> str:
+    """Which task it is, and what it runs."""
+    return f"task {_title(task)}: {terminal.in_one_line(task.function)}"
+
+
+def ending(task: Task[Any]) -> str:
+    """How a final task ended, in one line."""
+    record = task.record
+    if record.state != "completed":
+        why = f": {terminal.in_one_line(record.reason)}" if record.reason else ""
+        return f"task {_title(task)} {record.state}{why}"
+    took = duration((record.finished_at or record.created_at) - record.created_at)
+    return f"task {_title(task)} completed in {took}, cost {money(task.estimated_cost)}"
+
+
+def _title(task: Task[Any]) -> str:
+    return f"{task.name} ({task.id})"
