@@ -62,6 +62,8 @@ class Aws(ProviderUnderTest):
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
+# Single calls, which nobody repeats as the supervisor does, and their effect at once.
+@pytest.mark.no_random_faults
 class TestAws(ProviderSuite):
     @pytest.fixture
     def subject(self, home: Path, box: CloudInABox) -> Iterator[ProviderUnderTest]:

@@ -78,6 +78,8 @@ class Mithril(ProviderUnderTest):
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
+# Single calls, which nobody repeats as the supervisor does, and their effect at once.
+@pytest.mark.no_random_faults
 class TestMithril(ProviderSuite):
     @pytest.fixture
     def subject(self, home: Path, box: CloudInABox) -> Iterator[ProviderUnderTest]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import random
+import secrets
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -18,6 +21,15 @@ if TYPE_CHECKING:
 
 HOSTS = 4
 MACHINES = 6
+
+
+def _drawn_seed() -> int:
+    """Another one in each run, and the same in all of its processes."""
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
+    return random.Random(run).randrange(10**6) if run else secrets.randbelow(10**6)
+
+
+BOX_SEED = int(os.environ.get("FLOW_BOX_SEED") or _drawn_seed())
 
 
 @pytest.fixture(scope="session")
@@ -63,10 +75,24 @@ def box_of_the_session() -> Iterator[CloudInABox]:
 
 
 @pytest.fixture
-def box(box_of_the_session: CloudInABox, monkeypatch: pytest.MonkeyPatch) -> Iterator[CloudInABox]:
-    """EC2 and Mithril as on their first day; this test and all it starts is on their client's laptop."""
+def box(
+    box_of_the_session: CloudInABox,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> Iterator[CloudInABox]:
+    """EC2 and Mithril as on their first day; this test and all it starts is on their client's laptop.
+
+    Both go wrong by chance now and then, as clouds do; not for a test marked `no_random_faults`.
+    """
     for name, value in box_of_the_session.environment().items():
         monkeypatch.setenv(name, value)
+    if request.node.get_closest_marker("no_random_faults") is None:
+        request.node.add_report_section(
+            "setup", "clouds", f"Their faults are drawn anew in each run: FLOW_BOX_SEED={BOX_SEED}"
+        )
+        # Another sequence for each test, and the same one wherever it runs.
+        chance = random.Random(f"{BOX_SEED} {request.node.nodeid}")
+        box_of_the_session.unkind(chance.randrange(2**32))
     with box_of_the_session.enter():
         yield box_of_the_session
     box_of_the_session.reset()

@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,7 @@ def laptop(box: CloudInABox, flow_home: Path) -> Laptop:
     return Laptop(box, flow_home)
 
 
+@pytest.mark.no_random_faults
 def test_a_command_on_two_machines(laptop: Laptop) -> None:
     began = time.monotonic()
     said = laptop.flow(
@@ -136,12 +138,18 @@ ssh_from = "10.0.0.0/8"
 def project(laptop: Laptop, tmp_path: Path) -> Path:
     """A directory whose flow.toml names a profile, in which alone the credentials lie, and a security group."""
     import boto3
+    from botocore.exceptions import ClientError
 
     laptop.box.aws.timing(unknown=0.0)
     ec2 = boto3.client("ec2")
     vpc = ec2.describe_vpcs()["Vpcs"][0]["VpcId"]
-    group = ec2.create_security_group(GroupName="mine", Description="mine", VpcId=vpc)["GroupId"]
-    ec2.authorize_security_group_ingress(GroupId=group, IpProtocol="-1", CidrIp="0.0.0.0/0")
+    # What is asked for again after a lost answer is refused, since it is there.
+    with suppress(ClientError):
+        ec2.create_security_group(GroupName="mine", Description="mine", VpcId=vpc)
+    groups = ec2.describe_security_groups(Filters=[{"Name": "group-name", "Values": ["mine"]}])
+    group = groups["SecurityGroups"][0]["GroupId"]
+    with suppress(ClientError):
+        ec2.authorize_security_group_ingress(GroupId=group, IpProtocol="-1", CidrIp="0.0.0.0/0")
     environment = laptop.environment
     credentials = tmp_path / "credentials"
     credentials.write_text(
@@ -157,6 +165,7 @@ def project(laptop: Laptop, tmp_path: Path) -> Path:
     return found
 
 
+@pytest.mark.no_random_faults
 def test_settings_of_the_project_hold_for_the_launch_and_all_that_follows(
     laptop: Laptop, project: Path, tmp_path: Path
 ) -> None:

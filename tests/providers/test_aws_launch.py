@@ -18,7 +18,8 @@ from flowlite.provider import Instance, Plan
 from tests.helpers import eventually
 from tests.providers.aws_client import SECONDS, TYPE, ZONES, Client, groups
 
-pytestmark = pytest.mark.timeout(180)
+# They look at each call.
+pytestmark = [pytest.mark.timeout(180), pytest.mark.no_random_faults]
 
 
 # The way it goes

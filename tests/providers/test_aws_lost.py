@@ -17,7 +17,7 @@ from provider_adapters.aws import ending, launching, session
 from tests.helpers import eventually
 from tests.providers.aws_client import SECONDS, TYPE, Client, groups
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.timeout(180), pytest.mark.no_random_faults]
 SLOW = pytest.mark.slow
 
 

@@ -17,7 +17,7 @@ from flowlite.testing.hosts.probes import Traces
 from tests.helpers import eventually
 from tests.testing_cloud.ec2_client import in_state, launch, refused
 
-pytestmark = pytest.mark.needs("hosts")
+pytestmark = [pytest.mark.needs("hosts"), pytest.mark.no_random_faults]
 ROOT = Path(__file__).resolve().parent.parent.parent
 OWNER = """
 import os, time

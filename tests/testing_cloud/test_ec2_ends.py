@@ -25,7 +25,7 @@ from tests.testing_cloud.ec2_client import (
     truth,
 )
 
-pytestmark = pytest.mark.needs("hosts")
+pytestmark = [pytest.mark.needs("hosts"), pytest.mark.no_random_faults]
 SPOT = {"InstanceMarketOptions": {"MarketType": "spot"}}
 
 

@@ -14,7 +14,7 @@ from flowlite.testing.cloud import CloudInABox
 from tests.helpers import eventually
 from tests.testing_cloud.ec2_client import client, in_state, launch, refused, state
 
-pytestmark = pytest.mark.needs("hosts")
+pytestmark = [pytest.mark.needs("hosts"), pytest.mark.no_random_faults]
 KEY = "AKIAFLOWLITEINTHEBOX"
 LAUNCHER = """
 from tests.testing_cloud.ec2_client import client, launch

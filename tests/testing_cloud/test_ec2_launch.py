@@ -29,7 +29,7 @@ from tests.testing_cloud.ec2_client import (
 )
 
 HOST_KEY = "/etc/ssh/ssh_host_ed25519_key.pub"
-pytestmark = pytest.mark.needs("hosts")
+pytestmark = [pytest.mark.needs("hosts"), pytest.mark.no_random_faults]
 
 
 def of_token(ec2: Any, token: str) -> list[str]:

@@ -9,7 +9,7 @@ import pytest
 from flowlite.testing.cloud import CloudInABox
 from tests.testing_cloud.ec2_client import client, in_state, launch, refused
 
-pytestmark = pytest.mark.needs("hosts")
+pytestmark = [pytest.mark.needs("hosts"), pytest.mark.no_random_faults]
 OURS = {"flowlite:home": "h1"}
 MADE = ["instance", "volume", "network-interface"]
 

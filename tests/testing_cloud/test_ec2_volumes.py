@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from tests.helpers import eventually
 from tests.testing_cloud.ec2_client import in_state, launch, refused
+
+pytestmark = pytest.mark.no_random_faults
 
 if TYPE_CHECKING:
     from flowlite.testing.cloud import CloudInABox

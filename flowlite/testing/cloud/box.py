@@ -9,6 +9,7 @@ with CloudInABox(machines=4) as box, box.enter():
 from __future__ import annotations
 
 import contextlib
+import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,10 @@ from flowlite.testing.hosts import Cluster, Host, why_not
 
 if TYPE_CHECKING:
     from flowlite.testing.cloud.mithril.box import MithrilBox
+
+# Seconds for which EC2 does not know a new group, and keeps interfaces of machines that have ended.
+_UNKNOWN = (0.3, 3.0)
+_LATE = (0.0, 5.0)
 
 
 class CloudInABox:
@@ -106,6 +111,20 @@ class CloudInABox:
         for served in self._served:
             served.reset()
         self._set_up()
+
+    def unkind(self, seed: int | None) -> None:
+        """Has the clouds go wrong by chance, drawn from a seed, from now until the next reset; None ends it.
+
+        Calls fail, before their effect or after it, or get no answer; listings and interfaces of ended machines are
+        late, and groups that were just made are not known for a while.
+        """
+        for served in self._served:
+            served.unkind(seed)
+        if "aws" in self._by_name:
+            chance = random.Random(seed)
+            unknown, late = chance.choice(_UNKNOWN), chance.choice(_LATE)
+            self.aws.timing(unknown=unknown if seed is not None else None)
+            self.aws.timing(late=late if seed is not None else 0.0)
 
     def close(self) -> None:
         """Takes everything away. Again is no error."""
