@@ -48,7 +48,7 @@ test-hours: $(ENV_READY) ## what is too long for every time: Ray, stacks on host
 CRASHES ?= 60
 KILLS ?= 2000
 crash: $(ENV_READY) ## kill the client at every call it makes of a cloud, under every fault: simulated, and CRASHES for real (as root)
-	FLOW_CRASH=$(CRASHES) FLOW_CRASH_CHUNKS=100 FLOW_CRASH_KILLS=$(KILLS) FLOW_TEST_REQUIRE=all $(PY) -m pytest -n $(TEST_PROCESSES) --dist worksteal tests/crash
+	FLOW_CRASH=$(CRASHES) FLOW_CRASH_KILLS=$(KILLS) FLOW_TEST_REQUIRE=all $(PY) -m pytest -n $(TEST_PROCESSES) --dist worksteal tests/crash
 
 # A run that found something says with which of these it is repeated.
 CASES ?= 200

@@ -116,7 +116,7 @@ def sample(cases: Sequence[Case]) -> list[tuple[str, Case]]:
     named = [(str(case), case) for case in pairwise(cases, min(count, IN_CI))]
     if count <= IN_CI:
         return named
-    seed = _fresh_seed()
+    seed = fresh_seed()
     fresh = random.Random(seed).sample(list(cases), count - IN_CI)
     return named + [(f"seed{seed}-{case}", case) for case in fresh]
 
@@ -133,7 +133,7 @@ def pairwise(cases: Sequence[Case], count: int) -> list[Case]:
     return chosen
 
 
-def _fresh_seed() -> int:
+def fresh_seed() -> int:
     """Another one each time, and the same in all processes of one run of the tests."""
     if asked := os.environ.get("FLOW_CRASH_SEED"):
         return int(asked)

@@ -8,6 +8,7 @@ retries, and the APIs of the box. What is not: the network to the APIs (`wire`),
 from __future__ import annotations
 
 import asyncio
+import functools
 import io
 import json
 import os
@@ -292,6 +293,7 @@ class Simulation:
         import botocore.endpoint
         import httpx
         import moto.backends
+        import moto.core.responses
         from botocore.retries.quota import RetryQuota
 
         times = SimpleNamespace(sleep=self.timeline.sleep, time=self.timeline.wall)
@@ -311,6 +313,7 @@ class Simulation:
             return self._clients[key]
 
         modules = list(moto.backends.list_of_moto_modules())
+        names_of_methods = functools.cache(moto.core.responses.method_names_from_class)
         with ExitStack() as stack:
             stack.enter_context(clock.running_on(self.timeline))
             stack.enter_context(mock.patch.dict(os.environ, self.environment()))
@@ -322,8 +325,9 @@ class Simulation:
                 (Clients, "_make", make),
                 # It is full when a process begins; these clients outlive theirs.
                 (RetryQuota, "acquire", lambda quota, amount: True),
-                # What only costs time: a look at a directory for every call, certificates for every client.
+                # What only costs time: looks at a directory and a class for every call, certificates for every client.
                 (moto.backends, "list_of_moto_modules", lambda: modules),
+                (moto.core.responses, "method_names_from_class", names_of_methods),
                 (httpx.HTTPTransport, "__init__", lambda transport, **_: None),
                 (httpx.HTTPTransport, "close", lambda transport: None),
                 (Contact, "reach", self._reach()),

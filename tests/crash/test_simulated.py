@@ -1,7 +1,7 @@
 """Crash points on a simulated clock: whatever is killed, and whenever, nothing is left in the cloud.
 
-`FLOW_CRASH_CHUNKS=100` plays every one of them, and `FLOW_CRASH_KILLS` says how many are killed at random.
-`FLOW_CRASH_SEED` is the first seed of these; the seed of what went wrong stands in the message.
+`make test` plays some of them, drawn anew each time, and `make test-all` every one. `FLOW_CRASH_SEED` draws the same
+ones again; it stands in the message of what went wrong. `FLOW_CRASH_KILLS` says how many tasks are killed at random.
 """
 
 from __future__ import annotations
@@ -14,25 +14,32 @@ from typing import Any
 
 import pytest
 
+from tests.crash.cases import fresh_seed
+
 pytest.importorskip("boto3")
 pytest.importorskip("moto")
 pytest.importorskip("httpx")
 
-pytestmark = [pytest.mark.timeout(1800), pytest.mark.slow]
+pytestmark = pytest.mark.timeout(1800)
 
-# Each has some of everything. Every run of the tests plays the first ones, `make crash` all of them.
-CHUNKS, CHUNKS_OF_A_TEST = 100, 10
-PLAYED = int(os.environ.get("FLOW_CRASH_CHUNKS", "1"))
-KILLS, KILLS_OF_A_TEST = int(os.environ.get("FLOW_CRASH_KILLS", "3")), 100
-SEED = int(os.environ.get("FLOW_CRASH_SEED", "0"))
-
-
-@pytest.mark.parametrize("first", range(0, PLAYED, CHUNKS_OF_A_TEST))
-def test_nothing_is_left(first: int, record_property: Any) -> None:
-    chunks = [str(each) for each in range(first, min(first + CHUNKS_OF_A_TEST, PLAYED))]
-    record_property("said", played("--calls", "--of", str(CHUNKS), "--chunks", *chunks))
+# It takes six seconds before the first case is played, and each then takes a twelfth of one.
+PARTS, SAMPLE = 6, 40
+KILLS, KILLS_OF_A_TEST = int(os.environ.get("FLOW_CRASH_KILLS", "20")), 500
+SEED = fresh_seed()
 
 
+def test_nothing_is_left_by_some(record_property: Any) -> None:
+    sample = ("--sample", str(SAMPLE), "--seed", str(SEED))
+    record_property("said", played("--calls", *sample))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
+def test_nothing_is_left_by_any(part: int, record_property: Any) -> None:
+    record_property("said", played("--part", str(part), "--of", str(PARTS)))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, KILLS, KILLS_OF_A_TEST))
 def test_one_clean_up_after_kills_at_random(first: int, record_property: Any) -> None:
     count = min(KILLS_OF_A_TEST, KILLS - first)
@@ -52,5 +59,7 @@ def played(*asked: str) -> str:
         timeout=1700,
         check=False,
     )
-    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]
+    assert done.returncode == 0, (
+        f"FLOW_CRASH_SEED={SEED}\n{done.stdout[-6000:]}{done.stderr[-3000:]}"
+    )
     return done.stdout
