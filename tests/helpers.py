@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 Value = TypeVar("Value")
-SUPERVISOR = "flowlite.supervise.process.supervisor"
+SUPERVISOR = "flowlite.supervise.process.main"
 
 
 KILLED = (

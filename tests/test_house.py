@@ -80,7 +80,7 @@ PRINTING = {
     # Is a program for hosts.
     "flowlite/connect/programs.py",
     # Write the supervisor's log, which is a file.
-    "flowlite/supervise/process/task_lease.py",
+    "flowlite/supervise/record/log.py",
 }
 ON_TEST_HOSTS = re.compile(r"/root/(?!\.pyenv|\.venv)[\w.-]+")
 

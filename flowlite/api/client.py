@@ -6,14 +6,13 @@ import dataclasses
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast
 
 from flowlite.api.session import Session, open_session
 from flowlite.api.task import Task
 from flowlite.errors import ConfigError
 
 if TYPE_CHECKING:
-    from flowlite.api.app import Function
     from flowlite.api.sweep import Element
     from flowlite.provider import Offer, Plan, Provider, VolumeInfo
     from flowlite.spec import TaskConfig
@@ -22,6 +21,13 @@ if TYPE_CHECKING:
     from flowlite.state.store import InstanceRecord, TaskRecord
 
 R = TypeVar("R")
+
+
+class Decorated(Protocol):
+    """A function with `@app.function` above it (`flowlite.Function`)."""
+
+    def build_task_config(self) -> TaskConfig:
+        """The task of a call without arguments."""
 
 
 class Flow:
@@ -56,7 +62,7 @@ class Flow:
 
     def run(
         self,
-        target: TaskConfig | Function[..., Any] | str | os.PathLike[str],
+        target: TaskConfig | Decorated | str | os.PathLike[str],
         mounts: Mapping[str, str | Mount | MountOptions] | None = None,
         wait: bool = False,
     ) -> Task[Any]:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from flowlite.api import late_results
+from flowlite.api.gang_shape import worker_node
 from flowlite.diagnosis import advice
 from flowlite.errors import (
     RemoteError,
@@ -16,7 +17,6 @@ from flowlite.errors import (
     TaskCancelled,
     TaskFailed,
 )
-from flowlite.node.config import ranks
 from flowlite.node.serialization.remote_exception import text_of
 from flowlite.output import redact
 from flowlite.output.redact import Mask
@@ -125,23 +125,6 @@ def describe_end(body: Mapping[str, Any]) -> str:
         return f"{where}: " + ": ".join(str(part) for part in parts if part)
     why = f" ({failure['why']})" if failure.get("why") else ""
     return f"{where} exited with {body.get('code')}{why}"
-
-
-def worker_node(record: TaskRecord, rank: int) -> int:
-    """The node of a rank."""
-    return ranks.node_of(rank, workers_per_node(record))
-
-
-def workers_per_node(record: TaskRecord) -> int:
-    """How many workers run on each node."""
-    if record.config.get("distributed_mode", "auto") != "auto":
-        return 1
-    return int(record.plan.get("processes_per_node", 1))
-
-
-def world_size(record: TaskRecord) -> int:
-    """How many workers the gang has."""
-    return int(record.plan.get("num_instances", 1)) * workers_per_node(record)
 
 
 def _exception(body: Mapping[str, Any], outcomes: Outcomes) -> Exception:

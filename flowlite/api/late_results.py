@@ -127,7 +127,7 @@ class _Fetch(threading.Thread):
             self.problem = str(error) or type(error).__name__
 
     def _bring(self) -> None:
-        from flowlite.api.failures import workers_per_node
+        from flowlite.api.gang_shape import workers_per_node
         from flowlite.provider import Plan
 
         record, paths, node = self._record, self._paths, int(self.told["node"])

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from flowlite.api.failures import worker_node
+from flowlite.api.gang_shape import worker_node
 
 if TYPE_CHECKING:
     from flowlite.bundle.result import Outcome

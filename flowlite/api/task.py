@@ -311,7 +311,7 @@ class Task(Generic[R_co]):
         show_logs: bool | None = None,
     ) -> list[R_co]:
         """As `result`, for all ranks: element i is what rank i returned."""
-        from flowlite.api.failures import world_size
+        from flowlite.api.gang_shape import world_size
 
         ranks = range(world_size(self._latest))
         values = self._values(timeout, allow_pickle, ranks, show_logs)
@@ -369,7 +369,7 @@ class Task(Generic[R_co]):
         Raises:
             ConfigError: It has ended, or is running already.
         """
-        from flowlite.supervise.process.resuming import resume
+        from flowlite.supervise.process.launch import resume
 
         resume(self._session.store, self._session.home, self.id)
         self._version = -1
@@ -474,7 +474,7 @@ class Task(Generic[R_co]):
         return error
 
     def _check_place(self, node: int | None, rank: int | None) -> None:
-        from flowlite.api.failures import world_size
+        from flowlite.api.gang_shape import world_size
 
         for word, number, size in (
             ("node", node, self.num_instances),

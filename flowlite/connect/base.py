@@ -20,6 +20,8 @@ from flowlite.connect.bounded import MOST_OUTPUT, Output
 if TYPE_CHECKING:
     import asyncio
 
+    from flowlite.connect.pipe import Pipe
+
 
 @dataclass(frozen=True, slots=True)
 class Completed:
@@ -120,6 +122,15 @@ class Connection(ABC):
                 )
             else:
                 self.put(file.content, file.target, mode=file.mode)
+
+    def pipe(self, argv: Sequence[str], seconds: float) -> Pipe:
+        """Starts a command whose input stays open.
+
+        Raises:
+            NodeUnreachable: The connection does not get there.
+            OSError: It cannot be started here, or not in time.
+        """
+        raise TypeError(f"{type(self).__name__} cannot carry a command whose input stays open")
 
     def ssh_entry(self, alias: str, known_hosts: Path) -> tuple[str, str] | None:
         """How OpenSSH reaches the node: `Host` entries under an alias, and the lines that belong into `known_hosts`.

@@ -19,6 +19,7 @@ from pathlib import Path
 from flowlite.connect.base import Completed, Connection
 from flowlite.connect.bounded import Output
 from flowlite.connect.fetching import make_private
+from flowlite.connect.pipe import Pipe
 from flowlite.output import printing
 
 _BLOCK = 1024 * 1024
@@ -59,6 +60,11 @@ class LocalConnection(Connection):
                 child.kill()
                 raise
         return Completed(code, output.take("out"), output.take("err"))
+
+    def pipe(self, argv: Sequence[str], seconds: float) -> Pipe:
+        from flowlite.connect.local_pipe import LocalPipe
+
+        return LocalPipe(argv)
 
     def start(self, argv: Sequence[str], *, log: str, environment: Mapping[str, str]) -> int:
         _reap()

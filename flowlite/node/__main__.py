@@ -82,9 +82,9 @@ def main(arguments: list[str] | None = None) -> int:
 
         return enter.main(rest)
     if what == "look" and rest:
-        from .system import stack_dump
+        from .inspect import look
 
-        return stack_dump.main(rest)
+        return look.main(rest)
     if what == "stats" and rest:
         from .inspect import metrics
 

@@ -25,7 +25,7 @@ from flowlite.state.store import InstanceRecord, Intent, Lease, Store, TaskRecor
 from flowlite.supervise.money import price_text
 from flowlite.supervise.money.billing import ENDED, LOST, Accounts
 from flowlite.supervise.money.caps import Limits
-from flowlite.supervise.process.task_lease import say
+from flowlite.supervise.record.log import say
 from flowlite.supervise.record.task_view import Asked
 from flowlite.supervise.threads import Crew
 

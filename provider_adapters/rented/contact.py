@@ -213,12 +213,12 @@ class Contact:
 
     def _shows(self, place: Place, key: str) -> bool:
         """Whether sshd proves itself with this key now; it may take a moment to read it."""
-        from flowlite.connect.ssh import host_keys
+        from flowlite.connect.ssh import host_key_scan
 
         until = clock.monotonic() + _SHOWN_SECONDS
         while True:
             try:
-                if host_keys.fetch(self._target(place)).line == key:
+                if host_key_scan.fetch(self._target(place)).line == key:
                     return True
             except NodeUnreachable:
                 pass

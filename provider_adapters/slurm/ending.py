@@ -11,7 +11,7 @@ from flowlite.errors import ProviderError
 from flowlite.provider import Instance
 from flowlite.state import clock
 from provider_adapters.rented.ledger import Launch
-from provider_adapters.slurm.launching import given, run_of
+from provider_adapters.slurm.launch_notes import given, run_of
 from provider_adapters.slurm.login import last_line
 from provider_adapters.slurm.queries import state_words
 

@@ -22,6 +22,7 @@ from flowlite.provider import Instance, LaunchIntent, Plan
 from flowlite.state import clock
 from provider_adapters.rented.ledger import Call, Launch
 from provider_adapters.slurm import nodes, shared
+from provider_adapters.slurm.launch_notes import frozen_of, given, run_of
 from provider_adapters.slurm.queries import state_words
 from provider_adapters.slurm.script import Script, Wrap, render
 from provider_adapters.slurm.workplace import job_name
@@ -312,21 +313,6 @@ def current(launch: Launch) -> Call | None:
         each for each in launch.calls if each.state == "made" and not each.detail.get("dropped")
     ]
     return made[-1] if made else None
-
-
-def frozen_of(launch: Launch, call: Call) -> dict[str, Any]:
-    """What the job of a call was made from."""
-    return dict(call.detail.get("frozen") or launch.frozen)
-
-
-def given(launch: Launch) -> list[Instance]:
-    """The nodes that were handed out, as they were then."""
-    return [Instance.from_json(each) for each in launch.notes.get("given", ())]
-
-
-def run_of(launch: Launch) -> int:
-    """Of which run of its job they were; -1 before."""
-    return int(launch.notes.get("restart", -1))
 
 
 def _is_taken(launch: Launch, job: Job) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from flowlite.provider import Instance
 from provider_adapters.rented.ledger import Launch
 from provider_adapters.slurm.ending import gone
-from provider_adapters.slurm.launching import given, run_of
+from provider_adapters.slurm.launch_notes import given, run_of
 from provider_adapters.slurm.queries import parse, state_words
 from provider_adapters.slurm.queries.queue import HURRY, QUIET
 from provider_adapters.slurm.workplace import parts_of

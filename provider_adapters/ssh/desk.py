@@ -132,7 +132,7 @@ class Desk:
         Raises:
             HostKeyError: That key is revoked.
         """
-        from flowlite.connect.ssh import host_keys
+        from flowlite.connect.ssh import host_key_scan, host_keys
         from flowlite.connect.ssh.targets import resolve_target
 
         try:
@@ -142,7 +142,7 @@ class Desk:
             target = resolve_target(name, config_file(self._read()))
         found = host_keys.known(target)
         known = [each.key for each in found if not each.revoked]
-        key = host_keys.fetch(target)
+        key = host_key_scan.fetch(target)
         host_keys.refuse_revoked(target, key, found)
         if key in known:
             return target, key, key.fingerprint

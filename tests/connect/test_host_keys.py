@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flowlite.connect.ssh import host_keys, link
+from flowlite.connect.ssh import host_key_scan, host_keys, link
 from flowlite.connect.ssh.connection import SshConnection, resolve_target
 from flowlite.connect.ssh.targets import SshTarget, key_name
 from flowlite.errors import HostKeyError, NodeUnreachable
@@ -112,7 +112,7 @@ def test_trust(servers: Servers, connect: Connect, home: Path) -> None:
     server = servers()
     connection = connect(server, "lab1", known=False)
     target = connection.target
-    key = host_keys.fetch(target)
+    key = host_key_scan.fetch(target)
     assert key.fingerprint == fingerprint(server.directory / "host_ed25519.pub")
     assert host_keys.known(target) == []
     path = host_keys.trust(target, key)
@@ -126,7 +126,7 @@ def test_trust(servers: Servers, connect: Connect, home: Path) -> None:
     changed = connect(server, "lab1", known=False)
     with pytest.raises(HostKeyError):
         changed.open()
-    host_keys.trust(target, host_keys.fetch(changed.target))
+    host_keys.trust(target, host_key_scan.fetch(changed.target))
     changed.open()
     assert len(path.read_text().splitlines()) == 2
     assert host_keys.forget(target)
@@ -145,7 +145,7 @@ def test_a_revoked_key_is_refused(servers: Servers, connect: Connect) -> None:
     assert caught.value.revoked
     assert "trust" not in f"{caught.value} {caught.value.cure}"
     with pytest.raises(HostKeyError, match="revoked"):
-        host_keys.trust(connection.target, host_keys.fetch(connection.target))
+        host_keys.trust(connection.target, host_key_scan.fetch(connection.target))
     assert not host_keys.own_file().exists()
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from flowlite.connect.ssh import host_keys
+from flowlite.connect.ssh import host_key_scan, host_keys
 from flowlite.connect.ssh import system as system_ssh
 from flowlite.connect.ssh.connection import SshConnection, resolve_target
 from flowlite.errors import HostKeyError, NodeUnreachable
@@ -49,7 +49,7 @@ def test_an_unknown_host(servers: Servers, connect: Connect) -> None:
 
 def test_a_key_that_was_trusted_through_us(servers: Servers, connect: Connect) -> None:
     connection = connect(servers(), known=False)
-    host_keys.trust(connection.target, host_keys.fetch(connection.target))
+    host_keys.trust(connection.target, host_key_scan.fetch(connection.target))
     assert connection.stream(["sh", "-c", "exit 3"], terminal=False) == 3
 
 

@@ -104,7 +104,7 @@ class Host:
 
     def start(self, marker: str, *argv: str) -> subprocess.Popen[bytes]:
         """A process that belongs to a lease."""
-        environment = {**os.environ, client.MARKER: marker}
+        environment = {**os.environ, asking.MARKER: marker}
         return subprocess.Popen(argv or ("sleep", "600"), env=environment, start_new_session=True)
 
     def holders(self) -> list[int]:
@@ -128,7 +128,7 @@ def sleeper(host: Host) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     def start(marker: str, *argv: str) -> subprocess.Popen[bytes]:
         started.append(host.start(marker, *argv))
         eventually(
-            lambda: processes.environment_of(started[-1].pid).get(client.MARKER) == marker,
+            lambda: processes.environment_of(started[-1].pid).get(asking.MARKER) == marker,
             what="the process to have its environment",
         )
         return started[-1]

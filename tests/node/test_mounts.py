@@ -228,7 +228,7 @@ class TestWithoutNamespaces:
     ) -> None:
         mounted: list[str] = []
         monkeypatch.setattr(
-            "flowlite.node.mount_namespace.unmount.is_mounted", lambda path: str(path) in mounted
+            "flowlite.node.mount_namespace.namespace.is_mounted", lambda path: str(path) in mounted
         )
         alike = f"{tmp_path}/nodes/*/a*/buckets/0/data"
 

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from flowlite.node.system import stack_dump
+from flowlite.node.inspect import look
+from flowlite.node.system import processes, stack_dump
 from tests.helpers import eventually
 
 ROOT = Path(__file__).parent.parent.parent
@@ -143,11 +144,11 @@ def test_a_launchers_children_stand_for_their_ranks(tmp_path: Path) -> None:
     try:
         assert launcher.stdout is not None
         assert launcher.stdout.readline() == b"up\n"
-        note = {"rank": 2, "signal": None, **stack_dump.processes.identity(launcher.pid)}
+        note = {"rank": 2, "signal": None, **processes.identity(launcher.pid)}
 
         def ranks() -> list[int]:
-            rows = stack_dump.processes.table()
-            return [rank for _, rank in stack_dump._python_processes(note, rows)]
+            rows = processes.table()
+            return [rank for _, rank in look._python_processes(note, rows)]
 
         eventually(lambda: ranks() == [4, 5], what="ranks of the launcher's children")
     finally:

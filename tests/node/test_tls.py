@@ -81,7 +81,7 @@ def test_logs_of_megabytes_come_whole(tmp_path: Path) -> None:
 
 def test_a_member_that_was_given_another_certificate_does_not_join(tmp_path: Path) -> None:
     with RealGang(
-        tmp_path, echo(LINE), processes_per_node=1, tls=True, join_timeout=1.5, linger=0.5
+        tmp_path, echo(LINE), processes_per_node=1, tls=True, join_timeout=6.0, linger=0.5
     ) as gang:
         gang.paths[1].certificate.write_bytes(certificates.make().certificate)
         ended = gang.run()

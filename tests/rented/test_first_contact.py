@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from flowlite.bundle.agent_zip import build_agent_zip
-from flowlite.connect.ssh import host_keys, link
+from flowlite.connect.ssh import host_key_scan, link
 from flowlite.connect.ssh.connection import SshConnection
 from flowlite.errors import HostKeyError, NodeUnreachable
 from flowlite.provider import Instance, Plan
@@ -56,7 +56,7 @@ def pinned(home: Path, place: Place) -> list[str]:
 
 
 def shown(contact: Contact, place: Place) -> str:
-    return host_keys.fetch(contact._target(place)).line
+    return host_key_scan.fetch(contact._target(place)).line
 
 
 def test_machines_that_are_met_have_our_program_waiting(

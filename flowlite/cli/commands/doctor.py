@@ -141,7 +141,7 @@ def _check(seen: dict[str, Any]) -> None:
 
 
 def _world_size(task: Task[Any]) -> int:
-    from flowlite.api.failures import workers_per_node
+    from flowlite.api.gang_shape import workers_per_node
 
     record = task.record
     if record.config.get("distributed_mode", "auto") != "auto":

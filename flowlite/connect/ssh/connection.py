@@ -23,6 +23,7 @@ from flowlite.errors import NodeUnreachable
 if TYPE_CHECKING:
     import asyncio
 
+    from flowlite.connect.pipe import Pipe
     from flowlite.connect.ssh.commands import Run
     from flowlite.connect.ssh.link import Link
 
@@ -106,7 +107,7 @@ class SshConnection(Connection):
             ) from None
 
     @contextmanager
-    def begin(self, argv: Sequence[str], seconds: float) -> Iterator[Run]:
+    def _begin(self, argv: Sequence[str], seconds: float) -> Iterator[Run]:
         """A command whose input stays open, in a session of its own until the context is left.
 
         Raises:
@@ -119,6 +120,11 @@ class SshConnection(Connection):
             run = commands.Run(self._link, channel)
             run.begin(b"exec " + command(argv), False)
             yield run
+
+    def pipe(self, argv: Sequence[str], seconds: float) -> Pipe:
+        from flowlite.connect.ssh.pipe import SshPipe
+
+        return SshPipe(self._begin(argv, seconds))
 
     def start(self, argv: Sequence[str], *, log: str, environment: Mapping[str, str]) -> int:
         from flowlite.connect.ssh import commands, courier

@@ -111,17 +111,6 @@ def refuse_revoked(target: SshTarget, key: HostKey, found: Sequence[Known]) -> N
         )
 
 
-def fetch(target: SshTarget) -> HostKey:
-    """The key that a host shows now. Hosts on the way to it must be known; nothing is sent to the host itself.
-
-    Raises:
-        NodeUnreachable: It does not answer.
-    """
-    from flowlite.connect.ssh.link import shown_key
-
-    return shown_key(target)
-
-
 def trust(target: SshTarget, key: HostKey) -> Path:
     """Accepts a key for a host from now on, in place of those accepted before. Returns the file written.
 

@@ -289,19 +289,6 @@ class Link:
             release(parent)
 
 
-def shown_key(target: SshTarget) -> host_keys.HostKey:
-    """The key a host shows now, without logging in. Raises NodeUnreachable."""
-    link = Link(target)
-    transport = None
-    try:
-        transport = link.greet()
-        return shown(transport)
-    finally:
-        if transport is not None:
-            transport.close()
-        link.shut()
-
-
 # All links of this process
 
 _links: dict[SshTarget, Link] = {}

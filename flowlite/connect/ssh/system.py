@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from flowlite.connect.local import stream_here
-from flowlite.connect.ssh import host_keys
+from flowlite.connect.ssh import host_key_scan, host_keys
 from flowlite.connect.ssh.quoting import command, login_line
 from flowlite.connect.ssh.targets import SshTarget
 from flowlite.errors import NodeUnreachable
@@ -49,7 +49,7 @@ def stream(target: SshTarget, argv: Sequence[str], *, terminal: bool) -> int:
     if code == _FAILED:
         # Of the command, or of `ssh` itself; then it has said why, but not what to do here.
         for hop in _hops(target):
-            host_keys.check(hop, host_keys.fetch(hop))
+            host_keys.check(hop, host_key_scan.fetch(hop))
     return code
 
 
@@ -58,7 +58,7 @@ def require_known(target: SshTarget) -> None:
     for hop in _hops(target):
         if not host_keys.pinned_lines(hop):
             # The error says which fingerprint it has now, and how to accept it.
-            host_keys.check(hop, host_keys.fetch(hop))
+            host_keys.check(hop, host_key_scan.fetch(hop))
 
 
 def _hops(target: SshTarget) -> list[SshTarget]:

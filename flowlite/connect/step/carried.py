@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from flowlite.connect.step.pipes import Pipe
+from flowlite.connect.pipe import Pipe
 from flowlite.connect.step.stream import Stream
 
 

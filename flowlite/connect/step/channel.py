@@ -15,8 +15,8 @@ from typing import Any
 
 from flowlite.connect.base import Connection
 from flowlite.connect.bounded import MOST_JSON, parse_object, too_long
+from flowlite.connect.pipe import Pipe
 from flowlite.connect.ssh.quoting import readable
-from flowlite.connect.step.pipes import Pipe, open_pipe
 from flowlite.connect.step.stream import Stream
 from flowlite.errors import NodeUnreachable
 from flowlite.node.protocol import mux_framing
@@ -200,7 +200,7 @@ class Channel:
 
     def _converse(self, base: Connection) -> None:
         """Until it is over. Raises NodeUnreachable, OSError."""
-        pipe = self._pipe = open_pipe(base, self._argv, OPEN_SECONDS)
+        pipe = self._pipe = base.pipe(self._argv, OPEN_SECONDS)
         if not (rest := self._await_greeting(pipe)):
             return
         # What a porter sends in one frame is a block, or a short document.

@@ -31,10 +31,10 @@ from typing import Any
 from flowlite.connect import programs
 from flowlite.connect.base import Completed, Connection, File
 from flowlite.connect.bounded import Output
+from flowlite.connect.pipe import Pipe
 from flowlite.connect.step import pool
 from flowlite.connect.step.channel import Lost
 from flowlite.connect.step.errors import srun_lost
-from flowlite.connect.step.pipes import Pipe
 from flowlite.connect.step.stream import Stream
 from flowlite.errors import ConfigError, NodeUnreachable
 

@@ -6,14 +6,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from flowlite.connect.bounded import parse_object
 from flowlite.errors import NodeUnreachable
 from flowlite.node.protocol import mux_framing
-
-if TYPE_CHECKING:
-    from flowlite.connect.step.channel import Channel
 
 # What was taken is acknowledged in lumps.
 _LUMP = 64 * 1024
@@ -27,6 +24,16 @@ _NAMES = {
 }
 
 
+class Sender(Protocol):
+    """The channel that carries a stream, as the stream needs it."""
+
+    def send(self, kind: int, stream: int, payload: bytes = b"") -> None:
+        """Sends a frame."""
+
+    def forget(self, stream: int) -> None:
+        """No frames of this stream are expected any more."""
+
+
 class Stream:
     """One request while it is carried out. Close it, or use it as a context manager.
 
@@ -34,7 +41,7 @@ class Stream:
         over: Whether the far end has said how it ended, or cannot any more.
     """
 
-    def __init__(self, channel: Channel, number: int) -> None:
+    def __init__(self, channel: Sender, number: int) -> None:
         self.number = number
         self.over = False
         self._channel = channel

@@ -102,7 +102,7 @@ def _mount_nfs_by_kernel(volume: Mapping[str, Any], what: str) -> None:
     """Without nfs-common: its helper does little else for NFS 4.1."""
     import socket
 
-    from ..mount_namespace.namespace import Libc
+    from ..system.libc import Libc
 
     server = str(volume["address"])
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

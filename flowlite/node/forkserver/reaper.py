@@ -26,9 +26,8 @@ import sys
 import time
 
 from ..mount_namespace import hosts_file, worker_view
-from ..system import processes, retrying
+from ..system import processes, retrying, signals
 from ..worker import worker
-from . import server
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -89,7 +88,7 @@ class Keeper:
         """Serve, then stop what is left; gives the exit status."""
         self._wake_reader, wake_writer = os.pipe()
         os.set_blocking(self._wake_reader, False)
-        server.watch_signals(wake_writer, (signal.SIGCHLD, signal.SIGTERM))
+        signals.watch_signals(wake_writer, (signal.SIGCHLD, signal.SIGTERM))
         signal.pthread_sigmask(signal.SIG_SETMASK, unblock)
         processes.adopt_orphans()
         poll = select.poll()

@@ -27,7 +27,7 @@ import sys
 import time
 
 from ..mount_namespace import worker_view
-from ..system import peer_credentials, process_title, processes
+from ..system import peer_credentials, process_title, processes, signals
 from ..system.accepting import accept
 from . import registry, staleness
 
@@ -92,7 +92,7 @@ class Template:
         """Prepare, then fork a keeper for each agent until nobody has come for a while."""
         for each in (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):
             signal.signal(each, signal.SIG_IGN)
-        watch_signals(self._wake_writer, (signal.SIGCHLD, signal.SIGTERM))
+        signals.watch_signals(self._wake_writer, (signal.SIGCHLD, signal.SIGTERM))
         processes.adopt_orphans()
         self._note()
         self._imports.take(self._spec["imports"])
@@ -333,15 +333,6 @@ def preload() -> None:
 
     worker.preload()
     _ = reaper, namespace, hosts_file
-
-
-def watch_signals(wake_writer: int, numbers: Iterable[int]) -> None:
-    """Let signals become bytes in a pipe, to be read by a poll loop."""
-    os.set_blocking(wake_writer, False)
-    signal.set_wakeup_fd(wake_writer, warn_on_full_buffer=False)
-    for number in numbers:
-        signal.signal(number, lambda *_: None)
-        signal.siginterrupt(number, False)
 
 
 def fork_hazard() -> str | None:

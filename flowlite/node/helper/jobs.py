@@ -16,9 +16,17 @@ from ..system import processes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Protocol
 
-    from .mux_server import Porter
+    class Outlet(Protocol):
+        """Where a job sends its frames, and has its descriptors watched."""
+
+        def send(self, kind: int, stream: int, payload: bytes = b"") -> None:
+            """Sends a frame."""
+
+        def watch(self, descriptor: int, events: int, job: Job) -> None:
+            """Calls the job when this happens at one of its descriptors; 0 for nothing."""
+
 
 GENTLE_SECONDS = 10.0
 """What carries another pipe has so long to end, once its input has ended."""
@@ -34,8 +42,8 @@ class Job:
         kill_at: When a command that nobody wants any more, and that was to end by itself, is killed; None before.
     """
 
-    def __init__(self, porter: Porter, stream: int) -> None:
-        self._porter = porter
+    def __init__(self, outlet: Outlet, stream: int) -> None:
+        self._outlet = outlet
         self._stream = stream
         self._sink = -1
         self._sources: dict[int, int] = {}
@@ -77,7 +85,7 @@ class Job:
             raise OSError(failed, os.strerror(failed))
         self._connecting = True
         self._sink = os.dup(self._socket.fileno())
-        self._porter.watch(self._sink, _WRITE, self)
+        self._outlet.watch(self._sink, _WRITE, self)
 
     def _connected(self) -> None:
         assert self._socket is not None
@@ -89,7 +97,7 @@ class Job:
         self._connecting = False
         self._code = 0
         self._sources = {os.dup(self._socket.fileno()): mux_framing.OUT}
-        self._porter.send(mux_framing.READY, self._stream)
+        self._outlet.send(mux_framing.READY, self._stream)
         self._watch()
 
     # From the client
@@ -98,7 +106,7 @@ class Job:
         """Bytes for its input."""
         if self._sink < 0:
             # Nobody reads them any more, and the client may go on.
-            self._porter.send(mux_framing.ACK, self._stream, mux_framing.count(len(data)))
+            self._outlet.send(mux_framing.ACK, self._stream, mux_framing.count(len(data)))
             return
         self._waiting += data
         self._pour()
@@ -174,14 +182,14 @@ class Job:
             self._waiting.clear()
             self._input_ended = True
         if given:
-            self._porter.send(mux_framing.ACK, self._stream, mux_framing.count(given))
+            self._outlet.send(mux_framing.ACK, self._stream, mux_framing.count(given))
         if self._input_ended and not self._waiting:
             self._end_sink()
         else:
-            self._porter.watch(self._sink, _WRITE if self._waiting else 0, self)
+            self._outlet.watch(self._sink, _WRITE if self._waiting else 0, self)
 
     def _end_sink(self) -> None:
-        self._porter.watch(self._sink, 0, self)
+        self._outlet.watch(self._sink, 0, self)
         os.close(self._sink)
         self._sink = -1
         if self._socket is not None:
@@ -205,22 +213,22 @@ class Job:
             return
         if data:
             self._under_way += len(data)
-            self._porter.send(kind, self._stream, data)
+            self._outlet.send(kind, self._stream, data)
             if self._under_way >= mux_framing.WINDOW:
                 self._watch()
             return
-        self._porter.watch(descriptor, 0, self)
+        self._outlet.watch(descriptor, 0, self)
         os.close(descriptor)
         del self._sources[descriptor]
         if self._socket is not None:
-            self._porter.send(mux_framing.END, self._stream)
+            self._outlet.send(mux_framing.END, self._stream)
         self._finish()
 
     def _watch(self) -> None:
         """Reads as long as the client takes it."""
         wanted = _READ if self._under_way < mux_framing.WINDOW else 0
         for descriptor in self._sources:
-            self._porter.watch(descriptor, wanted, self)
+            self._outlet.watch(descriptor, wanted, self)
 
     # The end
 
@@ -236,12 +244,12 @@ class Job:
     def _tell(self, end: dict[str, Any]) -> None:
         self.done = True
         if self.kill_at is None:
-            self._porter.send(mux_framing.DONE, self._stream, json.dumps(end).encode())
+            self._outlet.send(mux_framing.DONE, self._stream, json.dumps(end).encode())
 
     def _close(self) -> None:
         for each in (self._sink, *self._sources):
             if each >= 0:
-                self._porter.watch(each, 0, self)
+                self._outlet.watch(each, 0, self)
                 os.close(each)
         self._sink = -1
         self._sources = {}

@@ -17,6 +17,8 @@ import sys
 
 from ..system import peer_credentials
 
+MARKER = "FLOW_LEASE"
+"""Variable of every process that belongs to a lease: `name/id`."""
 ANSWER_SECONDS = 15.0
 """A release waits until the last process has died."""
 _MOST_BYTES = 1 << 20

@@ -17,7 +17,7 @@ import time
 from ..config import secret_files
 from ..config.secret_files import attempts
 from ..system import processes
-from . import client
+from .asking import MARKER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ UNUSED_SECONDS = 14 * 86400.0
 
 def members(marker: str) -> set[int]:
     """Processes that bear the marker of a lease, and all below them."""
-    found = processes.marked({client.MARKER: marker})
+    found = processes.marked({MARKER: marker})
     return (found | processes.descendants(found)) - {os.getpid()}
 
 
@@ -44,7 +44,7 @@ def strays(name: str, marker: str) -> set[int]:
     prefix, own = f"{name}/", _network(os.getpid())
     found = set()
     for pid, row in processes.table().items():
-        bears = processes.environment_of(pid).get(client.MARKER, "")
+        bears = processes.environment_of(pid).get(MARKER, "")
         if bears.startswith(prefix) and bears != marker and not row.dead and pid != os.getpid():
             found |= {pid} if _network(pid) == own else set()
     return found

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 NAME = "flowlite-host"
-MARKER = "FLOW_LEASE"
-"""Variable of every process that belongs to a lease: `name/id`."""
 _TAKE_TRIES = 20
 # On a full disk, names and small files can often be made still.
 _PROBE_BYTES = 256 * 1024

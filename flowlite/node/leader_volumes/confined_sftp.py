@@ -15,6 +15,7 @@ import subprocess
 from pathlib import Path
 
 from ..mount_namespace import namespace
+from ..system import libc
 
 INSIDE = "/volume"
 """Where the directory is, for the one who speaks to the server."""
@@ -88,8 +89,8 @@ def _needed(program: str) -> list[str]:
 
 
 def _build_root(stage: Path, program: str, needed: list[str], directory: str, user: str) -> None:
-    libc = namespace.Libc()
-    libc.mount("tmpfs", str(stage), "tmpfs", namespace.NOSUID_NODEV, "mode=755,size=64m")
+    calls = libc.Libc()
+    calls.mount("tmpfs", str(stage), "tmpfs", libc.NOSUID_NODEV, "mode=755,size=64m")
     shutil.copy(program, stage / "sftp-server")
     for path in needed:
         copy = stage / path.lstrip("/")
@@ -100,23 +101,21 @@ def _build_root(stage: Path, program: str, needed: list[str], directory: str, us
     (stage / "etc" / "nsswitch.conf").write_text("passwd: files\n")
     (stage / "dev").mkdir()
     (stage / "dev" / "null").touch()
-    libc.mount("/dev/null", str(stage / "dev" / "null"), None, namespace.MS_BIND)
+    calls.mount("/dev/null", str(stage / "dev" / "null"), None, libc.MS_BIND)
     inside = stage / INSIDE.lstrip("/")
     inside.mkdir()
-    libc.mount(os.path.realpath(directory), str(inside), None, namespace.MS_BIND | namespace.MS_REC)
+    calls.mount(os.path.realpath(directory), str(inside), None, libc.MS_BIND | libc.MS_REC)
 
 
 def _enter_root(stage: Path) -> None:
-    libc = namespace.Libc()
+    calls = libc.Libc()
     old = stage / "old"
     old.mkdir()
     namespace.pivot(str(stage), str(old))
     os.chdir("/")
-    libc.call("umount2", b"/old", namespace.DETACH)
+    calls.call("umount2", b"/old", libc.MNT_DETACH)
     os.rmdir("/old")
-    libc.mount(
-        None, "/", None, _MS_REMOUNT | namespace.MS_BIND | _MS_RDONLY | namespace.NOSUID_NODEV
-    )
+    calls.mount(None, "/", None, _MS_REMOUNT | libc.MS_BIND | _MS_RDONLY | libc.NOSUID_NODEV)
     os.chdir(INSIDE)
 
 

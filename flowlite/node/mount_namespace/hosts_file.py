@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 
-from .namespace import CLONE_NEWNS, MS_BIND, MS_REC, MS_SLAVE, Libc
+from ..system.libc import CLONE_NEWNS, MS_BIND, MS_REC, MS_SLAVE, Libc
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

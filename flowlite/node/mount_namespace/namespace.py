@@ -11,20 +11,17 @@ import os
 import stat
 import sys
 
+from ..system.libc import CLONE_NEWNS, MNT_DETACH, MS_BIND, MS_REC, MS_SLAVE, NOSUID_NODEV, Libc
+from .unmount import is_mounted, mounted_below
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import Any
 
-CLONE_NEWNS = 0x00020000
 _CLONE_NEWUSER = 0x10000000
 _MS_RDONLY = 1
 _MS_REMOUNT = 32
-MS_BIND = 4096
-MS_REC = 16384
-MS_SLAVE = 1 << 19
-NOSUID_NODEV = 2 | 4
-DETACH = 2
 # What of a mount must be given again when it is mounted anew, as `statvfs` and `mount` name it.
 _KEPT_FLAGS = {2: 2, 4: 4, 8: 8, 1024: 1024, 2048: 2048, 4096: 1 << 21}
 _SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
@@ -129,8 +126,6 @@ def _shows_the_same(path: str, alike: str) -> bool:
     """Whether a link leads to what another node of this machine shows; one that leads nowhere any more is removed."""
     from fnmatch import fnmatchcase
 
-    from .unmount import is_mounted
-
     target = os.readlink(path)
     if not fnmatchcase(target, alike):
         return False
@@ -153,36 +148,6 @@ def _replace_link(path: str, source: str) -> None:
     beside = f"{path}.{os.getpid()}"
     os.symlink(os.path.abspath(source), beside)
     os.replace(beside, path)
-
-
-class Libc:
-    """The few system calls that Python 3.11 does not have."""
-
-    def __init__(self) -> None:
-        import ctypes
-
-        self._ctypes = ctypes
-        self._library = ctypes.CDLL(None, use_errno=True)
-
-    def call(self, name: str, *arguments: Any) -> int:
-        """Call a C function; a negative result becomes OSError."""
-        result = int(getattr(self._library, name)(*arguments))
-        if result < 0:
-            number = self._ctypes.get_errno()
-            raise OSError(number, f"{name}: {os.strerror(number)}")
-        return result
-
-    def mount(
-        self, source: str | None, target: str, kind: str | None, flags: int, data: str = ""
-    ) -> None:
-        self.call(
-            "mount",
-            source.encode() if source is not None else None,
-            target.encode(),
-            kind.encode() if kind is not None else None,
-            self._ctypes.c_ulong(flags),
-            data.encode(),
-        )
 
 
 def enter_private() -> OSError | bool:
@@ -225,8 +190,6 @@ def _is_read_only(path: str) -> bool:
 
 def _make_read_only(path: str) -> None:
     """Let nothing be written to what is mounted at a path of this namespace, nor to what is mounted below it."""
-    from .unmount import mounted_below
-
     libc = Libc()
     for point in dict.fromkeys((path, *mounted_below(path))):
         found = os.statvfs(point).f_flag
@@ -263,10 +226,10 @@ def _new_root(path: str) -> None:
     here = os.getcwd()
     pivot(stage, old)
     os.chdir("/")
-    libc.call("umount2", b"/.before-flowlite", DETACH)
+    libc.call("umount2", b"/.before-flowlite", MNT_DETACH)
     os.rmdir("/.before-flowlite")
     # The mirrored tree has the stage within itself; below it is what was there before.
-    libc.call("umount2", stage.encode(), DETACH)
+    libc.call("umount2", stage.encode(), MNT_DETACH)
     os.chdir(here)
 
 

@@ -7,7 +7,8 @@ import subprocess
 import sys
 from shutil import which
 
-_MNT_DETACH = 2
+from ..system.libc import MNT_DETACH, Libc
+
 _SECONDS = 10.0
 
 
@@ -74,10 +75,8 @@ def _ends_well(command: list[str]) -> bool:
 def _by_system_call(path: str) -> bool:
     if sys.platform != "linux" or os.geteuid() != 0:
         return False
-    from .namespace import Libc
-
     try:
-        Libc().call("umount2", os.fsencode(path), _MNT_DETACH)
+        Libc().call("umount2", os.fsencode(path), MNT_DETACH)
     except OSError:
         return False
     return True

@@ -36,7 +36,6 @@ from .member import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..preemption.stop_watch import Vigil
     from ..protocol.tls import Shield
 
 OPENING_TIME = 5.0
@@ -65,6 +64,16 @@ class Refused(Exception):
 
 class Fenced(Exception):
     """The leader was silent for too long; this node has stopped its workers."""
+
+
+class StopListener(Protocol):
+    """Holds the workers of a node until the gang has agreed on the step at which it stops."""
+
+    def hold(self, seconds: float) -> None:
+        """Lets each worker wait in its next call of `should_stop()`, for so long at most."""
+
+    def go_on(self, call: int) -> None:
+        """Lets them go on; from this call on `should_stop()` is True."""
 
 
 class NodeActions(Protocol):
@@ -104,7 +113,7 @@ class MemberLink:
         node: NodeActions,
         shields: Callable[[], Shield] | None = None,
         on_silence: Callable[[bool], None] | None = None,
-        vigil: Vigil | None = None,
+        vigil: StopListener | None = None,
     ) -> None:
         """
         Args:

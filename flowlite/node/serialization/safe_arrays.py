@@ -16,7 +16,7 @@ from .pickling import storage_bytes
 from .safe_base import OUT_OF_LINE, NotPlain, PlainError, type_name, write_size
 
 if TYPE_CHECKING:
-    from .safe import Decoder, Encoder
+    from .safe_base import Reader, Writer
 
 # Booleans, integers, floats, complex numbers, times, bytes and strings. No objects (they could be
 # anything), no structures.
@@ -31,7 +31,7 @@ _TENSOR_DTYPES = frozenset(_TENSOR_TYPES.split())
 _STORAGE_STEP = 64
 
 
-def write(encoder: Encoder, value: Any) -> None:
+def write(encoder: Writer, value: Any) -> None:
     """Write a value of numpy or torch; raises `NotPlain` for every other."""
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     if numpy is not None and type(value) is getattr(numpy, "ndarray", None):
@@ -48,7 +48,7 @@ def write(encoder: Encoder, value: Any) -> None:
         raise NotPlain(type_name(value))
 
 
-def read(decoder: Decoder, tag: int) -> Any:
+def read(decoder: Reader, tag: int) -> Any:
     """Read what `write` wrote behind its tag."""
     if tag == ord("t"):
         return decoder.remember(decoder.tensors[decoder.size()])
@@ -64,7 +64,7 @@ def _write_numbers(out: bytearray, *numbers: int) -> None:
         write_size(out, number)
 
 
-def _write_dtype(encoder: Encoder, value: Any, numpy: ModuleType) -> None:
+def _write_dtype(encoder: Writer, value: Any, numpy: ModuleType) -> None:
     dtype = value.dtype
     name = dtype.str
     if (
@@ -77,7 +77,7 @@ def _write_dtype(encoder: Encoder, value: Any, numpy: ModuleType) -> None:
     encoder.text(b"", name)
 
 
-def _read_dtype(decoder: Decoder, numpy: ModuleType) -> Any:
+def _read_dtype(decoder: Reader, numpy: ModuleType) -> Any:
     name = decoder.text()
     if not _DTYPE.fullmatch(name):
         raise PlainError(f"{name!r} is no type of array that is accepted")
@@ -87,7 +87,7 @@ def _read_dtype(decoder: Decoder, numpy: ModuleType) -> Any:
     return dtype
 
 
-def _write_scalar(encoder: Encoder, value: Any, numpy: ModuleType) -> None:
+def _write_scalar(encoder: Writer, value: Any, numpy: ModuleType) -> None:
     # Several types can share a name (longlong and int64), and only one of them comes back.
     if (
         value.dtype.kind not in _SCALAR_KINDS
@@ -99,7 +99,7 @@ def _write_scalar(encoder: Encoder, value: Any, numpy: ModuleType) -> None:
     encoder.block(value.tobytes())
 
 
-def _read_scalar(decoder: Decoder) -> Any:
+def _read_scalar(decoder: Reader) -> Any:
     numpy = _needed("numpy", "a numpy number")
     dtype = _read_dtype(decoder, numpy)
     if dtype.kind not in _SCALAR_KINDS:
@@ -108,7 +108,7 @@ def _read_scalar(decoder: Decoder) -> Any:
     return value
 
 
-def _write_array(encoder: Encoder, array: Any, numpy: ModuleType) -> None:
+def _write_array(encoder: Writer, array: Any, numpy: ModuleType) -> None:
     encoder.remember(array)
     encoder.out += b"a"
     _write_dtype(encoder, array, numpy)
@@ -124,7 +124,7 @@ def _write_array(encoder: Encoder, array: Any, numpy: ModuleType) -> None:
     encoder.block(laid_out.reshape(-1).view(numpy.uint8).data if array.size else b"")
 
 
-def _read_array(decoder: Decoder) -> Any:
+def _read_array(decoder: Reader) -> Any:
     numpy = _needed("numpy", "a numpy array")
     dtype = _read_dtype(decoder, numpy)
     writeable = decoder.size()
@@ -147,7 +147,7 @@ def _read_array(decoder: Decoder) -> Any:
     return array
 
 
-def _read_shape(decoder: Decoder) -> list[int]:
+def _read_shape(decoder: Reader) -> list[int]:
     dimensions = decoder.size()
     if dimensions > _MOST_DIMENSIONS:
         raise PlainError("an array has too many dimensions")
@@ -222,7 +222,7 @@ class TensorTable:
         return storage_bytes(part.untyped_storage())
 
 
-def read_tensors(decoder: Decoder, count: int) -> list[Any]:
+def read_tensors(decoder: Reader, count: int) -> list[Any]:
     """Read the table that `TensorTable.finish` wrote."""
     torch = _needed("torch", "a torch tensor")
     storages = []
@@ -236,7 +236,7 @@ def read_tensors(decoder: Decoder, count: int) -> list[Any]:
     return [_read_tensor(decoder, torch, storages) for _ in range(count)]
 
 
-def _read_tensor(decoder: Decoder, torch: ModuleType, storages: list[Any]) -> Any:
+def _read_tensor(decoder: Reader, torch: ModuleType, storages: list[Any]) -> Any:
     name = decoder.text()
     if name not in _TENSOR_DTYPES or not hasattr(torch, name):
         raise PlainError(f"{name!r} is no type of tensor that is accepted here")

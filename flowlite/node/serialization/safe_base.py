@@ -2,7 +2,45 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Protocol
+
+    class Writer(Protocol):
+        """What writes a value, as far as the parts for single kinds of values need it."""
+
+        out: bytearray
+        tensors: Any
+
+        def remember(self, value: Any) -> None:
+            """Gives the value the next number."""
+
+        def text(self, tag: bytes, text: str) -> None:
+            """Writes a tag and a string."""
+
+        def block(self, data: Any) -> None:
+            """Writes bytes, beside the structure where they are many."""
+
+    class Reader(Protocol):
+        """What reads a value, as far as the parts for single kinds of values need it."""
+
+        tensors: list[Any]
+        buffers: Sequence[memoryview]
+
+        def remember(self, value: Any) -> Any:
+            """Gives the value the next number, and returns it."""
+
+        def size(self) -> int:
+            """Reads a non-negative integer."""
+
+        def text(self) -> str:
+            """Reads a string."""
+
+        def block(self) -> memoryview:
+            """Reads bytes."""
+
 
 # Bytes from which on a block is a view beside the structure, not a copy in it.
 OUT_OF_LINE = 4096

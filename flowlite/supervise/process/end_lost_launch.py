@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from flowlite.errors import LeaseLost, ProviderError, StoreError
-from flowlite.supervise.process.task_lease import say
+from flowlite.supervise.record.log import say
 
 if TYPE_CHECKING:
     from flowlite.supervise.provision import Provisioner

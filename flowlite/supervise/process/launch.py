@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import flowlite
-from flowlite.errors import StoreError
+from flowlite.errors import ConfigError, StoreError
 from flowlite.provider import Plan
 from flowlite.state import clock
 from flowlite.state.store import LeaseHolder, Store, TaskRecord
@@ -41,7 +41,7 @@ _NOT_INHERITED = frozenset({"FLOW_TASK_ID", "FLOW_TASK_NAME", "FLOW_NODE_RANK", 
 _SUPERVISOR = (
     "import sys; sys.path.insert(0, sys.argv.pop()); sys.modules['ssl'] = None; import asyncio; "
     "del sys.modules['ssl']; "
-    "from flowlite.supervise.process.supervisor import main; main()"
+    "from flowlite.supervise.process.main import main; main()"
 )
 
 _started: set[int] = set()
@@ -220,6 +220,25 @@ def abandoned_tasks(store: Store, home: Path, *, only: str | None = None) -> lis
     """Unfinished tasks that nobody leads."""
     _reap()
     return [h.task_id for h in store.unfinished_leases(only) if _abandoned(home, h)]
+
+
+def resume(store: Store, home: Path, task_id: str) -> None:
+    """Has a task go on that was left alone; it asks for machines as if it had just been submitted.
+
+    Raises:
+        ConfigError: It has ended, or somebody leads it.
+    """
+    record = store.get_task(task_id)
+    if record.final:
+        raise ConfigError(
+            f"{record.name} ({record.id}) has ended ({record.state}); submit it again"
+        )
+    if task_id not in abandoned_tasks(store, home, only=task_id):
+        raise ConfigError(
+            f"{record.name} ({record.id}) is {record.state} and goes on already; `flow status {record.id}`"
+        )
+    store.resume(task_id)
+    start_supervisor(home, task_id)
 
 
 def has_supervisor(home: Path, task_id: str) -> bool:

@@ -15,8 +15,9 @@ from flowlite.provider import provider_of_task
 from flowlite.state.store import Store
 from flowlite.supervise.process.resuming import may_lead
 from flowlite.supervise.process.supervisor import Supervisor
-from flowlite.supervise.process.task_lease import LEASE_SECONDS, say
+from flowlite.supervise.process.task_lease import LEASE_SECONDS
 from flowlite.supervise.record import process_identity
+from flowlite.supervise.record.log import say
 
 if TYPE_CHECKING:
     from flowlite.supervise.process.standby import Spare

@@ -6,9 +6,6 @@ life that is what whoever submitted it expects. Later somebody has to say so: `f
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from flowlite.errors import ConfigError
 from flowlite.provider import Plan, Provider
 from flowlite.state import clock
 from flowlite.state.store import Store, TaskRecord
@@ -54,27 +51,6 @@ def may_lead(store: Store, before: TaskRecord, provider: Provider) -> bool:
             return True
         store.park(before.id, _text(before))
     return False
-
-
-def resume(store: Store, home: Path, task_id: str) -> None:
-    """Has a task go on that was left alone; it asks for machines as if it had just been submitted.
-
-    Raises:
-        ConfigError: It has ended, or somebody leads it.
-    """
-    from flowlite.supervise.process import launch
-
-    record = store.get_task(task_id)
-    if record.final:
-        raise ConfigError(
-            f"{record.name} ({record.id}) has ended ({record.state}); submit it again"
-        )
-    if task_id not in launch.abandoned_tasks(store, home, only=task_id):
-        raise ConfigError(
-            f"{record.name} ({record.id}) is {record.state} and goes on already; `flow status {record.id}`"
-        )
-    store.resume(task_id)
-    launch.start_supervisor(home, task_id)
 
 
 def sentence(record: TaskRecord) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from flowlite.errors import FlowError
 from flowlite.provider import Instance, Provider
 from flowlite.state import clock
-from flowlite.supervise.process.task_lease import say
+from flowlite.supervise.record.log import say
 from flowlite.supervise.threads import Crew
 
 _END_SECONDS = 600.0

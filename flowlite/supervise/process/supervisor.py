@@ -35,10 +35,11 @@ from flowlite.supervise.money.cost import cost_of
 from flowlite.supervise.process import store_loss
 from flowlite.supervise.process.end_lost_launch import COLLECT_SECONDS, end_remains
 from flowlite.supervise.process.journal import Journal
-from flowlite.supervise.process.task_lease import Leading, Patience, say
+from flowlite.supervise.process.task_lease import Leading, Patience
 from flowlite.supervise.provision import LaunchRefused, NotGone, Provisioner
 from flowlite.supervise.record import lifecycle, wording
 from flowlite.supervise.record.lifecycle import Happening, State
+from flowlite.supervise.record.log import say
 from flowlite.supervise.record.paths import TaskPaths, write_private
 from flowlite.supervise.record.task_view import Asked
 from flowlite.supervise.threads import Crew
@@ -561,10 +562,3 @@ class Supervisor:
 def _agent_zip(home: Path) -> tuple[Path, str]:
     built = build_agent_zip(home)
     return built.path, built.sha256
-
-
-def main() -> None:
-    """`python -c … TASK_ID` with FLOW_HOME set: leads that task if nobody else does."""
-    from flowlite.supervise.process import main as process
-
-    process.main()

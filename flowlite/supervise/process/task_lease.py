@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 from flowlite.errors import LeaseLost, StoreDamaged, StoreError
-from flowlite.output import redact
 from flowlite.state import clock
 from flowlite.state.store import Lease, Store
+from flowlite.supervise.record.log import say
 
 LEASE_SECONDS = 30.0
 _RENEW_EVERY = 10.0
@@ -108,10 +106,3 @@ class Leading:
             raise
         except StoreError as error:
             say(f"the lease cannot be renewed: {error}")
-
-
-def say(text: str) -> None:
-    """A line in the supervisor's log."""
-    said = redact.cleaned(text.rstrip())
-    sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {said}\n")
-    sys.stderr.flush()

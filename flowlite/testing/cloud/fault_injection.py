@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from flowlite.testing.cloud.orders import Fault
+    from flowlite.testing.cloud.fault import Fault
 
 # Of all calls, how many go wrong before they have their effect, and how many after it.
 _BEFORE, _AFTER = 0.06, 0.06

@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from flowlite.state import clock
+from flowlite.testing.cloud.fault import AFTER, BEFORE, Fault
 from flowlite.testing.cloud.fault_injection import Habits, Unkindness
 from flowlite.testing.cloud.machines import Machines
-from flowlite.testing.cloud.orders import AFTER, BEFORE, Fault, Orders, kill
+from flowlite.testing.cloud.orders import Orders, kill
 
 if TYPE_CHECKING:
     from werkzeug.serving import BaseWSGIServer

@@ -20,12 +20,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from flowlite.testing.hosts import system
-
-if TYPE_CHECKING:
-    from flowlite.testing.hosts.slot import Slot
 
 _LOOP_CONFIGURE, _LOOP_CTL_GET_FREE = 0x4C0A, 0x4C82
 _AUTOCLEAR = 4
@@ -102,17 +99,34 @@ def _configure(file: Path) -> tuple[str, int]:
         os.close(control)
 
 
+class Machine(Protocol):
+    """What a disk is attached to: a slot of the room (slot.py)."""
+
+    taker: str | None
+    disks: dict[str, tuple[int, int, Appearance]]
+
+    @property
+    def name(self) -> str:
+        """As the room calls it."""
+
+    def show_disk(self, disk: str) -> None:
+        """Has the disk appear."""
+
+    def hide_disk(self, disk: str) -> None:
+        """Has it vanish."""
+
+
 @dataclass
 class _Attached:
     device: LoopDevice
-    slot: Slot
+    slot: Machine
     look: Appearance
 
 
 class Disks:
     """What the room can do with disks."""
 
-    def __init__(self, directory: Path, find: Callable[[str], Slot]) -> None:
+    def __init__(self, directory: Path, find: Callable[[str], Machine]) -> None:
         """`find` gives the slot of a name."""
         self._directory = directory
         self._find = find

@@ -5,14 +5,23 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from flowlite.testing.hosts import network
 from flowlite.testing.hosts.machine import enter
 from flowlite.testing.hosts.root import PATH, USER, USER_ID
 
-if TYPE_CHECKING:
-    from flowlite.testing.hosts.cluster import Cluster
+
+class Room(Protocol):
+    """The process that holds the hosts (room.py), as one of them needs it."""
+
+    settings: dict[str, Any]
+
+    def ask(self, what: str, **arguments: Any) -> Any:
+        """Has the room do something, and returns its answer."""
+
+    def client_environment(self) -> dict[str, str]:
+        """Variables of commands that run on the laptop."""
 
 
 class Laptop:
@@ -21,7 +30,7 @@ class Laptop:
     name = network.LAPTOP
     address = network.LAPTOP_ADDRESS
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Room) -> None:
         self._cluster = cluster
 
     def partition(self) -> None:
@@ -60,7 +69,7 @@ class Laptop:
 class Host:
     """One host of a cluster."""
 
-    def __init__(self, cluster: Cluster, entry: Mapping[str, Any]) -> None:
+    def __init__(self, cluster: Room, entry: Mapping[str, Any]) -> None:
         self._cluster = cluster
         self.name: str = entry["name"]
         self.address: str = entry["address"]

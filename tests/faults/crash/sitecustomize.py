@@ -46,9 +46,7 @@ def _arm(at: int, marker: Path) -> None:
     around(Journal, "gang_event", before=False)
 
 
-if "flowlite.supervise.process.supervisor" in " ".join(sys.orig_argv) and os.environ.get(
-    "CRASH_AT"
-):
+if "flowlite.supervise.process.main" in " ".join(sys.orig_argv) and os.environ.get("CRASH_AT"):
     _marker = Path(os.environ["CRASH_MARKER"])
     if not _marker.exists():
         _arm(int(os.environ["CRASH_AT"]), _marker)

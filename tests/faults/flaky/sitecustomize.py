@@ -54,5 +54,5 @@ def _arm(home: Path) -> None:
     attempt._PROBE_EVERY = 0.1
 
 
-if "flowlite.supervise.process.supervisor" in " ".join(sys.orig_argv):
+if "flowlite.supervise.process.main" in " ".join(sys.orig_argv):
     _arm(Path(os.environ["FLOW_HOME"]))

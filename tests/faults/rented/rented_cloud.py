@@ -45,7 +45,7 @@ from provider_adapters.local import LocalProvider
 
 # Of another FLOW_HOME, by whoever made the entry in the book.
 MINE = "mine"
-_SUPERVISOR = "flowlite.supervise.process.supervisor"
+_SUPERVISOR = "flowlite.supervise.process.main"
 
 
 class RentedProvider(Provider):

@@ -12,5 +12,5 @@ def _hurry() -> None:
     provision._FIRST_LOOK = float(os.environ.get("RENTED_LOOK_AT", "20"))
 
 
-if "flowlite.supervise.process.supervisor" in " ".join(sys.orig_argv):
+if "flowlite.supervise.process.main" in " ".join(sys.orig_argv):
     _hurry()

@@ -36,5 +36,5 @@ def _arm(home: Path) -> None:
     LocalProvider.node_settings = settings  # type: ignore[method-assign]
 
 
-if "flowlite.supervise.process.supervisor" in " ".join(sys.orig_argv):
+if "flowlite.supervise.process.main" in " ".join(sys.orig_argv):
     _arm(Path(os.environ["FLOW_HOME"]))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from flowlite.state import clock
-from flowlite.testing.cloud.ec2.life import Life
+from flowlite.testing.cloud.ec2.life_record import Life
 from flowlite.testing.cloud.ec2.market import ADDRESS_PRICE, DISK_PRICE, Market
 
 LEAST_SECONDS = 60.0

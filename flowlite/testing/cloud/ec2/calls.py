@@ -15,7 +15,8 @@ from moto.ec2.responses.security_groups import SecurityGroups
 from flowlite.state import clock
 from flowlite.testing.cloud.ec2 import network
 from flowlite.testing.cloud.ec2.cloud import Cloud, Reserved
-from flowlite.testing.cloud.ec2.life import BY_USER, CODES, Life
+from flowlite.testing.cloud.ec2.life import BY_USER
+from flowlite.testing.cloud.ec2.life_record import CODES, Life
 from flowlite.testing.cloud.ec2.names import ACCOUNT, Refusal, new_id
 from flowlite.testing.cloud.timers import utc_now
 

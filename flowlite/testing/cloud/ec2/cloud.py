@@ -9,7 +9,8 @@ from typing import Any
 
 from flowlite.state import clock
 from flowlite.testing.cloud.ec2.firewall import Firewall
-from flowlite.testing.cloud.ec2.life import Life, Lives
+from flowlite.testing.cloud.ec2.life import Lives
+from flowlite.testing.cloud.ec2.life_record import Life
 from flowlite.testing.cloud.ec2.market import Market, quota_code
 from flowlite.testing.cloud.ec2.permissions.policy import Policy
 from flowlite.testing.cloud.ec2.storage.disks import Disks

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from flowlite.testing.cloud.ec2.life import Life, Lives
+    from flowlite.testing.cloud.ec2.life import Lives
+    from flowlite.testing.cloud.ec2.life_record import Life
     from flowlite.testing.cloud.ec2.storage.file_systems import FileSystems
 
 # Calls after which it may be otherwise than before.

@@ -16,7 +16,8 @@ from moto.ec2.responses.instances import InstanceResponse
 from flowlite.testing.cloud.ec2 import images, network, spot
 from flowlite.testing.cloud.ec2.cloud import Cloud, Launch
 from flowlite.testing.cloud.ec2.instance import RentedInstance
-from flowlite.testing.cloud.ec2.life import BROKEN, Life
+from flowlite.testing.cloud.ec2.life import BROKEN
+from flowlite.testing.cloud.ec2.life_record import Life
 from flowlite.testing.cloud.ec2.market import quota_code
 from flowlite.testing.cloud.ec2.names import Refusal
 from flowlite.testing.cloud.machines import Gpus, NoMachineFree

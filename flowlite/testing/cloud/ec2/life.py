@@ -6,28 +6,18 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
 
 from moto.ec2.models import ec2_backends
-from moto.ec2.models.instances import InstanceState, StateReason
+from moto.ec2.models.instances import InstanceState
 
 from flowlite.state import clock
-from flowlite.testing.cloud.ec2.instance import RentedInstance
+from flowlite.testing.cloud.ec2.life_record import CODES, Life
 from flowlite.testing.cloud.ec2.metadata import Metadata
-from flowlite.testing.cloud.ec2.names import ACCOUNT, iso, stamp
-from flowlite.testing.cloud.machines import Machine, Machines
-from flowlite.testing.cloud.timers import Pending, Timers, utc_now
+from flowlite.testing.cloud.ec2.names import ACCOUNT, stamp
+from flowlite.testing.cloud.machines import Machines
+from flowlite.testing.cloud.timers import Timers, utc_now
 
-CODES = {
-    "pending": 0,
-    "running": 16,
-    "shutting-down": 32,
-    "terminated": 48,
-    "stopping": 64,
-    "stopped": 80,
-}
 SHUTDOWN = ("Client.InstanceInitiatedShutdown", "Instance initiated shutdown")
 BY_USER = ("Client.UserInitiatedShutdown", "User initiated shutdown")
 SPOT = ("Server.SpotInstanceTermination", "Spot instance termination")
@@ -39,49 +29,6 @@ BLOCK_ENDED = (
 )
 BLOCK_ENDS_SECONDS = 30 * 60.0
 """EC2 ends the machines of a capacity block so long before the block ends, without notice to them."""
-
-
-@dataclass
-class Life:
-    """One instance.
-
-    Attributes:
-        history: When it got into which state, on the monotonic clock.
-        spot: Its spot request, if it is one.
-        notice: When it is to be taken back.
-        rebalance: When its owner was advised to go.
-        gigabytes: Of its disks.
-        public: Whether it has a public address.
-        block: Whether it is in a capacity block, whose hours are paid in advance.
-    """
-
-    instance: RentedInstance
-    region: str
-    machine: Machine
-    spot: Any = None
-    history: list[tuple[float, str]] = field(default_factory=list)
-    notice: datetime | None = None
-    rebalance: datetime | None = None
-    timers: list[Pending] = field(default_factory=list)
-    console: str = ""
-    gigabytes: int = 0
-    public: bool = False
-    block: bool = False
-
-    @property
-    def state(self) -> str:
-        """As EC2 names it."""
-        return str(self.instance._state.name)
-
-    def enter(self, state: str) -> None:
-        """It is in another state from now on."""
-        self.instance._state = InstanceState(state, CODES[state])
-        self.history.append((clock.monotonic(), state))
-
-    def explain(self, reason: tuple[str, str], transition: str) -> None:
-        """Why it is in that state."""
-        self.instance.state_reason = StateReason(f"{reason[0]}: {reason[1]}", reason[0])
-        self.instance._reason = transition
 
 
 class Lives:
@@ -100,7 +47,7 @@ class Lives:
         self.lag = 0.0
         self._lives: dict[str, Life] = {}
         self._ever: list[Life] = []
-        self.metadata = Metadata(self)
+        self.metadata = Metadata(self.machines, self.lock)
         self.on_gone: Callable[[Life], None] = lambda life: None
 
     def all(self) -> list[Life]:
@@ -195,10 +142,6 @@ class Lives:
         left = (ends - utc_now()).total_seconds() - BLOCK_ENDS_SECONDS
         said = "Service initiated ({})"
         self._later(life, max(0.0, left), lambda: self.end(life, BLOCK_ENDED, said.format(stamp())))
-
-    def action(self, life: Life) -> dict[str, str] | None:
-        """What the metadata service says of its end."""
-        return None if life.notice is None else {"action": "terminate", "time": iso(life.notice)}
 
     def console(self, life: Life) -> str:
         """What it has printed."""

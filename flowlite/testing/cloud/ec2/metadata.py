@@ -14,7 +14,8 @@ from flowlite.state import clock
 from flowlite.testing.cloud.ec2.names import ACCOUNT, iso
 
 if TYPE_CHECKING:
-    from flowlite.testing.cloud.ec2.life import Life, Lives
+    from flowlite.testing.cloud.ec2.life_record import Life
+    from flowlite.testing.cloud.machines import Machines
 
 ADDRESS, PORT = "169.254.169.254", 80
 _LONGEST = 21_600
@@ -23,25 +24,27 @@ _LONGEST = 21_600
 class Metadata:
     """Serves each instance in its own network, where nobody else can ask."""
 
-    def __init__(self, lives: Lives) -> None:
-        self._lives = lives
+    def __init__(self, machines: Machines, lock: threading.RLock) -> None:
+        """`lock` guards the instances."""
+        self._machines = machines
+        self._lock = lock
 
     def serve(self, life: Life) -> None:
         """From now on, until the machine ends; not where machines exist on paper only, since nobody could ask."""
-        listener = self._lives.machines.listen(life.instance.id, ADDRESS, PORT)
+        listener = self._machines.listen(life.instance.id, ADDRESS, PORT)
         if listener is None:
             return
-        server = _Server(listener, life, self._lives)
+        server = _Server(listener, life, self._lock)
         threading.Thread(target=server.serve, daemon=True).start()
 
 
 class _Server(ThreadingMixIn):
     daemon_threads = True
 
-    def __init__(self, listener: socket.socket, life: Life, lives: Lives) -> None:
+    def __init__(self, listener: socket.socket, life: Life, lock: threading.RLock) -> None:
         self._listener = listener
         self.life = life
-        self.lives = lives
+        self.lock = lock
         self.tokens: dict[str, float] = {}
 
     def serve(self) -> None:
@@ -84,8 +87,8 @@ class _Handler(BaseHTTPRequestHandler):
             return self._say(401)
         if token is not None and self.server.tokens.get(token, 0) < clock.monotonic():
             return self._say(401)
-        with self.server.lives.lock:
-            found = _known(self.server.life, self.server.lives).get(self.path.rstrip("/"))
+        with self.server.lock:
+            found = _known(self.server.life).get(self.path.rstrip("/"))
         return self._say(404) if found is None else self._say(200, found)
 
     def _say(self, status: int, text: str = "") -> None:
@@ -100,7 +103,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Says nothing."""
 
 
-def _known(life: Life, lives: Lives) -> dict[str, str]:
+def _known(life: Life) -> dict[str, str]:
     """Everything that can be asked for now, by path."""
     instance, data = life.instance, "/latest/meta-data"
     zone = str(instance.placement.zone)
@@ -127,7 +130,7 @@ def _known(life: Life, lives: Lives) -> dict[str, str]:
     }
     if instance.public_ip:
         known[f"{data}/public-ipv4"] = str(instance.public_ip)
-    if action := lives.action(life):
+    if action := life.action():
         known[f"{data}/spot/instance-action"] = json.dumps(action)
         known[f"{data}/spot/termination-time"] = action["time"]
     if life.rebalance is not None:

@@ -22,7 +22,7 @@ from flowlite.testing.cloud.ec2.calls import Ending, Groups, Reservations
 from flowlite.testing.cloud.ec2.cloud import Cloud, Reserved
 from flowlite.testing.cloud.ec2.firewall import CHANGING
 from flowlite.testing.cloud.ec2.launch import Launching
-from flowlite.testing.cloud.ec2.life import Life
+from flowlite.testing.cloud.ec2.life_record import Life
 from flowlite.testing.cloud.ec2.names import (
     ACCOUNT,
     MESSAGES,
@@ -37,9 +37,10 @@ from flowlite.testing.cloud.ec2.permissions.required_actions import needs_of
 from flowlite.testing.cloud.ec2.spot import SpotMarket
 from flowlite.testing.cloud.ec2.storage import disks
 from flowlite.testing.cloud.ec2.storage.block_store import BlockStore
+from flowlite.testing.cloud.fault import Fault
 from flowlite.testing.cloud.fault_injection import Habits
 from flowlite.testing.cloud.machines import Machines
-from flowlite.testing.cloud.orders import Fault, Orders
+from flowlite.testing.cloud.orders import Orders
 from flowlite.testing.cloud.serving import Environ, Reply
 from flowlite.testing.cloud.timers import ThreadTimers, Timers, utc_now
 

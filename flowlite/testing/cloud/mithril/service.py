@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
+from flowlite.testing.cloud.fault import Fault
 from flowlite.testing.cloud.fault_injection import Habits
 from flowlite.testing.cloud.mithril.errors import Refused, failure_text, unauthorized
 from flowlite.testing.cloud.mithril.fleet import Fleet
@@ -27,7 +28,6 @@ from flowlite.testing.cloud.mithril.request import Request
 from flowlite.testing.cloud.mithril.routes import ROUTES
 from flowlite.testing.cloud.mithril.timer import Background, Threads
 from flowlite.testing.cloud.mithril.world import Rules, World
-from flowlite.testing.cloud.orders import Fault
 from flowlite.testing.cloud.serving import Environ, Reply
 
 # Seconds for which it is silent before the connection ends.

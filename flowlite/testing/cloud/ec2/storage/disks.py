@@ -8,7 +8,8 @@ from collections.abc import Callable
 from moto.ec2.models import ec2_backends, elastic_block_store
 from moto.ec2.models.elastic_block_store import Volume, VolumeAttachment
 
-from flowlite.testing.cloud.ec2.life import Life, Lives
+from flowlite.testing.cloud.ec2.life import Lives
+from flowlite.testing.cloud.ec2.life_record import Life
 from flowlite.testing.cloud.ec2.names import ACCOUNT, Refusal
 from flowlite.testing.hosts.disks import Appearance
 

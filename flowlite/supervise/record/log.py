@@ -1,0 +1,15 @@
+"""The log of a supervisor, which is its standard error."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from flowlite.output import redact
+
+
+def say(text: str) -> None:
+    """A line in the supervisor's log."""
+    said = redact.cleaned(text.rstrip())
+    sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {said}\n")
+    sys.stderr.flush()
