@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlite.supervise.outputs import manifest
+from flowlite.supervise.attempt.outputs import manifest
 from tests.gangs import Gang, shell, submit
 from tests.helpers import eventually
 

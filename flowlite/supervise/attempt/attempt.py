@@ -43,7 +43,7 @@ from flowlite.supervise.threads import Crew
 
 if TYPE_CHECKING:
     from flowlite.node.protocol.tls import Shield
-    from flowlite.supervise.outputs.fetch import Brought
+    from flowlite.supervise.attempt.outputs.fetch import Brought
 
 # What the leader has said when no worker can have started.
 _BEFORE_GO = ("", messages.GATHERING)
@@ -173,7 +173,7 @@ class Attempt:
     async def bring_outputs(self, to: Path, end: End) -> Brought:
         """Brings the outputs to a directory here, after `run`. A cancel that comes meanwhile breaks it off."""
         # Few tasks have some.
-        from flowlite.supervise.outputs.fetch import Fetch
+        from flowlite.supervise.attempt.outputs.fetch import Fetch
 
         fetch = Fetch(
             self._asked.outputs,

@@ -20,10 +20,10 @@ from flowlite.connect import fetching
 from flowlite.errors import NodeUnreachable, ProviderError
 from flowlite.node.system.byte_sizes import human_size
 from flowlite.supervise.attempt.node_handle import Node
+from flowlite.supervise.attempt.outputs.landing import Landing, Taken
+from flowlite.supervise.attempt.outputs.manifest import Manifest, OutputFile, ask
 from flowlite.supervise.attempt.reachability import GivenUp, Lost, Reach
 from flowlite.supervise.attempt.unfetched import PATIENCE, PATIENCE_BADLY
-from flowlite.supervise.outputs.landing import Landing, Taken
-from flowlite.supervise.outputs.manifest import Manifest, OutputFile, ask
 
 MOST_BYTES = 200 * 10**9
 """So much of one task is brought; more needs a volume, or a bucket."""

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from flowlite.supervise.outputs.manifest import OutputFile
+from flowlite.supervise.attempt.outputs.manifest import OutputFile
 
 _INCOMING = ".incoming"
 
