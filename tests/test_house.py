@@ -16,6 +16,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import flowlite
+from tests.imports import circles, import_graph
 
 ROOT = Path(__file__).resolve().parent.parent
 PUBLIC_NAMES = [
@@ -132,6 +133,15 @@ def test_floors() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
+
+
+def test_no_circles_of_imports_and_no_crowded_folders() -> None:
+    """Every import counts, wherever it stands: a lazy one or one for types still ties two modules together."""
+    imports = import_graph(ROOT)
+    assert circles(imports.files) == []
+    assert circles(imports.folders) == []
+    crowded = {name: count for name, count in imports.modules_in.items() if count > 20}
+    assert crowded == {}
 
 
 def test_node_imports_the_standard_library_and_itself() -> None:

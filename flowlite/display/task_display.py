@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flowlite import terminal
 from flowlite.display.amounts import duration, money
 from flowlite.output.printing import DIM, Painted
 
 if TYPE_CHECKING:
-    from flowlite.api.task import Task
     from flowlite.display.screen import Screen
+    from flowlite.display.shown_task import ShownTask
 
 
 class TaskDisplay:
@@ -21,7 +21,7 @@ class TaskDisplay:
     several threads.
     """
 
-    def __init__(self, task: Task[Any], screen: Screen, *, show_output: bool = True) -> None:
+    def __init__(self, task: ShownTask, screen: Screen, *, show_output: bool = True) -> None:
         self._task = task
         self._screen = screen
         self._state = ""
@@ -108,12 +108,12 @@ class TaskDisplay:
         return f"{_title(self._task)} " if self._screen.crowded else ""
 
 
-def beginning(task: Task[Any]) -> str:
+def beginning(task: ShownTask) -> str:
     """Which task it is, and what it runs."""
     return f"task {_title(task)}: {terminal.in_one_line(task.function)}"
 
 
-def ending(task: Task[Any]) -> str:
+def ending(task: ShownTask) -> str:
     """How a final task ended, in one line."""
     record = task.record
     if record.state != "completed":
@@ -123,5 +123,5 @@ def ending(task: Task[Any]) -> str:
     return f"task {_title(task)} completed in {took}, cost {money(task.estimated_cost)}"
 
 
-def _title(task: Task[Any]) -> str:
+def _title(task: ShownTask) -> str:
     return f"{task.name} ({task.id})"

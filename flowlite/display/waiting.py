@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flowlite.display.screen import program_screen
 from flowlite.display.task_display import TaskDisplay
 
 if TYPE_CHECKING:
-    from flowlite.api.task import Task
+    from flowlite.display.shown_task import ShownTask
 
 # The shortest and the longest pause between two looks at a task, in seconds.
 SHORTEST_PAUSE = 0.01
@@ -39,7 +39,7 @@ class Pauses:
 
 
 def wait_for_end(
-    task: Task[Any], display: TaskDisplay | None, timeout: float | None = None
+    task: ShownTask, display: TaskDisplay | None, timeout: float | None = None
 ) -> bool:
     """Waits until a task is final, and shows it meanwhile. Returns whether it is final."""
     deadline = None if timeout is None else time.monotonic() + timeout
@@ -62,13 +62,13 @@ def wait_for_end(
             display.pause()
 
 
-def announce_in_program(task: Task[Any]) -> None:
+def announce_in_program(task: ShownTask) -> None:
     """Says that a task was submitted, where the program that waits for it is to see it."""
     if _wanted():
         _display_of(task).announce()
 
 
-def display_in_program(task: Task[Any], shown: bool | None) -> TaskDisplay | None:
+def display_in_program(task: ShownTask, shown: bool | None) -> TaskDisplay | None:
     """The display of a task that a program waits for; None for none.
 
     A program that waits again, after a time-out or in another thread, goes on with the same one. A task that had ended
@@ -86,7 +86,7 @@ def display_in_program(task: Task[Any], shown: bool | None) -> TaskDisplay | Non
     return _display_of(task)
 
 
-def _display_of(task: Task[Any]) -> TaskDisplay:
+def _display_of(task: ShownTask) -> TaskDisplay:
     with _lock:
         display = _displays.get(task.id)
         if display is None:
@@ -94,7 +94,7 @@ def _display_of(task: Task[Any]) -> TaskDisplay:
     return display
 
 
-def forget(task: Task[Any]) -> None:
+def forget(task: ShownTask) -> None:
     """Forgets the display of a task that has ended."""
     with _lock:
         _displays.pop(task.id, None)

@@ -1,0 +1,40 @@
+"""What is needed of a task to show it. `flowlite.Task` is one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from flowlite.output.reader import Logs
+    from flowlite.state.records import TaskRecord
+
+
+class ShownTask(Protocol):
+    """A task, as a display reads it."""
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    @property
+    def function(self) -> str:
+        """What it runs."""
+
+    @property
+    def record(self) -> TaskRecord:
+        """What the store knows of it now."""
+
+    @property
+    def done(self) -> bool:
+        """Whether it has ended."""
+
+    @property
+    def estimated_cost(self) -> float:
+        """Dollars, so far."""
+
+    def logs(self, *, follow: bool = False) -> Logs:
+        """The output of its workers."""
