@@ -13,6 +13,8 @@ COMMANDS = {
     "status": "status",
     "logs": "logs",
     "result": "tasks",
+    "outputs": "outputs",
+    "cp": "cp",
     "cancel": "tasks",
     "resume": "tasks",
     "scale": "scale",

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from flowlite.provider import Plan
     from flowlite.spec import TaskConfig
 
+# Nodes whose files that nobody keeps are named at the end.
+_MOST_UNKEPT = 3
+
 
 def preview(config: TaskConfig, json: bool) -> None:
     """Shows what would be launched. Nothing is written, nothing is asked of the provider that could cost money."""
@@ -131,8 +134,7 @@ def _end(task: Task[Any], *, json: bool, logs_shown: bool) -> int:
         output.print_json("result", data)
     if record.config.get("checkpoint"):
         _tell_checkpoints(task)
-    if record.config.get("outputs"):
-        _tell_outputs(task)
+    _tell_outputs(task)
     if error is not None:
         return output.report(error, brief=logs_shown)
     output.tell(ending(task))
@@ -154,8 +156,13 @@ def _tell_checkpoints(task: Task[Any]) -> None:
 
 
 def _tell_outputs(task: Task[Any]) -> None:
-    """Where the outputs are, or why not all of them are here."""
+    """Where the outputs are, or why not all of them are here; and what nobody keeps."""
+    attempt, unkept = task.record.attempt, 0
     for event in task.events():
+        if event.kind == "unkept" and event.data.get("attempt") == attempt:
+            unkept += 1
+            if unkept <= _MOST_UNKEPT:
+                output.tell(f"note: {terminal.in_one_line(event.text)}")
         if event.kind == "outputs":
             text = f"outputs: {terminal.in_one_line(event.text)}"
             if event.data.get("missing") or event.data.get("taken"):

@@ -185,7 +185,7 @@ class TestManifest:
         ],
     )
     def test_what_no_agent_says_is_refused(self, line: object) -> None:
-        head = {"left_out": {}, "place": "p", "too_many": False}
+        head = {"left_out": {}, "place": "p", "root": "/w", "too_many": False}
         with pytest.raises((ValueError, TypeError, KeyError)):
             manifest.read("\n".join(map(json.dumps, (head, line))).encode())
 
@@ -201,7 +201,7 @@ class TestManifest:
             assert whole.startswith("/root/of/all/")
 
     def test_names_that_cannot_be_here_are_counted(self) -> None:
-        head = {"left_out": {"x": 1}, "place": "p", "too_many": False}
+        head = {"left_out": {"x": 1}, "place": "p", "root": "/w", "too_many": False}
         lines = [head, ["a\udcff", 1, 1, False], ["a\nb", 1, 1, False], ["ok", 1, 1, True]]
         found = manifest.read("\n".join(map(json.dumps, lines)).encode())
         assert [file.path for file in found.files] == ["ok"]

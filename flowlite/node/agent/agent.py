@@ -59,6 +59,9 @@ class Agent:
         self._paths = paths
         self._secret = secret
         self._call = call_with_paths(config.call, paths)
+        if config.setup and config.container is not None and self._call.get("start") == "auto":
+            # The first process of the container begins before the setup, and would not know of its packages.
+            self._call["start"] = "spawn"
         self._link: MemberLink | None = None
         self._server: RendezvousServer | None = None
         self._master: MasterPort | None = None
@@ -84,6 +87,7 @@ class Agent:
         self._led = Led(config, paths)
         self._readiness = Readiness(config, secret, self._silence_of)
         self._held_back: list[dict[str, Any]] = []
+        self._unkept: asyncio.Task[None] | None = None
         self._workers = Workers(
             self._needs.warm_spec(),
             paths,
@@ -416,12 +420,38 @@ class Agent:
         checkpoints = self._storage.checkpoints
         if checkpoints is not None:
             checkpoints.worker_ended(body)
-            if not self._workers.running and not any(map(failed, self._bodies)):
-                # The gang has ended well only once its checkpoints are away.
-                self._held_back.append(body)
-                self._soon(self._stop_and_copy())
-                return
+        last = not self._workers.running
+        if last and self._loses_files:
+            self._unkept = asyncio.create_task(self._tell_unkept())
+        waits = checkpoints is not None or self._unkept is not None
+        if last and waits and not any(map(failed, self._bodies)):
+            # The gang has ended well only once its checkpoints are away, and all is said.
+            self._held_back.append(body)
+            self._soon(self._stop_and_copy())
+            return
         self._report(body)
+
+    @property
+    def _loses_files(self) -> bool:
+        """Whether what workers wrote into their directory goes with the node."""
+        workdir = Path(self._config.workdir or self._paths.home)
+        return workdir.is_relative_to(self._paths.home)
+
+    async def _tell_unkept(self) -> None:
+        """Name the files that are gone soon."""
+        from ..outputs import listing
+
+        workdir, home = self._config.workdir or str(self._paths.home), str(self._paths.home)
+        begin = str(self._paths.environment)
+        try:
+            found = await asyncio.to_thread(
+                listing.unkept, workdir, home, self._config.outputs, begin
+            )
+        except OSError as error:
+            log.warning("the working directory cannot be looked through: %s", error)
+            return
+        if text := listing.sentence(found):
+            self._tell("unkept", text)
 
     def _report(self, body: Mapping[str, Any]) -> None:
         if self._link is not None:
@@ -437,6 +467,8 @@ class Agent:
         await self._workers.stop(grace)
         if checkpoints is not None:
             await checkpoints.finish()
+        if self._unkept is not None:
+            await asyncio.shield(self._unkept)
         while self._held_back:
             self._report(self._held_back.pop())
 

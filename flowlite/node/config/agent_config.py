@@ -40,18 +40,22 @@ class AgentConfig:
     Relative paths in it are relative to the node's directory.
 
     Attributes:
-        cache: Directory of what tasks of this node share, by content hash; None where nothing is shared. python_spec:
-        The Python environment the workers get (python_env/environments.py); None takes `python` as it is. container:
-        The image the workers run in (see containers/container.py). mounts: Buckets to show, read-only: {"path",
-        "url", "endpoint"}; how to read them is in `storage.json`. checkpoint: What to copy away while workers run
-        (see checkpoints/agent_side.py). tls: The rendezvous is encrypted (see protocol/tls.py); the files lie in the
-        attempt's directory. warm_seconds: How long imports are kept for the next task. lease: {"file", "seconds"}:
-        the machine's lease, to be renewed (preemption/lease_file.py); None where it has none. max_run_seconds:
-        Longest run after GO; None for no limit. paid_seconds: Longest life of this agent until the workers must stop,
-        for what the task's money lasts for. gang: {"cpus"}: what a gang that node 0 leads is told of each node; None
-        for what is there. setup: Commands for the shell to run once on this node before the workers (setup/run.py).
-        setup_seconds: How long they may take, all together. preemption: {"kind"}: how the node learns that it will be
-        taken away (preemption/notices.py); None where it never is.
+        cache: Directory of what tasks of this node share, by content hash; None where nothing is shared.
+        python_spec: The Python environment the workers get (python_env/environments.py); None takes `python` as it is.
+        container: The image the workers run in (see containers/container.py).
+        mounts: Buckets to show, read-only: {"path", "url", "endpoint"}; how to read them is in `storage.json`.
+        checkpoint: What to copy away while workers run (see checkpoints/agent_side.py).
+        tls: The rendezvous is encrypted (see protocol/tls.py); the files lie in the attempt's directory.
+        warm_seconds: How long imports are kept for the next task.
+        lease: {"file", "seconds"}: the machine's lease, to be renewed (preemption/lease_file.py); None without one.
+        max_run_seconds: Longest run after GO; None for no limit.
+        paid_seconds: Longest life of this agent until the workers must stop, for what the task's money lasts for.
+        gang: {"cpus"}: what a gang that node 0 leads is told of each node; None for what is there.
+        outputs: Patterns of the files that are brought from the working directory (outputs/patterns.py).
+        setup: Commands for the shell to run once on this node before the workers (setup/run.py).
+        setup_seconds: How long they may take, all together.
+        preemption: {"kind"}: how the node learns that it will be taken away (preemption/notices.py); None where it
+            never is.
     """
 
     task: str
@@ -92,6 +96,7 @@ class AgentConfig:
     lease: dict[str, Any] | None = None
     preemption: dict[str, Any] | None = None
     gang: dict[str, Any] | None = None
+    outputs: list[str] = field(default_factory=list)
     setup: list[str] = field(default_factory=list)
     setup_seconds: float = 3600.0
 

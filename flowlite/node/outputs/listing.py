@@ -18,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from ..system.byte_sizes import human_size
 from . import patterns
 
 MOST_FILES = 100_000
@@ -74,6 +75,49 @@ def outputs(workdir: str, home: str, wanted: Sequence[str]) -> dict[str, Any]:
     return {**found, "place": _place(workdir)}
 
 
+def everything(path: str) -> dict[str, Any]:
+    """All files at or below a path; as `outputs`, with "root", the directory that their paths are relative to, and
+    "single" for a path that is a file."""
+    status = os.stat(path)
+    real = os.path.realpath(path)
+    if not stat.S_ISDIR(status.st_mode):
+        return {**_found(os.path.dirname(real), [(os.path.basename(real), status)]), "single": True}
+    entries = []
+    for directory, _, names in os.walk(real):
+        for name in names:
+            whole = os.path.join(directory, name)
+            with suppress(OSError):
+                entries.append((os.path.relpath(whole, real), os.lstat(whole)))
+        if len(entries) > MOST_FILES:
+            break
+    return _found(real, entries)
+
+
+def _found(root: str, entries: Sequence[tuple[str, os.stat_result]]) -> dict[str, Any]:
+    files = [
+        (path, status.st_size, status.st_mtime_ns, bool(status.st_mode & stat.S_IXUSR))
+        for path, status in entries
+        if stat.S_ISREG(status.st_mode)
+    ]
+    others = len(entries) - len(files)
+    return {
+        "root": root,
+        "files": files,
+        "links": [],
+        "left_out": {"links, sockets, pipes and devices": others} if others else {},
+        "place": root,
+        "too_many": len(entries) > MOST_FILES,
+    }
+
+
+def _workdir(home: str) -> str:
+    """The working directory of the workers of the latest attempt."""
+    notes = sorted(Path(home).glob("a*/env.json"), key=lambda path: int(path.parent.name[1:]))
+    if not notes:
+        raise FileNotFoundError(2, "no worker has started there yet", home)
+    return str(json.loads(notes[-1].read_bytes())["workdir"])
+
+
 def unkept(workdir: str, home: str, wanted: Sequence[str], begin: str) -> dict[str, Any]:
     """What was written since a file `begin` was, and is brought back by no pattern: {"count", "bytes", "largest"}."""
     fits, since = patterns.expression(wanted), _since(begin)
@@ -89,6 +133,24 @@ def unkept(workdir: str, home: str, wanted: Sequence[str], begin: str) -> dict[s
             count, total = count + 1, total + status.st_size
             largest = sorted([*largest, (status.st_size, relative)], reverse=True)[:_LARGEST]
     return {"count": count, "bytes": total, "largest": [[path, size] for size, path in largest]}
+
+
+def sentence(found: Mapping[str, Any]) -> str:
+    """What is not kept, and how it would be; "" if there is nothing."""
+    count = int(found["count"])
+    if not count:
+        return ""
+    number = "1 file" if count == 1 else f"{count:,} files"
+    named = [f"{path} ({human_size(size)})" for path, size in found["largest"]]
+    more = ", …" if count > len(named) else ""
+    below = {path.partition("/")[0] for path, _ in found["largest"] if "/" in path}
+    tops = dict.fromkeys(path.partition("/")[0] for path, _ in found["largest"])
+    wanted = ", ".join(f'"{top}/**"' if top in below else f'"{top}"' for top in tops)
+    return (
+        f"{number} ({human_size(int(found['bytes']))}) that the task wrote into its working directory "
+        f"{'is' if count == 1 else 'are'} not kept: {', '.join(named)}{more}; outputs=[{wanted}] brings "
+        f"{'it' if count == 1 else 'them'} here"
+    )
 
 
 def _below(workdir: str, root: str, home: str) -> Iterator[tuple[str, os.stat_result]]:
@@ -182,16 +244,28 @@ def _network_source(path: str) -> str:
 
 
 def main() -> int:
-    """`outputs`: {"workdir", "home", "patterns"} on standard input; prints what `outputs` gives.
+    """`outputs`: {"home", "workdir", "patterns" or "path"} on standard input; prints `outputs` or `everything`.
+
+    Without a working directory it is that of the workers that run. With "look" it only says which path is meant, and
+    whether it is a directory: {"path", "directory"}.
 
     Line by line, so that no reader needs to hold it as one document: what there is beside files and links, then each
     file, then each link.
     """
     asked: Mapping[str, Any] = json.loads(sys.stdin.buffer.read())
+    home = str(asked["home"])
     try:
-        found = outputs(str(asked["workdir"]), str(asked["home"]), list(asked["patterns"]))
+        workdir = str(asked.get("workdir") or _workdir(home))
+        if "path" in asked:
+            path = os.path.join(workdir, os.path.expanduser(str(asked["path"])))
+            if asked.get("look"):
+                sys.stdout.write(json.dumps({"path": path, "directory": os.path.isdir(path)}))
+                return 0
+            found = everything(path)
+        else:
+            found = {**outputs(workdir, home, list(asked["patterns"])), "root": workdir}
     except OSError as error:
-        sys.stderr.write(f"{error.strerror or error}: {asked['workdir']}\n")
+        sys.stderr.write(f"{error.strerror or error}: {error.filename or home}\n")
         return 1
     files, links = found.pop("files"), found.pop("links")
     for line in (found, *files, *links):

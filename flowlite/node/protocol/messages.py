@@ -14,6 +14,7 @@ numbered from 1 without gaps, always in this order of fields. Kinds, with what t
     warning       text [, instance, rank]                 clock off, disk nearly full, a second claimant of an id,
                                                           a notice of a node (a bucket that does not answer)
     checkpoint    text, instance, rank                    what of the checkpoints was copied, in the end
+    unkept        text, instance, rank                    files that its task wrote there and nobody keeps
     preempting    text, seconds, instance, rank           a node will be taken away in so many seconds
     should_stop   text, call                              from this call on it is True on all ranks
     preparing     master_addr, master_port                all are there and agree; nodes prepare
@@ -165,7 +166,7 @@ class GangSettings:
         return max(256 * 1024, 16 * 1024 * 1024 // self.nodes)
 
 
-NOTICES = ("warning", "checkpoint")
+NOTICES = ("warning", "checkpoint", "unkept")
 """The kinds of events that a node may have recorded with a notice."""
 
 

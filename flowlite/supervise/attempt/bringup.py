@@ -226,6 +226,7 @@ class BringUp:
             lease=settings.lease,
             preemption=settings.preemption,
             gang={"cpus": asked.cpus} if asked.mode in distributed_modes.LED else None,
+            outputs=list(asked.outputs),
             setup=list(asked.setup),
             setup_seconds=asked.setup_seconds,
         )

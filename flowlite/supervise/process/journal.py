@@ -20,7 +20,9 @@ from flowlite.supervise.record import lifecycle, wording
 from flowlite.supervise.record.lifecycle import Happening, State
 
 # What of the gang's events is kept in the task's history as it stands.
-_KEPT = frozenset({"warning", "checkpoint", "suspect", "back", "lost", "preempting", "should_stop"})
+_KEPT = frozenset(
+    {"warning", "checkpoint", "unkept", "suspect", "back", "lost", "preempting", "should_stop"}
+)
 # Progress and waiting are written down at most so often: every write wakes all who watch any task.
 _PROGRESS_EVERY = 1.0
 _WAITING_EVERY = 5.0

@@ -254,7 +254,7 @@ class Fetch:
 
     def _one(self, node: Node, path: str, file: OutputFile) -> bool:
         """Brings one file. False if it is not to be had, or not to be put here."""
-        source = f"{self._workdirs(node)}/{file.path}"
+        source = f"{self._manifests[node.rank].root}/{file.path}"
 
         def read(offset: int) -> Iterator[bytes]:
             for block in node.connection.read(source, offset):

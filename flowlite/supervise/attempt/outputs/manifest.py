@@ -38,15 +38,19 @@ class Manifest:
     """What one node has to bring.
 
     Attributes:
+        root: The directory on the node that paths are relative to.
         links: Links within the working directory: path and target.
         place: The same for two nodes that have the same directory.
         left_out: What is not brought, by reason: how many.
+        single: Whether the path that was asked for is a file.
     """
 
+    root: str
     files: tuple[OutputFile, ...]
     links: tuple[tuple[str, str], ...]
     place: str
     left_out: dict[str, int]
+    single: bool = False
 
     @property
     def size(self) -> int:
@@ -58,20 +62,26 @@ def ask(
     connection: Connection,
     program: Sequence[str],
     *,
-    workdir: str,
     home: str,
-    patterns: Sequence[str],
+    patterns: Sequence[str] = (),
+    path: str | None = None,
+    workdir: str = "",
 ) -> Manifest:
     """Asks a node for its files.
 
     Args:
         program: Words that run the node's own program there.
+        home: The task's directory on the node.
+        patterns: As in `outputs=`.
+        path: In place of patterns: a file, or a directory with all that is in it.
+        workdir: The working directory; "" for that of the workers that run.
 
     Raises:
         NodeUnreachable: It does not answer.
         ProviderError: It says what cannot be.
     """
-    asked = json.dumps({"workdir": workdir, "home": home, "patterns": list(patterns)}).encode()
+    which = {"patterns": list(patterns)} if path is None else {"path": path}
+    asked = json.dumps({"workdir": workdir, "home": home, **which}).encode()
     done = connection.run([*program, "outputs"], input=asked, timeout=_LIST_SECONDS)
     if done.code != 0:
         said = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
@@ -80,6 +90,20 @@ def ask(
         return read(done.stdout)
     except (ValueError, KeyError, TypeError) as error:
         raise ProviderError(f"its list of files is none that an agent makes: {error}") from None
+
+
+def look(
+    connection: Connection, program: Sequence[str], *, home: str, path: str
+) -> tuple[str, bool]:
+    """The absolute path on a node that a path means, and whether it is a directory. Raises as `ask`."""
+    asked = json.dumps({"home": home, "path": path, "look": True}).encode()
+    done = connection.run([*program, "outputs"], input=asked, timeout=_LIST_SECONDS)
+    try:
+        found = json.loads(done.stdout)
+        return str(found["path"]), found["directory"] is True
+    except (ValueError, KeyError, TypeError):
+        said = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
+        raise ProviderError(f"it does not say where that is: {' '.join(said)}") from None
 
 
 def read(answer: bytes) -> Manifest:
@@ -93,6 +117,9 @@ def read(answer: bytes) -> Manifest:
             "more files fit outputs= than are brought (100,000 from a node); pack them into an archive, or "
             "write them into a volume"
         )
+    root = str(head["root"])
+    if not root.startswith("/"):
+        raise ValueError("its directory is no absolute path")
     left_out = {
         str(why)[:200]: int(number) for why, number in list(dict(head["left_out"]).items())[:10]
     }
@@ -115,7 +142,8 @@ def read(answer: bytes) -> Manifest:
             if not isinstance(target, str) or not is_inside(_joined(path, target)):
                 raise ValueError("a link leads out of the working directory")
             links.append((path, target))
-    return Manifest(tuple(files), tuple(links), str(head["place"])[:_LONGEST_PATH], left_out)
+    place = str(head["place"])[:_LONGEST_PATH]
+    return Manifest(root, tuple(files), tuple(links), place, left_out, head.get("single") is True)
 
 
 def is_inside(path: str) -> bool:

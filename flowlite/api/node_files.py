@@ -1,0 +1,156 @@
+"""Files of the nodes of a task that runs, brought here or sent there: for `flow cp` and `flow outputs`."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import posixpath
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flowlite.connect import fetching
+from flowlite.connect.base import File
+from flowlite.errors import NotFound
+from flowlite.supervise.attempt.outputs import manifest
+from flowlite.supervise.attempt.outputs.landing import Landing, Taken
+
+if TYPE_CHECKING:
+    from flowlite.api.node_access import NodeAccess
+    from flowlite.supervise.attempt.outputs.manifest import Manifest, OutputFile
+
+Moved = Callable[[int], None]
+"""Told how many bytes more have come or gone."""
+
+# So many files are sent in one go.
+_MOST_AT_ONCE = 200
+_MOST_BYTES_AT_ONCE = 32 << 20
+
+
+@dataclass(slots=True)
+class Copied:
+    """What was copied.
+
+    Attributes:
+        taken: Paths here that another file has; it was left alone.
+    """
+
+    files: int = 0
+    bytes: int = 0
+    taken: list[str] = field(default_factory=list)
+
+
+def outputs_of(there: NodeAccess, patterns: Sequence[str]) -> Manifest:
+    """The files of the working directory that patterns stand for, as they are now. Raises as `manifest.ask`."""
+    _check(there)
+    return manifest.ask(there.connection, there.program, home=there.home, patterns=patterns)
+
+
+def files_at(there: NodeAccess, path: str) -> Manifest:
+    """A file, or all of a directory; a relative path begins in the working directory. Raises as `manifest.ask`."""
+    _check(there)
+    return manifest.ask(there.connection, there.program, home=there.home, path=path)
+
+
+def bring(
+    there: NodeAccess,
+    found: Manifest,
+    landing: Landing,
+    moved: Moved,
+    *,
+    below: str = "",
+    name: str = "",
+) -> Copied:
+    """Brings files to a directory here; what an earlier call has brought is not brought again.
+
+    Args:
+        below: What their paths begin with here.
+        name: What a single file is called here.
+    """
+    copied = Copied()
+    for file in found.files:
+        path = name or f"{below}{file.path}"
+        if landing.has(path, file):
+            moved(file.size)
+        else:
+            try:
+                landing.take(path, file, _fetching(there, found, file, moved))
+            except Taken:
+                copied.taken.append(path)
+                continue
+        copied.files, copied.bytes = copied.files + 1, copied.bytes + file.size
+    if not copied.taken:
+        landing.finish()
+    return copied
+
+
+def send(there: NodeAccess, source: Path, target: str, moved: Moved) -> Copied:
+    """Sends a file, or all of a directory, to an absolute path on the node. What is there by its hash is not sent."""
+    _check(there)
+    copied = Copied()
+    batch: list[File] = []
+    for path in files_below(source):
+        relative = path.relative_to(source)
+        place = posixpath.join(target, *relative.parts) if path != source else target
+        mode = 0o700 if os.access(path, os.X_OK) else 0o600
+        with path.open("rb") as opened:
+            digest = hashlib.file_digest(opened, "sha256").hexdigest()
+        batch.append(File(place, path, mode, digest))
+        copied.files, copied.bytes = copied.files + 1, copied.bytes + path.stat().st_size
+        if len(batch) >= _MOST_AT_ONCE or _size(batch) >= _MOST_BYTES_AT_ONCE:
+            _put(there, batch, moved)
+    _put(there, batch, moved)
+    return copied
+
+
+def place_for(there: NodeAccess, source: Path, path: str) -> str:
+    """The absolute path on the node for what is sent: below the path if that is a directory, as with cp."""
+    _check(there)
+    place, is_directory = manifest.look(there.connection, there.program, home=there.home, path=path)
+    if is_directory or path.endswith("/"):
+        place = posixpath.join(place, source.resolve().name)
+    return posixpath.normpath(place)
+
+
+def _put(there: NodeAccess, batch: list[File], moved: Moved) -> None:
+    if batch:
+        there.connection.put_many(batch)
+        moved(_size(batch))
+        batch.clear()
+
+
+def _size(batch: Sequence[File]) -> int:
+    return sum(file.check() for file in batch)
+
+
+def files_below(source: Path) -> Iterator[Path]:
+    """A file, or all files of a directory; links to files are followed."""
+    if source.is_file():
+        yield source
+        return
+    for directory, _, names in os.walk(source):
+        for name in sorted(names):
+            path = Path(directory, name)
+            if path.is_file():
+                yield path
+
+
+def _fetching(
+    there: NodeAccess, found: Manifest, file: OutputFile, moved: Moved
+) -> Callable[[Path], None]:
+    def read(offset: int) -> Iterator[bytes]:
+        moved(offset)
+        for block in there.connection.read(f"{found.root}/{file.path}", offset):
+            moved(len(block))
+            yield block
+
+    return lambda staged: fetching.fetch(read, staged, file.size)
+
+
+def _check(there: NodeAccess) -> None:
+    if there.gone or not there.program:
+        raise NotFound(
+            "the task has ended and its node was given back, with all that was on it; next time, outputs= keeps what "
+            "is wanted"
+        )

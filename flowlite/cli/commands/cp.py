@@ -1,0 +1,101 @@
+"""`flow cp`: files to and from the nodes of a task that runs."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flowlite.cli import output
+from flowlite.errors import ConfigError, FlowError
+
+if TYPE_CHECKING:
+    from flowlite.api.node_files import Copied
+    from flowlite.api.task import Task
+
+_ON_NODE = re.compile(r"(?P<task>[A-Za-z0-9][A-Za-z0-9._-]*):(?:(?P<node>\d+):)?(?P<path>.*)", re.S)
+
+
+def register(application: typer.Typer, command: str) -> None:
+    """Adds `flow cp`."""
+    application.command(command)(cp)
+
+
+def cp(
+    source: Annotated[str, typer.Argument(help="TASK[:NODE]:PATH, or a path here.")],
+    target: Annotated[str, typer.Argument(help="A path here, or TASK[:NODE]:PATH.")],
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Copy files or directories from a node of a running task, or to it.
+
+    A relative path on the node begins in the working directory of the workers. Nothing here is overwritten; run again,
+    it goes on where it broke off.
+    """
+    here = [_on_node(each) is None for each in (source, target)]
+    if here == [True, True]:
+        raise ConfigError("neither path is on a node; write TASK:PATH, or TASK:NODE:PATH")
+    if here == [False, False]:
+        raise ConfigError("both paths are on nodes; copy to this machine first")
+    from flowlite.api.client import Flow
+
+    found = _on_node(target if here[0] else source)
+    assert found is not None
+    task = Flow().get_task(found["task"])
+    node = int(found["node"] or 0)
+    if here[0]:
+        copied = _send(task, node, Path(source), found["path"] or ".", target)
+        place = target
+    else:
+        copied, place = _bring(task, node, found["path"] or ".", Path(target))
+    if json:
+        shown = {"files": copied.files, "bytes": copied.bytes, "taken": copied.taken}
+        output.print_json("copied", {"to": place, **shown})
+    else:
+        from flowlite.node.system.byte_sizes import human_size
+
+        number = "1 file" if copied.files == 1 else f"{copied.files:,} files"
+        output.tell(f"{number} ({human_size(copied.bytes)}) in {place}")
+    if copied.taken:
+        raise FlowError(f"not written over other files: {', '.join(copied.taken[:3])}")
+
+
+def _on_node(text: str) -> re.Match[str] | None:
+    """A path on a node; one with a slash before the colon is a path here."""
+    return _ON_NODE.fullmatch(text)
+
+
+def _bring(task: Task[Any], node: int, path: str, target: Path) -> tuple[Copied, str]:
+    from flowlite.api import node_files
+    from flowlite.cli.transfer import Transfer
+    from flowlite.supervise.attempt.outputs.landing import Landing
+
+    with task.reach(node) as there:
+        found = node_files.files_at(there, path)
+        name = ""
+        if found.single and not target.is_dir():
+            root, name = target.absolute().parent, target.name
+        elif not found.single and target.is_dir():
+            # As with cp, the directory itself goes into one that exists.
+            own = posixpath.basename(found.root)
+            root = (target if posixpath.normpath(path) == "." else target / own).absolute()
+        else:
+            root = target.absolute()
+        with Transfer(path, found.size) as transfer:
+            copied = node_files.bring(there, found, Landing(root), transfer.moved, name=name)
+    return copied, str(root / name if name else root)
+
+
+def _send(task: Task[Any], node: int, source: Path, path: str, shown: str) -> Copied:
+    from flowlite.api import node_files
+    from flowlite.cli.transfer import Transfer
+
+    if not source.exists():
+        raise ConfigError(f"{source} does not exist")
+    with task.reach(node) as there:
+        target = node_files.place_for(there, source, path)
+        total = sum(each.stat().st_size for each in node_files.files_below(source))
+        with Transfer(shown, total) as transfer:
+            return node_files.send(there, source, target, transfer.moved)

@@ -1,0 +1,148 @@
+"""`flow outputs`: the files that `outputs=` brought, or brings now."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flowlite.cli import output
+from flowlite.cli.completion import complete_task
+from flowlite.errors import ConfigError, FlowError, NotFound
+
+if TYPE_CHECKING:
+    from flowlite.api.task import Task
+
+_MOST_SHOWN = 20
+
+
+def register(application: typer.Typer, command: str) -> None:
+    """Adds `flow outputs`."""
+    application.command(command)(outputs)
+
+
+def outputs(
+    task: Annotated[
+        str,
+        typer.Argument(
+            help="Id, name or unique prefix.", autocompletion=complete_task, metavar="TASK"
+        ),
+    ],
+    to: Annotated[
+        Path | None,
+        typer.Option("--to", help="Copy them to this directory; nothing there is overwritten."),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show the outputs of a task; while it runs, bring what its nodes have now (with --to)."""
+    from flowlite.api.client import Flow
+
+    found = Flow().get_task(task)
+    if not found.record.config.get("outputs"):
+        raise ConfigError(
+            f"task {found.name} ({found.id}) was submitted without outputs=; "
+            f"what its nodes have while it runs: flow ssh {found.id}"
+        )
+    if not found.record.final:
+        _bring_now(found, to, json)
+        return
+    came = _came(found)
+    place = Path(str(came["to"]))
+    files = list(_files(place)) if place.is_dir() else []
+    refused = _copy(place, files, to) if to is not None else []
+    if json:
+        shown = [{"path": path, "bytes": (place / path).stat().st_size} for path in files]
+        output.print_json("outputs", {**came, "to": str(to or place), "listed": shown})
+    else:
+        _show(came, to or place, files)
+    if refused:
+        names = ", ".join(refused[:3]) + (", …" if refused[3:] else "")
+        raise FlowError(f"not written over other files in {to}: {names}")
+
+
+def _came(task: Task[Any]) -> dict[str, Any]:
+    """What the supervisor noted. Raises NotFound: it ended before there was something to bring."""
+    noted = [event.data for event in task.events() if event.kind == "outputs"]
+    if not noted:
+        raise NotFound(
+            f"task {task.name} ({task.id}) has ended ({task.status}) before there were outputs to bring"
+        )
+    return dict(noted[-1])
+
+
+def _files(place: Path) -> Iterator[str]:
+    for path in sorted(place.rglob("*")):
+        relative = path.relative_to(place)
+        if path.is_file() and relative.parts[0] != ".incoming":
+            yield str(relative)
+
+
+def _copy(place: Path, files: list[str], to: Path) -> list[str]:
+    """Copies files; gives those for which there is another one."""
+    refused = []
+    for path in files:
+        source, target = place / path, to / path
+        if target.exists() or target.is_symlink():
+            if not _is_same(source, target):
+                refused.append(path)
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = target.with_name(f".{target.name}.part")
+        shutil.copy2(source, partial)
+        partial.rename(target)
+    return refused
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    a, b = one.stat(), other.lstat()
+    return (a.st_size, a.st_mtime_ns) == (b.st_size, b.st_mtime_ns)
+
+
+def _show(came: dict[str, Any], place: Path, files: list[str]) -> None:
+    for path in files[:_MOST_SHOWN]:
+        output.say(str(place / path))
+    if len(files) > _MOST_SHOWN:
+        output.tell(f"… and {len(files) - _MOST_SHOWN:,} more in {place}")
+    if not files:
+        output.tell("no outputs are here")
+    for node, why in dict(came.get("missing") or {}).items():
+        output.warn(f"not all outputs of node {node} are here: {why}")
+
+
+def _bring_now(task: Task[Any], to: Path | None, as_json: bool) -> None:
+    """Brings what the nodes of a task that runs have now."""
+    from flowlite.api import node_files
+    from flowlite.cli.transfer import Transfer
+    from flowlite.node.system.byte_sizes import human_size
+    from flowlite.supervise.attempt.outputs.landing import Landing
+
+    if to is None:
+        raise ConfigError(
+            f"task {task.name} ({task.id}) is {task.status}: its outputs come at its end. "
+            f"To bring what there is now: flow outputs {task.id} --to DIRECTORY"
+        )
+    landing, all_of_it = Landing(to.absolute()), node_files.Copied()
+    places: set[str] = set()
+    for node in range(task.num_instances):
+        below = f"node{node}/" if task.num_instances > 1 else ""
+        with task.reach(node) as there:
+            found = node_files.outputs_of(there, task.record.config["outputs"])
+            if found.place in places:
+                continue
+            places.add(found.place)
+            with Transfer(f"node {node}", found.size) as transfer:
+                copied = node_files.bring(there, found, landing, transfer.moved, below=below)
+        all_of_it.files += copied.files
+        all_of_it.bytes += copied.bytes
+        all_of_it.taken += copied.taken
+    if as_json:
+        shown = {"files": all_of_it.files, "bytes": all_of_it.bytes, "taken": all_of_it.taken}
+        output.print_json("outputs", {"to": str(to), **shown})
+    else:
+        number = "1 file" if all_of_it.files == 1 else f"{all_of_it.files:,} files"
+        output.tell(f"{number} ({human_size(all_of_it.bytes)}) in {to}")
+    if all_of_it.taken:
+        raise FlowError(f"not written over other files in {to}: {', '.join(all_of_it.taken[:3])}")
