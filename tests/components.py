@@ -168,6 +168,8 @@ COMPONENTS = {
         "disks to format", ("losetup", "mkfs.ext4"), ("e2fsprogs", "mount"), root=True, check=_loop_device
     ),
     "system-python": Component("a Python 3.11 of the system's own", check=_system_python),
+    "python3.12": Component("a Python 3.12 beside this one", check=lambda: _other_python("3.12")),
+    "python3.13": Component("a Python 3.13 beside this one", check=lambda: _other_python("3.13")),
     "pypy": Component("another Python", ("pypy3",), ("pypy3",)),
     "gcc": Component("a C compiler", ("gcc",), ("gcc", "libc6-dev")),
     "mpi": Component("Open MPI", ("mpirun", "orted"), ("openmpi-bin", "libopenmpi-dev")),
@@ -175,6 +177,13 @@ COMPONENTS = {
     "curl": Component("curl", ("curl",), ("curl",)),
     "sudo": Component("sudo", ("sudo",), ("sudo",)),
 }  # fmt: skip
+
+
+def _other_python(minor: str) -> str:
+    from flowlite.node.python_env import interpreters
+
+    found = interpreters.find(minor)
+    return f"uv python install {minor}" if found is None else ""
 
 
 def _sftp() -> str:

@@ -25,20 +25,18 @@ class Changes:
         assigned: Bound anew by code that nodes do not run.
         touched: Its value may have been changed in place: something of it was assigned, a method of it was called, or
             it was handed to somebody.
+        everything: Any of them may have been bound anew, by way of `globals()` or `exec`.
     """
 
     assigned: set[str] = field(default_factory=set)
     touched: set[str] = field(default_factory=set)
+    everything: bool = False
 
 
 def changes_of(text: str) -> Changes:
     """What code under `if __name__ == …` may have changed, with all functions of the file that it leads to."""
     tree = ast.parse(text)
-    functions = {
-        node.name: node
-        for node in _top_level(tree.body)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-    }
+    functions = _functions(tree)
     found = _Reader()
     for node in _guarded(tree.body):
         found.visit(node)
@@ -46,15 +44,36 @@ def changes_of(text: str) -> Changes:
     while names := (found.called & set(functions)) - followed:
         followed |= names
         for name in sorted(names):
-            found.enter(functions[name])
-    return Changes(found.assigned, found.touched)
+            for function in functions[name]:
+                found.enter(function)
+    return Changes(found.assigned, found.touched, found.everything)
+
+
+def _functions(tree: ast.Module) -> dict[str, list[ast.stmt]]:
+    """What a name that is used may lead to: the function or class itself, methods of that name, and what it decorates.
+
+    A command of click or typer is run by calling the group that it was added to by its decorator.
+    """
+    found: dict[str, list[ast.stmt]] = {}
+    for node in _top_level(tree.body):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            continue
+        found.setdefault(node.name, []).append(node)
+        for decorator in node.decorator_list:
+            for each in ast.walk(decorator):
+                if isinstance(each, ast.Name):
+                    found.setdefault(each.id, []).append(node)
+        for each in node.body if isinstance(node, ast.ClassDef) else ():
+            if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
+                found.setdefault(f".{each.name}", []).append(each)
+    return found
 
 
 def _top_level(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
     """Statements of a module, also those in branches and blocks."""
     for node in body:
         yield node
-        if isinstance(node, ast.If | ast.Try | ast.With | ast.For | ast.While):
+        if isinstance(node, ast.If | ast.Try | ast.With | ast.For | ast.While | ast.Match):
             yield from _top_level(_blocks(node))
 
 
@@ -62,17 +81,28 @@ def _blocks(node: ast.stmt) -> Iterator[ast.stmt]:
     for each in ast.iter_child_nodes(node):
         if isinstance(each, ast.stmt):
             yield each
-        elif isinstance(each, ast.ExceptHandler):
+        elif isinstance(each, ast.ExceptHandler | ast.match_case):
             yield from each.body
 
 
 def _guarded(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
     """What only the program itself runs."""
     for node in _top_level(body):
-        if isinstance(node, ast.If) and any(
-            isinstance(each, ast.Name) and each.id == "__name__" for each in ast.walk(node.test)
+        if isinstance(node, ast.If):
+            if _asks_for_name(node.test):
+                yield from (*node.body, *node.orelse)
+        elif isinstance(node, ast.Match):
+            if _asks_for_name(node.subject):
+                yield from _blocks(node)
+        elif isinstance(node, ast.Expr | ast.Assign | ast.AnnAssign | ast.AugAssign) and any(
+            isinstance(each, ast.Compare) and _asks_for_name(each) for each in ast.walk(node)
         ):
-            yield from (*node.body, *node.orelse)
+            # `__name__ == "__main__" and main()`, or `steps = 5 if __name__ == "__main__" else 1`.
+            yield node
+
+
+def _asks_for_name(node: ast.expr) -> bool:
+    return any(isinstance(each, ast.Name) and each.id == "__name__" for each in ast.walk(node))
 
 
 class _Reader(ast.NodeVisitor):
@@ -82,6 +112,7 @@ class _Reader(ast.NodeVisitor):
         self.assigned: set[str] = set()
         self.touched: set[str] = set()
         self.called: set[str] = set()
+        self.everything = False
         self._local: set[str] = set()
         self._inside = False
 
@@ -142,8 +173,12 @@ class _Reader(ast.NodeVisitor):
             if not isinstance(node.func.value, ast.Name):
                 self.visit(node.func.value)
         elif isinstance(node.func, ast.Attribute | ast.Subscript):
+            if isinstance(node.func, ast.Attribute):
+                self.called.add(f".{node.func.attr}")
             self._chain(node.func, touches=True)
         else:
+            if isinstance(node.func, ast.Name) and node.func.id in ("globals", "exec"):
+                self.everything = True
             self.visit(node.func)
         for each in (*node.args, *node.keywords):
             self.visit(each)

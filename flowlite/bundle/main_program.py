@@ -140,10 +140,14 @@ class MainProgram:
             return False
         raw = pickling.unwrap(value)
         if isinstance(raw, types.FunctionType | type) and self.holds(raw):
-            return bool(raw.__name__ != name)
+            return raw.__name__ != name or (isinstance(raw, type) and bool(self.attributes_of(raw)))
         if name not in self._bound or name in self._changes.assigned:
             return True
-        if name not in self._changes.touched or isinstance(value, types.ModuleType | type):
+        if isinstance(value, types.ModuleType | type):
+            return False
+        if self._changes.everything:
+            return _can_travel(value)
+        if name not in self._changes.touched:
             return False
         return not _is_immutable(value) and _can_travel(value)
 

@@ -97,6 +97,50 @@ def test_the_command_line_and_the_settings_have_it_too(
     assert [each.pid for each in templates()] == [one.pid]
 
 
+def test_two_programs_share_a_template_and_nothing_else(tmp_path: Path) -> None:
+    """Each has a `__main__` of its own, with the same names in it."""
+    program = """
+from flowlite import FlowApp
+app = FlowApp(keep_warm="1m")
+WORD = {word!r}
+if WORD == "first":
+    ONLY_FIRST = 1
+
+class Named:
+    def __str__(self):
+        return WORD
+
+@app.function
+def where(named):
+    import os, sys
+    main = sys.modules["__main__"]
+    with open(f"/proc/{{os.getppid()}}/stat") as file:
+        template = int(file.read().rpartition(")")[2].split()[1])
+    return WORD, str(named), "ONLY_FIRST" in vars(main), os.path.basename(main.__file__), template
+
+if __name__ == "__main__":
+    import json
+    print(json.dumps(where.remote(Named())))
+"""
+    said = []
+    for word in ("first", "second"):
+        path = tmp_path / f"{word}.py"
+        path.write_text(program.format(word=word))
+        run = subprocess.run(
+            [sys.executable, path],
+            env={**os.environ, "PYTHONPATH": ROOT},
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        said.append(json.loads(run.stdout))
+    (one,) = templates()
+    assert said == [
+        ["first", "first", True, "first.py", one.pid],
+        ["second", "second", False, "second.py", one.pid],
+    ]
+
+
 class TestNothingOfOneTaskReachesTheNext:
     def test_whatever_it_changes(self, app: FlowApp, tmp_path: Path) -> None:
         @app.function

@@ -26,7 +26,7 @@ import pickle
 import re
 import sys
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -212,6 +212,8 @@ def _pickler_class() -> Any:
             self._namespace: dict[str, Any] = getattr(sys.modules.get("__main__"), "__dict__", {})
             # By name, what was met of `__main__` and travels by value.
             self._names: dict[str, Any] = {}
+            # Those of them that are in the pickle.
+            self._bound: set[str] = set()
             if to_worker:
                 self.globals_ref[id(self._namespace)] = _MainGlobals()
 
@@ -246,7 +248,7 @@ def _pickler_class() -> Any:
             elif kind is _MainGlobals:
                 return _portable(_main_globals), ()
             elif kind is _Names:
-                return _portable(_main_globals), (), None, None, self._bindings()
+                return self._reduce_names()
             elif _is_plain_tensor(obj):
                 return self._reduce_tensor(obj)
             return super().reducer_override(obj)
@@ -301,13 +303,13 @@ def _pickler_class() -> Any:
                     if name in self._namespace:
                         self._names.setdefault(name, self._namespace[name])
 
-        def _bindings(self) -> Iterator[tuple[str, Any]]:
-            """All that was noted; to pickle one may note others."""
-            done: set[str] = set()
-            while fresh := set(self._names) - done:
-                for name in sorted(fresh):
-                    yield name, self._names[name]
-                done |= fresh
+        def _reduce_names(self) -> Any:
+            """What is to be found in the worker's `__main__` by its name; to pickle it may note more, which follows."""
+            fresh = {name: value for name, value in self._names.items() if name not in self._bound}
+            if not fresh:
+                return _portable(_main_globals), ()
+            self._bound |= set(fresh)
+            return _portable(_bind), (fresh, _Names())
 
         def _reduce_decorated(self, function: Any) -> Any:
             raw = unwrap(function)
@@ -485,6 +487,12 @@ def _main_globals():  # type: ignore[no-untyped-def]
     import sys
 
     return sys.modules["__main__"].__dict__
+
+
+def _bind(names, following):  # type: ignore[no-untyped-def]
+    import sys
+
+    sys.modules["__main__"].__dict__.update(names)
 
 
 def _lay_over(held, state):  # type: ignore[no-untyped-def]

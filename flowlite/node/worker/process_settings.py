@@ -35,6 +35,9 @@ def note_settings(*, torch_too: bool) -> dict[str, Any]:
             }
     if logging := _note_logging():
         noted["logging"] = logging
+    multiprocessing = sys.modules.get("multiprocessing")
+    if multiprocessing and (method := multiprocessing.get_start_method(allow_none=True)):
+        noted["start_method"] = method
     return noted
 
 
@@ -53,6 +56,10 @@ def make_settings(noted: dict[str, Any]) -> None:
             torch.use_deterministic_algorithms(True, **noted["torch_deterministic"])
     if "logging" in noted:
         _make_logging(noted["logging"])
+    if "start_method" in noted:
+        import multiprocessing
+
+        multiprocessing.set_start_method(noted["start_method"], force=True)
 
 
 def _note_logging() -> dict[str, Any] | None:

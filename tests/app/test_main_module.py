@@ -1,0 +1,297 @@
+"""The main module of workers: what of a started program they have, what is laid over it, and what errors say."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SECONDS = 120
+IMPORTS = """\
+import json, os, sys
+from flowlite import FlowApp
+app = FlowApp()
+"""
+
+pytestmark = [pytest.mark.usefixtures("flow_home"), pytest.mark.timeout(2 * SECONDS)]
+
+
+def start(*words: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *(str(each) for each in words)],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "FLOW_SHOW_LOGS": "never"},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+
+
+def printed(*words: object, cwd: Path) -> Any:
+    """What a program prints, as JSON."""
+    done = start(*words, cwd=cwd)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(done.stdout)
+
+
+def write(directory: Path, text: str, name: str = "x.py") -> Path:
+    path = directory / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(IMPORTS + dedent(text))
+    return path
+
+
+def test_what_changed_after_the_guard_is_sent_and_nothing_else(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        """
+        rate, seen, options, count = 1, [], {"a": 1}, 1
+        task = os.environ.get("FLOW_TASK_ID")
+
+        class Settings:
+            depth = 1
+
+        class Counter:
+            def step(self):
+                global count
+                count += 1
+
+        counter = Counter()
+
+        def scale(x):
+            return rate * x
+
+        def main():
+            global rate
+            rate = 7
+            options["a"] = 2
+            seen.append("main")
+            Settings.depth = 3
+            counter.step()
+            late = 5
+            return f.remote(late)
+
+        @app.function
+        def f(late):
+            return scale(1), options, seen, Settings.depth, count, late, later, task is not None
+
+        if __name__ == "__main__":
+            later = "under the guard"
+            print(json.dumps(main()))
+        """,
+    )
+    assert printed(path, cwd=tmp_path) == [
+        7,
+        {"a": 2},
+        ["main"],
+        3,
+        2,
+        5,
+        "under the guard",
+        True,
+    ]
+
+
+def test_a_typer_command_that_sets_a_global(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        """
+        import typer
+        cli, rate = typer.Typer(), 1
+
+        @app.function
+        def f():
+            return rate
+
+        @cli.command()
+        def main(to: int):
+            global rate
+            rate = to
+            print(f.remote())
+
+        if __name__ == "__main__":
+            cli()
+        """,
+    )
+    assert printed(path, "4", cwd=tmp_path) == 4
+
+
+def test_an_edit_while_it_runs_changes_nothing(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        """
+        import multiprocessing
+        from pathlib import Path
+        word = "started"
+
+        def say(_):
+            return word
+
+        @app.function
+        def f():
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                return [say(0), *pool.map(say, [0])]
+
+        if __name__ == "__main__":
+            Path(__file__).write_text("word = 'edited'; raise SystemExit('edited')")
+            print(json.dumps(f.remote()))
+        """,
+    )
+    assert printed(path, cwd=tmp_path) == ["started", "started"]
+
+
+def test_a_module_of_a_package_that_was_started_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg" / "__init__.py").write_text("")
+    (tmp_path / "pkg" / "helper.py").write_text("WORD = 'beside'\n")
+    write(
+        tmp_path,
+        """
+        import multiprocessing
+        from . import helper
+        from .helper import WORD
+
+        class Point:
+            x = 1
+
+        def double(x):
+            return 2 * x, helper.WORD, __name__
+
+        @app.function
+        def train():
+            spec = sys.modules["__main__"].__spec__
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                return WORD, Point.__module__, spec.name, __package__, sys.argv[1:], pool.map(double, [2])
+
+        if __name__ == "__main__":
+            print(json.dumps(train.remote()))
+        """,
+        "pkg/train.py",
+    )
+    assert printed("-m", "pkg.train", "--lr", "3", cwd=tmp_path) == [
+        "beside",
+        "__main__",
+        "pkg.train",
+        "pkg",
+        ["--lr", "3"],
+        [[4, "beside", "__mp_main__"]],
+    ]
+
+
+def test_a_program_without_a_file_fills_the_main_module(tmp_path: Path) -> None:
+    """Also with what only an annotation of an annotation names."""
+    text = IMPORTS + dedent(
+        """
+        import dataclasses, multiprocessing, typing
+
+        class Inner:
+            pass
+
+        @dataclasses.dataclass
+        class Outer:
+            inner: "Inner"
+
+        @app.function
+        def f(x: "Outer" = None):
+            names = [each for each in ("Outer", "Inner", "double") if each in vars(sys.modules["__main__"])]
+            hints = str(typing.get_type_hints(Outer)) if "Outer" in globals() else ""
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                return names, hints, pool.map(double, [1])
+
+        def double(x):
+            return 2 * x
+
+        print(json.dumps(f.remote()))
+        """
+    )
+    assert printed("-c", text, cwd=tmp_path) == [
+        ["Outer", "Inner", "double"],
+        "{'inner': <class '__main__.Inner'>}",
+        [2],
+    ]
+
+
+@pytest.mark.parametrize("line", ["if __name__ == '__main__': {}", "__name__ == '__main__' and {}"])
+def test_a_guard_on_one_line(tmp_path: Path, line: str) -> None:
+    path = write(tmp_path, "@app.function\ndef f(): return 5\n" + line.format("print(f.remote())"))
+    assert printed(path, cwd=tmp_path) == 5
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "print(f.remote())",
+        "if 1:\n    print(\n        f.remote())",
+        "from concurrent.futures import ThreadPoolExecutor as Pool\nlist(Pool(1).map(lambda _: f.remote(), [0]))",
+        "def main():\n    f.spawn()\nmain()",
+    ],
+)
+def test_a_call_at_the_top_level_is_refused_before_anything_starts(
+    tmp_path: Path, call: str
+) -> None:
+    path = write(tmp_path, "@app.function\ndef f(): return 5\n" + call)
+    done = start(path, cwd=tmp_path)
+    line = 5 + len(call.splitlines())
+    assert done.returncode == 1
+    assert f"BundleError: {path}, line {line}: a task is started at the top level" in done.stderr
+    assert "if __name__ ==" in done.stderr.splitlines()[-1]
+    assert start("-m", "flowlite.cli", "status", "--json", cwd=tmp_path).stdout.count('"id"') == 0
+
+
+@pytest.mark.parametrize(
+    ("there", "said"),
+    [
+        ("1 / 0", "line 5: ZeroDivisionError: division by zero"),
+        ("sys.exit(3)", "line 5: the file ended Python while it was loaded (SystemExit: 3)"),
+        ("import no_such_module", "line 5: there is no module 'no_such_module' on this node"),
+    ],
+)
+def test_what_fails_while_the_file_is_loaded_is_named_by_file_and_line(
+    tmp_path: Path, there: str, said: str
+) -> None:
+    path = write(
+        tmp_path,
+        f"""
+        if "FLOW_TASK_ID" in os.environ: {there}
+
+        @app.function
+        def f():
+            return 5
+
+        if __name__ == "__main__":
+            f.remote()
+        """,
+    )
+    done = start(path, cwd=tmp_path)
+    assert done.returncode == 1
+    assert f"\nflowlite.errors.TaskFailed: {path}, {said}" in done.stderr
+    assert "\nraised on node 0, rank 0 of task f" in done.stderr
+
+
+def test_an_error_of_the_function_shows_the_users_file_and_line(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        """
+        def divide(x):
+            return x / 0  # the line itself
+
+        @app.function
+        def f(x):
+            return divide(x)
+
+        if __name__ == "__main__":
+            f.remote(1)
+        """,
+    )
+    done = start(path, cwd=tmp_path)
+    assert done.returncode == 1
+    assert f'File "{path}", line 6, in divide' in done.stderr
+    assert "return x / 0  # the line itself" in done.stderr
