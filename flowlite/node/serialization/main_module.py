@@ -33,7 +33,7 @@ import sys
 if {above!r} not in sys.path:
     sys.path.append({above!r})
 
-from {package}.call import fill_main
+from {loader} import fill_main
 
 fill_main(globals(), {call!r}, {home!r})
 '''
@@ -147,14 +147,15 @@ def fresh_main() -> types.ModuleType:
     return _new_main()
 
 
-def fillable_main(directory: str, call: Mapping[str, Any], home: str) -> None:
-    """An empty `__main__` for what a notebook sends, and its file for processes that are started from here."""
+def fillable_main(directory: str, call: Mapping[str, Any], home: str, *, loader: str) -> None:
+    """An empty `__main__` for what a notebook sends, and its file for processes that are started from here.
+
+    `loader` names the module whose `fill_main` loads the call there.
+    """
     main = _new_main()
-    package = str(__package__)
-    above = os.path.abspath(__file__)
-    for _ in range(package.count(".") + 2):
-        above = os.path.dirname(above)
-    text = _FILLED.format(above=above, package=package, call=dict(call), home=os.path.abspath(home))
+    package = sys.modules[loader.partition(".")[0]]
+    above = os.path.dirname(os.path.dirname(os.path.abspath(str(package.__file__))))
+    text = _FILLED.format(above=above, loader=loader, call=dict(call), home=os.path.abspath(home))
     path = os.path.join(directory, f"main-{call['sha256'][:16]}.py")
     part = f"{path}.{os.getpid()}.part"
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

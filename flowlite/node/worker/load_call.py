@@ -146,7 +146,7 @@ def _load_main(
     if main["kind"] == "names":
         if call.get("main") != "filled":
             directory = os.path.dirname(os.path.abspath(os.path.join(home, call["bundle"])))
-            main_module.fillable_main(directory, call, os.fspath(home))
+            main_module.fillable_main(directory, call, os.fspath(home), loader=__name__)
         process_settings.make_settings(main["settings"])
         return
     from importlib.util import decode_source
