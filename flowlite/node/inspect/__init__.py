@@ -1,0 +1,1 @@
+"""What other commands ask of a node while it runs: `flow ssh`, `flow doctor`, `flow top`, bandwidth between nodes."""

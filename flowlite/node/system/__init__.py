@@ -1,0 +1,1 @@
+"""The machine beneath: processes, signals, files, addresses, sockets, system calls."""
