@@ -112,10 +112,11 @@ def _found(root: str, entries: Sequence[tuple[str, os.stat_result]]) -> dict[str
 
 def _workdir(home: str) -> str:
     """The working directory of the workers of the latest attempt."""
-    notes = sorted(Path(home).glob("a*/env.json"), key=lambda path: int(path.parent.name[1:]))
-    if not notes:
-        raise FileNotFoundError(2, "no worker has started there yet", home)
-    return str(json.loads(notes[-1].read_bytes())["workdir"])
+    orders = sorted(Path(home).glob("a*/agent.json"), key=lambda path: int(path.parent.name[1:]))
+    if not orders:
+        # It was stopped before it began, and has written nothing.
+        return home
+    return str(json.loads(orders[-1].read_bytes()).get("workdir") or home)
 
 
 def unkept(workdir: str, home: str, wanted: Sequence[str], begin: str) -> dict[str, Any]:
@@ -244,9 +245,9 @@ def _network_source(path: str) -> str:
 
 
 def main() -> int:
-    """`outputs`: {"home", "workdir", "patterns" or "path"} on standard input; prints `outputs` or `everything`.
+    """`outputs`: {"home", "patterns" or "path"} on standard input; prints `outputs` or `everything`.
 
-    Without a working directory it is that of the workers that run. With "look" it only says which path is meant, and
+    A relative path begins in the working directory of the workers. With "look" it only says which path is meant, and
     whether it is a directory: {"path", "directory"}.
 
     Line by line, so that no reader needs to hold it as one document: what there is beside files and links, then each
@@ -255,7 +256,7 @@ def main() -> int:
     asked: Mapping[str, Any] = json.loads(sys.stdin.buffer.read())
     home = str(asked["home"])
     try:
-        workdir = str(asked.get("workdir") or _workdir(home))
+        workdir = _workdir(home)
         if "path" in asked:
             path = os.path.join(workdir, os.path.expanduser(str(asked["path"])))
             if asked.get("look"):

@@ -179,7 +179,6 @@ class Attempt:
             self._asked.outputs,
             to,
             self._nodes,
-            self._bringup.workdir,
             self._reach,
             lambda text: self._on_event({"kind": "collecting", "text": text}),
             self._before_writing,

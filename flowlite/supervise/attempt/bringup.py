@@ -184,10 +184,6 @@ class BringUp:
             files["rendezvous.key"] = certificate.key
         return files
 
-    def workdir(self, node: Node) -> str:
-        """The working directory of the workers on a node."""
-        return node.settings.workdir or node.settings.home
-
     def _config(self, node: Node) -> AgentConfig:
         asked, settings = self.asked, node.settings
         gpus = {"count": asked.plan.gpus_per_node, "kind": asked.plan.gpu}

@@ -82,21 +82,18 @@ class Fetch:
         patterns: Sequence[str],
         to: Path,
         nodes: Sequence[Node],
-        workdirs: Callable[[Node], str],
         reach: Reach,
         tell: Callable[[str], None],
         before_writing: Callable[[], None],
     ) -> None:
         """
         Args:
-            workdirs: The working directory of a node's workers.
             tell: Told how far it is, now and then.
             before_writing: Raises if another supervisor leads now.
         """
         self._patterns = tuple(patterns)
         self._landing = Landing(to)
         self._nodes = nodes
-        self._workdirs = workdirs
         self._reach = reach
         self._tell = tell
         self._before_writing = before_writing
@@ -232,7 +229,6 @@ class Fetch:
         self._manifests[node.rank] = ask(
             node.connection,
             (settings.python, "-I", "-S", node.agent),
-            workdir=self._workdirs(node),
             home=settings.home,
             patterns=self._patterns,
         )

@@ -65,7 +65,6 @@ def ask(
     home: str,
     patterns: Sequence[str] = (),
     path: str | None = None,
-    workdir: str = "",
 ) -> Manifest:
     """Asks a node for its files.
 
@@ -74,14 +73,13 @@ def ask(
         home: The task's directory on the node.
         patterns: As in `outputs=`.
         path: In place of patterns: a file, or a directory with all that is in it.
-        workdir: The working directory; "" for that of the workers that run.
 
     Raises:
         NodeUnreachable: It does not answer.
         ProviderError: It says what cannot be.
     """
     which = {"patterns": list(patterns)} if path is None else {"path": path}
-    asked = json.dumps({"workdir": workdir, "home": home, **which}).encode()
+    asked = json.dumps({"home": home, **which}).encode()
     done = connection.run([*program, "outputs"], input=asked, timeout=_LIST_SECONDS)
     if done.code != 0:
         said = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
