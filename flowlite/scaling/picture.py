@@ -24,7 +24,7 @@ def check() -> None:
 
     if find_spec("matplotlib") is None:
         raise NoMatplotlib(
-            "no PNG can be drawn: matplotlib is not installed here. Install the extra: pip install 'flowlite[plot]'"
+            "no PNG can be drawn: matplotlib is not installed here. Install it: pip install matplotlib"
         )
 
 

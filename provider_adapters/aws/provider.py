@@ -86,7 +86,7 @@ class AwsProvider(Provider):
         from provider_adapters.aws.checking import Checking
 
         if importlib.util.find_spec("boto3") is None:
-            return [Finding("boto3", False, "it is not installed: pip install 'flowlite[aws]'")]
+            return [Finding("boto3", False, "it is not installed: pip install boto3")]
         return Checking(self._context, self._planner()).findings()
 
     def policy(self) -> dict[str, Any]:

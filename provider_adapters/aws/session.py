@@ -112,7 +112,7 @@ def _tell_calls(client: Any, service: str, region: str) -> None:
 
 def _make_session(settings: AwsSettings) -> Any:
     if importlib.util.find_spec("boto3") is None:
-        raise ConfigError("the provider aws needs boto3: pip install 'flowlite[aws]'")
+        raise ConfigError("the provider aws needs boto3: pip install boto3")
     import boto3
     import botocore.session
     from botocore.exceptions import BotoCoreError

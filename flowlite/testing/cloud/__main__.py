@@ -50,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _missing() -> str:
     if importlib.util.find_spec("moto") is None:
-        return "the EC2 API needs moto: pip install 'flowlite[box]'"
+        return "the EC2 API needs moto: pip install 'moto[ec2,efs,iam,s3,server,ssm,sts]'"
     return ""
 
 
