@@ -44,11 +44,13 @@ test-bare: ## what a newcomer does, `make train` and `make test`, on a bare Debi
 test-hours: $(ENV_READY) ## what is too long for every time: Ray, stacks on hosts, more faults, 9,000 more seeds
 	$(PY) -m pytest -n $(TEST_PROCESSES) --dist worksteal -m hours
 
-# How many with real processes and machines; "all" takes hours. And how many more kills on the simulated clock.
+# How many with real processes and machines, "all" takes hours; how many tasks are killed at random moments there, and how
+# many on the simulated clock.
 CRASHES ?= 60
+REAL_KILLS ?= 200
 KILLS ?= 2000
 crash: $(ENV_READY) ## kill the client at every call it makes of a cloud, under every fault: simulated, and CRASHES for real (as root)
-	FLOW_CRASH=$(CRASHES) FLOW_CRASH_KILLS=$(KILLS) FLOW_TEST_REQUIRE=all $(PY) -m pytest -n $(TEST_PROCESSES) --dist worksteal tests/crash
+	FLOW_CRASH=$(CRASHES) FLOW_CRASH_REAL_KILLS=$(REAL_KILLS) FLOW_CRASH_KILLS=$(KILLS) FLOW_TEST_REQUIRE=all $(PY) -m pytest -n $(TEST_PROCESSES) --dist worksteal tests/crash
 
 # A run that found something says with which of these it is repeated.
 CASES ?= 200

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 # Command -> module below `flowlite.cli.commands` that registers it, in the order of `flow --help`.
@@ -63,6 +66,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
 
 
+def program() -> int:
+    """The `flow` program: as `main`, and with its exit code whenever somebody presses Ctrl-C again.
+
+    While Python ends, nothing is left to interrupt: it would replace the code by the signal, or print a traceback.
+    """
+    code = INTERRUPTED
+    atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
+    with suppress(KeyboardInterrupt):
+        code = main()
+    # Python waits for threads first.
+    signal.signal(signal.SIGINT, lambda *_: os._exit(code))
+    return code
+
+
 def _debug(arguments: list[str]) -> None:
     """Takes `--debug` out of the arguments: it stands before the command, whose name must come first."""
     asked = bool(arguments) and arguments[0] == "--debug"
@@ -93,8 +110,6 @@ def _tidy_up() -> None:
     """Has a process of its own look for machines that crashes have left, where some are paid for."""
     if "_FLOW_COMPLETE" in os.environ:
         return
-    from contextlib import suppress
-
     from flowlite.errors import FlowError
     from flowlite.settings import settings
     from flowlite.supervise.cleanup.background_gc import tidy_in_background

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 import sys
 import time
 import weakref
@@ -69,3 +70,49 @@ def test_other_errors_there_are_told_as_ever(monkeypatch: pytest.MonkeyPatch) ->
         assert reference() is None
     assert told == [ZeroDivisionError]
     assert sys.unraisablehook is hook
+
+
+LATE = """
+import atexit, os, signal, sys, threading, time
+from flowlite import cli
+
+def press():
+    signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+class Late:
+    def __del__(self, press=os.kill, process=os.getpid(), number=signal.SIGINT):
+        press(process, number)
+
+def wait_and_press():
+    threading.main_thread().join()
+    # Python may be about to wait, and hears of the first one only afterwards.
+    while True:
+        press()
+        time.sleep(0.1)
+
+moment = sys.argv.pop(1)
+if moment == "in an exit handler":
+    atexit.register(press)
+elif moment == "while modules go":
+    sys.late = Late()
+elif moment == "while threads are waited for":
+    threading.Thread(target=wait_and_press).start()
+sys.exit(cli.program())
+"""
+
+
+@pytest.mark.parametrize(
+    "moment", ["in an exit handler", "while modules go", "while threads are waited for"]
+)
+@pytest.mark.parametrize(("words", "code"), [(["config", "path"], 0), (["no-such-command"], 2)])
+def test_one_while_python_ends_changes_nothing(moment: str, words: list[str], code: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LATE, moment, *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "KeyboardInterrupt" not in done.stderr

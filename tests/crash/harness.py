@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import shutil
 import signal
 import time
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from flowlite.state.store import Store, TaskRecord
 from flowlite.supervise.process import launch
-from tests.crash.cases import BOOT, END, MACHINE, RUN, Case
+from tests.crash.cases import AFTER, BEFORE, BOOT, END, MACHINE, RUN, Case, Fault
 from tests.crash.clouds import CLOUDS, QUICK, SLOW
 from tests.helpers import eventually, kill_processes_of_home, put_agent
 
@@ -28,6 +29,9 @@ _WAITS = ("starting", "auction", "no room", "capacity", "again")
 LOOKS = ("DescribeInstances", "get_bid", "get_instances")
 # Seconds for which a call may still come, once there is something: of those that look, and of those that make it.
 PATIENCE, SETTLES = 12.0, 3.0
+# Of the kills at random: how many are at a call, up to which one, for how long a supervisor lives at most, and how many
+# tasks are cancelled afterwards.
+_AT_A_CALL, _CALLS, _LONGEST_LIFE, _CANCELS = 0.7, 30, 20.0, 0.3
 _DAY_LATER = (
     "read u r < /proc/uptime; echo $((${u%.*} + 90000)).00 $r > /run/later && "
     "mount --bind /run/later /proc/uptime"
@@ -168,8 +172,6 @@ class Harness:
 
     def uneventful(self, cloud: Cloud) -> tuple[set[str], Home]:
         """A task to which nothing happens: the calls that it makes from its intent to its end."""
-        from tests.crash.cases import Fault
-
         home = self.submit(cloud)
         cloud.suffer(Fault(), QUICK)
         before = len(cloud.control.calls)
@@ -178,6 +180,69 @@ class Harness:
         eventually(lambda: home.record.final, timeout=90, every=0.1, what=home.story())
         assert home.record.state == "completed", home.story()
         return {action for action, _ in cloud.control.calls[before:]}, home
+
+    # Kills at any moment
+
+    def kill_at_random(self, seed: int) -> None:
+        """A task in a cloud at its unkindest, killed up to three times, and one `flow gc` after that.
+
+        Nothing that costs money is left then, and `flow gc` has launched nothing. What costs nothing may take more of
+        them, as long as EC2 refuses to delete it.
+        """
+        chance = random.Random(seed)
+        cloud = self.cloud(chance.choice(list(CLOUDS)))
+        home = self.submit(cloud)
+        try:
+            cloud.suffer(Fault(), chance.choice((QUICK, 2.0, 8.0)))
+            self.box.unkind(seed)
+            for _ in range(chance.choice((1, 1, 2, 3))):
+                self._kill_once(cloud, home, chance)
+                if home.record.final:
+                    break
+            if chance.random() < _CANCELS:
+                home.store.request_cancel(home.task)
+            launches = cloud.launches()
+            self._gc(home)
+            self.box.unkind(None)
+            eventually(
+                lambda: not cloud.existing(home.task), timeout=90, every=0.2, what=home.story()
+            )
+            assert cloud.launches() == launches, f"`flow gc` launched something {home.story()}"
+            with self.on(home):
+                launch.cancel(home.store, home.directory, home.task)
+            until = time.monotonic() + 60
+            while left := cloud.left_over(home.task):
+                assert time.monotonic() < until, f"{left} {home.story()}"
+                self._gc(home)
+                time.sleep(0.5)
+        except BaseException as error:
+            error.add_note(f"FLOW_CRASH_SEED={seed}, {cloud.name}: {home.story()}")
+            raise
+        finally:
+            self.forget(home)
+            self.box.unkind(None)
+            cloud.soothe()
+
+    def _kill_once(self, cloud: Cloud, home: Home, chance: random.Random) -> None:
+        if chance.random() < _AT_A_CALL:
+            when = chance.choice((BEFORE, AFTER))
+            cloud.control.kill_client("*", when, skip=chance.randrange(_CALLS))
+        with self.on(home):
+            pid = launch.start_supervisor(home.directory, home.task)
+        until = time.monotonic() + chance.uniform(0.0, _LONGEST_LIFE)
+        while time.monotonic() < until and _alive(pid) and not home.record.final:
+            time.sleep(0.05)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        eventually(lambda: not _alive(pid))
+        cloud.control.clear_faults()
+        time.sleep(chance.choice((0.0, 0.0, 3.0)))
+
+    def _gc(self, home: Home) -> None:
+        from flowlite.cli import main
+
+        with self.on(home), contextlib.suppress(SystemExit):
+            main(["gc"])
 
     # What comes after
 
@@ -201,8 +266,7 @@ class Harness:
         # What costs nothing is left to the tidying up that every command starts now and then.
         until = time.monotonic() + 40
         while (left := cloud.left_over(home.task)) and time.monotonic() < until:
-            with self.on(home), contextlib.suppress(SystemExit):
-                main(["gc"])
+            self._gc(home)
             time.sleep(0.5)
         assert not left, f"{left} {home.story()}"
 

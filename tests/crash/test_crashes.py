@@ -2,18 +2,20 @@
 
 With real processes and machines this is a dozen cases, which differ as much as a dozen can; `test_simulated` plays all
 of them on a simulated clock. `FLOW_CRASH=60` plays more, with a fresh seed in the names of the tests
-(`FLOW_CRASH_SEED=…` repeats it).
+(`FLOW_CRASH_SEED=…` repeats it). `FLOW_CRASH_REAL_KILLS=200` kills so many tasks at random moments, in clouds that go
+wrong by chance.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.components import need
-from tests.crash.cases import MACHINE, Case, all_cases, sample
+from tests.crash.cases import MACHINE, Case, all_cases, fresh_seed, sample
 from tests.crash.clouds import POINTS
 from tests.crash.harness import Harness
 
@@ -23,6 +25,7 @@ pytest.importorskip("httpx")
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
 CASES = all_cases(POINTS)
+KILLS, SEED = int(os.environ.get("FLOW_CRASH_REAL_KILLS", "2")), fresh_seed()
 
 
 @pytest.fixture(scope="session")
@@ -51,6 +54,15 @@ def test_nothing_is_left(
             harness.recover(cloud, case, home)
     finally:
         harness.forget(home)
+
+
+@pytest.mark.parametrize("number", range(KILLS))
+def test_one_clean_up_after_kills_at_random(
+    harness: Harness, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in harness.box.environment().items():
+        monkeypatch.setenv(name, value)
+    harness.kill_at_random(SEED + number)
 
 
 def test_there_are_500_of_them() -> None:

@@ -386,6 +386,8 @@ class TestWhenItGoes:
         gone(client.ready["template"])
         left = Path(client.ready["socket"])
         assert left.exists()
+        # It was noting what it is.
+        left.with_name(f"{left.name}.state.part").touch()
         Client(spec_of(environment={"N": "2"})).close()
         assert not list(left.parent.glob(f"{left.name}*"))
 

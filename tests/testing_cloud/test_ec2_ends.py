@@ -83,15 +83,17 @@ def test_what_ended_is_listed_for_a_while(box: CloudInABox, ec2: Any) -> None:
 
 
 def test_terminating_again_or_in_vain(box: CloudInABox, ec2: Any) -> None:
-    (id,) = launch(ec2)
-    box.aws.timing(stop=0.3)
+    slow, quick = launch(ec2, 2)
+    box.aws.timing(stop=600.0)
     for _ in range(2):
-        ec2.terminate_instances(InstanceIds=[id])
-    assert state(ec2, id) == "shutting-down"
+        ec2.terminate_instances(InstanceIds=[slow])
+    assert state(ec2, slow) == "shutting-down"
     with refused(r"InvalidInstanceID.NotFound"):
         ec2.terminate_instances(InstanceIds=["i-00000000000000000"])
-    in_state(ec2, id, "terminated")
-    ec2.terminate_instances(InstanceIds=[id])
+    box.aws.timing(stop=0.1)
+    ec2.terminate_instances(InstanceIds=[quick])
+    in_state(ec2, quick, "terminated")
+    ec2.terminate_instances(InstanceIds=[quick])
 
 
 def test_one_that_is_unknown_saves_the_others(box: CloudInABox, ec2: Any) -> None:

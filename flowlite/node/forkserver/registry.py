@@ -77,20 +77,29 @@ def note(path: str, agents: int, until: float | None) -> None:
         "until": until,
         "used": time.time(),
     }
-    part = f"{path}.state.part"
+    part = _part(path)
     try:
         descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with open(descriptor, "w", encoding="utf-8") as file:
             json.dump(told, file)
-        os.replace(part, f"{path}.state")
+        os.replace(part, _state(path))
     except OSError:
         return
+
+
+def _state(path: str) -> str:
+    return f"{path}.state"
+
+
+def _part(path: str) -> str:
+    """What its state is called until it is whole; it stays where the template is killed meanwhile."""
+    return f"{_state(path)}.part"
 
 
 def look(path: str) -> Kept | None:
     """The template at a socket; None if there is none that is kept."""
     try:
-        with open(f"{path}.state", encoding="utf-8") as file:
+        with open(_state(path), encoding="utf-8") as file:
             found = Kept(path, json.load(file))
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -192,6 +201,6 @@ def tell(path: str, what: str) -> None:
 
 def forget(path: str) -> None:
     """Remove what a template has beside its socket, and the socket."""
-    for each in (path, f"{path}.json", f"{path}.state", f"{path}.log"):
+    for each in (path, f"{path}.json", _state(path), _part(path), f"{path}.log"):
         with contextlib.suppress(OSError):
             os.unlink(each)
