@@ -195,6 +195,21 @@ class TestRealContainers:
             assert (source / "file").read_text() == "written\n"
             assert gang.text(0) == f"{tmp_path}\n"
 
+    def test_setup_runs_inside_once_for_each_node_and_its_effects_are_there(
+        self, tmp_path: Path
+    ) -> None:
+        """What is installed lies in the container, so that its own files are changed and not the node's."""
+        mark = f"/tmp/flowlite-setup-{os.getpid()}"
+        script = f"cat {mark}"
+        setup = [f"echo node $FLOW_NODE_RANK >> {mark}", "echo set up"]
+        with gang_of(tmp_path, "sh", "-c", script, nodes=2, setup=setup) as gang:
+            ended = gang.run()
+            assert ended["outcome"] == "done", f"{ended}\n{gang.logs()}"
+            assert [gang.text(rank) for rank in range(4)] == ["node 0\n"] * 2 + ["node 1\n"] * 2
+            assert gang.text(0, "setup").endswith("$ echo set up\nset up\n")
+            gang.assert_nothing_left(timeout=40)
+        assert not Path(mark).exists()
+
     def test_exit_codes_and_signals_are_those_of_the_worker(self, tmp_path: Path) -> None:
         with gang_of(tmp_path, "sh", "-c", "exit $((40 + RANK))", processes_per_node=1) as gang:
             gang.run()

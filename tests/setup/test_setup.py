@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from flowlite import FlowApp
 from flowlite.errors import SpecError
 from flowlite.output.reader import Logs
 from flowlite.spec import TaskConfig
+from flowlite.state.store import Store
+from flowlite.supervise.cleanup import warm_nodes
 from tests.gangs import Gang, let_go, shell, submit, waiting
 from tests.helpers import eventually, processes_of
 from tests.node.agents import RealGang
@@ -203,6 +206,32 @@ class TestInstalled:
             return str(probe_setup.VERSION)
 
         assert version.remote() == "new and longer"
+
+
+def test_a_task_that_finds_this_machine_warm_does_not_run_it_again(
+    flow_home: Path, tmp_path: Path
+) -> None:
+    """The process that imports is kept, too, and only for the setup that it began after."""
+    note = tmp_path / "note"
+    app = FlowApp(keep_warm="1m", setup=f"echo x >> {note}")
+
+    @app.function
+    def template() -> int:
+        import os
+
+        with open(f"/proc/{os.getppid()}/stat") as file:
+            return int(file.read().rpartition(")")[2].split()[1])
+
+    try:
+        first = template.remote()
+        assert template.remote() == first
+        assert note.read_text() == "x\n"
+        other = template.options(setup=f"echo y >> {note}")
+        assert other.remote() != first
+        assert note.read_text() == "x\ny\n"
+    finally:
+        with closing(Store(flow_home / "state.db")) as store:
+            warm_nodes.end_warm_nodes(store, flow_home)
 
 
 def test_nodes_of_one_machine_run_it_one_after_another(tmp_path: Path) -> None:
