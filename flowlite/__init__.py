@@ -126,6 +126,12 @@ def __getattr__(name: str) -> object:
         if not on_a_node():
             raise
         value = placeholder(name)
+    except (ImportError, AttributeError) as error:
+        from flowlite.in_worker.hidden_modules import hidden_module
+
+        if hidden := hidden_module(error):
+            raise ImportError(hidden) from None
+        raise
     globals()[name] = value
     return value
 

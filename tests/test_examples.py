@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 DIGITS = ROOT / "examples" / "digits_ddp.py"
-LINE = re.compile(r"\[Node (\d)\] \[\d\d:\d\d:\d\d\] (.*)")
+LINE = re.compile(r"\[Node (\d), rank \d\] \[\d\d:\d\d:\d\d\] (.*)")
 
 
 def run_digits(*arguments: str) -> list[str]:

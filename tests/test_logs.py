@@ -79,6 +79,19 @@ def test_a_line_prints_as_in_the_guide(monkeypatch: pytest.MonkeyPatch) -> None:
     at = datetime.fromisoformat("2031-01-31T10:30:16.7+00:00").timestamp()
     assert str(LogLine(1, 3, "out", at, "loss 0.5")) == "[Node 1] [10:30:16] loss 0.5"
     assert label(12, at) == "[Node 12] [10:30:16]"
+    assert label(12, at, rank=99) == "[Node 12, rank 99] [10:30:16]"
+    assert label(12, at, "setup", 99) == "[Node 12 setup] [10:30:16]"
+
+
+def test_labels_name_the_rank_where_nodes_have_several_workers(tmp_path: Path) -> None:
+    write(tmp_path, b"loss 0.5\n", node=1, rank=3)
+    logs = Logs(tmp_path, label_ranks=True)
+    (line,) = logs
+    assert isinstance(line, LogLine)
+    assert tuple(line)[:3] == (1, 3, "out")
+    assert str(line) == str(logs)
+    assert str(logs).startswith("[Node 1, rank 3] [")
+    assert str(Logs(tmp_path)).startswith("[Node 1] [")
 
 
 @pytest.mark.parametrize(

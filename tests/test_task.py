@@ -342,7 +342,7 @@ def test_logs_print_and_end_with_the_first_failure() -> None:
     made.end("failed", "first failure: node 1, rank 3: ValueError: no")
     text = str(made.task.logs())
     first, last = text.splitlines()
-    assert first.startswith("[Node 1] [")
+    assert first.startswith("[Node 1, rank 3] [")
     assert first.endswith("] ValueError: no")
     assert last == "first failure: node 1, rank 3: ValueError: no"
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, ca
 from flowlite.api import remote
 from flowlite.api.world_of_one import world_of_one
 from flowlite.errors import SpecError
-from flowlite.in_worker.on_node import on_a_node
+from flowlite.in_worker.on_node import on_a_node, refuse_on_a_node
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -181,7 +181,7 @@ class Function(Generic[P, R]):
             TaskCancelled: The task was cancelled.
             ResultUnavailable: The return value could not be sent back or cannot be loaded here.
         """
-        remote.refuse_on_a_node()
+        refuse_on_a_node()
         return remote.call(self.build_task_config(*args, **kwargs))
 
     @overload
@@ -202,7 +202,7 @@ class Function(Generic[P, R]):
             BundleError: The function, an argument or a captured variable cannot be pickled; nothing was started.
             CapExceeded: A price, time or cost cap forbids the launch; nothing was started.
         """
-        remote.refuse_on_a_node()
+        refuse_on_a_node()
         return remote.start(self.build_task_config(*args, **kwargs))
 
     @overload
@@ -332,7 +332,7 @@ class Function(Generic[P, R]):
     def _sweep(
         self, calls: Iterable[Sequence[Any]], max_concurrent: int, return_exceptions: bool
     ) -> Iterator[Any]:
-        remote.refuse_on_a_node()
+        refuse_on_a_node()
         if type(max_concurrent) is not int or max_concurrent < 1:
             raise SpecError(
                 f"max_concurrent: {max_concurrent!r} is not allowed; give a whole number of at least 1"

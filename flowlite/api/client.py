@@ -92,6 +92,7 @@ class Flow:
         announce: Callable[[Task[Any]], None] | None = None,
         show_plan: Callable[[Plan], None] | None = None,
         element: Element | None = None,
+        inputs_of: Task[Any] | None = None,
     ) -> Task[Any]:
         """Submits the call or the command of a configuration. Raises the same errors as `run`.
 
@@ -102,15 +103,18 @@ class Flow:
         Args:
             announce: Called with the task as soon as it is recorded.
             show_plan: Called with the plan before a launch that costs money; by default, `notify` gets the price.
+            inputs_of: The task whose call is made again, where the configuration has none.
             element: Its place among tasks that are launched together, if `launches_together`.
         """
         from flowlite import bucket_credentials
         from flowlite.api import import_guard
         from flowlite.api.submission import submit
+        from flowlite.in_worker.on_node import refuse_on_a_node
         from flowlite.supervise.cleanup import background_gc
         from flowlite.supervise.money import price_text
 
-        import_guard.refuse_to_submit()
+        import_guard.refuse("starts a task")
+        refuse_on_a_node()
         config, plan = self.plan(config)
         if element is not None:
             plan = dataclasses.replace(plan, options={**plan.options, "array": dict(element)})
@@ -124,6 +128,7 @@ class Flow:
         session = self._session
         if plan.price_per_hour:
             background_gc.remember_paid(session.home, plan.provider)
+        inputs = None if inputs_of is None else session.paths(inputs_of.id)
         made: list[Task[Any]] = []
 
         def tell(record: TaskRecord) -> None:
@@ -132,7 +137,7 @@ class Flow:
                 announce(made[0])
 
         try:
-            submit(session, config, plan, tell, storage=storage)
+            submit(session, config, plan, tell, storage=storage, inputs_of=inputs)
         except KeyboardInterrupt:
             if made and announce is None:
                 # Said first: a second Ctrl-C may hit what follows.
@@ -293,8 +298,10 @@ class Volumes:
         self, name: str, size_gb: float | None = None, interface: str = "file"
     ) -> VolumeInfo:
         """Makes a volume, or gives the one of that name. Raises ConfigError if it cannot be made so."""
+        from flowlite.api import import_guard
         from flowlite.spec import Volume
 
+        import_guard.refuse("makes a volume")
         volume = Volume(name=name, size_gb=size_gb, interface=_interface(interface))
         return self._flow._chosen().create_volume(volume.name, volume.size_gb, volume.interface)
 
@@ -304,6 +311,9 @@ class Volumes:
 
     def delete(self, name: str) -> None:
         """Deletes a volume and everything on it. Raises NotFound."""
+        from flowlite.api import import_guard
+
+        import_guard.refuse("deletes a volume")
         self._flow._chosen().delete_volume(name)
 
 

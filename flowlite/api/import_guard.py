@@ -19,12 +19,12 @@ _importing = 0
 
 
 class StartedByImport(ConfigError):
-    """A file starts a task at its top level while it is imported."""
+    """A file does at its top level, while it is imported, what costs money or deletes something."""
 
 
 @contextmanager
 def users_file() -> Iterator[None]:
-    """Refuses every submission of this process while the block runs."""
+    """Refuses what costs money or deletes something, in this process, while the block runs."""
     global _importing
     _importing += 1
     try:
@@ -33,12 +33,16 @@ def users_file() -> Iterator[None]:
         _importing -= 1
 
 
-def refuse_to_submit() -> None:
-    """Raises StartedByImport, with the user's own line, while the command line imports a file."""
+def refuse(what: str) -> None:
+    """Raises StartedByImport, with the user's own line, while the command line imports a file.
+
+    Args:
+        what: What the file does, as in "starts a task".
+    """
     if not _importing:
         return
     raise StartedByImport(
-        f"{_users_line()} starts a task at the top level of the file, and so whenever the file is imported; put it "
+        f"{_users_line()} {what} at the top level of the file, and so whenever the file is imported; put it "
         "under: if __name__ == '__main__':"
     )
 

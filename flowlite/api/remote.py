@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from flowlite.api.sweep import in_order, together
-from flowlite.errors import ConfigError, FlowError
-from flowlite.in_worker.on_node import on_a_node
+from flowlite.errors import FlowError
 
 if TYPE_CHECKING:
     from flowlite.api.client import Flow
     from flowlite.api.task import Task
     from flowlite.spec.task import TaskConfig
-
-
-def refuse_on_a_node() -> None:
-    """Raises ConfigError in a worker: a module that starts a task when imported would start them without end."""
-    if on_a_node() and os.environ.get("FLOW_NESTED") != "1":
-        raise ConfigError(
-            f"called by a worker of task {os.environ['FLOW_TASK_ID']}: each rank would start a task of its own. "
-            "Call the function itself, or put .remote() under `if __name__ == '__main__':`. FLOW_NESTED=1 allows it "
-            "all the same"
-        )
 
 
 def start(config: TaskConfig) -> Task[Any]:

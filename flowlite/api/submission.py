@@ -7,10 +7,12 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from flowlite.spec import TaskConfig
     from flowlite.state.store import TaskRecord
     from flowlite.supervise.process.launch import Draft
+    from flowlite.supervise.record.paths import TaskPaths
 
 _LONGEST_FUNCTION = 200
 
@@ -35,6 +38,7 @@ def submit(
     announce: Callable[[TaskRecord], None],
     *,
     storage: Mapping[str, Any] | None = None,
+    inputs_of: TaskPaths | None = None,
 ) -> None:
     """Records the task and starts its supervisor.
 
@@ -43,18 +47,27 @@ def submit(
 
     Args:
         storage: What opens its buckets, as `s3.storage_for` found it.
+        inputs_of: The files of a task whose call is made again, and whose secrets it gets where none are set here.
 
     Raises:
         ConfigError: There is nothing to run, or a secret has no value.
         BundleError: The function or an argument cannot travel.
         StoreError: FLOW_HOME cannot be written.
     """
-    from flowlite.supervise.process import launch
+    from flowlite.notify.targets import missing_library
+    from flowlite.supervise.process import launch, notifications
 
-    secrets = {secret.name: secret.resolve() for secret in config.secrets}
+    secrets = _secrets(config, inputs_of)
+    for target in config.notify:
+        if missing := missing_library(target):
+            raise ConfigError(f"notify: {missing}")
     with launch.draft_task(session.home) as draft:
         _note_packages(plan, draft)
-        function, call = _call(config, draft)
+        notifications.keep_targets(draft.paths, config.notify, os.getcwd())
+        if inputs_of is not None and config.command is None:
+            function, call = _call_again(config, draft, inputs_of)
+        else:
+            function, call = _call(config, draft)
         with _interrupts_held_back():
             record = launch.submit(
                 session.store,
@@ -78,6 +91,84 @@ def _outputs_below() -> Path | None:
     except OSError:
         return None
     return here if os.access(here, os.W_OK) else None
+
+
+def config_of_task(record: TaskRecord, paths: TaskPaths, changes: Mapping[str, Any]) -> TaskConfig:
+    """The configuration of a task that was submitted, with some options changed; without its call.
+
+    Args:
+        record: The task.
+        paths: Its files, which have what its configuration does not show.
+        changes: Options that are changed.
+
+    Raises:
+        SpecError: An option is unknown or has a wrong value.
+    """
+    from flowlite.spec import TaskConfig
+    from flowlite.supervise.process import notifications
+
+    if "command" in changes:
+        raise ConfigError(
+            "command: it cannot be changed; use `flow run -- COMMAND` for another one"
+        )
+    kept = {"provider": record.provider, "notify": notifications.targets_of(paths)[0]}
+    config = TaskConfig.from_json({"name": record.name, **record.config, **kept})
+    config = config.replace(**changes)
+    return config.with_batch(record.call["batch"]) if "batch" in record.call else config
+
+
+def _secrets(config: TaskConfig, inputs_of: TaskPaths | None) -> dict[str, str]:
+    """The values of the secrets: those that are set here, else those of the task that is run again."""
+    kept: dict[str, str] = {}
+    if inputs_of is not None:
+        with suppress(OSError, ValueError):
+            kept = json.loads(inputs_of.secrets.read_bytes())
+    found = {}
+    for secret in config.secrets:
+        try:
+            found[secret.name] = secret.resolve()
+        except ConfigError:
+            if secret.name not in kept:
+                raise
+            found[secret.name] = kept[secret.name]
+    return found
+
+
+def _call_again(
+    config: TaskConfig, draft: Draft, inputs_of: TaskPaths
+) -> tuple[str, dict[str, Any]]:
+    """As `_call`, of a function that another task has called: with the same code and the same arguments."""
+    from flowlite.bundle.call import read_bundle
+
+    try:
+        for path in inputs_of.bundle.iterdir():
+            _share(path, draft.paths.bundle / path.name)
+        bundle = read_bundle(draft.paths.bundle)
+    except FileNotFoundError:
+        raise ConfigError(
+            f"the inputs of task {inputs_of.task_id} are not here any more: they were removed some time after its end "
+            "(settings keep_inputs_days, keep_gb); run it from its program"
+        ) from None
+    here = ".".join(map(str, sys.version_info[:2]))
+    if config.python is None and bundle.python != here:
+        raise ConfigError(
+            f"task {inputs_of.task_id} was submitted from Python {bundle.python}, and this is {here}, which cannot "
+            f"load its call; add --set python='\"{bundle.python}\"', or use a Python {bundle.python}"
+        )
+    with suppress(FileNotFoundError):
+        _share(inputs_of.call_text, draft.paths.call_text)
+    bundle = dataclasses.replace(bundle, results=config.results, start=config.start)
+    return bundle.function, bundle.call_config(str(draft.paths.bundle))
+
+
+def _share(path: Path, to: Path) -> None:
+    """Gives a file another name, which outlives the first; a copy where the file system cannot."""
+    try:
+        os.link(path, to)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        shutil.copy2(path, to)
 
 
 def with_caps(config: TaskConfig, plan: Plan, teardown_seconds: float) -> Plan:

@@ -250,6 +250,8 @@ class Task(Generic[R_co]):
             ConfigError: `since` or `tail` cannot be read.
             NotFound: The task has no such node or rank.
         """
+        from flowlite.api.gang_shape import workers_per_node
+
         self._check_place(node, rank)
         return Logs(
             self._session.paths(self.id).logs,
@@ -263,6 +265,7 @@ class Task(Generic[R_co]):
             closing=self._closing,
             on_pause=on_pause,
             mask=redact.of_file(self._session.paths(self.id).secrets),
+            label_ranks=workers_per_node(self._latest) > 1,
         )
 
     # Waiting for the end
@@ -369,8 +372,10 @@ class Task(Generic[R_co]):
         Raises:
             ConfigError: It has ended, or is running already.
         """
+        from flowlite.api import import_guard
         from flowlite.supervise.process.launch import resume
 
+        import_guard.refuse("has a task go on")
         resume(self._session.store, self._session.home, self.id)
         self._version = -1
 

@@ -20,6 +20,8 @@ COMMANDS = {
     "cp": "cp",
     "cancel": "tasks",
     "resume": "tasks",
+    "rerun": "rerun",
+    "rm": "upkeep",
     "scale": "scale",
     "ssh": "ssh",
     "ssh-config": "ssh",
@@ -107,15 +109,17 @@ def _tell_damage() -> None:
 
 
 def _tidy_up() -> None:
-    """Has a process of its own look for machines that crashes have left, where some are paid for."""
+    """Has processes of their own look for machines that crashes have left, and prune what ended long ago."""
     if "_FLOW_COMPLETE" in os.environ:
         return
     from flowlite.errors import FlowError
+    from flowlite.retention.pruning import prune_in_background
     from flowlite.settings import settings
     from flowlite.supervise.cleanup.background_gc import tidy_in_background
 
     with suppress(FlowError, OSError):
         tidy_in_background(settings.home())
+        prune_in_background(settings.home())
 
 
 def _run(arguments: list[str]) -> int:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from flowlite import terminal
 from flowlite.cli import interrupts, output
+from flowlite.cli.confirming import confirm_launch
 from flowlite.display.screen import terminal_screen
 from flowlite.display.task_display import TaskDisplay, beginning, ending
 from flowlite.display.waiting import wait_for_end
@@ -72,15 +73,41 @@ def _show_plan(plan: Plan) -> None:
         output.tell(Painted(name.ljust(width), DIM), f"  {value}")
 
 
-def attend(config: TaskConfig, *, detach: bool, json: bool, show_logs: bool) -> int:
-    """Submits a task and, unless detached, stays with it to its end. Gives the exit code of the command."""
+def attend(
+    config: TaskConfig,
+    *,
+    detach: bool,
+    json: bool,
+    show_logs: bool,
+    yes: bool = False,
+    inputs_of: Task[Any] | None = None,
+) -> int:
+    """Submits a task and, unless detached, stays with it to its end. Gives the exit code of the command.
+
+    Args:
+        config: What to run.
+        detach: Return once it is submitted.
+        json: Print JSON in place of text.
+        show_logs: Show the output of its workers.
+        yes: Do not ask before a launch that costs money.
+        inputs_of: The task whose call is made again, where the configuration has none.
+    """
     from flowlite.api.client import Flow
+
+    def before_launch(plan: Plan) -> None:
+        _show_plan(plan)
+        confirm_launch(plan, yes or json)
 
     submitted: list[Task[Any]] = []
     try:
         with warnings_as_lines():
             flow = Flow(notify=lambda text: output.tell(f"note: {text}"))
-            task = flow.submit(config, announce=submitted.append, show_plan=_show_plan)
+            task = flow.submit(
+                config,
+                announce=submitted.append,
+                show_plan=before_launch,
+                inputs_of=inputs_of,
+            )
         if detach:
             return _leave(task, json)
         return _stay(task, json=json, show_logs=show_logs and not json)
@@ -177,8 +204,6 @@ def follow(task: Task[Any], show_logs: bool) -> None:
     display = TaskDisplay(task, screen, show_output=show_logs)
     try:
         wait_for_end(task, display)
-        if show_logs and task.status == "failed":
-            screen.write_lines(f"{terminal.in_one_line(task.reason)}\n")
     finally:
         with suppress(BrokenPipeError):
             screen.flush()

@@ -18,6 +18,7 @@ from flowlite.display.amounts import UNKNOWN
 from flowlite.display.amounts import duration as duration
 from flowlite.display.amounts import money as money
 from flowlite.errors import FlowError, RemoteTraceback
+from flowlite.in_worker.hidden_modules import hidden_module
 from flowlite.output import printing, redact
 from flowlite.output.printing import DIM, RED, YELLOW, Painted
 
@@ -293,6 +294,8 @@ def _message(error: BaseException) -> str:
         return "".join(traceback.format_exception_only(type(error), error)[:1]).strip()
     if isinstance(error, OSError):
         return str(error)
+    if hidden := hidden_module(error):
+        return hidden
     where = traceback.extract_tb(error.__traceback__)
     place = f" ({where[-1].filename}:{where[-1].lineno})" if where else ""
     return (

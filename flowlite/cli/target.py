@@ -14,6 +14,7 @@ from flowlite.api import import_guard
 from flowlite.bundle.main_file import read_main_file, set_main_file
 from flowlite.cli.output import Quit, tell
 from flowlite.errors import ConfigError, FlowError, NotFound
+from flowlite.in_worker.hidden_modules import hidden_module
 from flowlite.node.serialization.main_module import MainModuleError, make_main, run_main
 from flowlite.settings.suggest import did_you_mean
 
@@ -122,6 +123,9 @@ def _explain(error: BaseException, path: Path) -> None:
 
     if isinstance(error, MainModuleError):
         tell(Painted("error:", RED), f" {error}")
+        return
+    if hidden := hidden_module(error):
+        tell(Painted("error:", RED), f" {hidden}")
         return
     at = error.__traceback__
     while at is not None and at.tb_frame.f_code.co_filename != str(path):

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 from flowlite import terminal
 from flowlite.display.amounts import duration, money
 from flowlite.output.printing import DIM, Painted
+from flowlite.supervise.record.lifecycle import STOPPING_REASONS
 
 if TYPE_CHECKING:
     from flowlite.display.screen import Screen
     from flowlite.display.shown_task import ShownTask
+    from flowlite.state.records import TaskRecord
 
 
 class TaskDisplay:
@@ -25,6 +27,7 @@ class TaskDisplay:
         self._task = task
         self._screen = screen
         self._state = ""
+        self._stopped_for = ""
         self._announced = False
         self._finished = False
         self._told_end = False
@@ -75,11 +78,23 @@ class TaskDisplay:
 
     def _show_state(self) -> None:
         record = self._task.record
-        state = f"{record.state}: {record.reason}" if record.reason else record.state
+        reason = self._new_in_reason(record)
+        state = f"{record.state}: {reason}" if reason else record.state
         if state != self._state and not record.final:
             self._state = state
             text = f"· {self._prefix()}{terminal.in_one_line(state)}"
             self._screen.tell(Painted(text, DIM))
+
+    def _new_in_reason(self, record: TaskRecord) -> str:
+        """The reason of the state, without a failure for which the task ends: that is told at the end, and once."""
+        if record.state != "stopping":
+            self._stopped_for = ""
+            return record.reason
+        if record.reason in STOPPING_REASONS:
+            return record.reason
+        self._stopped_for = self._stopped_for or record.reason
+        # What follows the failure there is news: nodes that cannot be ended, output that is still on its way.
+        return record.reason.removeprefix(self._stopped_for).removeprefix("; ")
 
     def _show_output(self, ended: bool) -> bool:
         moved = False

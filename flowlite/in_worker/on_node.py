@@ -20,6 +20,7 @@ CARRIED = (
     "api.world_of_one",
     "errors",
     "in_worker.__init__",
+    "in_worker.hidden_modules",
     "in_worker.on_node",
     "in_worker.should_stop",
     "terminal",
@@ -36,6 +37,18 @@ LOCAL_TASK = "local"
 def on_a_node() -> bool:
     """Whether this process belongs to a task: a worker, or the warm process that workers are forked from."""
     return os.environ.get("FLOW_TASK_ID", LOCAL_TASK) != LOCAL_TASK
+
+
+def refuse_on_a_node() -> None:
+    """Raises ConfigError in a worker: a module that starts a task when imported would start them without end."""
+    from flowlite.errors import ConfigError
+
+    if on_a_node() and os.environ.get("FLOW_NESTED") != "1":
+        raise ConfigError(
+            f"called by a worker of task {os.environ['FLOW_TASK_ID']}: each rank would start a task of its own. "
+            "Call the function itself, or start the task under `if __name__ == '__main__':`. FLOW_NESTED=1 allows it "
+            "all the same"
+        )
 
 
 def placeholder(name: str) -> type:

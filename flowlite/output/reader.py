@@ -42,6 +42,8 @@ SMALLEST_BLOCK = 16 << 10
 class LogLine(NamedTuple):
     """One line of a worker's output. `str()` gives `[Node 1] [10:30:16] text`, in the local time of this machine.
 
+    Where a node has several workers, `str()` names the rank, too: `[Node 1, rank 3] [10:30:16] text`.
+
     Attributes:
         node: Node rank.
         rank: Global rank of the worker.
@@ -62,13 +64,32 @@ class LogLine(NamedTuple):
         return f"{label(self.node, self.time, self.stream)} {self.text}"
 
 
-def label(node: int, at: float, stream: str = "out") -> str:
+class RankedLine(LogLine):
+    """A line of one of several workers of its node."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return f"{label(self.node, self.time, self.stream, self.rank)} {self.text}"
+
+
+def label(node: int, at: float, stream: str = "out", rank: int | None = None) -> str:
     """What stands before a line: `[Node 1] [10:30:16]`, of the node's setup `[Node 1 setup] [10:30:16]`.
 
     The one place where a line is labelled.
+
+    Args:
+        node: Node rank.
+        at: Unix time.
+        stream: "out", "err" or "setup", which belongs to no rank.
+        rank: Global rank, where the node has several workers.
     """
-    which = f"{node} setup" if stream == "setup" else f"{node}"
-    return f"[Node {which}] [{_clock(int(at))}]"
+    where = f"Node {node}"
+    if stream == "setup":
+        where += " setup"
+    elif rank is not None:
+        where += f", rank {rank}"
+    return f"[{where}] [{_clock(int(at))}]"
 
 
 @lru_cache(maxsize=4096)
@@ -93,6 +114,7 @@ class _Settings:
     closing: Callable[[], str]
     on_pause: Callable[[LogLine | None], None] | None
     mask: Mask
+    label_ranks: bool
 
 
 class Logs:
@@ -117,6 +139,7 @@ class Logs:
         closing: Callable[[], str] = str,
         on_pause: Callable[[LogLine | None], None] | None = None,
         mask: Mask | None = None,
+        label_ranks: bool = False,
     ) -> None:
         """Reads nothing yet.
 
@@ -132,6 +155,7 @@ class Logs:
             closing: A sentence to print under the lines once the task has ended, or "".
             on_pause: Called before each pause while following, with the line that a worker is writing just now.
             mask: What to take out of every line.
+            label_ranks: Name the rank in the label of each line, since nodes have several workers.
         """
         if tail is not None and tail < 0:
             raise ConfigError(f"tail={tail}: the number of lines must not be negative")
@@ -147,6 +171,7 @@ class Logs:
             closing,
             on_pause,
             mask or Mask(),
+            label_ranks,
         )
         self._reading = _Reading(self._settings)
 
@@ -209,7 +234,7 @@ class _Reading:
 
     def lines(self) -> Iterator[Iterator[LogLine]]:
         for piece in self._pieces():
-            lines = _lines(piece, self._settings.mask)
+            lines = _lines(piece, self._settings)
             block = iter(lines)
             self._current = (piece, len(lines), block)
             yield block
@@ -228,7 +253,7 @@ class _Reading:
     def _as_text(self, pieces: Iterator[Piece]) -> Iterator[str]:
         for piece in pieces:
             self._position[piece.stream.file] = piece.end
-            yield _labelled(piece, self._settings.mask)
+            yield _labelled(piece, self._settings)
 
     def _pieces(self) -> Iterator[Piece]:
         settings = self._settings
@@ -306,7 +331,7 @@ class _Reading:
         held = [reader for reader in self._readers.values() if reader.pending]
         newest = max(held, key=attrgetter("grown_at"), default=None)
         piece = newest.unfinished() if newest is not None else None
-        return next(iter(_lines(piece, self._settings.mask)), None) if piece is not None else None
+        return next(iter(_lines(piece, self._settings)), None) if piece is not None else None
 
 
 def parse_since(value: float | str | datetime | timedelta | None) -> float | None:
@@ -337,22 +362,25 @@ def parse_since(value: float | str | datetime | timedelta | None) -> float | Non
         ) from None
 
 
-def _lines(piece: Piece, mask: Mask) -> list[LogLine]:
+def _lines(piece: Piece, settings: _Settings) -> list[LogLine]:
     stream = piece.stream
+    kind = RankedLine if settings.label_ranks else LogLine
     fields = zip(
         repeat(stream.node),
         repeat(stream.rank),
         repeat(stream.kind),
         repeat(piece.time),
-        _texts(piece, mask),
+        _texts(piece, settings.mask),
         strict=False,
     )
-    # `tuple.__new__` instead of `LogLine(...)`: a third of the time per line.
-    return list(map(tuple.__new__, repeat(LogLine), fields))
+    # `tuple.__new__` instead of `kind(...)`: a third of the time per line.
+    return list(map(tuple.__new__, repeat(kind), fields))
 
 
-def _labelled(piece: Piece, mask: Mask) -> str:
-    prefix = f"{label(piece.stream.node, piece.time, piece.stream.kind)} "
+def _labelled(piece: Piece, settings: _Settings) -> str:
+    stream, mask = piece.stream, settings.mask
+    rank = stream.rank if settings.label_ranks else None
+    prefix = f"{label(stream.node, piece.time, stream.kind, rank)} "
     if not mask and not piece.goes_on:
         return f"{prefix}{piece.joined(prefix)}\n"
     text = f"\n{prefix}".join(_texts(piece, mask))

@@ -82,6 +82,22 @@ SETTINGS: dict[str, Setting] = {
         "auto",
         "whether a program shows the task that it waits for, on standard error",
     ),
+    "confirm": Setting(
+        parse.truth,
+        True,
+        "whether commands ask, on a terminal, before they launch what costs money",
+    ),
+    "keep_inputs_days": Setting(
+        parse.positive,
+        30.0,
+        "days for which the inputs of ended tasks are kept, for `flow rerun`",
+    ),
+    "keep_logs_days": Setting(
+        parse.positive, 90.0, "days for which the logs of ended tasks are kept"
+    ),
+    "keep_gb": Setting(
+        parse.positive, 20.0, "room for inputs and logs of all ended tasks; the oldest go first"
+    ),
     "local_tasks": Setting(
         parse.whole,
         None,

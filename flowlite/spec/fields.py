@@ -8,9 +8,10 @@ import signal
 from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, PlainValidator
+from pydantic import BeforeValidator, Field, PlainValidator
 
 from flowlite.node.outputs import patterns
+from flowlite.notify.targets import problem
 from flowlite.settings.parse import duration_seconds, hours
 from flowlite.settings.suggest import did_you_mean
 from flowlite.spec.base import shown
@@ -190,6 +191,19 @@ def _command(value: object) -> tuple[str, ...] | str:
     return tuple(words)
 
 
+def _notify(value: object) -> tuple[str, ...]:
+    """Targets of notifications, one or several."""
+    given = [value] if isinstance(value, str) else value
+    if not isinstance(given, list | tuple):
+        raise ValueError(
+            "give a command, the URL of a webhook, or a URL of Apprise, or a list of these"
+        )
+    for each in given:
+        if what := problem(each):
+            raise ValueError(what)
+    return tuple(given)
+
+
 def _setup(value: object) -> tuple[str, ...]:
     what = "a command for the shell, or a list of them"
     commands = [value] if isinstance(value, str) else _items(value, what)
@@ -241,6 +255,7 @@ Duration = Annotated[float, PlainValidator(_duration)]
 StopSignal = Annotated[str, PlainValidator(_stop_signal)]
 Command = Annotated[tuple[str, ...] | str, BeforeValidator(_command)]
 Outputs = Annotated[tuple[str, ...], BeforeValidator(_outputs)]
+Notify = Annotated[tuple[str, ...], BeforeValidator(_notify), Field(repr=False)]
 Setup = Annotated[tuple[str, ...], BeforeValidator(_setup)]
 Directory = Annotated[str, PlainValidator(_directory)]
 SlurmOptions = Annotated[dict[str, Any], PlainValidator(_slurm)]

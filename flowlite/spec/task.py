@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import Field, PrivateAttr, field_serializer, model_validator
 
 from flowlite.errors import SpecError
+from flowlite.notify.targets import shown
 from flowlite.spec import fields
 from flowlite.spec.base import Spec
 from flowlite.spec.checkpoint import CheckpointField, checkpoint_problem
@@ -55,6 +56,8 @@ class TaskConfig(Spec):
         image: Container image to run in.
         dependencies: Requirements to install on the nodes, or the path of a requirements file.
         python: Python version on the nodes ("3.11"); None for the one of this machine.
+        notify: Who is told of the end of the task, of a failure that is retried, and of a cap: commands that run here,
+            URLs of webhooks, URLs of Apprise. They are kept like secrets; a configuration shows them without keys.
         setup: Commands for the shell that run once on every node, in the working directory, before the workers start.
         setup_timeout: Seconds they may take on each node, all together; a text such as "30m" is read too.
         outputs: Files of the working directory, as patterns ("runs/**"), that are brought to this machine at the end.
@@ -97,6 +100,7 @@ class TaskConfig(Spec):
     image: fields.Word | None = None
     dependencies: fields.Dependencies = ()
     python: fields.PythonVersion | None = None
+    notify: fields.Notify = ()
     setup: fields.Setup = ()
     setup_timeout: fields.Duration = 3600.0
     outputs: fields.Outputs = ()
@@ -240,6 +244,10 @@ class TaskConfig(Spec):
             raise task_file.locate(error) from None
 
     # Checks
+
+    @field_serializer("notify")
+    def _without_keys(self, targets: tuple[str, ...]) -> list[str]:
+        return [shown(target) for target in targets]
 
     @field_serializer("secrets")
     def _only_names(self, secrets: tuple[Secret, ...]) -> list[str]:

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -267,6 +268,16 @@ def test_a_worker_starts_no_tasks(flow: FakeFlow, monkeypatch: pytest.MonkeyPatc
     assert double(1) == 2
     monkeypatch.setenv("FLOW_NESTED", "1")
     assert double.remote(1) == 2
+
+
+def test_a_worker_submits_no_command_either(
+    flow_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = flowlite.api.client.Flow()
+    monkeypatch.setenv("FLOW_TASK_ID", "t9")
+    with pytest.raises(ConfigError, match="called by a worker of task t9"):
+        client.run(TaskConfig(command="true"))
+    assert client.list_tasks() == []
 
 
 def test_a_coroutine_function_is_sent_as_it_is(flow: FakeFlow) -> None:

@@ -84,7 +84,9 @@ def test_log_aggregation(run: Run) -> None:
     for node in (0, 1):
         for epoch in range(3):
             found = re.findall(
-                rf"^\[Node {node}\] \[\d\d:\d\d:\d\d\] Epoch {epoch} on node {node}$", said, re.M
+                rf"^\[Node {node}(?:, rank \d)?\] \[\d\d:\d\d:\d\d\] Epoch {epoch} on node {node}$",
+                said,
+                re.M,
             )
             assert len(found) >= 2
     last = said.partition("Node 1 specific logs:")[2]
@@ -97,7 +99,9 @@ def test_node_access(run: Run) -> None:
     for node in (0, 1):
         assert f"$ flow ssh training-task-xyz --node {node}" in said
         assert f"\nshell on node {node}" in said
-        assert re.search(rf"\[Node {node}\] \[\d\d:\d\d:\d\d\] Node {node} is training", said)
+        assert re.search(
+            rf"\[Node {node}(?:, rank \d)?\] \[\d\d:\d\d:\d\d\] Node {node} is training", said
+        )
     assert "python" in said.partition("ps aux")[2]
     assert "Traceback" not in said
 

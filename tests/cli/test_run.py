@@ -364,6 +364,26 @@ def test_a_file_that_starts_a_task_when_it_is_imported_is_refused(
     assert not (flow_home / "state.db").exists()
 
 
+@pytest.mark.parametrize(
+    ("statement", "what"),
+    [
+        ("Flow().volumes.create('data')", "makes a volume"),
+        ("Flow().volumes.delete('data')", "deletes a volume"),
+    ],
+)
+def test_a_file_that_changes_volumes_when_it_is_imported_is_refused(
+    flow: Flow, folder: Path, flow_home: Path, statement: str, what: str
+) -> None:
+    (flow_home / "volumes" / "data").mkdir(parents=True)
+    (folder / "volumes.py").write_text(
+        f"from flowlite import Flow, FlowApp\n{statement}\n@FlowApp().function\ndef f() -> None: ...\n"
+    )
+    ran = flow("run", "--dry-run", "volumes.py::f")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith(f"error: {folder}/volumes.py:2 {what} at the top level of the file")
+    assert [each.name for each in (flow_home / "volumes").iterdir()] == ["data"]
+
+
 def test_after_an_import_tasks_may_be_started_again(flow: Flow, folder: Path) -> None:
     from flowlite import Flow as Client
     from flowlite import TaskConfig
@@ -371,7 +391,7 @@ def test_after_an_import_tasks_may_be_started_again(flow: Flow, folder: Path) ->
 
     with pytest.raises(import_guard.StartedByImport), import_guard.users_file():
         Client().submit(TaskConfig(command="true"))
-    import_guard.refuse_to_submit()
+    import_guard.refuse("starts a task")
 
 
 @pytest.mark.parametrize("command", ["run", "scale"])

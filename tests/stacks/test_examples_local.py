@@ -44,7 +44,9 @@ def run(flow_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
             check=False,
         )
         assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]
-        return re.sub(r"^\[Node \d+\] \[\d\d:\d\d:\d\d\] ", "", done.stdout, flags=re.MULTILINE)
+        return re.sub(
+            r"^\[Node \d+(?:, rank \d+)?\] \[\d\d:\d\d:\d\d\] ", "", done.stdout, flags=re.MULTILINE
+        )
 
     yield run
     registry.end(registry.all_of(client.socket_directory()))

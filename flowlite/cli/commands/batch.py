@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flowlite.cli import output
+from flowlite.cli.confirming import confirm_launch
 from flowlite.errors import ConfigError, FlowError
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class How:
     detach: bool = False
     json: bool = False
     show_logs: bool = True
+    yes: bool = False
 
 
 def is_script(target: str) -> bool:
@@ -64,7 +66,7 @@ def run_script(target: str, arguments: Sequence[str], options: Mapping[str, Any]
     if how.dry_run:
         preview(config, how.json)
         return 0
-    return attend(config, detach=how.detach, json=how.json, show_logs=how.show_logs)
+    return attend(config, detach=how.detach, json=how.json, show_logs=how.show_logs, yes=how.yes)
 
 
 def _run_array(reading: Reading, how: How) -> int:
@@ -85,6 +87,7 @@ def _run_array(reading: Reading, how: How) -> int:
             f"--detach: nobody is left to keep the limit of {reading.at_once} tasks at a time (%{reading.at_once}); "
             "leave --detach out, or the limit"
         )
+    confirm_launch(flow.plan(reading.configs[0])[1], how.yes or how.json, tasks=count)
     if how.detach:
         for start in starts:
             output.say(start().id)

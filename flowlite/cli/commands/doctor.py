@@ -12,7 +12,7 @@ import typer
 
 from flowlite import terminal
 from flowlite.cli import output
-from flowlite.cli.completion import complete_task
+from flowlite.cli.choosing import OptionalTask, task_or_newest
 from flowlite.cli.node_queries import ask_program, on_all_nodes
 from flowlite.connect.bounded import parse_object
 from flowlite.errors import FlowError, NotFound
@@ -40,12 +40,7 @@ def register(application: typer.Typer, command: str) -> None:
 
 
 def doctor(
-    task: Annotated[
-        str,
-        typer.Argument(
-            help="Id, name or unique prefix.", autocompletion=complete_task, metavar="TASK"
-        ),
-    ],
+    task: OptionalTask = None,
     links: Annotated[
         bool, typer.Option("--links/--no-links", help="Measure the network between the nodes.")
     ] = True,
@@ -55,7 +50,7 @@ def doctor(
     from flowlite.api.client import Flow
     from flowlite.diagnosis.hang import Rank, diagnose
 
-    found = Flow().get_task(task)
+    found = task_or_newest(Flow(), task, unfinished=True)
     if found.record.final:
         raise _ended(found)
     nodes = on_all_nodes(found, lambda node: _look(found, node))

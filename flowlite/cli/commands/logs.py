@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flowlite.cli import output
-from flowlite.cli.completion import complete_task
+from flowlite.cli.choosing import OptionalTask, task_or_newest
 from flowlite.display.screen import Screen, terminal_screen
 
 if TYPE_CHECKING:
@@ -20,12 +20,7 @@ def register(application: typer.Typer, command: str) -> None:
 
 
 def logs(
-    task: Annotated[
-        str,
-        typer.Argument(
-            help="Id, name or unique prefix.", autocompletion=complete_task, metavar="TASK"
-        ),
-    ],
+    task: OptionalTask = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Follow the output until the task has ended.")
     ] = False,
@@ -41,8 +36,12 @@ def logs(
 ) -> None:
     """Print the output of a task's workers, merged and labelled."""
     from flowlite.api.client import Flow
+    from flowlite.api.session import open_session
+    from flowlite.retention.pruning import LOGS, was_pruned
 
-    found = Flow().get_task(task)
+    found = task_or_newest(Flow(), task)
+    if found.record.final and (pruned := was_pruned(open_session(), found.id, LOGS)):
+        output.warn(pruned)
     screen = terminal_screen()
     lines = found.logs(
         node=node,

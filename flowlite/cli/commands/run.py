@@ -161,6 +161,15 @@ def run(
             rich_help_panel=_PANEL,
         ),
     ] = None,
+    notify: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--notify",
+            metavar="TARGET",
+            help="Tell of the end, a failure or a cap: a command, a webhook's URL, or a URL of Apprise.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None,
     setup: Annotated[
         list[str] | None,
         typer.Option(
@@ -222,6 +231,10 @@ def run(
     detach: Annotated[
         bool, typer.Option("--detach", "-d", help="Return as soon as the task is submitted.")
     ] = False,
+    yes: Annotated[
+        bool,
+        typer.Option("--yes", "-y", help="Do not ask before a launch that costs money."),
+    ] = False,
     no_logs: Annotated[
         bool, typer.Option("--no-logs", help="Do not show the output of the workers.")
     ] = False,
@@ -240,6 +253,7 @@ def run(
         "image": image,
         "priority": priority,
         "spot": spot,
+        "notify": notify or None,
         "setup": setup or None,
         "outputs": outputs or None,
         "workdir": workdir,
@@ -259,13 +273,13 @@ def run(
     from flowlite.cli.commands import batch
 
     if target is not None and batch.is_script(target):
-        how = batch.How(dry_run=dry_run, detach=detach, json=json, show_logs=not no_logs)
+        how = batch.How(dry_run=dry_run, detach=detach, json=json, show_logs=not no_logs, yes=yes)
         raise output.Quit(batch.run_script(target, rest or [], task_options(options), how))
     config = config_of(context, target, rest or [], task_options(options))
     if dry_run:
         preview(config, json)
         return
-    raise output.Quit(attend(config, detach=detach, json=json, show_logs=not no_logs))
+    raise output.Quit(attend(config, detach=detach, json=json, show_logs=not no_logs, yes=yes))
 
 
 def task_options(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import typer
 from flowlite import terminal
 from flowlite.cli import interrupts, output
 from flowlite.cli.commands import run
+from flowlite.cli.confirming import asks_before, confirm
 from flowlite.errors import CapExceeded, ConfigError, FlowError
 from flowlite.scaling.ladder import Run, read_nodes, rungs_of
 from flowlite.scaling.metric import NoMetric, of_lines, of_result
@@ -151,6 +152,10 @@ def scale(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only show what would be launched, and its price.")
     ] = False,
+    yes: Annotated[
+        bool,
+        typer.Option("--yes", "-y", help="Do not ask before launches that cost money."),
+    ] = False,
     logs: Annotated[bool, typer.Option("--logs", help="Show the output of the workers.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     **options: Any,
@@ -175,6 +180,8 @@ def scale(
             output.print_json("scale-plan", _plan_json(ladder))
         output.tell("dry run: nothing was submitted")
         return
+    if any(asks_before(plan, yes or json) for plan in ladder.plans):
+        confirm("Launch these, one after the other?", "nothing was launched")
     raise output.Quit(_climb(flow, ladder, directory, json))
 
 

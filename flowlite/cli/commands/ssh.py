@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from flowlite.cli import output
-from flowlite.cli.completion import complete_task
+from flowlite.cli.choosing import OptionalTask, task_or_newest
 from flowlite.errors import ConfigError, FlowError
 
 if TYPE_CHECKING:
@@ -31,12 +31,7 @@ def register(application: typer.Typer, command: str) -> None:
 
 
 def ssh(
-    task: Annotated[
-        str,
-        typer.Argument(
-            help="Id, name or unique prefix.", autocompletion=complete_task, metavar="TASK"
-        ),
-    ],
+    task: OptionalTask = None,
     node: Annotated[str, typer.Option("--node", help="Node rank, or all.", metavar="N|all")] = "0",
     command: Annotated[
         str | None,
@@ -48,7 +43,7 @@ def ssh(
     """Open a shell on a node, or run a command there. The exit status is the command's."""
     from flowlite.api.client import Flow
 
-    found = Flow().get_task(task)
+    found = task_or_newest(Flow(), task, unfinished=True)
     if node == "all":
         if command is None:
             raise ConfigError(
@@ -162,12 +157,7 @@ def _status(code: int) -> int:
 
 
 def ssh_config(
-    task: Annotated[
-        str,
-        typer.Argument(
-            help="Id, name or unique prefix.", autocompletion=complete_task, metavar="TASK"
-        ),
-    ],
+    task: OptionalTask = None,
     path: Annotated[
         bool, typer.Option("--path", help="Print the path of the file only, for `ssh -F`.")
     ] = False,
@@ -179,7 +169,7 @@ def ssh_config(
     from flowlite.settings.settings import home
     from flowlite.supervise.record.paths import TaskPaths
 
-    found = Flow().get_task(task)
+    found = task_or_newest(Flow(), task, unfinished=True)
     name = found.name if _ALIAS.fullmatch(found.name) else found.id
     aliases = [f"flow-{name}-{node}" for node in range(found.num_instances)]
     directory = TaskPaths(home(), found.id).directory / "ssh"

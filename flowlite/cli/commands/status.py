@@ -206,7 +206,8 @@ def _show_list(flow: Flow, wanted: Wanted, json: bool) -> None:
 def _print_table(tasks: Sequence[Task[Any]]) -> None:
     """One line for each task: cut to a terminal, whole elsewhere."""
     if not sys.stdout.isatty():
-        output.table(_NAMES, [tuple(text or "-" for text in _row(one)) for one in tasks])
+        rows = [_row(one) for one in tasks]
+        output.table(_NAMES, [(*(text or "-" for text in row[:-1]), row[-1]) for row in rows])
         return
     from rich.console import Console
 

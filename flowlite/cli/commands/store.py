@@ -15,16 +15,19 @@ if TYPE_CHECKING:
 
     from flowlite.state.backups import Backup
 
+_LARGEST = 10
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def register(application: typer.Typer, command: str) -> None:
     """Adds `flow store` with its subcommands."""
     group = typer.Typer(
-        help="Check the database of tasks, or restore a backup.", no_args_is_help=True
+        help="Check the database of tasks, restore a backup, or show disk use.",
+        no_args_is_help=True,
     )
     group.command("check")(check)
     group.command("restore")(restore)
+    group.command("usage")(usage)
     application.add_typer(group, name=command)
 
 
@@ -46,6 +49,35 @@ def check(json: Json = False) -> None:
         output.say(f"{found.tasks} tasks can be read, {wrong}; newest copy: {copy}")
     if found.problems:
         raise output.Quit(1)
+
+
+def usage(json: Json = False) -> None:
+    """Show how much room FLOW_HOME takes, by what it is for, and the tasks that take most."""
+    from flowlite.api.session import open_session
+    from flowlite.retention import usage as measure
+    from flowlite.settings import settings
+
+    home = settings.home()
+    names = {task.id: f"{task.name} ({task.id})" for task in open_session().store.list_tasks()}
+    kinds, tasks = measure.usage(home), measure.by_task(home)
+    if json:
+        output.print_json("usage", {"home": str(home), "bytes": kinds, "tasks": tasks})
+        return
+    rows = sorted(kinds.items(), key=lambda pair: -pair[1])
+    total = [("in all", sum(kinds.values()))]
+    output.table(("what", "size"), [(name, _megabytes(size)) for name, size in [*rows, *total]])
+    largest = [(names.get(name, name), _megabytes(size)) for name, size in tasks.items()]
+    if largest:
+        output.say()
+        output.table(("largest tasks", "size"), largest[:_LARGEST])
+        output.tell_wrapped(
+            "`flow rm TASK` removes a task; inputs and logs of old ones are pruned by themselves "
+            "(settings keep_inputs_days, keep_logs_days, keep_gb)"
+        )
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
 
 
 def restore(

@@ -8,12 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from flowlite.cli import output, result_text
+from flowlite.cli.choosing import OptionalTask, confirmed_newest, task_or_newest
 from flowlite.cli.completion import complete_task
+from flowlite.cli.confirming import confirm_launch
 
-Name = Annotated[
-    str,
-    typer.Argument(help="Id, name or unique prefix.", autocompletion=complete_task, metavar="TASK"),
-]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -29,11 +27,13 @@ def register(application: typer.Typer, command: str) -> None:
 
 def cancel(
     tasks: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
-            help="Ids, names or unique prefixes.", autocompletion=complete_task, metavar="TASK..."
+            help="Ids, names or unique prefixes; without them, the newest unfinished task, after a question.",
+            autocompletion=complete_task,
+            metavar="[TASK]...",
         ),
-    ],
+    ] = None,
     wait: Annotated[
         bool, typer.Option("--wait", "-w", help="Return only when the nodes are gone.")
     ] = False,
@@ -44,7 +44,8 @@ def cancel(
 
     flow = Flow(notify=_unheard)
     # All names are looked up first, so that a wrong one cancels nothing.
-    found = [flow.get_task(name) for name in tasks]
+    found = [flow.get_task(name) for name in tasks or ()]
+    found = found or [confirmed_newest(flow, "flow cancel", "Cancel {task}?")]
     asked = [one.cancel() for one in found]
     if wait:
         for one in found:
@@ -74,13 +75,19 @@ def resume(
             help="Ids, names or unique prefixes.", autocompletion=complete_task, metavar="TASK..."
         ),
     ],
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Do not ask before machines are launched.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Continue tasks that lost their supervisor before they had machines; the machines are launched now."""
     from flowlite.api.client import Flow
+    from flowlite.provider import Plan
 
     flow = Flow(notify=_unheard)
     found = [flow.get_task(name) for name in tasks]
+    for one in found:
+        confirm_launch(Plan.from_json(one.record.plan), yes or json)
     for one in found:
         one.resume()
     if json:
@@ -92,7 +99,7 @@ def resume(
 
 
 def result(
-    task: Name,
+    task: OptionalTask = None,
     rank: Annotated[int, typer.Option("--rank", help="Global rank whose result is printed.")] = 0,
     pickle: Annotated[
         bool,
@@ -109,7 +116,7 @@ def result(
     """Wait for the end of a task and print what it returned."""
     from flowlite.api.client import Flow
 
-    found = Flow().get_task(task)
+    found = task_or_newest(Flow(), task)
     value = found.result_of(rank, timeout, allow_pickle=pickle, show_logs=False)
     if json:
         data = output.task_json(found.record, found.estimated_cost)

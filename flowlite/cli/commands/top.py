@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flowlite.cli import output
-from flowlite.cli.completion import complete_task
+from flowlite.cli.choosing import OptionalTask, task_or_newest
 from flowlite.cli.node_queries import ask_program, on_all_nodes
 from flowlite.errors import NotFound
 
@@ -31,12 +31,7 @@ def register(application: typer.Typer, command: str) -> None:
 
 
 def top(
-    task: Annotated[
-        str,
-        typer.Argument(
-            help="Id, name or unique prefix.", autocompletion=complete_task, metavar="TASK"
-        ),
-    ],
+    task: OptionalTask = None,
     interval: Annotated[
         float, typer.Option("--interval", "-i", min=0.5, help="Seconds between two updates.")
     ] = 2.0,
@@ -51,7 +46,7 @@ def top(
     """Show GPU, memory, CPU and network use of every node, live."""
     from flowlite.api.client import Flow
 
-    found = Flow().get_task(task)
+    found = task_or_newest(Flow(), task, unfinished=True)
     if found.record.final:
         raise NotFound(
             f"task {found.name} ({found.id}) has ended ({found.status}); its nodes are given back"

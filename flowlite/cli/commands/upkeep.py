@@ -1,15 +1,15 @@
-"""`flow gc` and `flow providers`: tidying up, and where nodes can come from."""
+"""`flow gc`, `flow rm` and `flow providers`: tidying up, and where nodes can come from."""
 
 from __future__ import annotations
 
-import shutil
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from flowlite.cli import output
-from flowlite.cli.completion import complete_provider
+from flowlite.cli.completion import complete_provider, complete_task
+from flowlite.cli.confirming import can_ask, confirm
 from flowlite.errors import ConfigError, FlowError, ProviderError
 from flowlite.state import clock
 
@@ -23,8 +23,8 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 def register(application: typer.Typer, command: str) -> None:
     """Adds one of the commands of this module."""
-    if command == "gc":
-        application.command(command)(gc)
+    if command in ("gc", "rm"):
+        application.command(command)(gc if command == "gc" else rm)
         return
     group = typer.Typer(
         help="Show the providers, and check their credentials.", invoke_without_command=True
@@ -63,10 +63,12 @@ def gc(
     """End leftovers of tasks that have ended, and restart the supervisors of tasks that lost theirs."""
     from flowlite.api.adapters import settings_here
     from flowlite.api.session import open_session
+    from flowlite.retention.removal import forget
     from flowlite.supervise.cleanup.reconcile import reconcile
 
-    before = _age(older_than)
     session = open_session()
+    # Read before anything is ended: a wrong age ends nothing.
+    _old_tasks(session, older_than)
     unknown = yes
     if not dry_run and not yes:
         if all_homes:
@@ -81,10 +83,10 @@ def gc(
         unknown=unknown,
         all_homes=all_homes,
     )
-    old = _old_tasks(session, before)
+    old = _old_tasks(session, older_than)
     if not dry_run:
         for task in old:
-            _forget(session, task)
+            forget(session, task)
     if json:
         data = {"dry_run": dry_run, **found.to_json(), "forgotten": [task.id for task in old]}
         output.print_json("gc", data)
@@ -96,6 +98,73 @@ def gc(
     ]
     for line in said or ["nothing to do"]:
         output.say(line)
+
+
+def rm(
+    tasks: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Ids, names or unique prefixes.", autocompletion=complete_task, metavar="[TASK]..."
+        ),
+    ] = None,
+    older_than: Annotated[
+        str | None,
+        typer.Option(
+            "--older-than", help="All tasks that ended so long ago: 7d, 12h.", metavar="AGE"
+        ),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Forget tasks that have ended, with their inputs, logs and results. Volumes and outputs stay."""
+    from flowlite.api.session import open_session
+    from flowlite.retention.removal import forget, reason_to_keep
+
+    session = open_session()
+    now = clock.now(session.home)
+    if older_than is not None and tasks:
+        raise ConfigError("give either TASKs or --older-than, not both")
+    if older_than is not None:
+        old = old_tasks(session.store.list_tasks(), older_than, now)
+        found = [one for one in old if not reason_to_keep(session, one, now)]
+    elif tasks:
+        # All are looked at first, so that one that must stay removes nothing.
+        found = list({one.id: one for one in map(session.store.find_task, tasks)}.values())
+        for one in found:
+            if reason := reason_to_keep(session, one, now):
+                raise ConfigError(f"{one.name} ({one.id}) cannot be removed: {reason}")
+    else:
+        raise ConfigError(
+            "name the TASKs to remove, or give --older-than; `flow status --all` lists them"
+        )
+    if found and not yes and not json and can_ask():
+        for one in found:
+            output.tell(f"{one.name} ({one.id}), {one.state} {_ago(one, now)} ago")
+        which = "this task" if len(found) == 1 else f"these {len(found)} tasks"
+        confirm(f"Remove {which} with inputs, logs and results?", "nothing was removed")
+    for one in found:
+        forget(session, one)
+    if json:
+        output.print_json("removed", [one.id for one in found])
+        return
+    for one in found:
+        output.say(f"{one.name} ({one.id}) is removed")
+    if not found:
+        output.say("no task is that old")
+
+
+def old_tasks(records: list[TaskRecord], age: str, now: float) -> list[TaskRecord]:
+    """The final ones among tasks that ended so long ago. Raises ConfigError where the age cannot be read."""
+    from flowlite.output.reader import parse_since
+
+    if not age[:-1].replace(".", "", 1).isdigit():
+        raise ConfigError(f"--older-than: {age!r} is not allowed; write 12h or 7d")
+    before: Any = parse_since(age)
+    return [one for one in records if one.final and (one.finished_at or now) < before]
+
+
+def _ago(record: TaskRecord, now: float) -> str:
+    return output.duration(now - (record.finished_at or now))
 
 
 def _ask_about_others(session: Session, json: bool) -> None:
@@ -214,28 +283,15 @@ def _findings(name: str) -> list[Finding]:
         return [Finding("check", False, str(error) or type(error).__name__)]
 
 
-def _age(text: str | None) -> float | None:
-    """The Unix time that lies so long ago."""
-    if text is None:
-        return None
-    from flowlite.output.reader import parse_since
-
-    if not text[:-1].replace(".", "", 1).isdigit():
-        raise ConfigError(f"--older-than: {text!r} is not allowed; write 12h or 7d")
-    return parse_since(text)
-
-
-def _old_tasks(session: Session, before: float | None) -> list[TaskRecord]:
-    if before is None:
+def _old_tasks(session: Session, age: str | None) -> list[TaskRecord]:
+    """Tasks that ended so long ago and of which nothing has to stay."""
+    if age is None:
         return []
-    tasks = session.store.list_tasks()
-    return [task for task in tasks if task.final and (task.finished_at or clock.now()) < before]
+    from flowlite.retention.removal import reason_to_keep
 
-
-def _forget(session: Session, task: TaskRecord) -> None:
-    # The files first: a task without files can be forgotten later, files without a task would never be found.
-    shutil.rmtree(session.paths(task.id).directory, ignore_errors=True)
-    session.store.delete_task(task.id)
+    now = clock.now(session.home)
+    old = old_tasks(session.store.list_tasks(), age, now)
+    return [task for task in old if not reason_to_keep(session, task, now)]
 
 
 def _first_line(text: Any) -> str:

@@ -15,12 +15,12 @@ EVERY_SECONDS = 600.0
 _PAID = "paid-providers"
 _LAST = "tidied"
 # The price of this machine is a rehearsal.
-_FREE = frozenset({"local"})
+FREE = frozenset({"local"})
 
 
 def remember_paid(home: Path, provider: str) -> None:
     """Notes that a provider is paid, before it is."""
-    if provider in _FREE or provider in paid_providers(home):
+    if provider in FREE or provider in paid_providers(home):
         return
     descriptor = os.open(home / _PAID, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     with open(descriptor, "w") as file:

@@ -32,7 +32,7 @@ from flowlite.supervise.attempt.unfetched import Place
 from flowlite.supervise.money import price_text
 from flowlite.supervise.money.caps import Limits, pause_after_preemption
 from flowlite.supervise.money.cost import cost_of
-from flowlite.supervise.process import store_loss
+from flowlite.supervise.process import notifications, store_loss
 from flowlite.supervise.process.end_lost_launch import COLLECT_SECONDS, end_remains
 from flowlite.supervise.process.journal import Journal
 from flowlite.supervise.process.task_lease import Leading, Patience
@@ -86,6 +86,7 @@ class Supervisor:
         self._store_is_gone = False
         self._instances_known: list[Instance] = []
         self._sound = False
+        self._capped = False
         self._kept_seconds = 0.0
         self._leading = Leading(store, lease)
         self._fresh: list[Instance] = []
@@ -301,6 +302,7 @@ class Supervisor:
             instances=ended,
         )
         unreachable_nodes.begin_if_left(self._home, self._provider)
+        notifications.begin(self._paths, notifications.CAP if self._capped else self._record.state)
         # What opens buckets serves nobody any more.
         self._paths.storage.unlink(missing_ok=True)
 
@@ -390,10 +392,12 @@ class Supervisor:
             when = "while running" if started else "before the ranks started"
             return "cancelled", f"cancelled {when}"
         if end.outcome == messages.DEADLINE:
+            self._capped = True
             return "failed", self._spent or self._limits.time_is_over(self._record, end.reason)
         if not self._may_retry(end):
             return "failed", end.reason
         if (left := self._time_left()) is not None and left <= 0:
+            self._capped = True
             what = "time" if (self._limits.time_left(self._record) or 0.0) <= 0 else "money"
             return "failed", f"{end.reason}; no {what} is left for another attempt"
         return None
@@ -460,6 +464,7 @@ class Supervisor:
         delay = self._asked.retries.delay_before(used) if counts else self._preemption_pause()
         soon = f" in {wording.duration(delay)}" if delay else ""
         self._journal.step(Happening.FAILURE, why=f"a new attempt begins{soon}: {end.reason}")
+        notifications.begin(self._paths, notifications.RETRYING)
         unclear = await self._unless_cancelled(attempt.clear())
         self._provisioner.set_aside({*end.replace, *(unclear or ())}, attempt.out_of_reach)
         await self._end_unusable()
@@ -469,6 +474,7 @@ class Supervisor:
             await self._end_with(attempt, end, "cancelled", "cancelled before the next attempt")
             return
         if spent := self._limits.spent(self._instances()):
+            self._capped = True
             await self._end_with(attempt, end, "failed", spent)
             return
         of = f" of {self._asked.retries.most + 1}" if counts else ""

@@ -82,6 +82,11 @@ TABLE: dict[tuple[State, Happening], tuple[State, str]] = {
     (S.STOPPING, H.GONE_CANCELLED): (S.CANCELLED, "{why}"),
 }
 
+# Why a task stops, where that is no failure.
+STOPPING_REASONS = frozenset(
+    reason for state, reason in TABLE.values() if state is S.STOPPING and "{" not in reason
+)
+
 # What the nodes' end makes of a task, by its outcome.
 GONE: dict[str, Happening] = {
     "done": H.GONE_DONE,

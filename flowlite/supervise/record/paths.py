@@ -48,6 +48,11 @@ class TaskPaths:
         return self.directory / "secret"
 
     @property
+    def notify(self) -> Path:
+        """Where notifications of the task go, a JSON object: targets, which have keys in them, and a directory."""
+        return self.directory / "notify.json"
+
+    @property
     def secrets(self) -> Path:
         """Secret variables of the workers, a JSON object."""
         return self.directory / "secrets.json"

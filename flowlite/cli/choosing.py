@@ -1,0 +1,74 @@
+"""Which task a command is about when none is named: the newest one, and the command says which that is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flowlite.cli import output
+from flowlite.cli.completion import complete_task
+from flowlite.cli.confirming import can_ask, confirm
+from flowlite.errors import ConfigError, NotFound
+
+if TYPE_CHECKING:
+    from flowlite.api.client import Flow
+    from flowlite.api.task import Task
+
+OptionalTask = Annotated[
+    str | None,
+    typer.Argument(
+        help="Id, name or unique prefix; without it, the newest task.",
+        autocompletion=complete_task,
+        metavar="[TASK]",
+    ),
+]
+
+
+def task_or_newest(flow: Flow, name: str | None, *, unfinished: bool = False) -> Task[Any]:
+    """The task of that name; without a name the newest task, which is told on standard error.
+
+    Args:
+        flow: Where tasks are looked for.
+        name: Id, name or unique prefix; None for the newest.
+        unfinished: Prefer the newest task that has not ended, for commands that need its nodes.
+
+    Raises:
+        NotFound: There is no such task, or none at all.
+    """
+    if name is not None:
+        return flow.get_task(name)
+    found = flow.list_tasks(limit=1, unfinished=True) if unfinished else []
+    kind = "newest unfinished task" if found else "newest task"
+    found = found or flow.list_tasks(limit=1)
+    if not found:
+        raise NotFound("there are no tasks yet; `flow run --help` shows how to start one")
+    task = found[0]
+    output.tell(f"{task.name} ({task.id}), the {kind}: {task.status}")
+    return task
+
+
+def confirmed_newest(flow: Flow, command: str, question: str) -> Task[Any]:
+    """The newest unfinished task, for commands that end one: asks first, and refuses where nobody can be asked.
+
+    Args:
+        flow: Where tasks are looked for.
+        command: The command, as in "flow cancel".
+        question: What is asked of it, with `{task}` in place of its name.
+
+    Raises:
+        NotFound: No task is unfinished.
+        ConfigError: Nobody can be asked.
+    """
+    found = flow.list_tasks(limit=1, unfinished=True)
+    if not found:
+        raise NotFound("no task is unfinished; `flow status` lists the tasks")
+    task = found[0]
+    if not can_ask():
+        raise ConfigError(
+            f"name the TASK, since nobody can be asked here; the newest unfinished one is {task.name}: "
+            f"`{command} {task.id}`"
+        )
+    output.tell(f"{task.name} ({task.id}), the newest unfinished task: {task.status}, {task.call}")
+    confirm(question.format(task=f"{task.name} ({task.id})"), "nothing was done")
+    return task

@@ -1,0 +1,80 @@
+"""`flow rerun`: the same call or command again, as a new task."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from flowlite.cli import output
+from flowlite.cli.choosing import OptionalTask, task_or_newest
+from flowlite.errors import ConfigError
+
+
+def register(application: typer.Typer, command: str) -> None:
+    """Adds `flow rerun`."""
+    application.command(command)(rerun)
+
+
+def rerun(
+    task: OptionalTask = None,
+    set: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            "-s",
+            metavar="OPTION=VALUE",
+            help="An option of the task that is changed, as in a task file: num_instances=4. May be repeated.",
+        ),
+    ] = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Return as soon as the task is submitted.")
+    ] = False,
+    no_logs: Annotated[
+        bool, typer.Option("--no-logs", help="Do not show the output of the workers.")
+    ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Do not ask before a launch that costs money.")
+    ] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print JSON: the task, and its result at the end.")
+    ] = False,
+) -> None:
+    """Run a task again: the same call or command with the same options, as a new task."""
+    from flowlite.api.client import Flow
+    from flowlite.api.session import open_session
+    from flowlite.api.submission import config_of_task
+    from flowlite.cli.attend import attend
+
+    session = open_session()
+    original = task_or_newest(Flow(), task)
+    config = config_of_task(original.record, session.paths(original.id), changed_options(set or ()))
+    raise output.Quit(
+        attend(
+            config,
+            detach=detach,
+            json=json,
+            show_logs=not no_logs,
+            yes=yes,
+            inputs_of=original,
+        )
+    )
+
+
+def changed_options(given: Sequence[str]) -> dict[str, Any]:
+    """Options by name, their values read as YAML. Raises ConfigError."""
+    import yaml
+
+    found = {}
+    for word in given:
+        name, equals, text = word.partition("=")
+        if not equals or not name:
+            raise ConfigError(
+                f"--set: {word!r} is not allowed; write OPTION=VALUE, as num_instances=4"
+            )
+        try:
+            found[name.replace("-", "_")] = yaml.safe_load(text)
+        except yaml.YAMLError:
+            raise ConfigError(f"--set {name}: {text!r} cannot be read as a value of YAML") from None
+    return found

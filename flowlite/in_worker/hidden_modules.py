@@ -1,0 +1,30 @@
+"""A file of the user's that has the name of a module of Python's, and is imported in its place.
+
+A script's directory comes first where Python looks for modules. A `random.py` beside it is then what every library gets
+that imports `random`, and what fails is the library.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+
+def hidden_module(error: BaseException) -> str:
+    """Names the file that stands in the way of one of Python's own modules; "" if an error has another cause."""
+    if isinstance(error, ImportError):
+        name, path = error.name, error.path
+    elif isinstance(error, AttributeError):
+        name, path = getattr(error.obj, "__name__", None), getattr(error.obj, "__file__", None)
+    else:
+        return ""
+    if not isinstance(name, str) or not isinstance(path, str):
+        return ""
+    module = name.partition(".")[0]
+    own = os.path.dirname(os.path.abspath(os.__file__))
+    if module not in sys.stdlib_module_names or os.path.abspath(path).startswith(own + os.sep):
+        return ""
+    return (
+        f"{path} has the name of Python's own module {module!r} and is imported in its place, also by libraries that "
+        "need the other one; rename it"
+    )

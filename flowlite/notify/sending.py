@@ -1,0 +1,143 @@
+"""Sending one notification to one target, in bounded time."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flowlite.notify.targets import Kind, kind_of
+
+SECONDS = 20.0
+_LONGEST_SAID = 300
+
+
+class NotSent(Exception):
+    """A notification did not arrive; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What is told.
+
+    Attributes:
+        event: "completed", "failed", "cancelled", "cap" or "retrying".
+        title: One line.
+        text: What happened, in a sentence.
+        task: The task as JSON.
+    """
+
+    event: str
+    title: str
+    text: str
+    task: Mapping[str, Any]
+
+    def body(self) -> dict[str, Any]:
+        """As webhooks and commands get it: Slack and Mattermost show `text`, Discord shows `content`."""
+        return {
+            "event": self.event,
+            "title": self.title,
+            "text": self.text,
+            "content": self.text,
+            "task": dict(self.task),
+        }
+
+
+def send(target: str, message: Message, directory: Path, *, seconds: float = SECONDS) -> None:
+    """Sends a message, and waits no longer than that, whatever the other side does.
+
+    Args:
+        target: A command, the URL of a webhook, or a URL of Apprise.
+        message: What is told.
+        directory: Where a command starts.
+        seconds: How long it may take in all.
+
+    Raises:
+        NotSent: It did not arrive, or nobody knows whether it did.
+    """
+    kind = kind_of(target)
+    if kind is Kind.COMMAND:
+        _run(target, message, directory, seconds)
+        return
+    way = _post if kind is Kind.WEBHOOK else _by_apprise
+    problems: list[str] = []
+
+    def attempt() -> None:
+        try:
+            way(target, message, seconds)
+        except NotSent as error:
+            problems.append(str(error))
+        except Exception as error:
+            problems.append(f"{type(error).__name__}: {error}")
+
+    # A server that sends a byte now and then would hold any time limit of a client's.
+    thread = threading.Thread(target=attempt, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        raise NotSent(f"no answer within {seconds:g} s")
+    if problems:
+        raise NotSent(problems[0])
+
+
+def _post(target: str, message: Message, seconds: float) -> None:
+    import httpx
+
+    answer = httpx.post(target, json=message.body(), timeout=seconds, follow_redirects=False)
+    if not answer.is_success:
+        raise NotSent(f"it answered {answer.status_code} {answer.reason_phrase}".rstrip())
+
+
+def _by_apprise(target: str, message: Message, seconds: float) -> None:
+    try:
+        import apprise
+    except ImportError:
+        raise NotSent("the library apprise is not installed here") from None
+
+    service = apprise.Apprise()
+    if not service.add(target):
+        raise NotSent("apprise does not know this URL")
+    if not service.notify(title=message.title, body=message.text):
+        raise NotSent("apprise could not send it")
+
+
+def _run(target: str, message: Message, directory: Path, seconds: float) -> None:
+    """Runs a command of the shell with the message as JSON on standard input and its parts as variables."""
+    environment = {
+        **os.environ,
+        "FLOW_NOTIFY_EVENT": message.event,
+        "FLOW_NOTIFY_TITLE": message.title,
+        "FLOW_NOTIFY_TEXT": message.text,
+    }
+    with tempfile.TemporaryFile() as said:
+        program = subprocess.Popen(
+            ["sh", "-c", target],
+            cwd=directory if directory.is_dir() else "/",
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=said,
+            start_new_session=True,
+        )
+        try:
+            with suppress(BrokenPipeError):
+                program.communicate(json.dumps(message.body()).encode(), timeout=seconds)
+        except subprocess.TimeoutExpired:
+            with suppress(ProcessLookupError):
+                os.killpg(program.pid, signal.SIGKILL)
+            program.wait()
+            raise NotSent(f"it was killed after {seconds:g} s") from None
+        code = program.wait()
+        if code:
+            said.seek(0, os.SEEK_END)
+            said.seek(max(0, said.tell() - _LONGEST_SAID))
+            words = " ".join(said.read().decode("utf-8", "replace").split())
+            raise NotSent(f"it ended with {code}" + (f": {words}" if words else ""))

@@ -1,0 +1,176 @@
+"""Removing inputs and logs of tasks that ended long ago, or that take more room than they may.
+
+Results, the history and the rows of a task stay. Nothing is removed of a task that has not ended, whose nodes are kept
+warm, or of which something is still on its nodes. `prune_in_background` does it once a day, in a process of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from flowlite.api.session import Session
+    from flowlite.settings.settings import Settings
+    from flowlite.state.store import TaskRecord
+
+DAY = 86400.0
+GB = 1e9
+INPUTS, LOGS = "inputs", "logs"
+# Somebody may be reading what a task wrote, or be about to run it again.
+_YOUNGEST = 3600.0
+_MARKER = "pruned"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long, and in how much room, inputs and logs of ended tasks are kept.
+
+    Attributes:
+        inputs_days: Days from the end of a task for which its inputs are kept.
+        logs_days: Days from the end of a task for which its logs are kept.
+        gigabytes: Room for both, of all ended tasks; beyond it, what ended first goes first, inputs before logs.
+    """
+
+    inputs_days: float
+    logs_days: float
+    gigabytes: float
+
+    @classmethod
+    def of(cls, settings: Settings) -> Limits:
+        """The limits as they are set."""
+        return cls(settings["keep_inputs_days"], settings["keep_logs_days"], settings["keep_gb"])
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The inputs or the logs of one task that has ended.
+
+    Attributes:
+        record: The task.
+        what: `INPUTS` or `LOGS`.
+        directory: Where they are.
+        size: Bytes.
+    """
+
+    record: TaskRecord
+    what: str
+    directory: Path
+    size: int
+
+    @property
+    def ended_at(self) -> float:
+        """Unix time of the end of its task."""
+        return self.record.finished_at or self.record.created_at
+
+
+def prune(session: Session, limits: Limits, now: float) -> list[tuple[Part, str]]:
+    """Removes what is beyond the limits, and notes it in the history of each task; gives what, and why."""
+    chosen = to_prune(_parts(session, now), limits, now)
+    for part, why in chosen:
+        _empty(part.directory)
+        text = f"its {part.what} ({part.size / 1e6:.1f} MB) were removed: {why}"
+        session.store.add_event(part.record.id, "pruned", text, {"what": part.what})
+    return chosen
+
+
+def to_prune(parts: list[Part], limits: Limits, now: float) -> list[tuple[Part, str]]:
+    """Which of the parts go, with the reason."""
+    days = {INPUTS: limits.inputs_days, LOGS: limits.logs_days}
+    chosen, rest = [], []
+    for part in parts:
+        age = now - part.ended_at
+        if age > days[part.what] * DAY:
+            chosen.append(
+                (part, f"it ended {age / DAY:.0f} days ago (setting keep_{part.what}_days)")
+            )
+        else:
+            rest.append(part)
+    room = sum(part.size for part in rest) - limits.gigabytes * GB
+    for part in sorted(rest, key=lambda part: (part.what != INPUTS, part.ended_at)):
+        if room <= 0:
+            break
+        if now - part.ended_at > _YOUNGEST:
+            room -= part.size
+            chosen.append(
+                (part, f"ended tasks take more than {limits.gigabytes:g} GB (setting keep_gb)")
+            )
+    return chosen
+
+
+def was_pruned(session: Session, task_id: str, what: str) -> str:
+    """Says when and why the inputs or the logs of a task were removed; "" if they were not."""
+    for event in session.store.events(task_id):
+        if event.kind == "pruned" and event.data.get("what") == what:
+            return f"{event.text}, on {time.strftime('%Y-%m-%d', time.localtime(event.at))}"
+    return ""
+
+
+def size_of(path: Path) -> int:
+    """Bytes of all files below a directory, or of a file; one with several names counts in parts."""
+    with suppress(OSError):
+        about = path.lstat()
+        if not path.is_dir() or path.is_symlink():
+            return about.st_size // max(1, about.st_nlink)
+        return sum(size_of(Path(entry.path)) for entry in os.scandir(path))
+    return 0
+
+
+def _parts(session: Session, now: float) -> list[Part]:
+    from flowlite.retention.removal import reason_to_keep
+
+    found = []
+    for record in session.store.list_tasks():
+        paths = session.paths(record.id)
+        parts = [
+            Part(record, what, directory, size)
+            for what, directory in ((INPUTS, paths.bundle), (LOGS, paths.logs))
+            if (size := size_of(directory))
+        ]
+        # The store is asked only about those that have something.
+        if parts and not reason_to_keep(session, record, now):
+            found += parts
+    return found
+
+
+def _empty(directory: Path) -> None:
+    for entry in list(os.scandir(directory)):
+        if entry.is_dir(follow_symlinks=False):
+            shutil.rmtree(entry.path, ignore_errors=True)
+        else:
+            Path(entry.path).unlink(missing_ok=True)
+
+
+def prune_in_background(home: Path) -> bool:
+    """Starts a process that prunes, once a day, if there is something of yesterday. Whether one was started."""
+    now = time.time()
+    marker, tasks = home / _MARKER, home / "tasks"
+    with suppress(OSError):
+        if 0 <= now - marker.stat().st_mtime <= DAY:
+            return False
+    with suppress(OSError):
+        if not any(now - entry.stat().st_mtime > DAY for entry in os.scandir(tasks)):
+            return False
+        marker.touch(mode=0o600)
+        os.utime(marker)
+        from flowlite.supervise.background import run_detached
+
+        return run_detached(home, "flowlite.retention.pruning")
+    return False
+
+
+def main() -> None:
+    """The process of its own: prunes by the settings of FLOW_HOME and the environment. Says nothing."""
+    from flowlite.api.session import open_session
+    from flowlite.errors import FlowError
+    from flowlite.settings.settings import load_settings
+    from flowlite.state import clock
+
+    with suppress(FlowError, OSError):
+        session = open_session()
+        prune(session, Limits.of(load_settings(directory=session.home)), clock.now(session.home))

@@ -1,0 +1,38 @@
+"""Removing tasks that have ended, with everything they have on this machine."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from typing import TYPE_CHECKING
+
+from flowlite.api.late_results import lacking
+
+if TYPE_CHECKING:
+    from flowlite.api.session import Session
+    from flowlite.state.store import TaskRecord
+
+
+def reason_to_keep(session: Session, record: TaskRecord, now: float) -> str:
+    """Why nothing of a task may be removed, and what to do about it; "" if it may."""
+    if not record.final:
+        return f"it is {record.state}; end it first: flow cancel {record.id}"
+    for instance in session.store.instances(record.id):
+        if instance.state == "warm" and (instance.ended_at or 0.0) > now:
+            until = time.strftime("%H:%M:%S", time.localtime(instance.ended_at))
+            return f"its nodes are kept warm until {until}; `flow gc --warm` ends them"
+        if instance.ended_at is None:
+            return "a node of it is not known to have ended; `flow gc` looks after it"
+    told = lacking(record, session.store.events(record.id))
+    if told is not None and any(each["kept"] for each in told.nodes):
+        return (
+            f"results or logs of it are still on its nodes; `flow result {record.id}` fetches them"
+        )
+    return ""
+
+
+def forget(session: Session, record: TaskRecord) -> None:
+    """Removes a final task: its files and its rows."""
+    # The files first: a task without files can be forgotten later, files without a task would never be found.
+    shutil.rmtree(session.paths(record.id).directory, ignore_errors=True)
+    session.store.delete_task(record.id)

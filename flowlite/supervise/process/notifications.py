@@ -1,0 +1,105 @@
+"""Notifications of a task's supervisor: each is sent by a process of its own, so that none can harm the task.
+
+Targets are in a file of the task that only its owner can read. What became of a notification is in the history of the
+task, where targets are shown without their keys.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from flowlite.errors import FlowError, StoreError
+from flowlite.notify.sending import Message, NotSent, send
+from flowlite.notify.targets import keys_in, shown
+from flowlite.output import redact
+from flowlite.state.store import Store, TaskRecord
+from flowlite.supervise.background import run_detached
+from flowlite.supervise.money import price_text
+from flowlite.supervise.record import wording
+from flowlite.supervise.record.paths import TaskPaths, write_private
+
+CAP, RETRYING = "cap", "retrying"
+_WORDS = {CAP: "reached a cap and was ended", RETRYING: "failed and is started again"}
+
+
+def keep_targets(paths: TaskPaths, targets: Sequence[str], directory: str) -> None:
+    """Notes where the notifications of a task go, and where commands among them start."""
+    if targets:
+        content = {"targets": list(targets), "directory": directory}
+        write_private(paths.notify, json.dumps(content).encode())
+
+
+def targets_of(paths: TaskPaths) -> tuple[list[str], Path]:
+    """Where the notifications of a task go, and where commands start; nothing where there are none."""
+    try:
+        found = json.loads(paths.notify.read_bytes())
+        return [str(each) for each in found["targets"]], Path(str(found["directory"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return [], Path("/")
+
+
+def begin(paths: TaskPaths, event: str) -> None:
+    """Starts the process that sends the notifications of an event, if there are any to send."""
+    if paths.notify.exists():
+        run_detached(paths.home, "flowlite.supervise.process.notifications", paths.task_id, event)
+
+
+def message_of(record: TaskRecord, event: str) -> Message:
+    """What is told of an event."""
+    what = _WORDS.get(event, record.state)
+    title = f"{record.name} ({record.id}) {what}"
+    text = f"task {title}"
+    if record.reason:
+        text += f": {record.reason}"
+    if event != RETRYING:
+        took = (record.finished_at or record.created_at) - (record.started_at or record.created_at)
+        text += f" ({wording.duration(max(0.0, took))}, {price_text.dollars(record.cost)})"
+    task = {
+        "id": record.id,
+        "name": record.name,
+        "status": record.state,
+        "reason": record.reason,
+        "function": record.function,
+        "provider": record.provider,
+        "num_instances": record.plan.get("num_instances"),
+        "attempt": record.attempt,
+        "created_at": record.created_at,
+        "started_at": record.started_at,
+        "finished_at": record.finished_at,
+        "cost": record.cost,
+    }
+    return Message(event, title, text, task)
+
+
+def notify(store: Store, paths: TaskPaths, event: str) -> None:
+    """Sends the notifications of an event to all targets, one after the other, and notes what became of each."""
+    targets, directory = targets_of(paths)
+    message = message_of(store.get_task(paths.task_id), event)
+    for target in targets:
+        for key in keys_in(target):
+            redact.keep_out(key)
+    for target in targets:
+        try:
+            send(target, message, directory)
+            kind, said = "notified", f"notified {shown(target)} of: {event}"
+        except (NotSent, OSError) as error:
+            why = str(error) or type(error).__name__
+            kind, said = "warning", f"{shown(target)} was not notified of: {event} ({why})"
+        mask = redact.of_file(paths.secrets)
+        with suppress(StoreError):
+            store.add_event(paths.task_id, kind, redact.cleaned(mask(said)), {"event": event})
+
+
+def main() -> None:
+    """The process of its own: `… ROOT TASK_ID EVENT` with FLOW_HOME set."""
+    task_id, event = sys.argv[2:4]
+    home = Path(os.environ["FLOW_HOME"])
+    with suppress(FlowError, OSError):
+        notify(Store(home / "state.db"), TaskPaths(home, task_id), event)
+    # A thread that waits for a server that never answers must not hold the process.
+    os._exit(0)

@@ -1,0 +1,116 @@
+"""Before a launch that costs money, a person at a terminal is asked. Nobody else is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flowlite.api.session import open_session
+from tests.cli.conftest import Flow
+from tests.cli.terminals import OnTerminal
+
+# A provider as anybody could write one: this machine, at a price.
+PAID = """\
+import dataclasses
+
+from provider_adapters.local import LocalProvider
+
+
+class PaidProvider(LocalProvider):
+    name = "paid"
+
+    def plan(self, config):
+        plan = super().plan(config)
+        return dataclasses.replace(plan, provider="paid", price_per_hour=PRICE)
+"""
+JOB = """\
+#!/bin/bash
+#SBATCH --array=0-2
+true
+"""
+
+
+def install(directory: Path, monkeypatch: pytest.MonkeyPatch, price: float) -> None:
+    """Makes the provider known to programs that are started from here."""
+    (directory / "paid_adapter.py").write_text(PAID.replace("PRICE", str(price)))
+    about = directory / "paid_adapter-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: paid-adapter\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(
+        "[flowlite.providers]\npaid = paid_adapter:PaidProvider\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(directory))
+    monkeypatch.syspath_prepend(directory)
+
+
+@pytest.fixture
+def paid(flow_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, monkeypatch, 40.0)
+
+
+def tasks() -> int:
+    return len(open_session().store.list_tasks())
+
+
+RUN = ("run", "-d", "--provider", "paid", "-N", "2", "--max-run-time-hours", "2", "--", "true")
+
+
+@pytest.mark.parametrize(("answer", "code"), [("y", 0), ("n", 1), ("", 1)])
+def test_a_paid_launch_is_confirmed(paid: None, answer: str, code: int) -> None:
+    running = OnTerminal(*RUN, columns=120)
+    said = running.read_until(lambda said: "[y/N]" in said)
+    assert "Launch 2 × this machine? Cost at most: $160" in said
+    running.type(f"{answer}\n")
+    ended, said = running.end()
+    assert ended == code, said
+    assert ("nothing was launched" in said) == (code == 1)
+    assert tasks() == (code == 0)
+
+
+def test_ctrl_c_at_the_question_launches_nothing(paid: None) -> None:
+    running = OnTerminal(*RUN)
+    running.read_until(lambda said: "[y/N]" in said)
+    running.type("\x03")
+    assert running.end()[0] == 130
+    assert tasks() == 0
+
+
+def test_an_array_is_confirmed_once_for_all(paid: None, tmp_path: Path) -> None:
+    (tmp_path / "job.sbatch").write_text(JOB)
+    running = OnTerminal(
+        "run", "--provider", "paid", "--max-run-time-hours", "1", str(tmp_path / "job.sbatch")
+    )
+    said = running.read_until(lambda said: "[y/N]" in said)
+    assert "Launch 3 tasks, each on 1 × this machine?" in " ".join(said.split())
+    running.type("n\n")
+    assert running.end()[0] == 1
+    assert tasks() == 0
+
+
+@pytest.mark.parametrize("how", ["--yes", "setting", "--json", "free", "local"])
+def test_nobody_is_asked_who_has_answered_or_pays_nothing(
+    flow_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    install(tmp_path, monkeypatch, 0.0 if how == "free" else 40.0)
+    words = list(RUN)
+    if how.startswith("--"):
+        words.insert(1, how)
+    if how == "setting":
+        monkeypatch.setenv("FLOW_CONFIRM", "false")
+    if how == "local":
+        words[words.index("paid")] = "local"
+    code, said = OnTerminal(*words).end()
+    assert (code, tasks()) == (0, 1), said
+    assert "[y/N]" not in said
+
+
+def test_away_from_a_terminal_nobody_is_asked(
+    flow: Flow, paid: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "flowlite.supervise.process.launch.start_supervisor", lambda home, task_id, **_: 0
+    )
+    ran = flow(*RUN)
+    assert ran.code == 0, ran.err
+    assert tasks() == 1

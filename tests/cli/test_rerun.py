@@ -1,0 +1,107 @@
+"""`flow rerun`: the same call with the code as it was, with options changed, and what is in its way."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from flowlite.api.session import open_session
+from tests.cli.conftest import Flow
+
+SCRIPT = """\
+import os
+from flowlite import FlowApp
+app = FlowApp()
+
+@app.function(processes_per_node=2, secrets=["KEY"])
+def work(factor: int, words: list[str] = []) -> list:
+    return [factor * 2, int(os.environ["WORLD_SIZE"]), os.environ["KEY"]]
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("KEY", "the-first-value")
+    path = tmp_path / "work.py"
+    path.write_text(SCRIPT)
+    return str(path)
+
+
+def test_the_same_call_runs_again(flow: Flow, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = flow("run", "--json", f"{script}::work", "21").json
+    assert first["result"] == [42, 2, "the-first-value"]
+    # Neither the code as it is now nor a variable that is gone changes what runs.
+    Path(script).write_text(SCRIPT.replace("* 2", "* 1000"))
+    monkeypatch.delenv("KEY")
+    again = flow("rerun", "--json", "--set", "processes_per_node=3", first["id"])
+    assert again.code == 0, again.err
+    assert again.json["result"] == [42, 3, "the-first-value"]
+    assert again.json["name"] == first["name"]
+    assert again.json["id"] != first["id"]
+    assert "work(factor=21)" in flow("status", again.json["id"]).out
+    # What the first has is not needed any more.
+    assert flow("rm", "-y", first["id"]).code == 0
+    monkeypatch.setenv("KEY", "the-second-value")
+    third = flow("rerun", "--json")
+    assert f"work ({again.json['id']}), the newest task" in third.err
+    assert third.json["result"] == [42, 3, "the-second-value"]
+
+
+def test_a_command_runs_again(flow: Flow) -> None:
+    first = flow(
+        "run", "-d", "--name", "hello", "-e", "WHO=you", "--", "sh", "-c", "echo hello $WHO"
+    )
+    again = flow("rerun", "hello", "--set", "environment={WHO: me}")
+    assert (again.code, again.out.strip().endswith("hello me")) == (0, True), again.err
+    assert first.out.strip() not in again.err
+
+
+@pytest.fixture
+def no_supervisors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "flowlite.supervise.process.launch.start_supervisor", lambda home, task_id, **_: 0
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--set", "num_instances"), "write OPTION=VALUE"),
+        (("--set", "num_instance=2"), "did you mean 'num_instances'"),
+        (("--set", "num_instances=many"), "num_instances"),
+        (("--set", "command=date"), "it cannot be changed"),
+    ],
+)
+def test_a_wrong_option_is_one_line(
+    flow: Flow, script: str, no_supervisors: None, words: tuple[str, ...], said: str
+) -> None:
+    assert flow("run", "-d", f"{script}::work", "21").code == 0
+    ran = flow("rerun", *words, "work")
+    assert ran.code == 2
+    assert said in ran.err
+    assert len(open_session().store.list_tasks()) == 1
+
+
+def test_without_its_inputs_it_says_so(flow: Flow, script: str, no_supervisors: None) -> None:
+    task_id = flow("run", "-d", f"{script}::work", "21").out.strip()
+    shutil.rmtree(open_session().paths(task_id).bundle)
+    ran = flow("rerun", "work")
+    assert ran.code == 2
+    assert "are not here any more" in ran.err
+    assert "keep_inputs_days" in ran.err
+    assert len(open_session().store.list_tasks()) == 1
+
+
+def test_another_python_is_refused_before_anything_is_submitted(
+    flow: Flow, script: str, no_supervisors: None
+) -> None:
+    task_id = flow("run", "-d", f"{script}::work", "21").out.strip()
+    description = open_session().paths(task_id).bundle / "bundle.json"
+    about = json.loads(description.read_text())
+    description.write_text(json.dumps({**about, "python": "3.9"}))
+    ran = flow("rerun", "work")
+    assert ran.code == 2
+    assert "submitted from Python 3.9" in ran.err

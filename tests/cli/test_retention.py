@@ -1,0 +1,245 @@
+"""Removing and pruning tasks that have ended, and never any other."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowlite.api.session import open_session
+from flowlite.retention.pruning import (
+    DAY,
+    GB,
+    INPUTS,
+    LOGS,
+    Limits,
+    Part,
+    prune,
+    prune_in_background,
+    to_prune,
+)
+from flowlite.retention.usage import by_task, usage
+from flowlite.state.records import TaskRecord
+from flowlite.state.store import InstanceRecord
+from tests.cli.conftest import Flow
+from tests.cli.terminals import OnTerminal
+from tests.helpers import eventually
+from tests.tasks_made_by_hand import HandMade
+
+LIMITS = Limits(30, 90, 20)
+
+
+@pytest.fixture(autouse=True)
+def no_supervisors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "flowlite.supervise.process.launch.start_supervisor", lambda home, task_id, **_: 0
+    )
+
+
+def ended(name: str, days: float, *, size: int = 1000) -> HandMade:
+    """A task that ended so many days ago, with inputs and logs of this size."""
+    at = time.time() - days * DAY
+    made = HandMade(name, created_at=at)
+    with_files(made, size)
+    made.change("completed", finished_at=at)
+    return made
+
+
+def with_files(made: HandMade, size: int = 1000) -> None:
+    (made.paths.bundle / "call.bin").write_bytes(b"x" * size)
+    made.write(0, b"y" * (size - 1) + b"\n")
+    made.returns(0, 42)
+
+
+def has(made: HandMade) -> tuple[bool, bool]:
+    """Whether its inputs and its logs are there."""
+    return any(made.paths.bundle.iterdir()), any(made.paths.logs.iterdir())
+
+
+# flow rm
+
+
+def test_a_task_that_has_ended_is_removed(flow: Flow) -> None:
+    made, other = ended("one", 0), ended("two", 0)
+    ran = flow("rm", "one")
+    assert (ran.code, ran.out) == (0, f"one ({made.id}) is removed\n")
+    assert not made.paths.directory.exists()
+    assert [task["id"] for task in flow("status", "--json").json] == [other.id]
+
+
+def test_what_must_stay_is_not_removed(flow: Flow) -> None:
+    fine, running, kept, warm = (
+        ended("fine", 99),
+        HandMade("running"),
+        ended("kept", 99),
+        ended("warm", 99),
+    )
+    kept.store.add_event(
+        kept.id,
+        "lacking",
+        "not all is here",
+        {
+            "attempt": 1,
+            "ended_well": True,
+            "nodes": [{"node": 0, "instance": "i", "files": {}, "kept": True}],
+        },
+    )
+    warm.instance(0, ended=True)
+    (row,) = warm.store.instances(warm.id)
+    until = time.time() + 600
+    warm.store.put_instances(warm.lease, [dataclasses.replace(row, state="warm", ended_at=until)])
+    assert isinstance(row, InstanceRecord)
+    for made, said in (
+        (running, "it is running; end it first: flow cancel"),
+        (kept, "results or logs of it are still on its nodes"),
+        (warm, "its nodes are kept warm until"),
+    ):
+        ran = flow("rm", "-y", "fine", made.id)
+        assert (ran.code, ran.out) == (2, "")
+        assert said in ran.err
+        assert made.paths.directory.exists()
+    assert fine.paths.directory.exists()
+    assert prune(open_session(), Limits(1, 1, 0.001), time.time()) != []
+    assert (has(fine), has(kept), has(warm)) == ((False, False), (True, True), (True, True))
+    for words in (("rm", "-y", "--older-than", "7d"), ("gc", "--older-than", "1m")):
+        assert flow(*words).code == 0
+        assert all(made.paths.directory.exists() for made in (running, kept, warm))
+    assert not fine.paths.directory.exists()
+
+
+def test_old_tasks_are_removed_together(flow: Flow) -> None:
+    ended("old", 8), ended("new", 1)
+    assert flow("rm", "--older-than", "a week").code == 2
+    assert flow("rm").code == 2
+    assert "old" in flow("rm", "--older-than", "7d").out
+    assert flow("rm", "--older-than", "7d").out == "no task is that old\n"
+    assert [task["name"] for task in flow("status", "--json").json] == ["new"]
+
+
+@pytest.mark.parametrize(("answer", "code"), [("y", 0), ("n", 1)])
+def test_a_person_is_asked(flow_home: Path, answer: str, code: int) -> None:
+    made = ended("one", 0)
+    asked = OnTerminal("rm", "one")
+    asked.read_until(lambda said: "[y/N]" in said)
+    asked.type(f"{answer}\n")
+    assert asked.end()[0] == code
+    assert made.paths.directory.exists() == (code == 1)
+
+
+# Pruning
+
+
+def test_inputs_go_first_then_logs_and_results_stay(flow: Flow) -> None:
+    month, season, new = ended("month", 31), ended("season", 91), ended("new", 1)
+    running = HandMade("running", created_at=time.time() - 400 * DAY)
+    with_files(running)
+    prune(open_session(), LIMITS, time.time())
+    assert [has(made) for made in (month, season, new, running)] == [
+        (False, True),
+        (False, False),
+        (True, True),
+        (True, True),
+    ]
+    assert flow("result", "season").out == "42\n"
+    ran = flow("logs", "season")
+    assert (
+        "its logs (0.0 MB) were removed: it ended 91 days ago (setting keep_logs_days)" in ran.err
+    )
+    assert "its inputs" in flow("status", "month").out
+
+
+def test_beyond_the_room_the_oldest_go_first(flow: Flow) -> None:
+    old, middle, new = ended("old", 3), ended("middle", 2), ended("new", 0)
+    with_index = 16 / 3000
+    room = Limits(30, 90, (4000 + 3 * 16 + with_index) / GB)
+    assert [part.record.name for part, _ in prune(open_session(), room, time.time())] == [
+        "old",
+        "middle",
+    ]
+    assert [has(made) for made in (old, middle, new)] == [
+        (False, True),
+        (False, True),
+        (True, True),
+    ]
+    # What ended within the last hour stays, whatever there is room for.
+    prune(open_session(), Limits(30, 90, 1 / GB), time.time())
+    assert [has(made) for made in (old, middle, new)] == [
+        (False, False),
+        (False, False),
+        (True, True),
+    ]
+
+
+def test_it_is_done_once_a_day_in_the_background(flow_home: Path) -> None:
+    made = ended("old", 99)
+    assert not prune_in_background(flow_home)
+    long_ago = time.time() - 99 * DAY
+    os.utime(made.paths.directory, (long_ago, long_ago))
+    assert prune_in_background(flow_home)
+    assert not prune_in_background(flow_home)
+    eventually(lambda: has(made) == (False, False))
+
+
+def test_the_settings_are_read(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
+    from flowlite.settings.settings import load_settings
+
+    monkeypatch.setenv("FLOW_KEEP_GB", "0.5")
+    assert Limits.of(load_settings()) == Limits(30.0, 90.0, 0.5)
+    assert flow("config", "set", "keep_logs_days", "-1").code == 2
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([INPUTS, LOGS]), st.floats(0, 200), st.integers(0, 10**10))),
+    st.floats(0.1, 100),
+    st.floats(0.1, 100),
+    st.floats(0.1, 50),
+)
+def test_no_more_is_pruned_than_the_limits_say(
+    given_parts: list[tuple[str, float, int]], inputs: float, logs: float, gigabytes: float
+) -> None:
+    now = 1e9
+    parts = [
+        Part(
+            TaskRecord(f"t{i}", "n", "f", "local", {}, {}, {}, now, finished_at=now - days * DAY),
+            what,
+            Path(),
+            size,
+        )
+        for i, (what, days, size) in enumerate(given_parts)
+    ]
+    limits = Limits(inputs, logs, gigabytes)
+    gone = [part for part, _ in to_prune(parts, limits, now)]
+    left = [part for part in parts if part not in gone]
+    days = {INPUTS: inputs, LOGS: logs}
+    assert all(now - part.ended_at <= days[part.what] * DAY for part in left)
+    for_room = [part for part in gone if now - part.ended_at <= days[part.what] * DAY]
+    if for_room:
+        assert all(now - part.ended_at > 3600 for part in for_room)
+        last = for_room[-1]
+        assert sum(part.size for part in left) + last.size > gigabytes * GB
+    elif all(now - part.ended_at > 3600 for part in left):
+        assert sum(part.size for part in left) <= gigabytes * GB
+
+
+# Disk use
+
+
+def test_the_room_is_shown(flow: Flow, flow_home: Path) -> None:
+    large, small = ended("large", 0, size=3_000_000), ended("small", 0)
+    out = flow("store", "usage").out
+    assert re.search(r"^inputs of tasks +3\.0 MB$", out, re.MULTILINE)
+    assert f"large ({large.id})" in out
+    assert out.index(large.id) < out.index(small.id)
+    found = flow("store", "usage", "--json").json
+    assert found["bytes"] == usage(flow_home)
+    assert found["bytes"]["logs of tasks"] >= 3_001_000
+    assert list(by_task(flow_home)) == [large.id, small.id]
+    shutil.rmtree(flow_home / "tasks")
+    assert by_task(flow_home) == {}

@@ -1,0 +1,216 @@
+"""`notify=`: who is told, of what, in bounded time, and nobody is shown the keys of a target."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowlite import Flow, TaskConfig
+from flowlite.api.session import open_session
+from flowlite.errors import ConfigError, SpecError
+from flowlite.notify.sending import Message, NotSent, send
+from flowlite.notify.targets import Kind, keys_in, kind_of, shown
+from tests.helpers import eventually
+
+KEY = "B0K3YOFTHEHOOK99"
+
+
+class Hook:
+    """A webhook on this machine, and what it was sent."""
+
+    def __init__(self) -> None:
+        self.got: list[dict[str, Any]] = []
+        self.status = 200
+        hook = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                hook.got.append(json.loads(body))
+                self.send_response(hook.status)
+                self.end_headers()
+
+            def log_message(self, format: str, *args: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}/services/{KEY}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def hook() -> Iterator[Hook]:
+    found = Hook()
+    yield found
+    found.close()
+
+
+def told(task_id: str) -> list[str]:
+    """What the history of a task says of its notifications, once it says something."""
+
+    def said() -> list[str]:
+        events = open_session().store.events(task_id)
+        return [event.text for event in events if "notified" in event.text]
+
+    return eventually(said)
+
+
+def test_a_webhook_is_told_of_the_end(flow_home: Path, hook: Hook) -> None:
+    task = Flow().run(TaskConfig(command=["true"], name="digits", notify=hook.url), wait=True)
+    host = hook.url.partition("/services")[0]
+    assert told(task.id) == [f"notified {host}/*** of: completed"]
+    (body,) = hook.got
+    assert body["event"] == "completed"
+    assert body["text"] == body["content"]
+    assert body["text"].startswith(f"task digits ({task.id}) completed")
+    assert body["task"]["status"] == "completed"
+    assert body["task"]["finished_at"] >= body["task"]["started_at"]
+
+
+def test_a_failure_that_is_retried_and_the_last_one_are_told(flow_home: Path, hook: Hook) -> None:
+    config = TaskConfig(command=["sh", "-c", "exit 3"], retries=1, notify=[hook.url])
+    task = Flow().run(config, wait=True)
+    eventually(lambda: len(hook.got) == 2)
+    assert [body["event"] for body in hook.got] == ["retrying", "failed"]
+    assert "exited with 3" in hook.got[1]["text"]
+    assert task.status == "failed"
+
+
+def test_a_cap_is_told_as_one(flow_home: Path, hook: Hook) -> None:
+    config = TaskConfig(
+        command=["sleep", "60"], notify=hook.url, max_run_time_hours=1 / 3600, grace_seconds=1
+    )
+    task = Flow().run(config, wait=True)
+    eventually(lambda: hook.got)
+    assert hook.got[0]["event"] == "cap"
+    assert task.status == "failed"
+
+
+def test_a_command_gets_the_message_where_it_was_submitted(
+    flow_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = 'cat > told.json; printf %s "$FLOW_NOTIFY_EVENT" > event'
+    task = Flow().run(TaskConfig(command=["true"], notify=command), wait=True)
+    assert told(task.id) == ["notified cat *** of: completed"]
+    assert json.loads((tmp_path / "told.json").read_text())["task"]["id"] == task.id
+    assert (tmp_path / "event").read_text() == "completed"
+
+
+def test_what_goes_wrong_harms_nothing_and_is_told(flow_home: Path, hook: Hook) -> None:
+    hook.status = 500
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        nobody = f"http://127.0.0.1:{closed.getsockname()[1]}/{KEY}"
+        targets = [hook.url, nobody, f"echo {KEY} is wrong >&2; exit 7"]
+        task = Flow().run(TaskConfig(command=["true"], notify=targets), wait=True)
+        assert task.status == "completed"
+        eventually(lambda: len(told(task.id)) == 3)
+    first, second, third = told(task.id)
+    assert first.endswith(
+        "/*** was not notified of: completed (it answered 500 Internal Server Error)"
+    )
+    assert "Connect" in second
+    assert "it ended with 7: *** is wrong" in third
+    assert KEY not in first + second + third
+
+
+def test_keys_are_shown_nowhere(flow_home: Path, hook: Hook) -> None:
+    config = TaskConfig(command=["true"], notify=[hook.url, f"tell --token {KEY}"])
+    assert KEY not in config.to_json()
+    assert KEY not in repr(config)
+    task = Flow().run(config, wait=True)
+    told(task.id)
+    session = open_session()
+    for path in [*session.paths(task.id).directory.rglob("*"), session.home / "state.db"]:
+        if path.is_file() and path.name != "notify.json":
+            assert KEY.encode() not in path.read_bytes(), path
+    assert session.paths(task.id).notify.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("target", ["", 3, ["ok", None], "https://", "a\0b"])
+def test_a_target_that_is_none_is_refused(target: Any) -> None:
+    with pytest.raises(SpecError, match="notify"):
+        TaskConfig(notify=target)
+
+
+def test_without_the_library_it_is_refused_before_anything_is_submitted(
+    flow_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match="pip install apprise"):
+        Flow().run(TaskConfig(command=["true"], notify=f"slack://{KEY}/x"))
+    assert Flow().list_tasks() == []
+
+
+# One notification
+
+
+MESSAGE = Message("completed", "a title", "a text", {"id": "t1"})
+
+
+def test_apprise_sends_where_it_is_installed(hook: Hook, tmp_path: Path) -> None:
+    target = hook.url.replace("http://", "json://")
+    if importlib.util.find_spec("apprise") is None:
+        with pytest.raises(NotSent, match="the library apprise is not installed here"):
+            send(target, MESSAGE, tmp_path)
+        return
+    send(target, MESSAGE, tmp_path)
+    assert hook.got[0]["message"] == "a text"
+    with pytest.raises(NotSent, match="does not know"):
+        send("nonsense://x", MESSAGE, tmp_path)
+
+
+@pytest.mark.parametrize("what", ["server", "command"])
+def test_nobody_is_waited_for_longer_than_that(tmp_path: Path, what: str) -> None:
+    began = time.monotonic()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        server = f"http://127.0.0.1:{silent.getsockname()[1]}/"
+        target = server if what == "server" else "trap '' TERM; sleep 300 & sleep 300"
+        with pytest.raises(NotSent):
+            send(target, MESSAGE, tmp_path, seconds=0.5)
+    assert time.monotonic() - began < 60
+
+
+@pytest.mark.parametrize(
+    ("target", "kind", "said"),
+    [
+        ("https://hooks.slack.com/services/T0/B0/x", Kind.WEBHOOK, "https://hooks.slack.com/***"),
+        ("https://user:word@example.org:8443/", Kind.WEBHOOK, "https://example.org:8443/***"),
+        ("http://example.org", Kind.WEBHOOK, "http://example.org"),
+        ("slack://TokenA/TokenB/", Kind.APPRISE, "slack://***"),
+        ("mailto://me:word@example.org", Kind.APPRISE, "mailto://***"),
+        ("notify-send done", Kind.COMMAND, "notify-send ***"),
+        ("./tell.sh", Kind.COMMAND, "./tell.sh"),
+    ],
+)
+def test_targets_are_shown_without_keys(target: str, kind: Kind, said: str) -> None:
+    assert (kind_of(target), shown(target)) == (kind, said)
+
+
+@given(
+    st.sampled_from(["https", "http", "slack", "tgram"]),
+    st.from_regex(r"[A-Za-z0-9_-]{8,30}", fullmatch=True),
+    st.sampled_from(
+        ["{s}://example.org/a/{k}", "{s}://u:{k}@example.org/", "{s}://example.org/?t={k}"]
+    ),
+)
+def test_no_key_is_shown(scheme: str, key: str, form: str) -> None:
+    target = form.format(s=scheme, k=f"Q9{key}")
+    assert key not in shown(target)
+    assert any(key in each for each in keys_in(target))
