@@ -25,6 +25,7 @@ COMMANDS = {
     "scale": "scale",
     "ssh": "ssh",
     "ssh-config": "ssh",
+    "forward": "forward",
     "top": "top",
     "doctor": "doctor",
     "cost": "money",

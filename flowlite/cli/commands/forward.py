@@ -1,0 +1,95 @@
+"""`flow forward`: ports of this machine that lead to ports of a node, such as TensorBoard's."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flowlite.cli import output
+from flowlite.cli.completion import complete_task
+from flowlite.errors import ConfigError, NotFound
+
+if TYPE_CHECKING:
+    from flowlite.api.task import Task
+    from flowlite.connect.forwarding import Port
+
+_LOOK_SECONDS = 1.0
+
+
+def register(application: typer.Typer, command: str) -> None:
+    """Adds `flow forward`."""
+    application.command(command)(forward)
+
+
+def forward(
+    task: Annotated[
+        str,
+        typer.Argument(
+            help="Id, name or unique prefix.", autocompletion=complete_task, metavar="TASK"
+        ),
+    ],
+    ports: Annotated[
+        list[str],
+        typer.Argument(
+            help="A port of the node; HERE:THERE for another port here.", metavar="PORT..."
+        ),
+    ],
+    node: Annotated[int, typer.Option("--node", min=0, help="Node rank.", metavar="N")] = 0,
+    bind: Annotated[
+        str, typer.Option("--bind", help="Address here to listen on.", metavar="ADDRESS")
+    ] = "127.0.0.1",
+    json: Annotated[bool, typer.Option("--json", help="Print JSON once it listens.")] = False,
+) -> None:
+    """Lead ports of this machine on to ports of a node, until the task ends or Ctrl-C."""
+    from flowlite.api.client import Flow
+    from flowlite.connect.forwarding import parse_port
+
+    wanted = [parse_port(each) for each in ports]
+    found = Flow().get_task(task)
+    if found.record.final:
+        raise NotFound(
+            f"task {found.name} ({found.id}) has ended ({found.status}); its ports can be reached only while it runs"
+        )
+    asyncio.run(_forward(found, node, wanted, bind, json))
+
+
+async def _forward(task: Task[Any], node: int, ports: list[Port], bind: str, json: bool) -> None:
+    from flowlite.connect.forwarding import Forwarding
+    from flowlite.connect.local import LocalConnection
+
+    with task.reach(node) as there:
+        if isinstance(there.connection, LocalConnection):
+            _refuse_itself(task, node, ports)
+        forwarding = Forwarding(there.connection, ports, bind, output.tell)
+        try:
+            _show(task, node, bind, await forwarding.open(), json)
+            sys.stdout.flush()
+            while not task.record.final:
+                await asyncio.sleep(_LOOK_SECONDS)
+        finally:
+            await forwarding.close()
+    output.tell(f"task {task.name} ({task.id}) has ended ({task.status})")
+
+
+def _refuse_itself(task: Task[Any], node: int, ports: list[Port]) -> None:
+    for port in ports:
+        if port.local == port.remote:
+            raise ConfigError(
+                f"node {node} of task {task.name} ({task.id}) is this machine: its port {port.remote} is 127.0.0.1:"
+                f"{port.remote} already; HERE:{port.remote} gives it another port, too"
+            )
+
+
+def _show(task: Task[Any], node: int, bind: str, ports: list[Port], json: bool) -> None:
+    if json:
+        listed = [{"address": bind, "port": each.local, "node_port": each.remote} for each in ports]
+        output.print_json("forward", {"task": task.id, "node": node, "ports": listed})
+        return
+    for each in ports:
+        output.say(
+            f"{bind}:{each.local} leads to port {each.remote} of node {node} of {task.name} ({task.id})"
+        )
+    output.tell("Ctrl-C ends it")

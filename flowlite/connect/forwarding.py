@@ -1,0 +1,155 @@
+"""TCP ports of this machine that lead to ports of a node, over the connection that the provider uses anyway.
+
+Each connection that is made here becomes one stream there. A connection to a node is made again on its next use
+(`Connection.open_tcp`), so what was lost with it is for the program here to ask for once more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from flowlite.connect.base import Connection
+from flowlite.errors import ConfigError, NodeUnreachable
+
+BLOCK = 64 * 1024
+# As seen from the node: servers listen there unless they are told otherwise.
+_THERE = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Port:
+    """A port here and the one of the node that it leads to. `local` is 0 for any that is free."""
+
+    local: int
+    remote: int
+
+
+def parse_port(text: str) -> Port:
+    """`6006`, or `16006:6006` for another port here. Raises ConfigError."""
+    local, colon, remote = text.rpartition(":")
+    numbers = [local, remote] if colon else [remote, remote]
+    try:
+        here, there = (int(each) if each.isascii() and each.isdecimal() else -1 for each in numbers)
+    except ValueError:
+        here = there = -1
+    if not 0 <= here < 65536 or not 0 < there < 65536:
+        raise ConfigError(
+            f"{text!r} is not a port; give a number from 1 to 65535, or HERE:THERE such as 16006:6006"
+        )
+    return Port(here, there)
+
+
+class Forwarding:
+    """Listens here, and leads each connection on to the node. `tell` gets sentences for the user."""
+
+    def __init__(
+        self, connection: Connection, ports: Sequence[Port], bind: str, tell: Callable[[str], None]
+    ) -> None:
+        self._connection = connection
+        self._ports = ports
+        self._bind = bind
+        self._tell = tell
+        self._told: dict[int, str] = {}
+        self._servers: list[asyncio.Server] = []
+        self._streams: set[asyncio.Task[None]] = set()
+
+    async def open(self) -> list[Port]:
+        """Listens on all ports. Returns them as they are here.
+
+        Raises:
+            ConfigError: A port here cannot be had.
+            NodeUnreachable: The node does not answer.
+        """
+        found = []
+        for port in self._ports:
+            await self._say_if_closed(port)
+            server = await self._listen(port)
+            self._servers.append(server)
+            found.append(Port(server.sockets[0].getsockname()[1], port.remote))
+        return found
+
+    async def close(self) -> None:
+        """Stops to listen, and ends what is led on."""
+        for server in self._servers:
+            server.close()
+        for stream in self._streams:
+            stream.cancel()
+        await asyncio.gather(*self._streams, return_exceptions=True)
+
+    async def _listen(self, port: Port) -> asyncio.Server:
+        def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            stream = asyncio.ensure_future(self._lead(port, reader, writer))
+            self._streams.add(stream)
+            stream.add_done_callback(self._streams.discard)
+
+        try:
+            return await asyncio.start_server(accept, self._bind, port.local)
+        except OSError as error:
+            reasons = {errno.EADDRINUSE: "is in use", errno.EACCES: "is not allowed to you"}
+            why = reasons.get(error.errno or 0, f"cannot be had: {error}")
+            raise ConfigError(
+                f"port {port.local} of this machine ({self._bind}) {why}; "
+                f"give another one: {_another(port.remote)}:{port.remote}"
+            ) from None
+
+    async def _say_if_closed(self, port: Port) -> None:
+        with suppress(ConnectionRefusedError):
+            _, writer = await self._connection.open_tcp(_THERE, port.remote)
+            writer.close()
+            return
+        self._once(port, _closed(port))
+
+    async def _lead(
+        self, port: Port, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        try:
+            try:
+                there, back = await self._connection.open_tcp(_THERE, port.remote)
+            except ConnectionRefusedError:
+                self._once(port, _closed(port))
+                return
+            except (NodeUnreachable, OSError) as error:
+                self._once(port, f"{error}; the next connection to port {port.local} tries again")
+                return
+            self._told.pop(port.remote, None)
+            try:
+                await asyncio.gather(_copy(reader, back), _copy(there, writer))
+            except NodeUnreachable as error:
+                self._once(port, f"a connection to port {port.remote} broke: {error}")
+            except OSError:
+                # One of the two programs has closed it, or has ended.
+                pass
+            finally:
+                back.close()
+        finally:
+            writer.close()
+
+    def _once(self, port: Port, text: str) -> None:
+        if self._told.get(port.remote) != text:
+            self._told[port.remote] = text
+            self._tell(text)
+
+
+def _closed(port: Port) -> str:
+    return (
+        f"nothing listens on port {port.remote} of the node yet (on {_THERE}); start the server in the task, or let it "
+        "listen on that address. The next connection tries again"
+    )
+
+
+def _another(port: int) -> int:
+    """A port to propose in place of one that is taken."""
+    return port + 10_000 if port + 10_000 < 65536 else port - 10_000
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Carries one direction to its end; the other may go on."""
+    while block := await reader.read(BLOCK):
+        writer.write(block)
+        await writer.drain()
+    if writer.can_write_eof():
+        writer.write_eof()
