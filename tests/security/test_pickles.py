@@ -277,10 +277,10 @@ def test_one_place_alone_opens_results_and_it_asks_for_the_permission() -> None:
     ]
     # The worker reads the traceback that it has just written, and loads nothing.
     assert sorted(callers) == [
+        "api/outcomes.py",
         "bundle/result.py",
         "node/serialization/result_file.py",
         "node/worker/worker.py",
-        "outcomes.py",
     ]
 
 
