@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from flowlite.api.app import FlowApp, Function
+    from flowlite.api.as_completed import as_completed
     from flowlite.api.client import Flow
     from flowlite.api.task import Task
     from flowlite.errors import (
@@ -93,6 +94,7 @@ __all__ = [
     "TaskTimeout",
     "Volume",
     "__version__",
+    "as_completed",
     "should_stop",
 ]
 
@@ -109,6 +111,7 @@ _MODULES = {
     "Task": "api.task",
     "TaskConfig": "spec.task",
     "Volume": "spec.storage",
+    "as_completed": "api.as_completed",
     "should_stop": "in_worker.should_stop",
 }
 

@@ -16,6 +16,7 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
 from flowlite.api import remote
+from flowlite.api.remote_method import RemoteMethod
 from flowlite.api.world_of_one import world_of_one
 from flowlite.errors import SpecError
 from flowlite.in_worker.on_node import on_a_node, refuse_on_a_node
@@ -157,32 +158,19 @@ class Function(Generic[P, R]):
 
     # On a gang
 
-    @overload
-    def remote(
-        self: Function[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
-    ) -> T: ...
+    @property
+    def remote(self) -> RemoteMethod[P, R]:
+        """`train.remote(…)` runs the function on its gang and waits; it returns what rank 0 returned.
 
-    @overload
-    def remote(self: Function[P, T], *args: P.args, **kwargs: P.kwargs) -> T: ...
+        `await train.remote.aio(…)` does the same from an event loop. Ctrl-C, or cancelling the await, cancels the task.
+        Meanwhile its phases and its output are shown on standard error, as the setting `show_logs` says.
 
-    def remote(self, *args: P.args, **kwargs: P.kwargs) -> Any:
-        """Runs the function on its gang and waits; returns what rank 0 returned.
-
-        Ctrl-C cancels the task. Meanwhile its phases and its output are shown on standard error, as the setting
-        `show_logs` says.
-
-        Raises:
-            ConfigError: The call or an option is wrong; nothing was started.
-            BundleError: The function, an argument or a captured variable cannot be pickled; nothing was started.
-            CapExceeded: A price, time or cost cap forbids the launch; nothing was started.
-            ProviderError: The provider refused or failed.
-            TaskFailed: A worker was killed or exited with a status other than 0. If a worker raised an exception, that
-                exception is raised instead, as its own type, with its traceback as `RemoteTraceback` in `__cause__`.
-            TaskCancelled: The task was cancelled.
-            ResultUnavailable: The return value could not be sent back or cannot be loaded here.
+        Both raise ConfigError, BundleError or CapExceeded if nothing was started, ProviderError if the provider
+        refused or failed, and TaskFailed if a worker was killed or exited with a status other than 0. If a worker
+        raised an exception, that exception is raised, as its own type, with its traceback as `RemoteTraceback` in
+        `__cause__`.
         """
-        refuse_on_a_node()
-        return remote.call(self.build_task_config(*args, **kwargs))
+        return RemoteMethod(self.__wrapped__, self.build_task_config)
 
     @overload
     def spawn(

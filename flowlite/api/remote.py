@@ -37,6 +37,31 @@ def call(config: TaskConfig) -> Any:
         raise
 
 
+async def call_async(config: TaskConfig) -> Any:
+    """As `call`, for an event loop. Cancelling it cancels the task, also one that is just being submitted."""
+    import asyncio
+
+    from flowlite.display.waiting import announce_in_program
+
+    submitted: list[Task[Any]] = []
+    given_up = False
+
+    def announce(task: Task[Any]) -> None:
+        submitted.append(task)
+        if given_up:
+            _cancel_unheard(task)
+        else:
+            announce_in_program(task)
+
+    try:
+        return await (await asyncio.to_thread(_flow(config).submit, config, announce=announce))
+    except asyncio.CancelledError:
+        given_up = True
+        for task in submitted:
+            _cancel_unheard(task)
+        raise
+
+
 def call_many(
     common: TaskConfig, configs: Iterable[TaskConfig], max_concurrent: int, return_exceptions: bool
 ) -> Iterator[Any]:
@@ -85,6 +110,13 @@ def _cancel_interrupted(tasks: Sequence[Task[Any]]) -> None:
                 f"  its end: flow status {task.id}    its output: flow logs {task.id}"
             )
         _say(f"\nInterrupted: {text}")
+
+
+def _cancel_unheard(task: Task[Any]) -> None:
+    try:
+        task.cancel()
+    except (FlowError, OSError) as error:
+        _say(f"task {task.name} ({task.id}) could not be cancelled and continues: {error}")
 
 
 def _say(text: str) -> None:

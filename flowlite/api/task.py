@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
@@ -65,16 +66,18 @@ class Task(Generic[R_co]):
         self._session = session
         self._latest = record
         self._version = -1
+        self._reading = threading.Lock()
         self._look_after_at = 0.0
 
     def __repr__(self) -> str:
         return f"<Task {self.name} ({self.id}): {self.status}>"
 
     def __await__(self) -> Generator[Any, None, R_co]:
-        """`await task` gives `result()` without blocking the event loop."""
-        import asyncio
+        """`await task` gives what `result()` gives, without blocking the event loop and without a thread of its own.
 
-        return asyncio.to_thread(self.result).__await__()
+        Cancelling it, as a time-out of `asyncio.wait_for` does, ends only the waiting: the task itself continues.
+        """
+        return self._result_async().__await__()
 
     # What is known
 
@@ -213,11 +216,13 @@ class Task(Generic[R_co]):
     @property
     def record(self) -> TaskRecord:
         """Its row in the store."""
-        version = self._session.store.version()
-        if version != self._version and not self._latest.final:
-            self._latest = self._session.store.get_task(self.id)
-            self._version = version
-        return self._latest
+        # Threads that wait for the same task must not put an older row over a newer one.
+        with self._reading:
+            version = self._session.store.version()
+            if version != self._version and not self._latest.final:
+                self._latest = self._session.store.get_task(self.id)
+                self._version = version
+            return self._latest
 
     def events(self) -> list[Event]:
         """Its history, oldest first: states, nodes, failures, each with a Unix time."""
@@ -281,6 +286,15 @@ class Task(Generic[R_co]):
             TaskTimeout: It had not ended after `timeout` seconds. The task itself continues.
         """
         self._wait(timeout, show_logs, tell_end=True)
+        return self
+
+    async def wait_async(self, *, show_logs: bool | None = None) -> Task[R_co]:
+        """As `wait`, for an event loop: `await asyncio.wait_for(task.wait_async(), 60)`.
+
+        Args:
+            show_logs: Show the task on standard error meanwhile; None for what the setting of that name says.
+        """
+        await self._final_async(show_logs, tell_end=True)
         return self
 
     def result(
@@ -434,10 +448,25 @@ class Task(Generic[R_co]):
                 f"task {self.name} ({self.id}) is still {self.status} after {timeout:g} s, and goes on; "
                 f"wait longer, or end it with `flow cancel {self.id}`"
             )
+        waiting.leave(self, display, tell_end=tell_end)
+
+    async def _final_async(self, show_logs: bool | None, *, tell_end: bool) -> None:
+        """As `_wait`, for an event loop."""
+        from flowlite.api import awaiting
+        from flowlite.display import waiting
+
+        display = waiting.display_in_program(self, show_logs)
         if display is not None:
-            if tell_end or self.status == "completed":
-                display.tell_end()
-            waiting.forget(self)
+            display.announce()
+        await awaiting.until_final(self, display)
+        waiting.leave(self, display, tell_end=tell_end)
+
+    async def _result_async(self) -> R_co:
+        import asyncio
+
+        await self._final_async(None, tell_end=False)
+        # Files are read, and what a node still holds may be fetched.
+        return await asyncio.to_thread(self.result, show_logs=False)
 
     def _closing(self) -> str:
         record = self.record

@@ -94,10 +94,19 @@ def _display_of(task: ShownTask) -> TaskDisplay:
     return display
 
 
-def forget(task: ShownTask) -> None:
-    """Forgets the display of a task that has ended."""
-    with _lock:
-        _displays.pop(task.id, None)
+def leave(task: ShownTask, display: TaskDisplay | None, *, tell_end: bool) -> None:
+    """Ends the display of a task that is final.
+
+    Args:
+        task: The task.
+        display: Where it was shown, if it was.
+        tell_end: Tell a failure too, since no exception will tell it.
+    """
+    if display is not None:
+        if tell_end or task.record.state == "completed":
+            display.tell_end()
+        with _lock:
+            _displays.pop(task.id, None)
 
 
 def _wanted() -> bool:

@@ -12,7 +12,7 @@ import heapq
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -188,6 +188,25 @@ class Logs:
         self._reading = _Reading(self._settings)
         return chain.from_iterable(self._reading.lines())
 
+    async def __aiter__(self) -> AsyncIterator[LogLine]:
+        """As iteration, for an event loop: files are read in a thread, and no thread is held while nothing is new."""
+        import asyncio
+
+        reading = self._reading = _Reading(self._settings)
+        pause = SHORTEST_PAUSE
+        while True:
+            ended = await asyncio.to_thread(self._settings.ended)
+            blocks = reading.lines_now(ended)
+            found = False
+            while (block := await asyncio.to_thread(next, blocks, None)) is not None:
+                found = True
+                for line in block:
+                    yield line
+            if ended or not self._settings.follow:
+                return
+            pause = SHORTEST_PAUSE if found else min(LONGEST_PAUSE, pause * 1.5)
+            await asyncio.sleep(pause)
+
     def __str__(self) -> str:
         return "".join(self.blocks()).removesuffix("\n")
 
@@ -233,7 +252,14 @@ class _Reading:
         return dict(self._position)
 
     def lines(self) -> Iterator[Iterator[LogLine]]:
-        for piece in self._pieces():
+        return self._as_lines(self._pieces())
+
+    def lines_now(self, ended: bool) -> Iterator[Iterator[LogLine]]:
+        """As `lines`, of what is there now."""
+        yield from self._as_lines(self._round(ended))
+
+    def _as_lines(self, pieces: Iterator[Piece]) -> Iterator[Iterator[LogLine]]:
+        for piece in pieces:
             lines = _lines(piece, self._settings)
             block = iter(lines)
             self._current = (piece, len(lines), block)

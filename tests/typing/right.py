@@ -4,7 +4,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import assert_type
 
-from flowlite import Flow, FlowApp, Function, LogLine, Retries, Secret, Task, TaskConfig, Volume
+from flowlite import (
+    Flow,
+    FlowApp,
+    Function,
+    LogLine,
+    Retries,
+    Secret,
+    Task,
+    TaskConfig,
+    Volume,
+    as_completed,
+)
 
 app = FlowApp("digits", provider="local", num_instances=2, environment={"A": "1"})
 
@@ -93,3 +104,19 @@ flow.run(full)
 flow.run(Path("task.yaml"))
 for line in task.logs(node=1, follow=True):
     assert_type(line, LogLine)
+
+
+# In an event loop
+async def in_a_loop() -> None:
+    assert_type(await bare.remote.aio(1, label="x"), float)
+    assert_type(await waiting.remote.aio(1), str)
+    assert_type(await bare.spawn(1), float)
+    assert_type(await bare.spawn(1).wait_async(), Task[float])
+    async for line in task.logs(follow=True):
+        assert_type(line, LogLine)
+    async for ended in as_completed([bare.spawn(1), bare.spawn(2)], timeout=5):
+        assert_type(ended, Task[float])
+
+
+for one in as_completed([bare.spawn(1)]):
+    assert_type(one.result(show_logs=False), float)

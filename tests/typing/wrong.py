@@ -1,6 +1,6 @@
 """Wrong uses of the public names. Both type checkers must find an error in every line that says so, and in no other."""
 
-from flowlite import FlowApp, Retries, Task, TaskConfig, Volume
+from flowlite import FlowApp, Retries, Task, TaskConfig, Volume, as_completed
 
 app = FlowApp()
 
@@ -32,6 +32,8 @@ full.spawn(steps="3")  # wrong
 waiting.remote("1")  # wrong
 bare.build_task_config()  # wrong
 bare.local("1")  # wrong
+f = bare.remote.aio("1")  # wrong
+as_completed([1])  # wrong
 
 # Results
 a: str = bare.remote(1)  # wrong

@@ -1,0 +1,146 @@
+"""Waiting for tasks from an event loop, without a thread for each: one thread of this process watches all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from flowlite.display.waiting import Pauses
+
+if TYPE_CHECKING:
+    from flowlite.display.shown_task import ShownTask
+    from flowlite.display.task_display import TaskDisplay
+
+# The watcher sleeps at least this many times as long as a look at all tasks takes.
+_REST = 4
+
+
+@dataclass(slots=True, eq=False)
+class _Watch:
+    """One task that somebody awaits.
+
+    Attributes:
+        task: The task.
+        display: Where it is shown, if it is.
+        tell: Called once from the watcher's thread: with None when the task is final, or with what went wrong.
+        lock: Held while the watcher looks at it, so that nothing is shown any more once nobody waits.
+        over: Nobody waits.
+    """
+
+    task: ShownTask
+    display: TaskDisplay | None
+    tell: Callable[[Exception | None], None]
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    over: bool = False
+
+
+class _Watcher:
+    """The thread that looks at awaited tasks. It is there only while there are any, and never keeps a program alive."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._watched: set[_Watch] = set()
+        self._running = False
+
+    def add(self, watch: _Watch) -> None:
+        with self._lock:
+            self._watched.add(watch)
+            if not self._running:
+                self._running = True
+                threading.Thread(target=self._run, name="flowlite-watcher", daemon=True).start()
+
+    def discard(self, watch: _Watch) -> None:
+        with watch.lock:
+            watch.over = True
+        with self._lock:
+            self._watched.discard(watch)
+
+    def _run(self) -> None:
+        pauses = Pauses()
+        while True:
+            with self._lock:
+                watched = list(self._watched)
+                if not watched:
+                    self._running = False
+                    return
+            began = time.monotonic()
+            news = [self._look(watch) for watch in watched]
+            if any(news):
+                pauses.restart()
+            time.sleep(max(pauses.next(), _REST * (time.monotonic() - began)))
+
+    def _look(self, watch: _Watch) -> bool:
+        """Looks at one task; returns whether there was anything new."""
+        with watch.lock:
+            if watch.over:
+                return False
+            try:
+                ended, news = show_news(watch.task, watch.display)
+            except Exception as error:
+                watch.over = True
+                watch.tell(error)
+            else:
+                watch.over = ended
+                if not ended:
+                    return news
+                watch.tell(None)
+        with self._lock:
+            self._watched.discard(watch)
+        return True
+
+
+def show_news(task: ShownTask, display: TaskDisplay | None) -> tuple[bool, bool]:
+    """Shows what is new of a task. Returns whether it is final, and whether there was anything new."""
+    ended = task.done
+    if display is None:
+        return ended, ended
+    if not ended:
+        return False, display.advance(ended=False)
+    display.finish()
+    return True, True
+
+
+_watcher = _Watcher()
+
+
+def _after_fork() -> None:
+    # The thread is not in the child, and the lock may have been held.
+    global _watcher
+    _watcher = _Watcher()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+async def until_final(task: ShownTask, display: TaskDisplay | None) -> None:
+    """Returns when a task is final. Cancelling this ends only the waiting, at once."""
+    loop = asyncio.get_running_loop()
+    final: asyncio.Future[None] = loop.create_future()
+
+    def settle(error: Exception | None) -> None:
+        if final.done():
+            return
+        if error is None:
+            final.set_result(None)
+        else:
+            final.set_exception(error)
+
+    def tell(error: Exception | None) -> None:
+        # The loop may have been closed meanwhile; then nobody waits.
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(settle, error)
+
+    watch = _Watch(task, display, tell)
+    _watcher.add(watch)
+    try:
+        await final
+    finally:
+        _watcher.discard(watch)
+        if display is not None:
+            display.pause()
