@@ -56,6 +56,7 @@ PUBLIC_NAMES = [
     "TaskTimeout",
     "Volume",
     "__version__",
+    "as_completed",
     "should_stop",
 ]
 # What a node may import beside the standard library, and only where it is used: cloudpickle travels with the agent,
