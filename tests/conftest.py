@@ -45,6 +45,8 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith("FLOW_") or name in {"PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"}:
             monkeypatch.delenv(name)
+    # The project of most tests is flowlite itself, which no task of theirs needs.
+    monkeypatch.setenv("FLOW_SYNC", "false")
 
 
 @pytest.fixture

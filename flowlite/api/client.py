@@ -14,6 +14,7 @@ from flowlite.errors import ConfigError
 
 if TYPE_CHECKING:
     from flowlite.api.sweep import Element
+    from flowlite.bundle.travelling import Travelling
     from flowlite.provider import Offer, Plan, Provider, VolumeInfo
     from flowlite.spec import TaskConfig
     from flowlite.spec.options import MountOptions
@@ -119,6 +120,7 @@ class Flow:
         if element is not None:
             plan = dataclasses.replace(plan, options={**plan.options, "array": dict(element)})
         storage = bucket_credentials.storage_for(config)
+        travelling = self.travelling(config, plan)
         if plan.price_per_hour and show_plan is not None:
             show_plan(plan)
         elif plan.price_per_hour:
@@ -137,7 +139,15 @@ class Flow:
                 announce(made[0])
 
         try:
-            submit(session, config, plan, tell, storage=storage, inputs_of=inputs)
+            submit(
+                session,
+                config,
+                plan,
+                tell,
+                storage=storage,
+                inputs_of=inputs,
+                travelling=travelling,
+            )
         except KeyboardInterrupt:
             if made and announce is None:
                 # Said first: a second Ctrl-C may hit what follows.
@@ -168,6 +178,22 @@ class Flow:
         plan = with_caps(config, plan, provider.teardown_seconds)
         check_caps(config, plan)
         return config, plan
+
+    def travelling(self, config: TaskConfig, plan: Plan) -> Travelling | None:
+        """The files of this machine that go to the nodes of a task; None for none.
+
+        Args:
+            config: The task, as `plan` gave it.
+            plan: Where it runs.
+
+        Raises:
+            BundleError: They are too large, or cannot be read.
+            ConfigError: The command names a file that would not be there.
+        """
+        from flowlite.bundle import travelling
+        from flowlite.settings.settings import load_settings
+
+        return travelling.find(config, plan, load_settings()["max_project_size"])
 
     def launches_together(self, config: TaskConfig) -> bool:
         """Whether tasks like this one may be launched together, as a job array of Slurm is."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from flowlite.api.session import Session
+    from flowlite.bundle.travelling import Travelling
     from flowlite.provider import Plan
     from flowlite.spec import TaskConfig
     from flowlite.state.store import TaskRecord
@@ -39,6 +40,7 @@ def submit(
     *,
     storage: Mapping[str, Any] | None = None,
     inputs_of: TaskPaths | None = None,
+    travelling: Travelling | None = None,
 ) -> None:
     """Records the task and starts its supervisor.
 
@@ -48,6 +50,7 @@ def submit(
     Args:
         storage: What opens its buckets, as `s3.storage_for` found it.
         inputs_of: The files of a task whose call is made again, and whose secrets it gets where none are set here.
+        travelling: What of this machine goes to its nodes.
 
     Raises:
         ConfigError: There is nothing to run, or a secret has no value.
@@ -68,6 +71,8 @@ def submit(
             function, call = _call_again(config, draft, inputs_of)
         else:
             function, call = _call(config, draft)
+        if travelling is not None:
+            call["project"] = _project(travelling, session.home, draft)
         with _interrupts_held_back():
             record = launch.submit(
                 session.store,
@@ -195,11 +200,16 @@ def with_caps(config: TaskConfig, plan: Plan, teardown_seconds: float) -> Plan:
 
 
 def with_notes(config: TaskConfig, plan: Plan) -> Plan:
-    """The plan with what no adapter says of itself: options that are another's have no effect."""
-    if not config.slurm or plan.provider == "slurm":
-        return plan
-    note = f"slurm={{…}} has no effect on the provider {plan.provider}"
-    return dataclasses.replace(plan, notes=(*plan.notes, note))
+    """The plan with what no adapter says of itself: options that are another's have no effect, and a rehearsal on this
+    machine finds files that no other machine would."""
+    notes = []
+    if config.slurm and plan.provider != "slurm":
+        notes.append(f"slurm={{…}} has no effect on the provider {plan.provider}")
+    if plan.options.get("workdir") is not None and config.command is not None:
+        from flowlite.bundle.travelling import stays_behind
+
+        notes += stays_behind(config)
+    return dataclasses.replace(plan, notes=(*plan.notes, *notes)) if notes else plan
 
 
 def check_caps(config: TaskConfig, plan: Plan) -> None:
@@ -277,6 +287,15 @@ def _call(config: TaskConfig, draft: Draft) -> tuple[str, dict[str, Any]]:
     write_private(draft.paths.call_text, text.encode("utf-8", "replace"))
     # On this machine the bundle lies as it would in the directory of a node.
     return bundle.function, bundle.call_config(str(draft.paths.bundle))
+
+
+def _project(travelling: Travelling, home: Path, draft: Draft) -> dict[str, Any]:
+    """The files that travel, as they are now: what the call says of them."""
+    from flowlite.bundle.project_snapshot import MANIFEST, take_snapshot
+
+    target = draft.paths.bundle / MANIFEST
+    taken = take_snapshot(home, travelling.listing, travelling.others, target)
+    return {"manifest": str(taken.path), "sha256": taken.sha256, "start": travelling.start}
 
 
 def _name_of(function: str) -> str:

@@ -15,7 +15,6 @@ source always gives the same zip.
 
 from __future__ import annotations
 
-import fnmatch
 import hashlib
 import io
 import os
@@ -26,15 +25,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from flowlite.bundle import scan
+from flowlite.bundle.ignoring import (
+    IGNORE_FILE,
+    is_generated,
+    is_skipped_directory,
+    matches,
+    read_patterns,
+)
 from flowlite.bundle.main_file import MainFile
 from flowlite.bundle.project import NEVER_SENT, Project, Top
 from flowlite.errors import BundleError
 
 MOST_FILES = 10_000
 MOST_BYTES = 128 * 1024 * 1024
-IGNORE_FILE = ".flowignore"
-_SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages"})
-_SKIPPED_SUFFIXES = (".pyc", ".pyo", ".egg-info")
 # Packing takes longer than sending below this.
 _PACK_FROM = 4 * 1024 * 1024
 
@@ -119,7 +122,7 @@ def _files(project: Project, modules: Iterable[str]) -> dict[str, dict[str, str]
     tops = {top for name in modules for top in project.tops(name)}
     if not tops:
         return {}
-    ignored = {top.root: _ignored(top.root) for top in tops}
+    ignored = {top.root: read_patterns(top.root) for top in tops}
     for top in tops:
         files = roots.setdefault(top.root, {})
         for path in (
@@ -137,13 +140,15 @@ def _tree(top: Top, ignored: list[str], *, only_python: bool = False) -> Iterato
     for directory, names, files in os.walk(top.path):
         below = os.path.relpath(directory, top.root)
         names[:] = sorted(
-            n for n in names if not _is_skipped(directory, n, os.path.join(below, n), ignored)
+            n
+            for n in names
+            if not is_skipped_directory(directory, n, os.path.join(below, n), ignored)
         )
         for name in files:
             path = os.path.join(directory, name)
-            if name.endswith(_SKIPPED_SUFFIXES) or (only_python and not name.endswith(".py")):
+            if is_generated(name) or (only_python and not name.endswith(".py")):
                 continue
-            if not _matches(os.path.join(below, name), ignored) and os.path.isfile(path):
+            if not matches(os.path.join(below, name), ignored) and os.path.isfile(path):
                 yield path
 
 
@@ -151,11 +156,13 @@ def _beside(top: Top, ignored: list[str]) -> Iterator[str]:
     yield top.path
     with os.scandir(top.root) as entries:
         for entry in entries:
-            if _matches(entry.name, ignored):
+            if matches(entry.name, ignored):
                 continue
             if entry.is_file() and entry.name.endswith(".py"):
                 yield entry.path
-            elif _is_package(entry) and not _is_skipped(top.root, entry.name, entry.name, ignored):
+            elif _is_package(entry) and not is_skipped_directory(
+                top.root, entry.name, entry.name, ignored
+            ):
                 package = Top(entry.name, top.root, entry.path, package=True)
                 yield from _tree(package, ignored, only_python=True)
 
@@ -164,36 +171,6 @@ def _is_package(entry: os.DirEntry[str]) -> bool:
     if entry.name in NEVER_SENT or not entry.is_dir():
         return False
     return os.path.isfile(os.path.join(entry.path, "__init__.py"))
-
-
-def _is_skipped(directory: str, name: str, below: str, ignored: list[str]) -> bool:
-    return (
-        name in _SKIPPED
-        or name.startswith(".")
-        or name.endswith(_SKIPPED_SUFFIXES)
-        or os.path.exists(os.path.join(directory, name, "pyvenv.cfg"))
-        or _matches(below, ignored)
-    )
-
-
-def _ignored(root: str) -> list[str]:
-    try:
-        lines = Path(root, IGNORE_FILE).read_text("utf-8").splitlines()
-    except OSError:
-        return []
-    return [line.strip().strip("/") for line in lines if line.strip() and line[0] != "#"]
-
-
-def _matches(below: str, patterns: list[str]) -> bool:
-    """Whether a path, or a directory on the way to it, is named by a pattern."""
-    steps = below.split(os.sep)
-    for pattern in patterns:
-        for count in range(1, len(steps) + 1):
-            if fnmatch.fnmatch(os.sep.join(steps[:count]), pattern) or fnmatch.fnmatch(
-                steps[count - 1], pattern
-            ):
-                return True
-    return False
 
 
 def _check_limits(root: str, files: dict[str, str]) -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from flowlite.api.task import Task
+    from flowlite.bundle.travelling import Travelling
     from flowlite.provider import Plan
     from flowlite.spec import TaskConfig
 
@@ -33,19 +34,59 @@ def preview(config: TaskConfig, json: bool) -> None:
     from flowlite.api.client import Flow
 
     with warnings_as_lines():
-        config, plan = Flow().plan(config)
+        flow = Flow()
+        config, plan = flow.plan(config)
+        travelling = flow.travelling(config, plan)
     if json:
         data = {
             "config": config.to_dict(),
             "plan": plan.to_json(),
             "worst_case_cost": plan.worst_case_cost,
+            "files": _files_json(travelling),
         }
         output.print_json("plan", data)
         return
-    output.facts({"runs": _what(config), **plan_facts(plan)})
+    facts = {"runs": _what(config), **plan_facts(plan), **_files_facts(plan, travelling)}
+    output.facts(facts)
     for note in plan.notes:
         output.say(f"note: {note}")
     output.tell("dry run: nothing was submitted")
+
+
+_MOST_LEFT_OUT = 5
+
+
+def _files_facts(plan: Plan, travelling: Travelling | None) -> dict[str, str | None]:
+    """Which files of this machine the nodes will have."""
+    from flowlite.bundle.project_files import size_in_words
+
+    if travelling is None:
+        here = plan.options.get("workdir")
+        return {"files": f"none travel; workers start in {here}" if here else "none travel"}
+    sizes, listing = travelling.sizes, travelling.listing
+    start = "" if travelling.start == "." else f"; workers start in {travelling.start}/"
+    root = f" of {listing.root}" if listing.files else ""
+    facts: dict[str, str | None] = {
+        "files": f"{len(sizes):,}{root}, {size_in_words(sum(sizes.values()))}{start}"
+    }
+    left = sorted(listing.left_out)
+    if left:
+        more = f", and {len(left) - _MOST_LEFT_OUT} more" if len(left) > _MOST_LEFT_OUT else ""
+        facts["left out"] = ", ".join(left[:_MOST_LEFT_OUT]) + more
+    return facts
+
+
+def _files_json(travelling: Travelling | None) -> dict[str, Any] | None:
+    if travelling is None:
+        return None
+    sizes = travelling.sizes
+    return {
+        "root": travelling.listing.root,
+        "start": travelling.start,
+        "count": len(sizes),
+        "bytes": sum(sizes.values()),
+        "left_out": travelling.listing.left_out,
+    }
 
 
 def plan_facts(plan: Plan) -> dict[str, str | None]:

@@ -22,6 +22,7 @@ Subcommands:
     anchor --dir DIR ...     hold one node of a Slurm job, and be the parent of all that runs there
     srun, scontrol DIR ...   what a batch script finds in the place of Slurm's (batch/)
     outputs                  list the files of a working directory that are to be brought back
+    project                  make the working directory, or say what is lacking (asked before agents start)
     pythons                  say whether the Python that is asked for is here (asked before agents start)
     version                  say which Python this is
 
@@ -125,6 +126,10 @@ def main(arguments: list[str] | None = None) -> int:
         from .python_env import environments
 
         return environments.main(rest)
+    if what == "project":
+        from .project_files import make
+
+        return make.main()
     if what == "version":
         sys.stdout.write(f"{sys.version}\n")
         return 0

@@ -48,6 +48,20 @@ def whole(value: object) -> int:
     return number
 
 
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(kb|mb|gb|tb)", re.ASCII | re.IGNORECASE)
+_BYTES = {"kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12}
+
+
+def size(value: object) -> int:
+    """Bytes from a number of them, or from a text as in "500MB"."""
+    if isinstance(value, str) and (match := _SIZE.fullmatch(value.strip())):
+        return int(float(match[1]) * _BYTES[match[2].lower()])
+    try:
+        return int(positive(value))
+    except ValueError:
+        raise ValueError("a size, as in '500MB' or '2GB', or a number of bytes") from None
+
+
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -29,6 +31,26 @@ def make_durable(directory: Path, prefix: str) -> None:
         if path.name.startswith(prefix):
             _sync(path)
     _sync(directory)
+
+
+def directories_above(directory: Path) -> Iterator[Path]:
+    """The directories above one that only this user can have put something into, from the nearest on.
+
+    They end below a directory that belongs to somebody else or that all may write to (such as /tmp), at another file
+    system, and with the home directory.
+    """
+    try:
+        at = directory.resolve(strict=True)
+        device, top = at.stat().st_dev, Path("~").expanduser().resolve()
+        while at not in (top, at.parent):
+            at = at.parent
+            found = at.stat()
+            shared = found.st_uid != os.getuid() or found.st_mode & stat.S_IWOTH
+            if found.st_dev != device or shared:
+                return
+            yield at
+    except (OSError, RuntimeError):
+        return
 
 
 def _sync(path: Path) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 from flowlite.errors import ConfigError
 from flowlite.settings import parse, trust
 from flowlite.settings.parse import duration_seconds as duration_seconds
+from flowlite.settings.private_files import directories_above
 from flowlite.settings.provider_settings import ProviderSettings
 from flowlite.settings.suggest import did_you_mean
 
@@ -76,6 +77,17 @@ SETTINGS: dict[str, Setting] = {
         None,
         "how long nodes and imports are kept for the next task, as in 10m; 0 for not at all",
         task_option=True,
+    ),
+    "sync": Setting(
+        parse.truth,
+        None,
+        "whether the project's files travel; unset: to other machines, while this one uses the directory itself",
+        task_option=True,
+    ),
+    "max_project_size": Setting(
+        parse.size,
+        1_000_000_000,
+        "most that travels of a project for one task, as in 500MB or 2GB",
     ),
     "show_logs": Setting(
         parse.choice("auto", "always", "never"),
@@ -303,31 +315,16 @@ def read_project(directory: Path | None = None) -> Project | None:
 def project_file(directory: Path | None = None) -> Path:
     """The project's file: that of a directory, or the nearest one above it; where there is none, its path here.
 
-    Above the directory itself, only what no other user could have put there counts. The search ends below a directory
-    that belongs to somebody else or that all may write to (such as /tmp), at another file system, and in the home
-    directory.
+    Above the directory itself, only what no other user could have put there counts (`files.directories_above`).
     """
     here = directory or Path()
     own = here / PROJECT_FILE
     if os.path.lexists(own):
         return own
-    try:
-        at = here.resolve(strict=True)
-        device, top = at.stat().st_dev, Path("~").expanduser().resolve()
-        while at not in (top, at.parent):
-            at = at.parent
-            found = at.stat()
-            if (
-                found.st_dev != device
-                or found.st_uid != os.getuid()
-                or found.st_mode & stat.S_IWOTH
-            ):
-                break
-            path = at / PROJECT_FILE
-            if os.path.lexists(path):
-                return path if path.lstat().st_uid == os.getuid() else own
-    except (OSError, RuntimeError):
-        pass
+    for at in directories_above(here):
+        path = at / PROJECT_FILE
+        if os.path.lexists(path):
+            return path if path.lstat().st_uid == os.getuid() else own
     return own
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import posixpath
 import re
 import signal
@@ -14,7 +15,7 @@ from flowlite.node.outputs import patterns
 from flowlite.notify.targets import problem
 from flowlite.settings.parse import duration_seconds, hours
 from flowlite.settings.suggest import did_you_mean
-from flowlite.spec.base import shown
+from flowlite.spec.base import as_mapping, shown
 from flowlite.spec.environment import is_unicode, variables
 from flowlite.spec.gpu import GpuRequest
 from flowlite.spec.limits import Retries
@@ -225,9 +226,30 @@ def _outputs(value: object) -> tuple[str, ...]:
 
 
 def _directory(value: object) -> str:
-    if not isinstance(value, str) or not value.startswith("/") or not value.isprintable():
-        raise _wanted(value, "an absolute path on the node")
+    if not isinstance(value, str) or not value.strip() or not value.isprintable():
+        raise _wanted(
+            value,
+            "a directory of the project, as in 'experiments', or an absolute path on the node",
+        )
     return posixpath.normpath(value)
+
+
+def _files(value: object) -> dict[str, str]:
+    if value is None:
+        return {}
+    found = {}
+    for place, source in as_mapping(value).items():
+        path = posixpath.normpath(place)
+        if not place.strip() or "\0" in place or place.startswith(("/", "~")) or path == ".":
+            raise _wanted(
+                place, "where the file is to be, below the working directory, as in 'data.csv'"
+            )
+        if not isinstance(source, str | os.PathLike) or not str(source).strip():
+            raise ValueError(
+                f"{place}: {shown(source)} is not allowed; give a path on this machine"
+            )
+        found[path] = str(source)
+    return found
 
 
 def _slurm(value: object) -> dict[str, Any]:
@@ -258,4 +280,5 @@ Outputs = Annotated[tuple[str, ...], BeforeValidator(_outputs)]
 Notify = Annotated[tuple[str, ...], BeforeValidator(_notify), Field(repr=False)]
 Setup = Annotated[tuple[str, ...], BeforeValidator(_setup)]
 Directory = Annotated[str, PlainValidator(_directory)]
+Files = Annotated[dict[str, str], PlainValidator(_files)]
 SlurmOptions = Annotated[dict[str, Any], PlainValidator(_slurm)]

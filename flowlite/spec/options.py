@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, NotRequired, TypedDict
 
 if TYPE_CHECKING:
+    from os import PathLike
+
     from flowlite.spec.checkpoint import Checkpoint
     from flowlite.spec.limits import Retries
     from flowlite.spec.secrets import Secret
@@ -115,6 +117,8 @@ class CommonOptions(TypedDict, total=False):
     join_timeout_seconds: float
     slurm: SlurmOptions | None
     workdir: str | None
+    sync: bool | None
+    files: Mapping[str, str | PathLike[str]] | None
 
 
 class TaskOptions(CommonOptions, total=False):

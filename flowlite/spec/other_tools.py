@@ -48,12 +48,14 @@ _ELSEWHERE: Mapping[str, str] = {
     "join_timeout_seconds": "join_timeout rdzv_timeout start_timeout startup_timeout",
     "checkpoint": "checkpoints checkpoint_config checkpoint_dir resume_from_checkpoint",
     "workdir": "working_dir work_dir cwd chdir working_directory",
+    "sync": "copy_files upload sync_files rsync",
+    "files": "file add_files add_local_file add_local_dir local_files input_files",
     "name": "job_name task_name run_name title label",
     "command": "run cmd commands entrypoint script args",
 }
 _SEVERAL: Mapping[str, tuple[str, ...]] = {
     "resources": ("gpu", "cpu", "memory"),
-    "filemounts": ("volumes", "mounts"),
+    "filemounts": ("files", "volumes", "mounts"),
     "scalingconfig": ("num_instances", "processes_per_node", "gpu"),
     "runtimeenv": ("dependencies", "environment", "python"),
 }
@@ -74,6 +76,7 @@ _FLAGS: Mapping[str, str] = {
     "volumes": "--volume",
     "mounts": "--mount",
     "secrets": "--secret",
+    "files": "--file",
     "command": "-- COMMAND",
 }
 

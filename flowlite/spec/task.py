@@ -84,7 +84,12 @@ class TaskConfig(Spec):
             before the start may last as long.
         slurm: What is asked of Slurm beyond that ({"partition": "gpu", "qos": "high"}); without effect elsewhere.
         command: Command to run instead of a function; a text goes through the shell.
-        workdir: Directory the workers start in, on the node.
+        workdir: Directory the workers start in: one of the project, relative to where you are ("experiments"), or an
+            absolute path on the node, where nothing of the project comes then.
+        sync: Whether the project's files travel to the nodes. None sends them to other machines, and lets tasks on this
+            machine work in the directory itself; True gives those a copy, too; False sends nothing.
+        files: Files and directories of this machine that travel beside the project, by where they are to be below the
+            working directory ({"data.csv": "/mnt/data/small.csv"}).
     """
 
     name: fields.Name | None = None
@@ -125,6 +130,8 @@ class TaskConfig(Spec):
     slurm: fields.SlurmOptions = Field(default_factory=dict)
     command: fields.Command | None = None
     workdir: fields.Directory | None = None
+    sync: bool | None = None
+    files: fields.Files = Field(default_factory=dict)
 
     _call: BoundCall | None = PrivateAttr(default=None)
     _batch: dict[str, Any] | None = PrivateAttr(default=None)
@@ -169,6 +176,11 @@ class TaskConfig(Spec):
     def max_run_seconds(self) -> float | None:
         """`max_run_time_hours` in seconds."""
         return None if self.max_run_time_hours is None else self.max_run_time_hours * 3600
+
+    @property
+    def directory_on_node(self) -> str | None:
+        """`workdir`, where it is a directory that the nodes have anyway."""
+        return self.workdir if self.workdir is not None and self.workdir.startswith("/") else None
 
     @property
     def call(self) -> BoundCall | None:
@@ -265,6 +277,12 @@ class TaskConfig(Spec):
         )
         if problem:
             raise ValueError(problem)
+        if self.directory_on_node is not None and (self.sync or self.files):
+            what = "files" if self.files else "sync"
+            raise ValueError(
+                f"workdir: {self.workdir} is a directory that the nodes have, and {what} puts files into one that is "
+                "made for the task; give only one of them"
+            )
         both = sorted(self.environment.keys() & {secret.name for secret in self.secrets})
         if both:
             raise ValueError(f"environment: {both[0]} is also one of the secrets; give it once")

@@ -107,7 +107,7 @@ class Planner:
                 "beside": wanted.efa or bool(self.settings.placement_group),
                 "placement_group": _placement_group(self.settings, wanted),
                 "volumes": [dict(each) for each in volumes.volumes] if volumes else [],
-                "workdir": config.workdir,
+                "workdir": config.directory_on_node,
                 "lease": lease_seconds(config.retries.longest_pause, self.settings.lease),
                 "name": config.name or "",
                 "reservation_ends": reserved.ends if reserved else None,

@@ -56,7 +56,7 @@ def make_plan(config: TaskConfig, settings: ProviderSettings) -> Plan:
         max_cost=config.max_cost,
         notes=tuple(notes),
         options={
-            "workdir": config.workdir or os.getcwd(),
+            "workdir": _directory(config),
             "hide_gpus": not gpus and which("nvidia-smi") is not None,
             "gpus": [gpu.index for gpu in gpus],
             "max_tasks": options["local_tasks"],
@@ -75,6 +75,17 @@ def make_plan(config: TaskConfig, settings: ProviderSettings) -> Plan:
             ],
         },
     )
+
+
+def _directory(config: TaskConfig) -> str | None:
+    """Where the workers start: in the directory itself that the task is submitted from, so that what they write stays
+    there. None for a copy of the project, as on other machines."""
+    if config.sync or config.files:
+        return None
+    directory = os.path.abspath(config.workdir or ".")
+    if not config.directory_on_node and not os.path.isdir(directory):
+        raise ConfigError(f"workdir: there is no directory {directory}")
+    return directory
 
 
 def price_per_hour(options: Mapping[str, Any]) -> float:

@@ -117,7 +117,7 @@ def make_plan(
             "volumes": mounts,
             **python_request.plan_options(config),
             "container": {"image": config.image} if config.image else None,
-            "workdir": config.workdir,
+            "workdir": config.directory_on_node,
             "retry_pause": config.retries.longest_pause,
         },
     )

@@ -59,7 +59,7 @@ def make_plan(config: TaskConfig, settings: SlurmSettings, cluster: Cluster) -> 
             "requeue": bool(asked.get("requeue", True)),
             "cpus": cpus,
             "minutes": minutes,
-            "workdir": config.workdir,
+            "workdir": config.directory_on_node,
             **_container(config, asked),
             **python_request.plan_options(config),
             "volumes": _volumes(config, settings),

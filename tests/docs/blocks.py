@@ -229,7 +229,8 @@ def settled(text: str) -> list[str]:
     return [line.rstrip() for line in text.strip().splitlines()]
 
 
-_OF_MAKE = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "MAKEOVERRIDES")
+# What a `make` that runs these tests sets, and the tests' own fixture.
+_OF_TESTS = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "MAKEOVERRIDES", "FLOW_SYNC")
 
 
 def environment_of(home: Path, tools: Path, python: str = sys.executable) -> dict[str, str]:
@@ -242,8 +243,7 @@ def environment_of(home: Path, tools: Path, python: str = sys.executable) -> dic
     program = Path(sys.executable).parent / "rclone"
     if program.exists():
         (tools / "rclone").symlink_to(program)
-    # A `make` that runs these tests must not be taken for the reader's.
-    ours = {name: text for name, text in os.environ.items() if name not in _OF_MAKE}
+    ours = {name: text for name, text in os.environ.items() if name not in _OF_TESTS}
     return {
         **ours,
         "FLOW_HOME": str(home),

@@ -37,7 +37,7 @@ WORDS = [
     ("accelerators", "'gpu'"),
     ("gpus_per_node", "'gpu'"),
     ("resources", "'gpu', 'cpu' or 'memory'"),
-    ("file_mounts", "'volumes' or 'mounts'"),
+    ("file_mounts", "'files', 'volumes' or 'mounts'"),
     ("idle_timeout", "'keep_warm'"),
     ("use_spot", "'spot'"),
     ("max_restarts", "'retries'"),

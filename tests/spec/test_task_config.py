@@ -93,7 +93,16 @@ NAN, INFINITE = float("nan"), float("inf")
         ),
         ({"command": "  "}, "command: '  ' is not allowed"),
         ({"command": ["ls", 3]}, "command: 3 is not allowed; give words of a command as texts"),
-        ({"workdir": "here"}, "workdir: 'here' is not allowed; give an absolute path on the node"),
+        ({"workdir": " "}, "workdir: ' ' is not allowed; give a directory of the project, as in"),
+        (
+            {"files": {"/x": "y"}},
+            "'/x' is not allowed; give where the file is to be, below the working",
+        ),
+        ({"files": {"x": 3}}, "x: 3 is not allowed; give a path on this machine"),
+        (
+            {"workdir": "/app", "sync": True},
+            "/app is a directory that the nodes have, and sync puts",
+        ),
         ({"name": "a b"}, "name: 'a b' is not allowed; give 1 to 63 letters"),
         ({"name": ""}, "name: '' is not allowed"),
         ({"provider": ""}, "provider: '' is not allowed"),

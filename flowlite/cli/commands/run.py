@@ -190,7 +190,28 @@ def run(
     ] = None,
     workdir: Annotated[
         str | None,
-        typer.Option("--workdir", help="Working directory on the nodes.", rich_help_panel=_PANEL),
+        typer.Option(
+            "--workdir",
+            help="Directory to start in: of the project, or an absolute path on the nodes.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None,
+    sync: Annotated[
+        bool | None,
+        typer.Option(
+            "--sync/--no-sync",
+            help="Send the project's files to the nodes, this machine included; or nothing.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None,
+    file: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--file",
+            metavar="[PATH=]FILE",
+            help="A file of this machine to send, and where it is to be below the working directory.",
+            rich_help_panel=_PANEL,
+        ),
     ] = None,
     max_price_per_hour: Annotated[
         float | None,
@@ -257,6 +278,8 @@ def run(
         "setup": setup or None,
         "outputs": outputs or None,
         "workdir": workdir,
+        "sync": sync,
+        "file": file,
         "volume": volume,
         "mount": mount,
         "env": env,
@@ -293,6 +316,7 @@ def task_options(given: Mapping[str, Any]) -> dict[str, Any]:
         "environment": _environment(options.pop("env", None)),
         "secrets": options.pop("secret", None) or None,
         "slurm": _slurm(options.pop("slurm", None)),
+        "files": _files(options.pop("file", None)),
     }
     if mode is not None:
         options["distributed_mode"] = mode
@@ -412,7 +436,7 @@ def _show_help(
 def _changed(config: TaskConfig, options: Mapping[str, Any]) -> TaskConfig:
     """Options of the command line over those of a task file; mappings are added to."""
     changes = dict(options)
-    for name in ("volumes", "mounts", "environment", "slurm"):
+    for name in ("volumes", "mounts", "environment", "slurm", "files"):
         if name in changes:
             changes[name] = {**getattr(config, name), **changes[name]}
     return config.replace(**changes)
@@ -463,6 +487,23 @@ def _volume(path: str, words: str) -> str | dict[str, Any]:
             raise ConfigError(f"--volume: {said!r} is not allowed; write {_VOLUME_FORM}")
         found[key] = _number(value) if key == "size_gb" else value
     return found
+
+
+def _files(given: Sequence[str] | None) -> dict[str, str] | None:
+    """Files to send by where they are to be. One that is named alone keeps its place, or its name where it has none
+    below the current directory."""
+    found = {}
+    for word in given or ():
+        place, equals, source = word.partition("=")
+        if not equals or os.path.exists(word):
+            source = word
+            place = os.path.relpath(word)
+            if place.startswith("../") or place in ("..", "."):
+                place = os.path.basename(os.path.abspath(word))
+        if not place or not source:
+            raise ConfigError(f"--file: {word!r} is not allowed; write FILE or PATH=FILE")
+        found[place] = source
+    return found or None
 
 
 def _number(text: str) -> float | str:

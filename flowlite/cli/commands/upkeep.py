@@ -87,8 +87,14 @@ def gc(
     if not dry_run:
         for task in old:
             forget(session, task)
+    freed = _remove_contents(session, dry_run)
     if json:
-        data = {"dry_run": dry_run, **found.to_json(), "forgotten": [task.id for task in old]}
+        data = {
+            "dry_run": dry_run,
+            **found.to_json(),
+            "forgotten": [task.id for task in old],
+            "freed_bytes": freed,
+        }
         output.print_json("gc", data)
         return
     would = "would be " if dry_run else ""
@@ -96,6 +102,8 @@ def gc(
         *found.lines(dry_run),
         *(f"task {task.name} ({task.id}): {would}forgotten" for task in old),
     ]
+    if freed:
+        said.append(f"files of projects that no task used lately: {freed:,} bytes {would}removed")
     for line in said or ["nothing to do"]:
         output.say(line)
 
@@ -165,6 +173,15 @@ def old_tasks(records: list[TaskRecord], age: str, now: float) -> list[TaskRecor
 
 def _ago(record: TaskRecord, now: float) -> str:
     return output.duration(now - (record.finished_at or now))
+
+
+def _remove_contents(session: Session, dry_run: bool) -> int:
+    """Removes contents of projects that no task needs or has used lately. Gives their bytes."""
+    from flowlite.bundle.project_snapshot import MANIFEST, remove_unused
+
+    unfinished = session.store.list_tasks(unfinished=True)
+    manifests = [session.paths(task.id).bundle / MANIFEST for task in unfinished]
+    return remove_unused(session.home, manifests, dry_run=dry_run)
 
 
 def _ask_about_others(session: Session, json: bool) -> None:

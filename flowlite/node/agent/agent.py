@@ -314,6 +314,7 @@ class Agent:
 
     async def _get_ready(self) -> dict[str, Any]:
         """Whatever takes time and needs nobody else: the workers' Python, then the warm process in it."""
+        self._make_working_directory()
         if self._config.container is not None:
             return await self._get_ready_inside()
         if self._config.python_spec is not None:
@@ -350,6 +351,12 @@ class Agent:
             state["volumes"] = [{**each, "how": "container"} for each in shown["volumes"]]
         await setup.close()
         return state
+
+    def _make_working_directory(self) -> None:
+        """Nothing travels with this task, or it starts in a directory of which no file does."""
+        wanted = self._config.workdir
+        if wanted is not None and Path(wanted).is_relative_to(self._paths.home):
+            os.makedirs(wanted, mode=0o700, exist_ok=True)
 
     async def _get_ready_inside(self) -> dict[str, Any]:
         """The same in a container, which shows what the workers are to see."""

@@ -40,6 +40,8 @@ class AgentConfig:
     Relative paths in it are relative to the node's directory.
 
     Attributes:
+        workdir: The working directory of the workers, an absolute path. Below the node's directory it is made where it
+            is not there; None for the node's directory itself.
         cache: Directory of what tasks of this node share, by content hash; None where nothing is shared.
         python_spec: The Python environment the workers get (python_env/environments.py); None takes `python` as it is.
         container: The image the workers run in (see containers/container.py).
@@ -220,6 +222,11 @@ class AttemptPaths:
     @property
     def report(self) -> Path:
         return self.directory / "report.json"
+
+    @property
+    def project(self) -> Path:
+        """The files of the task's project (see project_files/make.py), unless the workers start elsewhere."""
+        return self.home / "project"
 
     @property
     def secrets(self) -> Path:

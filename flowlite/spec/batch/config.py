@@ -108,7 +108,6 @@ def read_batch(
     ]
     if not draft.on_slurm:
         draft.notes += [f"{script.path}: {sentence}" for sentence in look(script.text)]
-    _starts_where(draft)
     return _reading(draft, found, arguments)
 
 
@@ -327,15 +326,6 @@ def _name(draft: _Draft, found: Mapping[str, Directive]) -> None:
     draft.variables["SLURM_JOB_NAME"] = asked or draft.script.path.name
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", asked or draft.script.path.stem).strip("-._")
     draft.options["name"] = plain[:63].rstrip("-._") or "batch"
-
-
-def _starts_where(draft: _Draft) -> None:
-    remote = draft.provider not in (LOCAL, SLURM)
-    if remote and not {"workdir"} & {*draft.options, *draft.given}:
-        draft.notes.append(
-            "the script starts in the directory of the task on its nodes, where no file of this machine lies; "
-            "use absolute paths, or #SBATCH --chdir"
-        )
 
 
 # Put together

@@ -16,7 +16,7 @@ from typing import Any
 from flowlite.errors import ProviderError
 from flowlite.node.config import distributed_modes
 from flowlite.node.config.agent_config import AgentConfig
-from flowlite.supervise.attempt import certificates
+from flowlite.supervise.attempt import certificates, project
 from flowlite.supervise.attempt.node_handle import Node, start_agents
 from flowlite.supervise.attempt.node_verdict import Life
 from flowlite.supervise.attempt.reachability import GivenUp, Lost, Reach
@@ -84,6 +84,7 @@ class BringUp:
         if not given_up.is_set():
             first = [group[0] for group in groups.values()]
             await self._everywhere(first, lambda node: start_agents(groups[node.rank]), given_up)
+        project.forget_packs(self.paths)
 
     async def find_leader(self, given_up: asyncio.Event) -> dict[str, Any] | None:
         """Where the leader listens; None if it was given up before that was known.
@@ -164,6 +165,8 @@ class BringUp:
             config.python_spec = bring_python.bring(
                 node, config.python_spec, self.agent, self.paths.packages, self.paths.home
             )
+        if travels := self.asked.call.get("project"):
+            project.bring(node, travels, self.agent, self.paths)
         node.equip(
             config,
             local_call(self.asked.call),
@@ -197,7 +200,7 @@ class BringUp:
             mode=asked.mode,
             call=node_call(asked.call),
             environment=asked.environment,
-            workdir=settings.workdir,
+            workdir=settings.workdir or project.working_directory(settings.home, asked.call),
             python=settings.python,
             gpus=gpus if asked.plan.gpus_per_node else None,
             visible_gpus=settings.visible_gpus,
@@ -254,7 +257,8 @@ def _place_of(leader: Node) -> dict[str, Any] | None:
 
 def node_call(call: Mapping[str, Any]) -> dict[str, Any]:
     """A call with the paths it has on a node, relative to the node's directory."""
+    call = {name: value for name, value in call.items() if name != "project"}
     if call.get("kind") != "function":
-        return dict(call)
+        return call
     source = [{**each, "zip": f"source-{each['sha256']}.zip"} for each in call.get("source", ())]
     return {**call, "bundle": "call.bin", "source": source}

@@ -1,0 +1,354 @@
+"""Which files of a project travel to its nodes.
+
+The project of a directory is the nearest one, from it upwards, that has a `pyproject.toml` or a `.git`; where there is
+none, it is the directory itself. The home directory, those above it, FLOW_HOME, and directories that all may write to
+are never a project.
+
+In a git repository the files travel that git tracks or would track; elsewhere all whose names do not begin with a dot
+and that the `.gitignore` and `.flowignore` in the root do not name. Never: the repository itself, what can be made anew
+(caches, virtual environments, `node_modules`), FLOW_HOME, what `.flowignore` names, and `.env` files that git does not
+track.
+"""
+
+from __future__ import annotations
+
+import errno
+import glob
+import os
+import shutil
+import stat
+import subprocess
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from flowlite.bundle import ignoring
+from flowlite.errors import BundleError
+from flowlite.settings import settings
+from flowlite.settings.private_files import directories_above
+
+_MARKERS = ("pyproject.toml", ".git")
+MOST_FILES = 50_000
+_GIT_SECONDS = 60.0
+# Those would let git look at another repository than that of the directory.
+_GIT_VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR")
+
+
+@dataclass(slots=True)
+class Listing:
+    """What travels of a project, by path below its root, with "/".
+
+    Attributes:
+        root: The project's directory.
+        files: Each regular file with its size.
+        links: Each symbolic link with its target, which lies in the project and is relative.
+        directories: Those in which nothing lies.
+        left_out: What lies there and does not travel, with the reason; a directory stands for all that is in it.
+    """
+
+    root: str
+    files: dict[str, int] = field(default_factory=dict)
+    links: dict[str, str] = field(default_factory=dict)
+    directories: set[str] = field(default_factory=set)
+    left_out: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(self.files.values())
+
+    def has(self, path: str) -> bool:
+        """Whether a path below the root will be there on a node, as a file, a link or a directory."""
+        if path in (".", "") or path in self.files or path in self.links:
+            return True
+        inside = f"{path}/"
+        found = (self.files, self.links, self.directories)
+        return path in self.directories or any(
+            name.startswith(inside) for names in found for name in names
+        )
+
+    def why_not(self, path: str) -> str:
+        """The reason for which a path below the root does not travel."""
+        steps = path.split("/")
+        for count in range(1, len(steps) + 1):
+            if why := self.left_out.get("/".join(steps[:count])):
+                return why
+        return "git ignores it" if in_repository(self.root) else "it is left out"
+
+
+def find_root(directory: str) -> str | None:
+    """The root of the project that a directory lies in; None where it is in no project."""
+    here = Path(directory).resolve()
+    if not _may_be_project(here):
+        return None
+    for at in (here, *directories_above(here)):
+        if any(os.path.lexists(at / marker) for marker in _MARKERS) and _may_be_project(at):
+            return str(at)
+    return str(here)
+
+
+def in_repository(root: str) -> bool:
+    """Whether a directory lies in the work tree of a git repository."""
+    here = Path(root)
+    return any(os.path.lexists(at / ".git") for at in (here, *directories_above(here)))
+
+
+def list_files(root: str) -> Listing:
+    """What travels of a project.
+
+    Raises:
+        BundleError: A directory cannot be read, git cannot list it, or there are too many files.
+    """
+    root = os.path.realpath(root)
+    listing = Listing(root)
+    ours = os.path.relpath(settings.home().resolve(), root)
+    patterns = [*ignoring.read_patterns(root), glob.escape(ours)]
+    for path, why in _candidates(root, patterns):
+        if path == ignoring.IGNORE_FILE and not why:
+            # It says what travels; nothing on a node reads it. Git's own files travel as all others.
+            continue
+        _add(listing, path, "it is FLOW_HOME" if path == ours else why)
+        if len(listing.files) > MOST_FILES:
+            raise BundleError(_too_many(listing))
+    return listing
+
+
+def _may_be_project(directory: Path) -> bool:
+    home, ours = Path("~").expanduser().resolve(), settings.home().resolve()
+    if directory == home or directory in home.parents or directory.is_relative_to(ours):
+        return False
+    try:
+        return not directory.stat().st_mode & stat.S_IWOTH
+    except OSError:
+        return False
+
+
+def _candidates(root: str, patterns: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """(path below the root, why it is left out or "") of everything that might travel."""
+    if in_repository(root) and shutil.which("git") is not None:
+        yield from _of_git(root, "", patterns)
+    else:
+        yield from _of_directory(root, "", [*patterns, *ignoring.read_patterns(root, ".gitignore")])
+
+
+# Of git
+
+
+def _of_git(root: str, below: str, patterns: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """What a repository has below a directory of the project, with the repositories inside of it."""
+    directory = os.path.join(root, below)
+    tracked = set(_ask_git(directory, "--cached"))
+    others = set(_ask_git(directory, "--others", "--exclude-standard", "--directory")) - tracked
+    ignored = _ask_git(directory, "--others", "--ignored", "--exclude-standard", "--directory")
+    never = {_join(below, name.rstrip("/")) for name in ignored}
+    for path in sorted(never):
+        full, name = os.path.join(root, path), os.path.basename(path)
+        if not ignoring.is_generated(name) and not ignoring.is_environment(full):
+            yield path, "git ignores it"
+    for name in sorted(tracked):
+        path = _join(below, name)
+        if ignoring.matches(path, patterns):
+            yield path, f"{ignoring.IGNORE_FILE} names it"
+        elif _is_directory(root, path):
+            yield from _of_inner(root, path, patterns)
+        else:
+            yield path, ""
+    for name in sorted(others):
+        path = _join(below, name.rstrip("/"))
+        if not name.endswith("/"):
+            yield path, _why_not_untracked(path, patterns)
+        elif why := _why_not_directory(root, path, patterns):
+            yield path, why
+        elif os.path.lexists(os.path.join(root, path, ".git")):
+            yield from _of_git(root, path, patterns)
+        else:
+            yield from _of_untracked(root, path, patterns, never)
+
+
+def _of_inner(root: str, path: str, patterns: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """A submodule, or another repository inside of this one."""
+    if os.path.lexists(os.path.join(root, path, ".git")):
+        yield from _of_git(root, path, patterns)
+    else:
+        yield from _of_directory(root, path, patterns)
+
+
+def _of_untracked(
+    root: str, path: str, patterns: Sequence[str], never: set[str]
+) -> Iterator[tuple[str, str]]:
+    """A directory of which git tracks nothing: its files, less what is ignored, and its empty directories."""
+    for name in sorted(_ask_git(os.path.join(root, path), "--others", "--exclude-standard")):
+        inner = _join(path, name.rstrip("/"))
+        if name.endswith("/"):
+            yield from _of_inner(root, inner, patterns)
+        else:
+            yield inner, _why_not_untracked(inner, patterns)
+    for directory, below, _ in os.walk(os.path.join(root, path)):
+        where = os.path.relpath(directory, root)
+        below[:] = [
+            name
+            for name in below
+            if _join(where, name) not in never
+            and not _why_not_directory(root, _join(where, name), patterns)
+        ]
+        if not os.listdir(directory):
+            yield where, ""
+
+
+def _is_directory(root: str, path: str) -> bool:
+    full = os.path.join(root, path)
+    return os.path.isdir(full) and not os.path.islink(full)
+
+
+def _why_not_untracked(path: str, patterns: Sequence[str]) -> str:
+    name = os.path.basename(path)
+    if ignoring.matches(path, patterns):
+        return f"{ignoring.IGNORE_FILE} names it"
+    if name == ".env" or name.startswith(".env."):
+        return "it may hold secrets, and git does not track it"
+    return "it can be made anew" if ignoring.is_generated(name) else ""
+
+
+def _why_not_directory(root: str, path: str, patterns: Sequence[str]) -> str:
+    if ignoring.matches(path, patterns):
+        return f"{ignoring.IGNORE_FILE} names it"
+    if os.path.basename(path) == ".git":
+        return "it is the repository itself"
+    generated = ignoring.is_generated(os.path.basename(path))
+    if generated or ignoring.is_environment(os.path.join(root, path)):
+        return "it can be made anew"
+    return ""
+
+
+def _ask_git(directory: str, *how: str) -> list[str]:
+    environment = {k: v for k, v in os.environ.items() if k not in _GIT_VARIABLES}
+    argv = ["git", "-c", "core.fsmonitor=false", "-C", directory, "ls-files", "-z", *how]
+    try:
+        done = subprocess.run(
+            argv,
+            env={**environment, "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_GIT_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise BundleError(
+            f"git did not list the files of {directory} within {_GIT_SECONDS:.0f} s"
+        ) from None
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip().splitlines()
+        raise BundleError(
+            f"git cannot list the files of {directory}: {said[0] if said else done.returncode}; mend that, or run "
+            "with --no-sync"
+        )
+    return [os.fsdecode(name) for name in done.stdout.split(b"\0") if name]
+
+
+# Of a directory without git
+
+
+def _of_directory(root: str, below: str, patterns: Sequence[str]) -> Iterator[tuple[str, str]]:
+    def refuse(error: OSError) -> None:
+        raise BundleError(f"{error.filename} cannot be read: {error.strerror}") from error
+
+    for directory, names, files in os.walk(os.path.join(root, below), onerror=refuse):
+        where = os.path.relpath(directory, root)
+        here = "" if where == "." else where
+        links = [n for n in names if os.path.islink(os.path.join(directory, n))]
+        kept = []
+        for name in sorted(set(names) - set(links)):
+            if why := _why_not_plain(root, _join(here, name), patterns):
+                yield _join(here, name), why
+            else:
+                kept.append(name)
+        names[:] = kept
+        for name in sorted([*files, *links]):
+            yield _join(here, name), _why_not_plain(root, _join(here, name), patterns)
+        if here and not kept and not files and not links:
+            yield here, ""
+
+
+def _why_not_plain(root: str, path: str, patterns: Sequence[str]) -> str:
+    name = os.path.basename(path)
+    if name.startswith("."):
+        return "its name begins with a dot"
+    if ignoring.matches(path, patterns):
+        return f"{ignoring.IGNORE_FILE} or .gitignore names it"
+    if ignoring.is_generated(name) or ignoring.is_environment(os.path.join(root, path)):
+        return "it can be made anew"
+    return ""
+
+
+# What it is
+
+
+def _add(listing: Listing, path: str, why: str) -> None:
+    if why:
+        listing.left_out[path] = why
+        return
+    full = os.path.join(listing.root, path)
+    try:
+        found = os.lstat(full)
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR):
+            raise BundleError(f"{full} cannot be read: {error.strerror}") from error
+        # Git tracks it, and it was deleted here.
+        return
+    if stat.S_ISREG(found.st_mode):
+        listing.files[path] = found.st_size
+    elif stat.S_ISDIR(found.st_mode):
+        listing.directories.add(path)
+    elif stat.S_ISLNK(found.st_mode):
+        target = _target_inside(listing.root, path)
+        if target is None:
+            listing.left_out[path] = "it is a link that leads out of the project"
+        else:
+            listing.links[path] = target
+    else:
+        listing.left_out[path] = "it is neither a file nor a directory"
+
+
+def _target_inside(root: str, path: str) -> str | None:
+    """What a link points to, relative to where it lies; None where that is outside of the project."""
+    where = os.path.dirname(os.path.join(root, path))
+    target = os.path.join(where, os.readlink(os.path.join(root, path)))
+    # A link on the way may lead out as well.
+    for each in (os.path.normpath(target), os.path.realpath(target)):
+        if os.path.commonpath([root, each]) != root:
+            return None
+    return os.path.relpath(os.path.normpath(target), where)
+
+
+def _join(directory: str, name: str) -> str:
+    return name if directory in ("", ".") else f"{directory}/{name}"
+
+
+# What is too much
+
+
+def largest(files: Iterable[tuple[str, int]], most: int = 3) -> str:
+    """The largest of these files, with their sizes."""
+    ranked = sorted(files, key=lambda each: (-each[1], each[0]))[:most]
+    return ", ".join(f"{path} ({size_in_words(size)})" for path, size in ranked)
+
+
+def size_in_words(size: int) -> str:
+    """A number of bytes as people read it."""
+    for unit, width in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= width:
+            return f"{size / width:.1f} {unit}"
+    return f"{size} bytes"
+
+
+def _too_many(listing: Listing) -> str:
+    counts: dict[str, int] = {}
+    for path in listing.files:
+        first = path.partition("/")[0] + "/" if "/" in path else "."
+        counts[first] = counts.get(first, 0) + 1
+    most = sorted(counts, key=lambda name: -counts[name])[:3]
+    named = ", ".join(f"{name} ({counts[name]:,} so far)" for name in most)
+    return (
+        f"the project {listing.root} has more than {MOST_FILES:,} files: {named}. Name what the nodes do not need in "
+        f".gitignore or {ignoring.IGNORE_FILE}, put data on a volume or in a bucket, or run with --no-sync"
+    )

@@ -1,0 +1,231 @@
+"""The snapshot of a project's files that a task keeps, so that an edit after submission changes nothing.
+
+Contents lie under their hash in `FLOW_HOME/files`, once for all tasks, and the task has a manifest that names them
+(`node/project_files/manifest.py`). A file that has not changed since it was last read, as its times and its size say,
+is not read again: `FLOW_HOME/files/index-…` remembers the hashes of each project.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flowlite.bundle.project_files import Listing
+from flowlite.errors import BundleError, StoreError
+from flowlite.node.project_files.manifest import Entry, Manifest, ManifestError
+from flowlite.settings.private_files import write_private
+
+_BLOCK = 1 << 20
+_TRIES = 3
+# A file may be changed once more within the same tick of its file system's clock.
+_SETTLED_SECONDS = 2.0
+MANIFEST = "project.json"
+"""Its name among the files of a task."""
+KEPT_SECONDS = 14 * 86400.0
+"""How long a content is kept that no task has used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The manifest of a task on this machine.
+
+    Attributes:
+        path: Its file.
+        sha256: The hash of that file.
+        files: How many files travel.
+        size: Their bytes.
+    """
+
+    path: Path
+    sha256: str
+    files: int
+    size: int
+
+
+def take_snapshot(
+    home: Path, listing: Listing, others: Mapping[str, Path], target: Path
+) -> Snapshot:
+    """Copies what is new to FLOW_HOME, and writes the manifest.
+
+    Args:
+        home: FLOW_HOME.
+        listing: What travels of the project.
+        others: Files from elsewhere, by the path that they get below the project's root, in place of the project's own.
+        target: Where the manifest is written.
+
+    Raises:
+        BundleError: A file cannot be read, or is being written to.
+        StoreError: FLOW_HOME cannot be written.
+    """
+    store = _Store(home / "files", listing.root)
+    sources = {path: Path(listing.root, path) for path in listing.files}
+    sources |= others
+    entries = []
+    for path in sorted(sources):
+        with contextlib.suppress(_Deleted):
+            entries.append(store.add(path, sources[path]))
+    manifest = Manifest(
+        files=tuple(entries),
+        links={path: to for path, to in sorted(listing.links.items()) if path not in sources},
+        directories=tuple(sorted(listing.directories)),
+    )
+    content = manifest.to_json()
+    store.close()
+    try:
+        Manifest.from_json(content)
+    except ManifestError as error:
+        raise BundleError(f"files: {error}") from error
+    with _explained(target):
+        write_private(target, content)
+    size = sum(entry.size for entry in entries)
+    return Snapshot(target, hashlib.sha256(content).hexdigest(), len(entries), size)
+
+
+def remove_unused(home: Path, manifests: Iterable[Path], *, dry_run: bool = False) -> int:
+    """Removes contents that no task has used for `KEPT_SECONDS`, but for those of manifests. Gives their bytes.
+
+    Args:
+        dry_run: Only count them.
+    """
+    needed: set[str] = set()
+    for path in manifests:
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            needed |= {entry.sha256 for entry in Manifest.from_json(path.read_bytes()).files}
+    removed, until = 0, time.time() - KEPT_SECONDS
+    with contextlib.suppress(FileNotFoundError):
+        for entry in os.scandir(home / "files"):
+            with contextlib.suppress(OSError):
+                facts = entry.stat(follow_symlinks=False)
+                if entry.name not in needed and facts.st_mtime < until:
+                    if not dry_run:
+                        os.unlink(entry.path)
+                    removed += facts.st_size
+    return removed
+
+
+class _Deleted(Exception):
+    """The file is not there any more."""
+
+
+class _Store:
+    """The contents in FLOW_HOME, and the hashes of one project's files as they were when last read."""
+
+    def __init__(self, directory: Path, root: str) -> None:
+        self._directory = directory
+        digest = hashlib.sha256(os.fsencode(root)).hexdigest()[:16]
+        self._index = directory / f"index-{digest}"
+        self._now = time.time()
+        self._before: dict[str, Any] = {}
+        self._seen: dict[str, list[Any]] = {}
+        with contextlib.suppress(OSError, ValueError):
+            found = json.loads(self._index.read_bytes())
+            self._before = found if isinstance(found, dict) else {}
+        with _explained(directory):
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def add(self, path: str, source: Path) -> Entry:
+        """Makes sure that the content of a file is here."""
+        try:
+            return self._add(path, source)
+        except FileNotFoundError as error:
+            raise _Deleted from error
+        except StoreError:
+            raise
+        except OSError as error:
+            raise BundleError(
+                f"the file {source} cannot be read: {error.strerror}; name it in .flowignore if no node needs it"
+            ) from error
+
+    def close(self) -> None:
+        """Remembers the hashes for the next task of this project."""
+        with contextlib.suppress(OSError):
+            write_private(self._index, json.dumps(self._seen).encode())
+
+    def _add(self, path: str, source: Path) -> Entry:
+        facts = os.stat(source)
+        key = _identity(facts)
+        known = self._before.get(str(source))
+        if isinstance(known, list) and known[:-1] == key and self._use(known[-1], facts.st_size):
+            self._seen[str(source)] = known
+            return Entry(path, known[-1], facts.st_size, bool(facts.st_mode & 0o100))
+        for _ in range(_TRIES):
+            sha256, size, facts = self._copy(source)
+            settled = _identity(os.stat(source)) == _identity(facts) and size == facts.st_size
+            if settled:
+                if max(facts.st_mtime, facts.st_ctime) < self._now - _SETTLED_SECONDS:
+                    self._seen[str(source)] = [*_identity(facts), sha256]
+                return Entry(path, sha256, size, bool(facts.st_mode & 0o100))
+        raise BundleError(
+            f"the file {source} is being written to, so there is no state of it that could be sent; wait for the end "
+            "of that, or name it in .flowignore"
+        )
+
+    def _use(self, sha256: str, size: int) -> bool:
+        """Whether a content is here; from now on it counts as used."""
+        place = self._directory / sha256
+        try:
+            if place.stat().st_size != size:
+                return False
+            os.utime(place)
+        except OSError:
+            return False
+        return True
+
+    def _copy(self, source: Path) -> tuple[str, int, os.stat_result]:
+        """Reads a file, and puts its content under its hash, unless it is there. Gives hash, size and facts before."""
+        digest, size = hashlib.sha256(), 0
+        # Opening must not wait for somebody at the other end, should it have become a pipe meanwhile.
+        descriptor = os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with io.FileIO(descriptor, "rb") as file:
+            facts = os.fstat(descriptor)
+            partial = self._directory / f".{os.getpid()}-{os.urandom(4).hex()}.part"
+            try:
+                with _explained(self._directory), _opened(partial) as copy:
+                    while block := _read(file, source):
+                        digest.update(block)
+                        size += len(block)
+                        copy.write(block)
+                if self._use(digest.hexdigest(), size):
+                    partial.unlink()
+                else:
+                    with _explained(self._directory):
+                        os.replace(partial, self._directory / digest.hexdigest())
+            except BaseException:
+                partial.unlink(missing_ok=True)
+                raise
+        return digest.hexdigest(), size, facts
+
+
+def _read(file: io.FileIO, source: Path) -> bytes:
+    try:
+        return file.read(_BLOCK) or b""
+    except OSError as error:
+        raise BundleError(f"the file {source} cannot be read: {error.strerror}") from error
+
+
+def _opened(partial: Path) -> io.FileIO:
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    return io.FileIO(descriptor, "wb")
+
+
+def _identity(facts: os.stat_result) -> list[int]:
+    return [facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns]
+
+
+@contextlib.contextmanager
+def _explained(place: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(
+            f"the project's files cannot be kept in {place}: {error.strerror}; free some space there, or let "
+            "FLOW_HOME point elsewhere"
+        ) from error

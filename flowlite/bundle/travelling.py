@@ -1,0 +1,243 @@
+"""What of this machine goes to the nodes of a task beside its function: its project, and files named by `files=`.
+
+Everything is found and checked before anything is rented: what is too large, and a command that names a file which will
+not be on the nodes, are refused with the reason.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flowlite.bundle.project import is_installed_file
+from flowlite.bundle.project_files import Listing, find_root, largest, list_files, size_in_words
+from flowlite.bundle.signature import raw_function
+from flowlite.errors import BundleError, ConfigError
+
+if TYPE_CHECKING:
+    from flowlite.provider import Plan
+    from flowlite.spec import TaskConfig
+
+# A line for the shell in which these stand may change its directory, or make what it names.
+_SHELL = re.compile(r"[;&|<>()$`\n]")
+_MOST_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Travelling:
+    """What travels.
+
+    Attributes:
+        listing: The project's files.
+        others: Files from elsewhere, by path below the project's root.
+        start: The working directory below the root; "." for the root.
+    """
+
+    listing: Listing
+    others: Mapping[str, Path]
+    start: str
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Each file that travels, with its size."""
+        return self.listing.files | {path: _size(file) for path, file in self.others.items()}
+
+    def why_not(self, path: str) -> str | None:
+        """The reason for which a path that the command names is not there on a node; None where it is.
+
+        Args:
+            path: Relative to the working directory.
+        """
+        below = posixpath.normpath(posixpath.join(self.start, path))
+        if below.startswith("../") or below == "..":
+            return f"it lies outside of the project {self.listing.root}"
+        inside = f"{below}/"
+        if self.listing.has(below) or any(f"{p}/".startswith(inside) for p in self.others):
+            return None
+        return self.listing.why_not(below)
+
+
+def find(config: TaskConfig, plan: Plan, most: int) -> Travelling | None:
+    """What travels with a task; None where nothing does.
+
+    Args:
+        config: The task.
+        plan: Where it runs.
+        most: How many bytes may travel.
+
+    Raises:
+        BundleError: It is too large, or cannot be read.
+        ConfigError: What was asked for cannot be sent, or the command names a file that will not be there.
+    """
+    if plan.options.get("workdir") is not None:
+        return None
+    found = _find(config)
+    _check_command(config, found)
+    if found is not None:
+        _check_size(found, most)
+    return found
+
+
+def stays_behind(config: TaskConfig) -> list[str]:
+    """What a command on this machine names that other machines would not have, in sentences."""
+    named = dict.fromkeys(_named_files(config))
+    if not named or config.directory_on_node is not None:
+        return []
+    try:
+        found = _find(config)
+    except ConfigError:
+        return []
+    if found is None:
+        return []
+    missing = {path: why for path in named if (why := found.why_not(path))}
+    return [
+        f"{path} would not travel to another machine: {why}"
+        for path, why in list(missing.items())[:_MOST_NAMED]
+    ]
+
+
+def _find(config: TaskConfig) -> Travelling | None:
+    if config.sync is False and not config.files:
+        return None
+    here = os.getcwd()
+    directory = _directory_of(config)
+    root = find_root(directory)
+    if config.sync is False or root is None:
+        if config.sync:
+            raise ConfigError(
+                f"sync: {directory} is no project, but a home directory or one that everybody may write to; put the "
+                "files that belong together into a directory of their own"
+            )
+        if not config.files:
+            return None
+        listing = Listing(directory)
+    else:
+        listing = list_files(root)
+    start = os.path.relpath(os.path.realpath(here), listing.root)
+    if start == ".." or start.startswith("../"):
+        start = "."
+    if config.workdir is not None:
+        start = _start_in(config.workdir, start, listing)
+    others = _others(config.files, start)
+    return Travelling(listing, others, start) if listing.files or others or listing.links else None
+
+
+def _directory_of(config: TaskConfig) -> str:
+    """The directory whose project it is: of the function's file, or where the command was called."""
+    call = config.call
+    if config.command is None and call is not None:
+        code = getattr(raw_function(call.function), "__code__", None)
+        file = str(getattr(code, "co_filename", ""))
+        if file and os.path.isfile(file) and not is_installed_file(file):
+            return os.path.dirname(os.path.abspath(file))
+    return os.getcwd()
+
+
+def _start_in(workdir: str, start: str, listing: Listing) -> str:
+    inside = posixpath.normpath(posixpath.join(start, workdir))
+    if inside == ".." or inside.startswith("../"):
+        raise ConfigError(f"workdir: {workdir} leads out of the project {listing.root}")
+    if not os.path.isdir(os.path.join(listing.root, inside)):
+        raise ConfigError(f"workdir: the project {listing.root} has no directory {inside}")
+    return inside
+
+
+def _others(files: Mapping[str, str], start: str) -> dict[str, Path]:
+    """The files of `files=`, by path below the project's root; a directory stands for all files in it."""
+    found: dict[str, Path] = {}
+    for place, source in files.items():
+        target = posixpath.normpath(posixpath.join(start, place))
+        path = Path(os.path.abspath(os.path.expanduser(source)))
+        if target.startswith("../") or target == "..":
+            raise ConfigError(f"files: {place} leads out of the project")
+        if path.is_dir():
+            for each in sorted(path.rglob("*")):
+                if each.is_file():
+                    found[f"{target}/{each.relative_to(path).as_posix()}"] = each
+        elif path.is_file():
+            found[target] = path
+        else:
+            raise ConfigError(f"files: {place}: there is no file {path}")
+    return found
+
+
+# What is too large
+
+
+def _check_size(found: Travelling, most: int) -> None:
+    sizes = found.sizes
+    total = sum(sizes.values())
+    if total <= most:
+        return
+    raise BundleError(
+        f"the project {found.listing.root} is too large to send: {len(sizes):,} files, {size_in_words(total)}, and the "
+        f"setting max_project_size is {size_in_words(most)}. The largest are {largest(sizes.items())}. Keep data "
+        'on a volume (volumes={"/data": "NAME"}) or in a bucket (mounts={"/data": "s3://BUCKET"}); or name it in '
+        '.gitignore or .flowignore, and send only what is needed of it with files={"small.csv": "./data/small.csv"}'
+    )
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError as error:
+        raise BundleError(f"the file {path} cannot be read: {error.strerror}") from error
+
+
+# What a command names
+
+
+def _check_command(config: TaskConfig, found: Travelling | None) -> None:
+    """Refuses a command that names a file which is here, and will not be on the nodes."""
+    if found is None and config.setup:
+        # It may bring the file.
+        return
+    if isinstance(config.command, str) and _SHELL.search(config.command):
+        return
+    why: Callable[[str], str | None] = found.why_not if found else lambda _: _why_nothing(config)
+    missing = {path: reason for path in _named_files(config) if (reason := why(path))}
+    if not missing:
+        return
+    path, reason = next(iter(missing.items()))
+    more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+    raise ConfigError(
+        f"the command names {path}{more}, which is only on this machine: {reason}. Send it with --file {path}, or put "
+        "it on a volume or in a bucket and name it by its path there"
+    )
+
+
+def _why_nothing(config: TaskConfig) -> str:
+    if config.sync is False:
+        return "nothing travels with sync=False (--no-sync)"
+    return f"{os.getcwd()} is no project, but a home directory or one that everybody may write to"
+
+
+def _named_files(config: TaskConfig) -> Iterator[str]:
+    """The words of a command that are files here, relative to the working directory."""
+    if config.command is None or config.batch is not None:
+        return
+    words = list(_words(config.command))
+    base = os.path.join(os.getcwd(), config.workdir or ".")
+    for at, word in enumerate(words):
+        candidates = [word, word.partition("=")[2]]
+        if at and words[at - 1] == "-m":
+            module = word.replace(".", "/")
+            candidates = [f"{module}.py", f"{module}/__main__.py"]
+        for each in candidates:
+            if each and not os.path.isabs(each) and os.path.isfile(os.path.join(base, each)):
+                yield posixpath.normpath(each)
+
+
+def _words(command: Any) -> list[str]:
+    if not isinstance(command, str):
+        return list(command)
+    try:
+        return shlex.split(command)
+    except ValueError:
+        return []

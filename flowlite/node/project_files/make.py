@@ -1,0 +1,141 @@
+"""The working directory of a task on its node, made from the manifest of the project and the contents that lie here.
+
+`agent.pyz project` is asked once for each node, before the agent starts:
+
+    {"home", "blobs", "packs": [path, ...]}  ->  {"made": true} or {"lacking": [[sha256, size], ...]}
+
+`home` is the node's directory, with the manifest in it (`project.json`). What is lacking is then sent, large contents
+one by one under their hash, small ones in packs, and it is asked again.
+
+The directory is a copy of its own for each task: what a task writes into a file changes no content that others use. It
+appears under its name only when it is complete, and it is made once: a further attempt on the same node finds it as the
+attempt before has left it.
+
+A pack is a line of JSON, [[sha256, size], ...], and then these contents one after the other. It has no names in it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import shutil
+import sys
+
+from ..system import atomic_files
+from .manifest import Entry, Manifest, ManifestError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+PROJECT = "project"
+"""Its name in the node's directory (`AttemptPaths.project`)."""
+MANIFEST = "project.json"
+_BLOCK = 1 << 20
+
+
+def main() -> int:
+    """`project`: reads a request from standard input and answers."""
+    request = json.loads(sys.stdin.buffer.read())
+    try:
+        answer = make(request["home"], request["blobs"], request["packs"])
+    except (OSError, ManifestError) as error:
+        answer = {"failed": str(error)}
+    sys.stdout.write(json.dumps(answer))
+    return 0
+
+
+def make(home: str, blobs: str, packs: list[str]) -> dict[str, Any]:
+    """Makes the directory, or says which contents are lacking.
+
+    Raises:
+        ManifestError: The manifest is none, or leads out of the project.
+        OSError: The directory cannot be made.
+    """
+    target = os.path.join(home, PROJECT)
+    if os.path.isdir(target):
+        return {"made": True}
+    for pack in packs:
+        unpack(pack, blobs)
+        os.unlink(pack)
+    with open(os.path.join(home, MANIFEST), "rb") as file:
+        manifest = Manifest.from_json(file.read())
+    wanted = {entry.sha256: entry.size for entry in manifest.files}
+    lacking = [[name, size] for name, size in wanted.items() if not _is_there(blobs, name, size)]
+    if lacking:
+        return {"lacking": lacking}
+    partial = os.path.join(home, f".{PROJECT}-{os.urandom(4).hex()}.part")
+    try:
+        damaged = _fill(partial, manifest, blobs)
+        if damaged:
+            return {"lacking": [[name, wanted[name]] for name in sorted(damaged)]}
+        _rename(partial, target)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return {"made": True}
+
+
+def unpack(pack: str, blobs: str) -> None:
+    """Puts each content of a pack under its hash; one that is not what its hash says is passed over."""
+    atomic_files.make(blobs)
+    with open(pack, "rb") as file:
+        for sha256, size in json.loads(file.readline()):
+            content = file.read(size)
+            if hashlib.sha256(content).hexdigest() == sha256:
+                atomic_files.place(content, os.path.join(blobs, sha256), 0o600)
+
+
+def _is_there(blobs: str, sha256: str, size: int) -> bool:
+    try:
+        return os.stat(os.path.join(blobs, sha256)).st_size == size
+    except OSError:
+        return False
+
+
+def _fill(directory: str, manifest: Manifest, blobs: str) -> set[str]:
+    """Writes everything of the manifest into a new directory; gives the contents that were damaged, and are removed.
+
+    Links come last, so that nothing is written through one.
+    """
+    os.mkdir(directory, 0o700)
+    for path in manifest.directories:
+        atomic_files.make(os.path.join(directory, path))
+    damaged: set[str] = set()
+    for entry in manifest.files:
+        if entry.sha256 not in damaged and not _copy(directory, entry, blobs):
+            damaged.add(entry.sha256)
+    for path, to in manifest.links.items():
+        where = os.path.join(directory, path)
+        atomic_files.make(os.path.dirname(where))
+        os.symlink(to, where)
+    return damaged
+
+
+def _copy(directory: str, entry: Entry, blobs: str) -> bool:
+    """Copies a content to its place. False if it is not what its hash says; it is removed then."""
+    blob, target = os.path.join(blobs, entry.sha256), os.path.join(directory, entry.path)
+    atomic_files.make(os.path.dirname(target))
+    digest = hashlib.sha256()
+    with io.FileIO(blob, "r") as source, io.FileIO(atomic_files.begin(target), "w") as copy:
+        while block := source.read(_BLOCK):
+            digest.update(block)
+            atomic_files.write(copy.fileno(), block)
+        if entry.executable:
+            os.fchmod(copy.fileno(), 0o700)
+    if digest.hexdigest() != entry.sha256:
+        os.unlink(blob)
+        return False
+    # Its age counts from its last use.
+    os.utime(blob)
+    return True
+
+
+def _rename(partial: str, target: str) -> None:
+    try:
+        os.rename(partial, target)
+    except OSError:
+        # Somebody whose connection broke meanwhile has made it.
+        if not os.path.isdir(target):
+            raise

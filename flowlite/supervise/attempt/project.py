@@ -1,0 +1,142 @@
+"""Brings the files of a project to a node: what the node lacks is sent, and the node makes the working directory."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from flowlite.connect.base import File
+from flowlite.connect.bounded import parse_object
+from flowlite.errors import ProviderError
+from flowlite.node.project_files.make import MANIFEST, PROJECT
+from flowlite.node.project_files.manifest import Manifest
+from flowlite.supervise.attempt.node_handle import Node
+from flowlite.supervise.record.log import say
+from flowlite.supervise.record.paths import TaskPaths
+
+# Above it a content is sent by itself; below, asking for each would take longer than sending it.
+_PACKED_BELOW = 1 << 20
+_MAKE_SECONDS = 1800.0
+_ROUNDS = 3
+_BLOCK = 1 << 20
+_packing = threading.Lock()
+
+
+def working_directory(home: str, call: Mapping[str, Any]) -> str:
+    """Where the workers of a node start, unless they are told another place: in its copy of the project.
+
+    Args:
+        home: The node's directory.
+        call: What they run. Where nothing travels with it, the directory is empty.
+    """
+    below = str(call.get("project", {}).get("start", "."))
+    root = f"{home}/{PROJECT}"
+    return root if below == "." else f"{root}/{below}"
+
+
+def bring(
+    node: Node, project: Mapping[str, Any], agent: tuple[Path, str], paths: TaskPaths
+) -> None:
+    """Makes the working directory of a task on a node, unless it is there.
+
+    Args:
+        node: A node that can be reached.
+        project: What the call says of its project: {"manifest", "sha256", "start"}.
+        agent: The node's program, and its hash.
+        paths: Of the task here.
+
+    Raises:
+        NodeUnreachable: It cannot be reached.
+        ProviderError: It cannot make the directory.
+        OSError: A file cannot be read here, or not be written there.
+    """
+    to, settings = node.connection, node.settings
+    blobs = settings.cache or f"{settings.home}/blobs"
+    manifest = Path(project["manifest"])
+    put = [
+        File(node.agent, agent[0], 0o700, agent[1], settings.cache),
+        File(f"{settings.home}/{MANIFEST}", manifest, 0o600, str(project["sha256"])),
+    ]
+    to.put_many(put)
+    contents = {e.sha256: e.size for e in Manifest.from_json(manifest.read_bytes()).files}
+    packs: list[str] = []
+    for _ in range(_ROUNDS):
+        found = _ask(node, blobs, packs)
+        if "lacking" not in found:
+            return
+        packs = _send(node, _chosen(found["lacking"], contents), blobs, paths)
+    raise ProviderError("files of the project are damaged on the way there, or on its disk")
+
+
+def forget_packs(paths: TaskPaths) -> None:
+    """Removes what was made only to be sent, once all nodes have it."""
+    for pack in paths.bundle.glob("pack-*"):
+        pack.unlink(missing_ok=True)
+
+
+def _ask(node: Node, blobs: str, packs: Sequence[str]) -> dict[str, Any]:
+    asked = {"home": node.settings.home, "blobs": blobs, "packs": list(packs)}
+    argv = [node.settings.python, "-I", "-S", node.agent, "project"]
+    done = node.connection.run(argv, input=json.dumps(asked).encode(), timeout=_MAKE_SECONDS)
+    try:
+        found = parse_object(done.stdout)
+    except ValueError as error:
+        said = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
+        raise ProviderError(
+            f"the working directory cannot be made: {' '.join(said) or f'exit code {done.code}'}"
+        ) from error
+    if "failed" in found:
+        raise ProviderError(f"the working directory cannot be made: {found['failed']}")
+    return found
+
+
+def _chosen(lacking: Any, contents: Mapping[str, int]) -> dict[str, int]:
+    """What a node says that it lacks, if that is of this project: nothing else of this machine is sent."""
+    names = [each[0] for each in lacking if isinstance(each, list) and each]
+    if not names or len(names) != len(lacking) or not contents.keys() >= set(names):
+        raise ProviderError("it asks for what is no content of the project")
+    return {name: contents[name] for name in names}
+
+
+def _send(node: Node, lacking: Mapping[str, int], blobs: str, paths: TaskPaths) -> list[str]:
+    """Sends contents. Gives the packs that have come, as the node is to be told of them."""
+    here = paths.home / "files"
+    large = [name for name, size in lacking.items() if size >= _PACKED_BELOW]
+    small = sorted((name, size) for name, size in lacking.items() if size < _PACKED_BELOW)
+    files = [File(f"{blobs}/{name}", here / name, 0o600, name) for name in large]
+    packs = []
+    if small:
+        pack = _pack(small, here, paths)
+        packs = [f"{node.settings.home}/{pack.name}"]
+        files.append(File(packs[0], pack))
+    node.connection.put_many(files)
+    size = sum(lacking.values())
+    say(f"{node.name}: sent {len(lacking)} files of the project, {size} bytes")
+    return packs
+
+
+def _pack(wanted: Sequence[tuple[str, int]], contents: Path, paths: TaskPaths) -> Path:
+    """The pack of these contents, made once for all nodes that lack the same."""
+    head = json.dumps(wanted).encode() + b"\n"
+    pack = paths.bundle / f"pack-{hashlib.sha256(head).hexdigest()}"
+    with _packing:
+        if not pack.exists():
+            partial = pack.with_suffix(".part")
+            descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with open(descriptor, "wb") as file:
+                file.write(head)
+                for sha256, _ in wanted:
+                    file.writelines(_blocks(contents / sha256))
+            partial.replace(pack)
+    return pack
+
+
+def _blocks(path: Path) -> Iterator[bytes]:
+    with open(path, "rb", buffering=0) as file:
+        while block := file.read(_BLOCK):
+            yield block

@@ -1,0 +1,199 @@
+"""Which files of a project travel, and which do not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from flowlite.bundle import project_files
+from flowlite.bundle.project_files import find_root, list_files
+from flowlite.errors import BundleError
+
+
+def write(root: Path, *names: str, text: str = "x") -> None:
+    for name in names:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def git(root: Path, *words: str) -> None:
+    identity = ["-c", "user.name=Ada", "-c", "user.email=ada@example.org"]
+    subprocess.run(["git", *identity, "-C", str(root), *words], check=True, capture_output=True)
+
+
+@pytest.fixture
+def repository(tmp_path: Path, flow_home: Path) -> Path:
+    """An empty repository."""
+    root = tmp_path / "project"
+    root.mkdir()
+    git(root, "init", "-q")
+    return root.resolve()
+
+
+def test_what_git_tracks_or_would_track(repository: Path) -> None:
+    write(repository, ".gitignore", text="*.pt\ndata/\n/.env\n")
+    write(repository, "train.py", "lib/deep/x.py", ".github/ci.yaml", "deleted.py")
+    git(repository, "add", "-A")
+    git(repository, "commit", "-qm", "first")
+    (repository / "deleted.py").unlink()
+    write(repository, "new.py", "table.csv", "model.pt", "data/big.bin", ".env", "a b/ü\n.txt")
+    write(repository, "lib/__pycache__/x.pyc", "venv/pyvenv.cfg", "venv/lib/y.py")
+    found = list_files(str(repository))
+    wanted = [".gitignore", ".github/ci.yaml", "lib/deep/x.py", "new.py", "table.csv", "train.py"]
+    assert sorted(found.files) == sorted([*wanted, "a b/ü\n.txt"])
+    ignored = dict.fromkeys((".env", "data", "model.pt"), "git ignores it")
+    assert {name: found.left_out[name] for name in ignored} == ignored
+    assert found.why_not("data/big.bin") == "git ignores it"
+    assert found.why_not("venv/lib/y.py") == "it can be made anew"
+
+
+def test_flowignore_holds_for_tracked_files_too(repository: Path) -> None:
+    write(repository, ".flowignore", text="# not needed there\nnotes\n*.csv\n")
+    write(repository, "train.py", "notes/today.md", "sub/table.csv")
+    git(repository, "add", "-A")
+    found = list_files(str(repository))
+    assert list(found.files) == ["train.py"]
+    assert found.why_not("sub/table.csv") == ".flowignore names it"
+
+
+def test_an_env_file_travels_only_if_git_tracks_it(repository: Path) -> None:
+    write(repository, ".env.example", "train.py")
+    git(repository, "add", "-A")
+    write(repository, ".env", ".env.local", "service/.env")
+    found = list_files(str(repository))
+    assert sorted(found.files) == [".env.example", "train.py"]
+    assert found.left_out[".env"] == "it may hold secrets, and git does not track it"
+
+
+def test_empty_directories_of_a_repository(repository: Path) -> None:
+    write(repository, "train.py", "new/here.py")
+    (repository / "runs").mkdir()
+    (repository / "new/empty").mkdir()
+    assert list_files(str(repository)).directories == {"runs", "new/empty"}
+
+
+def test_repositories_inside_of_a_repository(repository: Path, tmp_path: Path) -> None:
+    library = tmp_path / "library"
+    write(library, "lib.py", ".gitignore", text="*.bin\n")
+    git(library, "init", "-q")
+    git(library, "add", "-A")
+    git(library, "commit", "-qm", "first")
+    git(repository, "-c", "protocol.file.allow=always", "submodule", "add", "-q", str(library), "s")
+    write(repository, "s/weights.bin", "s/new.py")
+    git(repository, "commit", "-qm", "first")
+    subprocess.run(["git", "clone", "-q", str(library), str(repository / "clone")], check=True)
+    found = list_files(str(repository))
+    assert sorted(found.files) == sorted(
+        [".gitmodules", "s/.gitignore", "s/lib.py", "s/new.py", "clone/.gitignore", "clone/lib.py"]
+    )
+
+
+def test_git_is_not_led_elsewhere_by_its_variables(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(repository, "train.py")
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "nowhere"))
+    monkeypatch.setenv("GIT_INDEX_FILE", str(tmp_path / "index"))
+    assert list(list_files(str(repository)).files) == ["train.py"]
+
+
+def test_a_repository_that_git_cannot_read_is_named(repository: Path) -> None:
+    (repository / ".git/HEAD").write_text("nonsense")
+    with pytest.raises(BundleError, match=r"git cannot list the files of .*--no-sync"):
+        list_files(str(repository))
+
+
+def test_without_git_all_but_what_is_hidden_or_ignored(tmp_path: Path, flow_home: Path) -> None:
+    write(tmp_path, ".gitignore", text="*.pt\n!keep.pt\n/out/\n")
+    write(tmp_path, ".flowignore", text="raw\n")
+    write(tmp_path, "train.py", "a/b.txt", ".env", ".cache/x", "m.pt", "out/x", "raw/y", "p.pyc")
+    (tmp_path / "empty").mkdir()
+    found = list_files(str(tmp_path))
+    assert sorted(found.files) == ["a/b.txt", "train.py"]
+    assert found.directories == {"empty"}
+    assert found.why_not(".env") == "its name begins with a dot"
+    assert found.why_not("raw/y") == ".flowignore or .gitignore names it"
+
+
+def test_links(tmp_path: Path, flow_home: Path) -> None:
+    root, outside = tmp_path / "project", tmp_path / "outside"
+    write(root, "data/table.csv")
+    write(outside, "secret")
+    links = {
+        "inside": "data/table.csv",
+        "absolute": str(root / "data"),
+        "sub/up": "../data",
+        "dangling": "data/later.csv",
+        "out": str(outside / "secret"),
+        "way": "../outside",
+        "through": "way/../outside/secret",
+    }
+    (root / "sub").mkdir()
+    for name, target in links.items():
+        (root / name).symlink_to(target)
+    found = list_files(str(root))
+    assert found.links == {
+        "inside": "data/table.csv",
+        "absolute": "data",
+        "sub/up": "../data",
+        "dangling": "data/later.csv",
+    }
+    assert list(found.files) == ["data/table.csv"]
+    assert set(found.left_out) == {"out", "way", "through"}
+    assert found.left_out["out"] == "it is a link that leads out of the project"
+
+
+def test_what_is_no_file_is_left_out(tmp_path: Path, flow_home: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    write(tmp_path, "train.py")
+    found = list_files(str(tmp_path))
+    assert (list(found.files), set(found.left_out)) == (["train.py"], {"pipe"})
+
+
+def test_flow_home_never_travels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flow_home: Path
+) -> None:
+    write(tmp_path, "train.py", "state [1]/keys/id_ed25519")
+    monkeypatch.setenv("FLOW_HOME", str(tmp_path / "state [1]"))
+    found = list_files(str(tmp_path))
+    assert (list(found.files), found.left_out) == (["train.py"], {"state [1]": "it is FLOW_HOME"})
+    assert find_root(str(tmp_path / "state [1]/keys")) is None
+
+
+def test_the_root_is_the_nearest_directory_with_a_marker(tmp_path: Path, flow_home: Path) -> None:
+    write(tmp_path, "repo/.git/HEAD", "repo/sub/pyproject.toml", "repo/sub/deep/x.py", "plain/y.py")
+    (tmp_path / "repo/other").mkdir()
+    assert find_root(str(tmp_path / "repo/sub/deep")) == str(tmp_path / "repo/sub")
+    assert find_root(str(tmp_path / "repo/other")) == str(tmp_path / "repo")
+    assert find_root(str(tmp_path / "plain")) == str(tmp_path / "plain")
+
+
+def test_a_home_directory_is_no_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flow_home: Path
+) -> None:
+    write(tmp_path, "ada/pyproject.toml", "ada/work/train.py")
+    monkeypatch.setenv("HOME", str(tmp_path / "ada"))
+    assert find_root(str(tmp_path / "ada")) is None
+    assert find_root(str(tmp_path)) is None
+    assert find_root(str(tmp_path / "ada/work")) == str(tmp_path / "ada/work")
+
+
+def test_a_directory_that_all_may_write_to_is_no_project(tmp_path: Path, flow_home: Path) -> None:
+    shared = tmp_path / "shared"
+    write(shared, ".git/HEAD", "mine/train.py")
+    shared.chmod(0o1777)
+    assert find_root(str(shared)) is None
+    assert find_root(str(shared / "mine")) == str(shared / "mine")
+
+
+def test_too_many_files_are_refused_with_where_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flow_home: Path
+) -> None:
+    monkeypatch.setattr(project_files, "MOST_FILES", 5)
+    write(tmp_path, "train.py", *(f"frames/{number}.png" for number in range(9)))
+    with pytest.raises(BundleError, match=r"more than 5 files: frames/ \(5 so far\)"):
+        list_files(str(tmp_path))

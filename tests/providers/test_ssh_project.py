@@ -1,0 +1,202 @@
+"""The project on hosts: what lies here lies there, sent once, and a task of its own cannot change it for others."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.providers.lab import Lab
+
+TRAIN = """
+import os, pathlib, sys
+print("rank", os.environ["RANK"], "reads", pathlib.Path("data.csv").read_text().strip(), sys.argv[1:])
+print("in", pathlib.Path.cwd().name, sorted(p.name for p in pathlib.Path().iterdir()))
+pathlib.Path("data.csv").write_text("changed by a task")
+"""
+
+FUNCTION = """
+import os
+from pathlib import Path
+from flowlite import FlowApp
+
+app = FlowApp(provider="ssh")
+
+@app.function
+def read(name: str) -> str:
+    return Path(name).read_text()
+
+if __name__ == "__main__":
+    print(read.remote("data.csv"))
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    root = tmp_path / "project"
+    (root / "data").mkdir(parents=True)
+    (root / "train.py").write_text(TRAIN)
+    (root / "data.csv").write_text("1,2,3")
+    (root / ".gitignore").write_text("*.pt\n/private/\n")
+    (root / "model.pt").write_text("large")
+    subprocess.run(["git", "init", "-q", str(root)], check=True)
+    return root
+
+
+def sent(lab: Lab) -> list[int]:
+    """How many files went to each node."""
+    return [int(n) for n in re.findall(r"sent (\d+) files of the project", lab.supervisor_logs())]
+
+
+def test_a_command_finds_its_script_and_its_data(lab: Lab, project: Path) -> None:
+    words = ("run", "-N", "2", "--", "python", "train.py", "--lr", "1")
+    done = lab.flow(*words, cwd=project)
+    for rank in (0, 1):
+        assert f"rank {rank} reads 1,2,3 ['--lr', '1']" in done.stdout
+    assert "in project ['.gitignore', 'data', 'data.csv', 'train.py']" in done.stdout
+    assert sent(lab) == [3, 3]
+    # The hosts have it all, though the first task wrote into its copy.
+    assert "rank 1 reads 1,2,3" in lab.flow(*words, cwd=project).stdout
+    assert sent(lab) == [3, 3]
+
+
+def test_only_what_changed_is_sent_and_nothing_old_is_left(lab: Lab, project: Path) -> None:
+    (project / "old.csv").write_text("old")
+    lab.flow("run", "--", "python", "train.py", cwd=project)
+    (project / "old.csv").unlink()
+    (project / "data.csv").write_text("4,5,6")
+    done = lab.flow("run", "--", "python", "train.py", cwd=project)
+    assert "rank 0 reads 4,5,6" in done.stdout
+    assert "old.csv" not in done.stdout
+    assert sorted(sent(lab)) == [1, 4]
+
+
+def test_a_directory_below_the_root(lab: Lab, project: Path) -> None:
+    below = project / "experiments"
+    below.mkdir()
+    (below / "go.sh").write_text("#!/bin/sh\npwd; cat ../data.csv\n")
+    (below / "go.sh").chmod(0o755)
+    done = lab.flow("run", "--", "./go.sh", cwd=below)
+    assert re.search(r"/project/experiments\n", done.stdout)
+    assert "1,2,3" in done.stdout
+    done = lab.flow("run", "--workdir", "experiments", "--", "./go.sh", cwd=project)
+    assert re.search(r"/project/experiments\n", done.stdout)
+
+
+def test_a_function_finds_it_too(lab: Lab, project: Path) -> None:
+    (project / "work.py").write_text(FUNCTION)
+    with lab.cluster.enter_laptop():
+        done = subprocess.run(
+            [sys.executable, "work.py"],
+            env=lab.environment,
+            cwd=project,
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+    assert done.stdout == "1,2,3\n", f"{done.stderr}\n{lab.supervisor_logs()}"
+
+
+def test_files_from_elsewhere(lab: Lab, project: Path, tmp_path: Path) -> None:
+    (tmp_path / "other.csv").write_text("7,8,9")
+    place = f"data.csv={tmp_path / 'other.csv'}"
+    done = lab.flow(
+        "run",
+        "--file",
+        place,
+        "--file",
+        "model.pt",
+        "--",
+        "cat",
+        "data.csv",
+        "model.pt",
+        cwd=project,
+    )
+    assert "7,8,9" in done.stdout
+    assert "large" in done.stdout
+    done = lab.flow("run", "--no-sync", "--file", place, "--", "ls", cwd=project)
+    assert done.stdout.split()[-1:] == ["data.csv"]
+    assert "train.py" not in done.stdout
+
+
+def test_nothing_travels_without_sync(lab: Lab, project: Path) -> None:
+    done = lab.flow("run", "--no-sync", "--", "sh", "-c", "pwd; ls -A | wc -l", cwd=project)
+    assert "/project\n" in done.stdout
+    assert re.search(r"\b0\n", done.stdout)
+    assert sent(lab) == []
+
+
+def test_a_command_that_names_a_file_which_is_only_here_is_refused(
+    lab: Lab, project: Path, tmp_path: Path
+) -> None:
+    refused = lab.flow("run", "--no-sync", "--", "python", "train.py", cwd=project, code=2).stderr
+    assert "the command names train.py, which is only on this machine: nothing travels" in refused
+    refused = lab.flow("run", "--", "cat", "--from=model.pt", cwd=project, code=2).stderr
+    assert "names model.pt, which is only on this machine: git ignores it. Send it with" in refused
+    (tmp_path / "beside.csv").write_text("1")
+    refused = lab.flow("run", "--", "cat", "../beside.csv", cwd=project, code=2).stderr
+    assert "it lies outside of the project" in refused
+    assert lab.json("status") == []
+
+
+def test_what_is_too_large_is_refused_with_the_better_ways(lab: Lab, project: Path) -> None:
+    (project / "big.npy").write_bytes(bytes(3_000_000))
+    lab.environment["FLOW_MAX_PROJECT_SIZE"] = "2MB"
+    refused = lab.flow("run", "--", "python", "train.py", cwd=project, code=2).stderr
+    said = " ".join(refused.split())
+    assert "4 files, 3.0 MB, and the setting max_project_size is 2.0 MB" in said
+    for words in ("The largest are big.npy (3.0 MB)", "volumes=", "mounts=", "files="):
+        assert words in said
+
+
+def test_a_dry_run_says_what_travels(lab: Lab, project: Path) -> None:
+    shown = lab.flow("run", "--dry-run", "--", "python", "train.py", cwd=project).stdout
+    assert re.search(r"files\s+3 of .*/project, \d+ bytes", shown)
+    assert re.search(r"left out\s+model.pt", shown)
+    data = lab.json("run", "--dry-run", "--", "true")
+    assert data["files"] is None
+
+
+def test_two_tasks_on_one_host_have_a_directory_each(lab: Lab, project: Path) -> None:
+    script = 'echo $FLOW_TASK_ID > mine; sleep 1; [ "$(cat mine)" = $FLOW_TASK_ID ] && echo kept'
+    (project / "both.sh").write_text(script)
+    ids = [
+        lab.flow("run", "-d", "-N", "4", "--", "sh", "both.sh", cwd=project).stdout.split()[-1]
+        for _ in range(2)
+    ]
+    for each in ids:
+        assert lab.flow("logs", each, "-f").stdout.count("kept") == 4
+
+
+def test_a_second_attempt_finds_what_the_first_has_written(lab: Lab, project: Path) -> None:
+    script = "if [ -f done ]; then cat done data.csv; else echo first > done; exit 3; fi"
+    (project / "again.sh").write_text(script)
+    done = lab.flow("run", "--retries", "1", "--", "sh", "again.sh", cwd=project)
+    assert "first" in done.stdout
+    assert "1,2,3" in done.stdout
+
+
+def test_large_and_odd_files_arrive_as_they_are(lab: Lab, project: Path) -> None:
+    content = os.urandom(5_000_000)
+    (project / "data/large.bin").write_bytes(content)
+    (project / "data/ two\nlines ü.txt").write_text("odd")
+    os.symlink("data/large.bin", project / "link")
+    (project / "sums.py").write_text(
+        "import hashlib, pathlib\n"
+        "print(hashlib.sha256(pathlib.Path('link').read_bytes()).hexdigest())\n"
+        "print(pathlib.Path('data/ two\\nlines ü.txt').read_text())\n"
+    )
+    import hashlib
+
+    done = lab.flow("run", "-N", "2", "--", "python", "sums.py", cwd=project)
+    assert done.stdout.count(hashlib.sha256(content).hexdigest()) == 2
+    assert done.stdout.count("odd") == 2
+    listed = json.loads((next(lab.home.glob("tasks/*/bundle/project.json"))).read_bytes())
+    assert listed["links"] == {"link": "data/large.bin"}
+    assert not list(lab.home.glob("tasks/*/bundle/pack-*"))
