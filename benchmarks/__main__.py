@@ -22,6 +22,7 @@ NAMES = (
     "stopping",
     "bootstrap",
     "copying",
+    "project_files",
     "log_latency",
     "recovery",
     "clouds",
