@@ -90,8 +90,8 @@ SETTINGS: dict[str, Setting] = {
         "most that travels of a project for one task, as in 500MB or 2GB",
     ),
     "show_logs": Setting(
-        parse.choice("auto", "always", "never"),
-        "auto",
+        parse.choice("always", "never"),
+        "always",
         "whether a program shows the task that it waits for, on standard error",
     ),
     "confirm": Setting(
@@ -170,7 +170,7 @@ class Settings:
 
     @property
     def show_logs(self) -> str:
-        """ "auto", "always" or "never"."""
+        """ "always" or "never"."""
         return str(self["show_logs"])
 
     @property
