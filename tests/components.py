@@ -18,7 +18,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 AS_ROOT = "run the tests as root"
@@ -38,6 +38,7 @@ class Component:
         packages: Debian's packages that bring them.
         root: Whether it takes root.
         check: Looks for what is no program; says what to do if it is missing, "" if not.
+        optional: Tests that need it are left out where it is missing, also where everything is required.
     """
 
     what: str
@@ -45,6 +46,7 @@ class Component:
     packages: tuple[str, ...] = ()
     root: bool = False
     check: Callable[[], str] = _nothing_more
+    optional: bool = False
 
     def remedy(self) -> str:
         """What to do to have it here; "" where it is here."""
@@ -168,8 +170,8 @@ COMPONENTS = {
         "disks to format", ("losetup", "mkfs.ext4"), ("e2fsprogs", "mount"), root=True, check=_loop_device
     ),
     "system-python": Component("a Python 3.11 of the system's own", check=_system_python),
-    "python3.12": Component("a Python 3.12 beside this one", check=lambda: _other_python("3.12")),
-    "python3.13": Component("a Python 3.13 beside this one", check=lambda: _other_python("3.13")),
+    "python3.12": Component("a Python 3.12 beside this one", check=lambda: _other_python("3.12"), optional=True),
+    "python3.13": Component("a Python 3.13 beside this one", check=lambda: _other_python("3.13"), optional=True),
     "pypy": Component("another Python", ("pypy3",), ("pypy3",)),
     "gcc": Component("a C compiler", ("gcc",), ("gcc", "libc6-dev")),
     "mpi": Component("Open MPI", ("mpirun", "orted"), ("openmpi-bin", "libopenmpi-dev")),
@@ -201,6 +203,11 @@ def missing(name: str) -> str:
     """Why a test that needs this component is skipped; "" where it is here."""
     remedy = COMPONENTS[name].remedy()
     return f"needs {name}: {remedy}" if remedy else ""
+
+
+def left_out(names: Iterable[str]) -> bool:
+    """Whether a test that needs these components is not even skipped here: an optional one is missing."""
+    return any(COMPONENTS[name].optional and missing(name) for name in names)
 
 
 def need(*names: str) -> None:

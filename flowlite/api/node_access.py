@@ -97,21 +97,21 @@ def _in_its_place(
     session: Session, record: TaskRecord, node: int, settings: NodeSettings
 ) -> tuple[str, ...]:
     """The words in front of a command that give it directory and variables of the node's first worker."""
-    from flowlite.node.worker.environment import Seat, worker_environment
-    from flowlite.supervise.record.task_view import Asked
+    from flowlite.node.worker.environment import WorkerPlace, worker_environment
+    from flowlite.supervise.record.task_view import TaskView
 
     addresses = {
         i.node_rank: str(i.data.get("address", "")) for i in session.store.instances(record.id)
     }
     nodes = int(record.plan["num_instances"])
-    seat = Seat(
+    seat = WorkerPlace(
         task=record.id,
         name=record.name,
         attempt=record.attempt,
         mode=str(record.config.get("distributed_mode") or "auto"),
         node_rank=node,
         local_rank=0,
-        processes_per_node=Asked.of(record).processes_per_node,
+        processes_per_node=TaskView.of(record).processes_per_node,
         addresses=[addresses.get(rank, "") for rank in range(nodes)],
         master_addr=addresses.get(0, ""),
         master_port=0,

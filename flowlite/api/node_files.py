@@ -18,7 +18,7 @@ from flowlite.supervise.attempt.outputs.landing import Landing, Taken
 
 if TYPE_CHECKING:
     from flowlite.api.node_access import NodeAccess
-    from flowlite.supervise.attempt.outputs.manifest import Manifest, OutputFile
+    from flowlite.supervise.attempt.outputs.manifest import OutputFile, OutputManifest
 
 Moved = Callable[[int], None]
 """Told how many bytes more have come or gone."""
@@ -41,13 +41,13 @@ class Copied:
     taken: list[str] = field(default_factory=list)
 
 
-def outputs_of(there: NodeAccess, patterns: Sequence[str]) -> Manifest:
+def outputs_of(there: NodeAccess, patterns: Sequence[str]) -> OutputManifest:
     """The files of the working directory that patterns stand for, as they are now. Raises as `manifest.ask`."""
     _check(there)
     return manifest.ask(there.connection, there.program, home=there.home, patterns=patterns)
 
 
-def files_at(there: NodeAccess, path: str) -> Manifest:
+def files_at(there: NodeAccess, path: str) -> OutputManifest:
     """A file, or all of a directory; a relative path begins in the working directory. Raises as `manifest.ask`."""
     _check(there)
     return manifest.ask(there.connection, there.program, home=there.home, path=path)
@@ -55,7 +55,7 @@ def files_at(there: NodeAccess, path: str) -> Manifest:
 
 def bring(
     there: NodeAccess,
-    found: Manifest,
+    found: OutputManifest,
     landing: Landing,
     moved: Moved,
     *,
@@ -137,7 +137,7 @@ def files_below(source: Path) -> Iterator[Path]:
 
 
 def _fetching(
-    there: NodeAccess, found: Manifest, file: OutputFile, moved: Moved
+    there: NodeAccess, found: OutputManifest, file: OutputFile, moved: Moved
 ) -> Callable[[Path], None]:
     def read(offset: int) -> Iterator[bytes]:
         moved(offset)

@@ -64,9 +64,9 @@ def _leave() -> None:
 
 def _variables(name: str) -> dict[str, str]:
     """What the one worker of a gang on this machine finds, without what is only a default."""
-    from flowlite.node.worker.environment import DEFAULT, TABLE, Seat
+    from flowlite.node.worker.environment import DEFAULT, TABLE, WorkerPlace
 
-    seat = Seat(
+    seat = WorkerPlace(
         task=LOCAL_TASK,
         name=name,
         attempt=1,

@@ -23,11 +23,11 @@ from flowlite.provider import Instance, LaunchIntent, Plan, Provider
 from flowlite.state import clock
 from flowlite.state.store import InstanceRecord, Intent, Lease, Store, TaskRecord
 from flowlite.supervise.money import price_text
-from flowlite.supervise.money.billing import ENDED, LOST, Accounts
-from flowlite.supervise.money.caps import Limits
+from flowlite.supervise.money.billing import ENDED, LOST, Billing
+from flowlite.supervise.money.caps import Caps
 from flowlite.supervise.record.log import say
-from flowlite.supervise.record.task_view import Asked
-from flowlite.supervise.threads import Crew
+from flowlite.supervise.record.task_view import TaskView
+from flowlite.supervise.threads import Threads
 
 # A launch whose outcome is not known is asked for again, by the same token, so often.
 _UNKNOWN_TRIES = 5
@@ -84,18 +84,18 @@ class Provisioner:
         store: Store,
         lease: Lease,
         provider: Provider,
-        asked: Asked,
-        crew: Crew,
+        asked: TaskView,
+        threads: Threads,
         sleep: Callable[[float], Awaitable[None]],
     ) -> None:
         self._store = store
         self._lease = lease
         self._provider = provider
         self._asked = asked
-        self._crew = crew
+        self._threads = threads
         self._sleep = sleep
-        self._limits = Limits(asked.plan)
-        self._accounts = Accounts(provider.name, asked.plan.price_per_hour)
+        self._limits = Caps(asked.plan)
+        self._accounts = Billing(provider.name, asked.plan.price_per_hour)
 
     def listed(self) -> list[Instance]:
         """What the provider says exists of this task; what is kept for the next one is nobody's."""
@@ -144,7 +144,7 @@ class Provisioner:
             tokens.append(intent.token)
         if surplus := launched[count:]:
             # An intent of before, left open by a supervisor that was killed, may have been for more.
-            await self._crew.run(self._provider.terminate, surplus)
+            await self._threads.run(self._provider.terminate, surplus)
         # What they had been kept for has come; from here on they are charged to this task.
         self._store.end_warm([each.continues for each in launched if each.continues], clock.now())
         roster = _fill(record.roster, vacant, [instance.id for instance in launched[:count]])
@@ -155,7 +155,7 @@ class Provisioner:
 
     async def fates(self, roster: Collection[str]) -> list[Instance]:
         """What the provider says now of these instances, as far as it still names them."""
-        found = await self._crew.run(self._provider.list_instances, self._lease.task_id)
+        found = await self._threads.run(self._provider.list_instances, self._lease.task_id)
         self._accounts.note(found)
         return [each for each in found if each.id in roster]
 
@@ -186,13 +186,13 @@ class Provisioner:
         """
         if not self._asked.plan.price_per_hour:
             return False
-        listed = {each.id: each for each in await self._crew.run(self.listed)}
+        listed = {each.id: each for each in await self._threads.run(self.listed)}
         doomed = {n for n, each in listed.items() if n in roster and each.state == _ENDING}
         if doomed and not doomed_too:
             return True
         beside = {n for n in self._left_over(listed, roster) if listed[n].state != _ENDING}
         if ending := [each for name, each in listed.items() if name in doomed | beside]:
-            await self._crew.run(self._provider.terminate, ending)
+            await self._threads.run(self._provider.terminate, ending)
         return False
 
     async def end_unusable(self, roster: Collection[str]) -> None:
@@ -202,7 +202,7 @@ class Provisioner:
 
     async def look(self) -> None:
         """Writes down what the provider says now: what there is, since when, at which price. Raises ProviderError."""
-        listed = await self._crew.run(self.listed)
+        listed = await self._threads.run(self.listed)
         stored = {record.id: record for record in self._store.instances(self._lease.task_id)}
         rows = [self._accounts.corrected(row) for row in stored.values() if row.ended_at is None]
         rows += [
@@ -241,13 +241,13 @@ class Provisioner:
             return []
         await self._leave(stored)
         known = {i.id: Instance.from_json(i.data) for i in stored if i.ended_at is None}
-        known |= {instance.id: instance for instance in await self._crew.run(self.listed)}
+        known |= {instance.id: instance for instance in await self._threads.run(self.listed)}
         lost = {record.id for record in stored if record.state == LOST}
         sound = [instance for name, instance in known.items() if name not in lost]
         warm = await self._keep(sound, warm_seconds) if warm_seconds > 0 and sound else {}
         if ending := [instance for name, instance in known.items() if name not in warm]:
-            await self._crew.run(self._provider.terminate, ending)
-        if known and (left := await self._crew.run(self.listed)):
+            await self._threads.run(self._provider.terminate, ending)
+        if known and (left := await self._threads.run(self.listed)):
             raise NotGone(f"{', '.join(i.id for i in left[:5])} still exist")
         kept = [dataclasses.replace(r, state=_WARM, **warm[r.id]) for r in stored if r.id in warm]
         # What a look at the prices finds out later than a row was read must not be lost.
@@ -266,7 +266,7 @@ class Provisioner:
         token = f"{self._lease.task_id}-keep"
         names = [instance.id for instance in instances]
         self._store.put_intent(self._lease, token, "keep", {"instances": names, "until": until})
-        kept = await self._crew.run(self._provider.keep, instances, seconds)
+        kept = await self._threads.run(self._provider.keep, instances, seconds)
         self._store.settle_intent(self._lease, token, "done" if kept else "refused")
         return {each.id: {"data": each.to_json(), "ended_at": until} for each in kept}
 
@@ -275,12 +275,12 @@ class Provisioner:
         open_records = (r for r in stored if r.state == LOST and r.ended_at is None)
         instances = [Instance.from_json(record.data) for record in open_records]
         if silent := [each for each in instances if each.state == _UNREACHABLE]:
-            await self._crew.run(self._provider.terminate, silent)
+            await self._threads.run(self._provider.terminate, silent)
 
     async def _usable(self, roster: Collection[str]) -> dict[str, Instance]:
         """Those of the roster that exist and were not set aside. What was set aside is ended first."""
         lost, ending = await self._end_unusable(roster)
-        listed = {instance.id: instance for instance in await self._crew.run(self.listed)}
+        listed = {instance.id: instance for instance in await self._threads.run(self.listed)}
         if ending and (left := sorted(lost & set(listed))):
             raise NotGone(f"{', '.join(left)}, to be replaced, still exist")
         stored = self._store.instances(self._lease.task_id)
@@ -292,14 +292,14 @@ class Provisioner:
         """Ends what was set aside, and what belongs to no rank: the former by name, and whether any was there."""
         stored = self._store.instances(self._lease.task_id)
         await self._leave(stored)
-        listed = {instance.id: instance for instance in await self._crew.run(self.listed)}
+        listed = {instance.id: instance for instance in await self._threads.run(self.listed)}
         lost = {record.id for record in stored if record.state == LOST}
         # Its workers may live on; the next attempt must not meet them.
         lost |= {name for name, each in listed.items() if each.state == _ENDING}
         unwanted = lost | self._left_over(listed, roster)
         ending = [each for name, each in listed.items() if name in unwanted]
         if ending:
-            await self._crew.run(self._provider.terminate, ending)
+            await self._threads.run(self._provider.terminate, ending)
         return lost, bool(ending)
 
     def _left_over(self, listed: Mapping[str, Instance], roster: Iterable[str]) -> set[str]:
@@ -315,7 +315,7 @@ class Provisioner:
         if plan.price_per_hour:
             return
         try:
-            price = await self._crew.run(self._provider.price_to_launch, plan)
+            price = await self._threads.run(self._provider.price_to_launch, plan)
         except ProviderError as error:
             raise LaunchRefused(
                 f"whether {self._provider.name} charges for {plan.instance_type} is not known: {error}",
@@ -328,7 +328,7 @@ class Provisioner:
         """Ends instances that are charged although the plan costs nothing: no cap would hold. Raises LaunchRefused."""
         price = max((each.price_per_hour for each in found), default=0.0)
         if not self._asked.plan.price_per_hour and price > 0:
-            await self._crew.run(self._provider.terminate, found)
+            await self._threads.run(self._provider.terminate, found)
             self._store.settle_intent(self._lease, intent.token, "undone")
             raise LaunchRefused(f"{self._charged(price)}; they are being ended")
 
@@ -351,7 +351,7 @@ class Provisioner:
         while True:
             try:
                 # What a call does must be known before anything can be ended, so it is never left alone.
-                return await self._crew.run(self._provider.launch, intent)
+                return await self._threads.run(self._provider.launch, intent)
             except CapacityUnavailable as error:
                 tell_waiting(str(error))
                 pause = error.retry_after

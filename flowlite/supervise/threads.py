@@ -13,7 +13,7 @@ Value = TypeVar("Value")
 _THREADS = 64
 
 
-class Crew:
+class Threads:
     """So many threads that a gang of hundreds is reached in a few rounds; each is made when it is first needed."""
 
     def __init__(self) -> None:

@@ -326,12 +326,12 @@ def _kept_socket(home: Path) -> str:
 
 
 def _processes_of_node(home: Path) -> set[int]:
-    """The agents of one node and the keepers of its workers, with all below them, as its attempts noted them."""
+    """The agents of one node and the reapers of its workers, with all below them, as its attempts noted them."""
     found: set[int] = set()
     for note in (*home.glob("a*/agent.pid"), *home.glob("a*/env.json")):
         with suppress(OSError, ValueError, KeyError, TypeError):
             noted = json.loads(note.read_bytes())
-            process = noted["keeper"] if note.name == "env.json" else noted
+            process = noted["reaper"] if note.name == "env.json" else noted
             if processes.is_alive(int(process["pid"]), str(process["start"])):
                 found |= {int(process["pid"]), *processes.descendants([int(process["pid"])])}
     return found

@@ -154,7 +154,7 @@ class WarmNodes:
         registry.end([each for each in found if each is not None])
 
 
-def _process(instance: Instance) -> registry.Kept | None:
+def _process(instance: Instance) -> registry.WarmServer | None:
     socket = str(instance.data.get("warm_socket") or "")
     return registry.look(socket) if socket else None
 

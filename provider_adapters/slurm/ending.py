@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from provider_adapters.slurm.settling import Settling
     from provider_adapters.slurm.workplace import Workplace
 
-# A job whose anchors were told to end has ended by then, and ends as one that did what it should.
+# A job whose step daemons were told to end has ended by then, and ends as one that did what it should.
 _GENTLE_SECONDS = 5.0
 # What was brought to the shared directory by its hash, and used by nobody for so long, is removed.
 _UNUSED_DAYS = 30
@@ -119,7 +119,7 @@ class Ending:
         return int(run) >= run_of(launch)
 
     def _may_end_gently(self, launch: Launch) -> bool:
-        """Whether there are anchors to be told: the job runs, and they were met."""
+        """Whether there are step daemons to be told: the job runs, and they were met."""
         job_id = launch.ids[-1]
         job = self._place.queue(launch.frozen["login"]).find([job_id])[job_id]
         runs = (

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _CONTACT_SECONDS = 240.0
 _CONTACT_PAUSE = 0.5
-# So long before Slurm's own limit the anchors end by themselves.
+# So long before Slurm's own limit the step daemons end by themselves.
 _BEFORE_LIMIT = 20.0
 _NOT_SHARED = 104
 _RESTART_SECONDS = 2

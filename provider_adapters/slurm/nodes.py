@@ -161,7 +161,7 @@ def connect(login: SlurmLogin, data: Mapping[str, Any]) -> StepConnection:
         base=base_of(login, data),
         prefix=[*login.argv(step[0], *step[1:]), "sh", "-c", WAIT, "sh", home],
         label=f"node {host} (job {job})",
-        # WAIT puts in its place what the anchor runs in.
+        # WAIT puts in its place what the step daemon runs in.
         python="python3",
         program=str(data["program"]),
         anchor=home,

@@ -42,7 +42,7 @@ def app() -> FlowApp:
     return FlowApp(keep_warm="1m")
 
 
-def templates() -> list[registry.Kept]:
+def templates() -> list[registry.WarmServer]:
     return registry.all_of(client.socket_directory())
 
 

@@ -1,8 +1,8 @@
 """Cuts of the network on a simulated clock: the real rendezvous, and the real decision of the supervisor.
 
-The machines of `tests/node/simulation.py` are `Rendezvous` and `Member`; here its model of the supervisor gives way to
-`Watch` and `Reach`, which decide who is lost. They run on an event loop whose time jumps to whatever comes next. What
-befalls this world are the cuts of `cases.py`, in pairs and at any moment, and nothing else.
+The machines of `tests/node/simulation.py` are `Rendezvous` and `Member`; here its model of the supervisor gives way
+to `LivenessWatch` and `Reachability`, which decide who is lost. They run on an event loop whose time jumps to
+whatever comes next. What befalls this world are the cuts of `cases.py`, in pairs and at any moment, and nothing else.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from flowlite.node.config import fencing
 from flowlite.node.config.ranks import replace
 from flowlite.node.protocol import messages as m
 from flowlite.supervise.attempt import liveness, reachability
-from flowlite.supervise.attempt.liveness import Watch
+from flowlite.supervise.attempt.liveness import LivenessWatch
 from flowlite.supervise.attempt.node_handle import Finding
 from flowlite.supervise.attempt.node_verdict import Life
-from flowlite.supervise.attempt.reachability import Reach
+from flowlite.supervise.attempt.reachability import Reachability
 from tests.attack.cases import CUTS, LENGTHS, SURVIVED
 from tests.node.simulation import HORIZON, SLOWEST_CLOCK, TIMES, Supervisor, World
 
@@ -199,9 +199,9 @@ class DecidingSupervisor(Supervisor):
         self._hang_up()
         super()._next_epoch()
         nodes = [SimulatedNode(self, rank, name) for rank, name in enumerate(self._roster)]
-        crew: Any = SimulatedCrew()
-        self._reach = Reach(nodes, crew, self._elsewhere, lambda since: None)  # type: ignore[arg-type]
-        self._watching = Watch(nodes, self._reach)  # type: ignore[arg-type]
+        threads: Any = SimulatedCrew()
+        self._reach = Reachability(nodes, threads, self._elsewhere, lambda since: None)  # type: ignore[arg-type]
+        self._watching = LivenessWatch(nodes, self._reach)  # type: ignore[arg-type]
         self.link = SimulatedLink(self)
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -244,7 +244,7 @@ class DecidingSupervisor(Supervisor):
             self._watching.handle(self.link, event)  # type: ignore[arg-type]
 
     def _probe(self, instance: str) -> None:
-        """`Watch` does it."""
+        """`LivenessWatch` does it."""
 
     def _watch(self) -> None:
         if self.outcome is None:
@@ -306,7 +306,7 @@ class DecidingSupervisor(Supervisor):
 
 
 class SimulatedLink:
-    """What `Watch` wants to know of the line to the leader, and says through it."""
+    """What `LivenessWatch` wants to know of the line to the leader, and says through it."""
 
     def __init__(self, supervisor: DecidingSupervisor) -> None:
         self._supervisor = supervisor
@@ -331,7 +331,7 @@ class SimulatedLink:
 
 
 class SimulatedNode:
-    """A node as `Reach` knows it."""
+    """A node as `Reachability` knows it."""
 
     def __init__(self, supervisor: DecidingSupervisor, rank: int, instance: str) -> None:
         self.supervisor = supervisor

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from flowlite.node.sbatch import hostlist, slurm_environment
 from flowlite.node.sbatch.filename_patterns import Names, fill, is_of_a_task
-from flowlite.node.sbatch.layout import LayoutError, Wish, per_node_of, place
+from flowlite.node.sbatch.layout import LayoutError, StepRequest, per_node_of, place
 
 sizes = st.integers(1, 12)
 
@@ -18,7 +18,7 @@ sizes = st.integers(1, 12)
 @given(sizes, sizes)
 def test_the_step_of_the_whole_gang_gives_task_n_to_rank_n(nodes: int, per_node: int) -> None:
     counts = per_node_of(nodes, None, per_node)
-    tasks = place(Wish(), counts, [0] * nodes).tasks()
+    tasks = place(StepRequest(), counts, [0] * nodes).tasks()
     assert [(t.id, t.node * per_node + t.local) for t in tasks] == [
         (n, n) for n in range(nodes * per_node)
     ]
@@ -27,7 +27,7 @@ def test_the_step_of_the_whole_gang_gives_task_n_to_rank_n(nodes: int, per_node:
 
 @given(sizes, st.integers(1, 100), st.booleans())
 def test_tasks_are_dealt_out_evenly_and_each_once(nodes: int, tasks: int, cyclic: bool) -> None:
-    found = place(Wish(tasks=tasks, cyclic=cyclic), [1] * nodes, [0] * nodes).tasks()
+    found = place(StepRequest(tasks=tasks, cyclic=cyclic), [1] * nodes, [0] * nodes).tasks()
     assert [task.id for task in found] == list(range(tasks))
     assert len({(task.node, task.local) for task in found}) == tasks
     loads = Counter(task.node for task in found)
@@ -42,7 +42,7 @@ def test_tasks_are_dealt_out_evenly_and_each_once(nodes: int, tasks: int, cyclic
 @given(st.lists(st.integers(0, 5), min_size=2, max_size=6), st.data())
 def test_a_small_step_takes_idle_nodes(busy: list[int], data: st.DataObject) -> None:
     wanted = data.draw(st.integers(1, len(busy)))
-    found = place(Wish(nodes=wanted), [1] * len(busy), busy)
+    found = place(StepRequest(nodes=wanted), [1] * len(busy), busy)
     assert sorted(busy[node] for node in found.nodes) == sorted(busy)[:wanted]
     assert list(found.nodes) == sorted(found.nodes)
 
@@ -66,16 +66,18 @@ def test_tasks_of_a_job(
 @pytest.mark.parametrize(
     ("wish", "counts"),
     [
-        (Wish(nodes=1), {0: 2}),
-        (Wish(nodes=1, tasks=1), {0: 1}),
-        (Wish(per_node=1), {0: 1, 1: 1, 2: 1}),
-        (Wish(tasks=4, per_node=2), {0: 2, 1: 2}),
-        (Wish(within=(1, 2)), {1: 2, 2: 2}),
-        (Wish(within=(2,), tasks=1), {2: 1}),
-        (Wish(nodes=2, tasks=1), {0: 1}),
+        (StepRequest(nodes=1), {0: 2}),
+        (StepRequest(nodes=1, tasks=1), {0: 1}),
+        (StepRequest(per_node=1), {0: 1, 1: 1, 2: 1}),
+        (StepRequest(tasks=4, per_node=2), {0: 2, 1: 2}),
+        (StepRequest(within=(1, 2)), {1: 2, 2: 2}),
+        (StepRequest(within=(2,), tasks=1), {2: 1}),
+        (StepRequest(nodes=2, tasks=1), {0: 1}),
     ],
 )
-def test_steps_of_three_nodes_with_two_tasks_each(wish: Wish, counts: dict[int, int]) -> None:
+def test_steps_of_three_nodes_with_two_tasks_each(
+    wish: StepRequest, counts: dict[int, int]
+) -> None:
     found = place(wish, [2, 2, 2], [0, 0, 0])
     assert dict(zip(found.nodes, found.counts, strict=True)) == counts
 
@@ -83,12 +85,12 @@ def test_steps_of_three_nodes_with_two_tasks_each(wish: Wish, counts: dict[int, 
 @pytest.mark.parametrize(
     ("wish", "message"),
     [
-        (Wish(nodes=4), "4 nodes are asked for, and there are 3"),
-        (Wish(nodes=2, within=(0,)), "2 nodes are asked for, and there are 1"),
-        (Wish(nodes=2, tasks=9, per_node=2), "9 tasks do not fit on 2 nodes"),
+        (StepRequest(nodes=4), "4 nodes are asked for, and there are 3"),
+        (StepRequest(nodes=2, within=(0,)), "2 nodes are asked for, and there are 1"),
+        (StepRequest(nodes=2, tasks=9, per_node=2), "9 tasks do not fit on 2 nodes"),
     ],
 )
-def test_what_does_not_fit_is_refused(wish: Wish, message: str) -> None:
+def test_what_does_not_fit_is_refused(wish: StepRequest, message: str) -> None:
     with pytest.raises(LayoutError, match=message):
         place(wish, [2, 2, 2], [0, 0, 0])
     with pytest.raises(LayoutError, match="cannot run on 4 nodes"):
@@ -154,7 +156,7 @@ def test_nodes_of_one_machine_have_names_of_their_own() -> None:
 
 @given(sizes, sizes)
 def test_variables_of_tasks_agree_with_the_ranks(nodes: int, per_node: int) -> None:
-    tasks = place(Wish(), [per_node] * nodes, [0] * nodes).tasks()
+    tasks = place(StepRequest(), [per_node] * nodes, [0] * nodes).tasks()
     hosts = [f"10.0.0.{n}" for n in range(nodes)]
     for task in tasks:
         found = slurm_environment.of_task(task, tasks, step=0, names=hosts, pid=1, per_node=None)

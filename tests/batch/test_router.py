@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flowlite.node.config.agent_config import AgentConfig
-from flowlite.node.protocol.channel import Connection
+from flowlite.node.protocol.channel import Channel
 from flowlite.node.protocol.framing import ClientSession, Frame, Hello, encode
 from flowlite.node.sbatch.router import Router
 
@@ -29,11 +29,11 @@ def config(nodes: int = 2, per_node: int = 2) -> AgentConfig:
     )
 
 
-class Guest(Connection):
-    """A seat or an srun of a test."""
+class Guest(Channel):
+    """A worker or an srun of a test."""
 
     def __init__(self, *, secret: bytes = SECRET, task: str = "t1", epoch: int = 3) -> None:
-        super().__init__(ClientSession(secret, Hello(task, "member", "seat", epoch)))
+        super().__init__(ClientSession(secret, Hello(task, "member", "worker", epoch)))
         self.heard: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self.over = asyncio.Event()
         self.opened = asyncio.Event()
@@ -60,10 +60,10 @@ class Guest(Connection):
         self.over.set()
 
 
-async def seat(port: int, node: int, local: int) -> Guest:
+async def worker(port: int, node: int, local: int) -> Guest:
     guest = await Guest.come(port)
     await asyncio.wait_for(guest.opened.wait(), SECONDS)
-    guest.say(type="seat", node=node, local=local)
+    guest.say(type="worker", node=node, local=local)
     return guest
 
 
@@ -109,16 +109,16 @@ def test_a_step_from_its_begin_to_its_end() -> None:
         placed = await client.hear()
         assert (placed["type"], placed["nodes"], placed["counts"]) == ("placed", [0, 1], [2, 2])
         # Places that come later than the step are told all the same.
-        seats = [await seat(port, node, local) for node in range(2) for local in range(2)]
-        told = [await each.hear() for each in seats]
+        workers = [await worker(port, node, local) for node in range(2) for local in range(2)]
+        told = [await each.hear() for each in workers]
         assert [(each["type"], each["mine"]) for each in told] == [("start", [n]) for n in range(4)]
         client.say(type="input", task=2)
-        assert (await seats[2].hear())["type"] == "input"
-        for number, each in enumerate(seats):
+        assert (await workers[2].hear())["type"] == "input"
+        for number, each in enumerate(workers):
             each.say(type="exit", step=0, task=number, code=0)
-        assert {(await client.hear())["task"] for _ in seats} == {0, 1, 2, 3}
-        seats[0].say(type="over")
-        assert [(await each.hear())["type"] for each in seats] == ["over"] * 4
+        assert {(await client.hear())["task"] for _ in workers} == {0, 1, 2, 3}
+        workers[0].say(type="over")
+        assert [(await each.hear())["type"] for each in workers] == ["over"] * 4
         router.close()
         await asyncio.wait_for(client.over.wait(), SECONDS)
 
@@ -129,11 +129,11 @@ def test_small_steps_spread_and_idle_places_come_first() -> None:
     async def go() -> None:
         router = Router(config(), SECRET, None)
         port = router.start()
-        seats = {(n, i): await seat(port, n, i) for n in range(2) for i in range(2)}
+        workers = {(n, i): await worker(port, n, i) for n in range(2) for i in range(2)}
         clients = [await srun(port, tasks=1) for _ in range(4)]
         chosen = [(await each.hear())["nodes"] for each in clients]
         assert sorted(chosen) == [[0], [0], [1], [1]]
-        assert [(await each.hear())["mine"] for each in seats.values()] == [[0]] * 4
+        assert [(await each.hear())["mine"] for each in workers.values()] == [[0]] * 4
         router.close()
 
     asyncio.run(go())
@@ -143,7 +143,7 @@ def test_a_place_that_is_lost_ends_its_tasks_and_an_srun_that_is_lost_its_step()
     async def go() -> None:
         router = Router(config(nodes=2, per_node=1), SECRET, None)
         port = router.start()
-        first, second = await seat(port, 0, 0), await seat(port, 1, 0)
+        first, second = await worker(port, 0, 0), await worker(port, 1, 0)
         client = await srun(port)
         assert (await client.hear())["type"] == "placed"
         assert [(await each.hear())["type"] for each in (first, second)] == ["start", "start"]

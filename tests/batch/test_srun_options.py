@@ -7,20 +7,20 @@ import shlex
 import pytest
 
 from flowlite.node.sbatch.getopt import OptionError
-from flowlite.node.sbatch.layout import Wish
-from flowlite.node.sbatch.srun_options import Step, parse, refusals, seconds
+from flowlite.node.sbatch.layout import StepRequest
+from flowlite.node.sbatch.srun_options import SrunStep, parse, refusals, seconds
 
 NAMES = ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
 
 
-def step(line: str, **environment: str) -> Step:
+def step(line: str, **environment: str) -> SrunStep:
     return parse(shlex.split(line), NAMES, "1234567", environment)
 
 
 def test_the_guides_line() -> None:
     found = step("--cpu_bind=v --accel-bind=gn python -u train.py --nodes 3 -n 5")
     assert found.argv == ["python", "-u", "train.py", "--nodes", "3", "-n", "5"]
-    assert found.wish == Wish()
+    assert found.wish == StepRequest()
     (note,) = found.notes
     assert note.startswith("--accel-bind, --cpu-bind: no effect")
     assert found.kill_on_bad_exit
@@ -30,16 +30,16 @@ def test_the_guides_line() -> None:
 @pytest.mark.parametrize(
     ("line", "wish"),
     [
-        ("-N2 -n 4 x", Wish(nodes=2, tasks=4)),
-        ("--nodes=1-3 x", Wish(nodes=1)),
-        ("--ntasks-per-node=1 x", Wish(per_node=1)),
-        ("-w 10.0.0.3,10.0.0.1 x", Wish(within=(2, 0))),
-        ("--exclude=10.0.0.[1-2] x", Wish(within=(2,))),
-        ("-r1 x", Wish(within=(1, 2))),
-        ("-m cyclic x", Wish(cyclic=True)),
+        ("-N2 -n 4 x", StepRequest(nodes=2, tasks=4)),
+        ("--nodes=1-3 x", StepRequest(nodes=1)),
+        ("--ntasks-per-node=1 x", StepRequest(per_node=1)),
+        ("-w 10.0.0.3,10.0.0.1 x", StepRequest(within=(2, 0))),
+        ("--exclude=10.0.0.[1-2] x", StepRequest(within=(2,))),
+        ("-r1 x", StepRequest(within=(1, 2))),
+        ("-m cyclic x", StepRequest(cyclic=True)),
     ],
 )
-def test_where_it_runs(line: str, wish: Wish) -> None:
+def test_where_it_runs(line: str, wish: StepRequest) -> None:
     assert step(line).wish == wish
 
 

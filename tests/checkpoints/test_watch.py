@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowlite.node.checkpoints.stability import Seen, Watch, is_temporary
+from flowlite.node.checkpoints.stability import Seen, StabilityWatch, is_temporary
 
 SETTLE = 2.0
 
@@ -14,8 +14,8 @@ def seen(size: int, moment: int = 0) -> Seen:
     return Seen(size, moment, moment, 7)
 
 
-def watched(*looks: tuple[dict[str, Seen], set[str], float]) -> Watch:
-    watch = Watch(SETTLE)
+def watched(*looks: tuple[dict[str, Seen], set[str], float]) -> StabilityWatch:
+    watch = StabilityWatch(SETTLE)
     for files, writing, now in looks:
         watch.look(files, writing, now)
     return watch
@@ -109,7 +109,7 @@ def test_a_half_written_file_is_never_finished(
     history: list[tuple[str, float, int]], cut: bool, pauses: list[float]
 ) -> None:
     """A writer opens, writes and closes; looks come at any time. Finished is only what it had closed by itself."""
-    watch, now, size, is_open, closed = Watch(SETTLE), 0.0, 0, False, set[int]()
+    watch, now, size, is_open, closed = StabilityWatch(SETTLE), 0.0, 0, False, set[int]()
     looks = iter(pauses)
     for what, pause, number in history:
         if what == "open":

@@ -36,7 +36,7 @@ class Local(ProviderUnderTest):
         return adapter("local")
 
     def kill(self, instance: Instance) -> None:
-        """Ends the node's agents with all below them; the keeper of its workers, not below, ends with its agent."""
+        """Ends the node's agents with all below them; the reaper of its workers, not below, ends with its agent."""
         home = self._home / "tasks" / instance.task_id / "nodes" / instance.id
         for note in home.glob("a*/agent.pid"):
             pid = int(json.loads(note.read_bytes())["pid"])

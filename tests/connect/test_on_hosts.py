@@ -225,7 +225,7 @@ def _answers(connection: SshConnection) -> bool:
 
 @pytest.mark.usefixtures("impatient")
 def test_an_upload_to_a_host_that_freezes(reach: Reach, on_laptop: Cluster, tmp_path: Path) -> None:
-    # All buffers on the way fill up, and no pulse gets through.
+    # All buffers on the way fill up, and no keepalive gets through.
     host = on_laptop[2]
     source = tmp_path / "source"
     source.write_bytes(bytes(64_000_000))

@@ -63,7 +63,7 @@ def test_a_transport_that_nobody_needs_goes(
     server = servers()
     connection = connect(server)
     connection.run(["true"])
-    # Held, it stays, however quiet it is: the pulse goes on.
+    # Held, it stays, however quiet it is: the keepalive goes on.
     answered = connection._link.transport().packetizer
     eventually(
         lambda: getattr(answered, "unanswered", 1) == 0 and time.monotonic() - answered.asked < 1

@@ -13,7 +13,7 @@ import pytest
 
 from flowlite.node.protocol import tls
 from flowlite.node.rendezvous import supervisor_client
-from flowlite.node.rendezvous.supervisor_client import SupervisorLink
+from flowlite.node.rendezvous.supervisor_client import SupervisorClient
 from tests.faults.on_hosts import COUNT, Site, pause, shell
 from tests.helpers import eventually
 from tests.node.agents import SECRET, RealGang
@@ -182,13 +182,13 @@ def test_a_thousand_disconnects_of_the_log_reader_lose_and_double_nothing(
         gang.assert_nothing_left()
 
 
-def _reader(gang: RealGang, proxy: Proxy) -> SupervisorLink:
+def _reader(gang: RealGang, proxy: Proxy) -> SupervisorClient:
     def keep(rank: int, node: int, stream: str, offset: int, when: float, blob: bytes) -> None:
         kept = gang.streams.setdefault(f"{rank}.{stream}", bytearray())
         assert len(kept) == offset
         kept += blob
 
-    return SupervisorLink(
+    return SupervisorClient(
         task=gang.task,
         epoch=gang.epoch,
         secret=SECRET,

@@ -17,7 +17,7 @@ from typing import Any
 from flowlite.node.config.agent_config import AgentConfig, AttemptPaths
 from flowlite.node.forkserver import client
 from flowlite.node.protocol import tls
-from flowlite.node.rendezvous.supervisor_client import SupervisorLink
+from flowlite.node.rendezvous.supervisor_client import SupervisorClient
 from flowlite.node.system import processes
 from flowlite.supervise.attempt import certificates
 from tests.helpers import assert_no_process_left, eventually, kill_processes_of
@@ -57,7 +57,7 @@ class RealGang:
         self.agents: list[subprocess.Popen[bytes]] = []
         self.events: list[dict[str, Any]] = []
         self.streams: dict[str, bytearray] = {}
-        self.link: SupervisorLink | None = None
+        self.link: SupervisorClient | None = None
         self.released_after = 0.0
         roster = [f"i-{node:03}" for node in range(nodes)]
         self.configs = [
@@ -132,7 +132,7 @@ class RealGang:
             paths.leader.write_bytes(leader.read_bytes())
         return json.loads(leader.read_bytes())  # type: ignore[no-any-return]
 
-    def open_link(self) -> SupervisorLink:
+    def open_link(self) -> SupervisorClient:
         place = self.tell_leader()
 
         def keep(rank: int, node: int, stream: str, offset: int, when: float, blob: bytes) -> None:
@@ -140,7 +140,7 @@ class RealGang:
             assert len(kept) == offset
             kept += blob
 
-        self.link = SupervisorLink(
+        self.link = SupervisorClient(
             task=self.task,
             epoch=self.epoch,
             secret=SECRET,

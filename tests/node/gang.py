@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from flowlite.node.protocol.messages import GangSettings
-from flowlite.node.rendezvous.member_client import MemberLink
+from flowlite.node.rendezvous.member_client import MemberClient
 from flowlite.node.rendezvous.server import RendezvousServer
-from flowlite.node.rendezvous.supervisor_client import SupervisorLink
+from flowlite.node.rendezvous.supervisor_client import SupervisorClient
 
 SECRET = b"0123456789abcdef" * 4
 
@@ -73,7 +73,7 @@ class FakeNode:
         self.work = work or ends_well
         self.more_facts = facts
         self.calls: list[str] = []
-        self.link: MemberLink | None = None
+        self.link: MemberClient | None = None
         self.go: Mapping[str, Any] | None = None
         self.stopping = asyncio.Event()
         self._workers: list[asyncio.Task[None]] = []
@@ -170,7 +170,7 @@ class Gang:
         self.members: list[asyncio.Task[None]] = []
         self.events: list[dict[str, Any]] = []
         self.streams: dict[str, bytearray] = {}
-        self.supervisor: SupervisorLink | None = None
+        self.supervisor: SupervisorClient | None = None
         self.leader = ("127.0.0.1", 0)
 
     async def __aenter__(self) -> Gang:
@@ -201,7 +201,7 @@ class Gang:
         leader: tuple[str, int] | None = None,
     ) -> asyncio.Task[None]:
         """Let one node join."""
-        link = MemberLink(
+        link = MemberClient(
             node.gang,
             secret,
             node.gang.roster[node.rank],
@@ -212,7 +212,7 @@ class Gang:
         node.link = link
         return asyncio.create_task(link.run())
 
-    def attach(self, leader: tuple[str, int] | None = None, **options: Any) -> SupervisorLink:
+    def attach(self, leader: tuple[str, int] | None = None, **options: Any) -> SupervisorClient:
         """A supervisor that keeps what it gets in `streams`."""
         address = leader or self.leader
 
@@ -221,7 +221,7 @@ class Gang:
             assert len(kept) == offset
             kept += blob
 
-        self.supervisor = SupervisorLink(
+        self.supervisor = SupervisorClient(
             task=self.settings.task,
             epoch=self.settings.epoch,
             secret=options.pop("secret", SECRET),

@@ -14,7 +14,7 @@ import pytest
 
 import flowlite
 import provider_adapters
-from flowlite.node.protocol.listener import Door
+from flowlite.node.protocol.listener import Listener
 from tests.helpers import eventually
 
 # The one place that accepts, the one with its own pause, and a script that any old Python on a host must run.
@@ -50,12 +50,12 @@ def measure(port, rest):
 
 
 def door():
-    from flowlite.node.protocol.listener import Door
+    from flowlite.node.protocol.listener import Listener
 
     with tempfile.NamedTemporaryFile() as secret:
         paths = SimpleNamespace(secret=Path(secret.name))
         config = SimpleNamespace(tls=False, bind="127.0.0.1", task="t", epoch=1, roster=[])
-        port = Door(config, paths, lambda what: True).open(lambda *_: None)
+        port = Listener(config, paths, lambda what: True).open(lambda *_: None)
         used, client = measure(port, time.sleep)
         # Once there is room, who waited is let in, to be asked who he is.
         client.sendall(b"nonsense" * 100)
@@ -149,7 +149,7 @@ def test_out_of_threads_one_is_turned_away_and_the_next_is_served(
     (tmp_path / "secret").write_bytes(bytes(32))
     config = SimpleNamespace(tls=False, bind="127.0.0.1", task="t", epoch=1, roster=[])
     paths = SimpleNamespace(secret=tmp_path / "secret")
-    port = Door(config, paths, lambda what: True).open(lambda *_: None)  # type: ignore[arg-type]
+    port = Listener(config, paths, lambda what: True).open(lambda *_: None)  # type: ignore[arg-type]
     start, refused = threading.Thread.start, [True]
 
     def start_or_not(thread: threading.Thread) -> None:

@@ -230,7 +230,7 @@ class TestRealContainers:
             assert out.read_text() == "up\nasked\n"
             gang.assert_nothing_left(timeout=40)
 
-    @pytest.mark.parametrize("victim", ["agent", "template", "keeper"])
+    @pytest.mark.parametrize("victim", ["agent", "template", "reaper"])
     def test_nothing_is_left_whoever_is_killed(
         self, tmp_path: Path, podman: Podman, victim: str
     ) -> None:
@@ -244,10 +244,10 @@ class TestRealContainers:
             noted = gang.paths[0].home / "pid"
             eventually(lambda: noted.exists() and noted.read_text(), timeout=20)
             assert len(podman.containers()) == 1
-            keeper = json.loads(gang.paths[0].environment.read_bytes())["keeper"]["pid"]
-            row = processes.row(keeper)
+            reaper = json.loads(gang.paths[0].environment.read_bytes())["reaper"]["pid"]
+            row = processes.row(reaper)
             assert row is not None
-            os.kill({"agent": agent.pid, "template": row.parent, "keeper": keeper}[victim], 9)
+            os.kill({"agent": agent.pid, "template": row.parent, "reaper": reaper}[victim], 9)
             podman.until_empty()
             agent.wait(30)
             assert_no_process_left(gang.task, timeout=20)

@@ -19,7 +19,7 @@ from flowlite.node.worker.environment import (
     DEFAULT,
     FIXED,
     TABLE,
-    Seat,
+    WorkerPlace,
     is_foreign,
     path_with,
     without_launchers,
@@ -69,7 +69,7 @@ STALE = {
 }
 
 
-def seat(**changes: object) -> Seat:
+def place(**changes: object) -> WorkerPlace:
     values: dict[str, object] = {
         "task": "t1",
         "name": "digits",
@@ -86,11 +86,11 @@ def seat(**changes: object) -> Seat:
         "stop_file": "/t1/stop",
         "only_cpu": True,
     }
-    return Seat(**{**values, **changes})  # type: ignore[arg-type]
+    return WorkerPlace(**{**values, **changes})  # type: ignore[arg-type]
 
 
 def test_a_worker_gets_exactly_what_the_design_lists() -> None:
-    assert worker_environment({}, seat()) == {
+    assert worker_environment({}, place()) == {
         "FLOW_NODE_RANK": "1",
         "FLOW_NUM_NODES": "2",
         "FLOW_MAIN_IP": "10.0.0.1",
@@ -116,7 +116,7 @@ def test_a_worker_gets_exactly_what_the_design_lists() -> None:
 
 
 def test_manual_mode_leaves_ranks_to_the_users_launcher() -> None:
-    made = worker_environment(STALE, seat(mode="manual", local_rank=0, processes_per_node=8))
+    made = worker_environment(STALE, place(mode="manual", local_rank=0, processes_per_node=8))
     assert RANK_VARIABLES & set(made) == {"NODE_RANK"}
     assert made["NODE_RANK"] == "1"
     assert {name: value for name, value in made.items() if name.startswith("PET_")} == {
@@ -131,8 +131,8 @@ def test_manual_mode_leaves_ranks_to_the_users_launcher() -> None:
 @pytest.mark.parametrize("mode", ["auto", "manual"])
 def test_nothing_of_another_launcher_survives(mode: str) -> None:
     kept = {"SLURM_JOB_ID": "17", "SLURM_ARRAY_TASK_ID": "4", "HOME": "/root", "NCCL_DEBUG": "INFO"}
-    clean = worker_environment(kept, seat(mode=mode))
-    assert worker_environment({**STALE, **kept}, seat(mode=mode)) == clean
+    clean = worker_environment(kept, place(mode=mode))
+    assert worker_environment({**STALE, **kept}, place(mode=mode)) == clean
     assert kept.items() <= clean.items()
 
 
@@ -149,7 +149,7 @@ def test_the_user_wins_over_everything_but_the_rank_variables() -> None:
     }
     made = worker_environment(
         {"PATH": "/inherited", "OMP_NUM_THREADS": "5"},
-        seat(visible_gpus="0,1", path="/venv/bin:/inherited"),
+        place(visible_gpus="0,1", path="/venv/bin:/inherited"),
         user,
         {"TOKEN": "from the secrets"},
     )
@@ -166,36 +166,36 @@ def test_the_user_wins_over_everything_but_the_rank_variables() -> None:
 
 def test_accelerate_is_told_of_a_gang_without_accelerators() -> None:
     def told(**changes: object) -> str | None:
-        return worker_environment({}, seat(**changes)).get("ACCELERATE_USE_CPU")
+        return worker_environment({}, place(**changes)).get("ACCELERATE_USE_CPU")
 
     assert told() == told(mode="manual") == "true"
     assert told(only_cpu=False) is None
     assert told(addresses=("10.0.0.1",), node_rank=0, local_rank=0, processes_per_node=1) is None
-    asked = worker_environment({}, seat(), {"ACCELERATE_USE_CPU": "false"})
+    asked = worker_environment({}, place(), {"ACCELERATE_USE_CPU": "false"})
     assert asked["ACCELERATE_USE_CPU"] == "false"
 
 
 def test_defaults_yield_to_what_the_node_has_set() -> None:
-    made = worker_environment({"OMP_NUM_THREADS": "5", "GLOO_SOCKET_IFNAME": "bond0"}, seat())
+    made = worker_environment({"OMP_NUM_THREADS": "5", "GLOO_SOCKET_IFNAME": "bond0"}, place())
     assert made["OMP_NUM_THREADS"] == "5"
     assert made["GLOO_SOCKET_IFNAME"] == "bond0"
 
 
 def test_cuda_devices_are_untouched_unless_the_node_got_some_of_the_machines() -> None:
-    assert "CUDA_VISIBLE_DEVICES" not in worker_environment({}, seat())
+    assert "CUDA_VISIBLE_DEVICES" not in worker_environment({}, place())
     inherited = {"CUDA_VISIBLE_DEVICES": "4,5"}
-    assert worker_environment(inherited, seat())["CUDA_VISIBLE_DEVICES"] == "4,5"
-    assert worker_environment(inherited, seat(visible_gpus="0"))["CUDA_VISIBLE_DEVICES"] == "0"
+    assert worker_environment(inherited, place())["CUDA_VISIBLE_DEVICES"] == "4,5"
+    assert worker_environment(inherited, place(visible_gpus="0"))["CUDA_VISIBLE_DEVICES"] == "0"
 
 
 def test_threads_count_the_nodes_that_share_a_machine() -> None:
-    local = seat(addresses=("127.0.0.1",) * 4, cores=16)
+    local = place(addresses=("127.0.0.1",) * 4, cores=16)
     assert worker_environment({}, local)["OMP_NUM_THREADS"] == "2"
     assert worker_environment({}, local._replace(cores=1))["OMP_NUM_THREADS"] == "1"
 
 
 def test_a_users_master_reaches_the_users_torchrun() -> None:
-    made = worker_environment({}, seat(mode="manual", local_rank=0), {"MASTER_PORT": "4000"})
+    made = worker_environment({}, place(mode="manual", local_rank=0), {"MASTER_PORT": "4000"})
     assert made["MASTER_PORT"] == made["PET_MASTER_PORT"] == "4000"
 
 
@@ -213,14 +213,14 @@ environments = st.dictionaries(names, st.text("ab1", max_size=3), max_size=12)
 def test_whatever_is_in_the_air_ranks_come_out_right(
     inherited: dict[str, str], user: dict[str, str], mode: str
 ) -> None:
-    given_seat = seat(mode=mode)
-    made = worker_environment(inherited, given_seat, user)
+    given_place = place(mode=mode)
+    made = worker_environment(inherited, given_place, user)
     for row in TABLE:
         if row.strength == FIXED:
-            expected = str(row.value(given_seat)) if mode in row.modes else None
+            expected = str(row.value(given_place)) if mode in row.modes else None
             assert made.get(row.name) == expected
         elif row.strength == DEFAULT and row.name not in user:
-            assert made[row.name] == inherited.get(row.name, str(row.value(given_seat)))
+            assert made[row.name] == inherited.get(row.name, str(row.value(given_place)))
     for name in made:
         assert not is_foreign(name) or name in user or name in {row.name for row in TABLE}
     assert not set(without_launchers(inherited)) - set(made)
@@ -265,7 +265,7 @@ def test_torchrun_gives_the_same_gang_the_same_variables(tmp_path: Path) -> None
         theirs = json.loads((tmp_path / str(rank)).read_text())
         ours = worker_environment(
             inherited,
-            Seat(
+            WorkerPlace(
                 task="t1",
                 name="n",
                 attempt=1,

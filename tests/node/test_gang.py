@@ -249,8 +249,8 @@ class TestFailures:
     def test_kill_9_of_the_warm_process_of_one_node(self, home: Path) -> None:
         async def kill(gang: RealGang) -> None:
             await all_up(gang)
-            keeper = json.loads(gang.paths[1].environment.read_text())["keeper"]
-            os.kill(keeper["pid"], signal.SIGKILL)
+            reaper = json.loads(gang.paths[1].environment.read_text())["reaper"]
+            os.kill(reaper["pid"], signal.SIGKILL)
             ended = await gang.finish()
             assert ended["outcome"] == "failed"
             assert ended["first_failure"]["node"] == 1
@@ -266,7 +266,7 @@ class TestFailures:
             suspect = await gang.until("suspect")
             assert suspect["instance"] == "i-001"
             assert gang.link is not None
-            # Its workers are stopped by their keeper, without anybody's help.
+            # Its workers are stopped by their reaper, without anybody's help.
             marks = {"FLOW_TASK_ID": gang.task, "FLOW_NODE_RANK": "1"}
             eventually(lambda: not processes.marked(marks), what="workers of the killed agent")
             await gang.link.lost("i-001", "its agent process is gone")

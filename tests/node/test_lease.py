@@ -439,7 +439,7 @@ class TestSockets:
             listener = socket.socket(socket.AF_UNIX)
             listener.bind(str(directory / name))
             listener.listen()
-            # The last of them is that of a keeper that is gone.
+            # The last of them is that of a reaper that is gone.
             for beside in (".json", f".{os.getpid()}.hosts", f".{2**22 + 1}.hosts"):
                 (directory / f"{name}{beside}").touch()
             if name == dead:

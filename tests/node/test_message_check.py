@@ -20,7 +20,7 @@ from flowlite.node.protocol.messages import GangSettings, MessageError
 from flowlite.node.rendezvous.actions import Moment, Peer
 from flowlite.node.rendezvous.leader import Rendezvous
 from flowlite.node.rendezvous.member import Member
-from flowlite.node.rendezvous.supervisor_client import LinkRefused, SupervisorLink
+from flowlite.node.rendezvous.supervisor_client import LeaderRefused, SupervisorClient
 from flowlite.supervise.attempt.leader_events import Heard
 from flowlite.supervise.process.journal import Journal
 from tests.tasks_made_by_hand import HandMade
@@ -124,7 +124,7 @@ PROCESS = {"pid": 1, "start": "2"}
 LEFT: dict[str, dict[str, Any]] = {
     "leader.json": {"address": "a", "port": 1},
     "agent.pid": PROCESS,
-    "env.json": {"keeper": PROCESS},
+    "env.json": {"reaper": PROCESS},
     "report.json": {"outcome": "done", "reason": "", "workers": [WORKER]},
 }
 MESSAGES["event"] = {"event": {"seq": 1, "time": 1e9, "kind": "worker", **WORKER}}
@@ -229,7 +229,7 @@ async def _take_in(spoiled_message: dict[str, Any], journal: Journal) -> None:
     def keep(rank: int, node: int, *_: object) -> None:
         heard.check_chunk(rank, node)
 
-    link = SupervisorLink(
+    link = SupervisorClient(
         task="task-1",
         epoch=1,
         secret=bytes(32),
@@ -262,7 +262,7 @@ def test_a_supervisor_takes_what_a_leader_says_or_refuses_it(kind: str, journal:
     @given(spoiled(whole))
     def takes(said: dict[str, Any]) -> None:
         # A refusal is what a leader may say; everything else is refused here by name.
-        with suppress(MessageError, LinkRefused):
+        with suppress(MessageError, LeaderRefused):
             asyncio.run(_take_in({"type": name, **STAMP, **said}, journal))
 
     takes()

@@ -188,6 +188,6 @@ class TestRuntimeDirectory:
         for name in ("tmp/flowlite-0", "home"):
             (places / name).mkdir(exist_ok=True)
             os.chown(places / name, NOBODY, -1)
-        with pytest.raises(client.WarmError, match="belongs to uid 65534") as raised:
+        with pytest.raises(client.ForkServerError, match="belongs to uid 65534") as raised:
             client.socket_directory()
         assert "set TMPDIR to a directory of your own" in str(raised.value)

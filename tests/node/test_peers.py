@@ -140,7 +140,7 @@ def test_nothing_is_said_to_a_warm_process_of_another_user(listen: Listen, tmp_p
     child = listen(path)
     python, log = sys.executable, str(tmp_path / "log")
     spec = client.make_spec(task="t", socket=path, python=python, log=log)
-    with pytest.raises(client.WarmError, match=f"is held by uid {NOBODY}"):
+    with pytest.raises(client.ForkServerError, match=f"is held by uid {NOBODY}"):
         client.join(spec)
     assert heard(child) == b"b''\n"
     registry.tell(path, "retire")

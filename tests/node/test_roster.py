@@ -36,16 +36,16 @@ def test_a_replacement_takes_the_vacated_rank_and_nobody_else_moves(
 
 @pytest.mark.parametrize("ids", [[], ["a", "a"], [""]])
 def test_a_roster_that_cannot_be_is_refused(ids: list[str]) -> None:
-    with pytest.raises(ranks.RosterError):
+    with pytest.raises(ranks.RankError):
         ranks.assign_ranks(ids)
 
 
 def test_a_replacement_must_fit() -> None:
-    with pytest.raises(ranks.RosterError, match="is not in the gang"):
+    with pytest.raises(ranks.RankError, match="is not in the gang"):
         ranks.replace(["a", "b"], "c", "d")
-    with pytest.raises(ranks.RosterError, match="twice"):
+    with pytest.raises(ranks.RankError, match="twice"):
         ranks.replace(["a", "b"], "a", "b")
-    with pytest.raises(ranks.RosterError, match="is not in the gang"):
+    with pytest.raises(ranks.RankError, match="is not in the gang"):
         ranks.node_rank(["a"], "b")
 
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from flowlite.node.protocol import messages as m
-from flowlite.node.protocol.channel import Connection
+from flowlite.node.protocol.channel import Channel
 from flowlite.node.protocol.framing import ClientSession, Frame, Hello, ServerSession, encode
 from flowlite.node.rendezvous.member_client import Fenced, PrepareError, Refused
-from flowlite.node.rendezvous.supervisor_client import LinkDown, LinkRefused
+from flowlite.node.rendezvous.supervisor_client import LeaderRefused, LeaderUnreachable
 from tests.node.gang import (
     SECRET,
     FakeMaster,
@@ -298,7 +298,7 @@ def test_orders_given_while_the_line_is_down_arrive_when_it_is_up() -> None:
             proxy.tear()
             await until(lambda: not link.attached)
             await link.stop("cancel", "while nobody listens")
-            with pytest.raises(LinkDown, match=r"no word from the leader for 0 s"):
+            with pytest.raises(LeaderUnreachable, match=r"no word from the leader for 0 s"):
                 await gang.until("ended")
             proxy.refusing = False
             assert (await gang.until("ended"))["outcome"] == m.STOPPED
@@ -312,7 +312,7 @@ def test_a_supervisor_of_another_epoch_is_refused() -> None:
         async with make(epoch=2) as gang:
             gang.settings = settings(epoch=1)
             gang.attach()
-            with pytest.raises(LinkRefused, match="epoch 2, not 1"):
+            with pytest.raises(LeaderRefused, match="epoch 2, not 1"):
                 await gang.until("ended")
             assert gang.server.outcome is None
 
@@ -323,7 +323,7 @@ def test_a_supervisor_with_a_wrong_secret_learns_nothing() -> None:
     async def scenario() -> None:
         async with make() as gang:
             gang.attach(secret=b"another secret" * 3, silence=0.3)
-            with pytest.raises(LinkDown):
+            with pytest.raises(LeaderUnreachable):
                 await gang.until("ended")
             assert gang.events == []
 
@@ -539,7 +539,7 @@ def test_a_gang_of_a_thousand_nodes_starts() -> None:
 def test_a_flood_beyond_the_socket_waits_its_turn_and_arrives_whole() -> None:
     """More than the kernel takes at once, from a writer that never waits, to a reader that begins late."""
 
-    class Reader(Connection):
+    class Reader(Channel):
         def __init__(self) -> None:
             super().__init__(ServerSession(SECRET, "task-1"))
             self.got: list[int] = []
@@ -553,7 +553,7 @@ def test_a_flood_beyond_the_socket_waits_its_turn_and_arrives_whole() -> None:
         def on_closed(self, error: Exception | None) -> None:
             self.ended = True
 
-    class Writer(Connection):
+    class Writer(Channel):
         def on_room(self) -> None:
             self.rooms = getattr(self, "rooms", 0) + 1
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowlite.node.log_stream.flow_control import BLOCK, StreamRelay, StreamSender, parse_stream
-from flowlite.node.log_stream.tailer import IDLE, Follower
+from flowlite.node.log_stream.tailer import IDLE, Tailer
 from flowlite.node.protocol.messages import GangSettings, MessageError
 
 GANG = GangSettings("t", 1, ("i-a", "i-b"), 2)
@@ -82,7 +82,7 @@ class Line:
         self.kept = {"0.out": b"", "1.err": b""}
         self.under_way: list[tuple[dict[str, object], bytes]] = []
         self.paths = {name: directory / name for name in self.kept}
-        self.follower = Follower(self.sender, lambda: self.paths, self.send)
+        self.follower = Tailer(self.sender, lambda: self.paths, self.send)
 
     def send(self, rank: int, stream: str, offset: int, block: bytes) -> bool:
         self.under_way.append((chunk(rank, offset, self.sender.generation, stream), block))

@@ -127,7 +127,7 @@ def test_an_agent_of_a_gang_that_stays_on_its_machine_does_not_load_ssl(tmp_path
 
 
 @pytest.fixture
-def pair(tmp_path: Path) -> tuple[tls.Shield, tls.Shield]:
+def pair(tmp_path: Path) -> tuple[tls.TlsSession, tls.TlsSession]:
     """(the dialing end, the leader's end) of one connection, not opened yet."""
     made = certificates.make()
     (tmp_path / "crt").write_bytes(made.certificate)
@@ -138,7 +138,7 @@ def pair(tmp_path: Path) -> tuple[tls.Shield, tls.Shield]:
     )
 
 
-def shake(client: tls.Shield, server: tls.Shield, piece: int = 1 << 20) -> None:
+def shake(client: tls.TlsSession, server: tls.TlsSession, piece: int = 1 << 20) -> None:
     """Passes what both want sent, in pieces of this size."""
     while not (client.open and server.open):
         for sender, taker in ((client, server), (server, client)):
@@ -148,7 +148,9 @@ def shake(client: tls.Shield, server: tls.Shield, piece: int = 1 << 20) -> None:
 
 
 @pytest.mark.parametrize("piece", [1, 7, 1 << 20])
-def test_bytes_may_come_in_any_pieces(pair: tuple[tls.Shield, tls.Shield], piece: int) -> None:
+def test_bytes_may_come_in_any_pieces(
+    pair: tuple[tls.TlsSession, tls.TlsSession], piece: int
+) -> None:
     client, server = pair
     shake(client, server, piece)
     text = bytes(range(256)) * 400
@@ -159,7 +161,7 @@ def test_bytes_may_come_in_any_pieces(pair: tuple[tls.Shield, tls.Shield], piece
         assert got == text
 
 
-def test_a_changed_byte_ends_the_connection(pair: tuple[tls.Shield, tls.Shield]) -> None:
+def test_a_changed_byte_ends_the_connection(pair: tuple[tls.TlsSession, tls.TlsSession]) -> None:
     client, server = pair
     shake(client, server)
     sealed = bytearray(client.seal(b"x" * 100))
@@ -169,7 +171,7 @@ def test_a_changed_byte_ends_the_connection(pair: tuple[tls.Shield, tls.Shield])
 
 
 def test_another_certificate_is_refused_before_anything_is_said(
-    pair: tuple[tls.Shield, tls.Shield], tmp_path: Path
+    pair: tuple[tls.TlsSession, tls.TlsSession], tmp_path: Path
 ) -> None:
     _, server = pair
     (tmp_path / "other").write_bytes(certificates.make().certificate)

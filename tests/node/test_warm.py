@@ -54,7 +54,7 @@ class Client:
         except ConnectionResetError:
             # It hung up on what we had just said.
             line = ""
-        assert line, "the keeper hung up"
+        assert line, "the reaper hung up"
         return json.loads(line)  # type: ignore[no-any-return]
 
     def ask(self, event: str, **request: Any) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def test_clients_share_one_template_and_it_goes_after_the_last(spec: dict[str, A
     first, second = Client(spec), Client(spec)
     template = first.ready["template"]
     assert second.ready["template"] == template
-    assert first.ready["keeper"] != second.ready["keeper"]
+    assert first.ready["reaper"] != second.ready["reaper"]
     first.close()
     assert processes.is_alive(template)
     second.close()
@@ -182,7 +182,7 @@ def test_the_socket_directory_is_private(monkeypatch: pytest.MonkeyPatch, tmp_pa
     directory = Path(warm.socket_directory())
     if directory.parent == tmp_path:
         directory.chmod(0o755)
-        with pytest.raises(warm.WarmError, match="open to others"):
+        with pytest.raises(warm.ForkServerError, match="open to others"):
             warm.socket_directory()
         directory.chmod(0o700)
     assert stat.S_IMODE(os.stat(warm.socket_directory()).st_mode) == 0o700
@@ -191,7 +191,7 @@ def test_the_socket_directory_is_private(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 
 def test_a_python_that_is_not_there_is_named(spec: dict[str, Any]) -> None:
-    with pytest.raises(warm.WarmError, match="/no/such/python"):
+    with pytest.raises(warm.ForkServerError, match="/no/such/python"):
         warm.join({**spec, "python": "/no/such/python"})
 
 
@@ -228,8 +228,8 @@ class TestWhenSomethingIsKilled:
         assert len(processes.marked({"FLOW_TASK_ID": TASK})) == 2
         client.close()
 
-    def test_the_keeper(self, client: Client, worker: int) -> None:
-        os.kill(client.ready["keeper"], signal.SIGKILL)
+    def test_the_reaper(self, client: Client, worker: int) -> None:
+        os.kill(client.ready["reaper"], signal.SIGKILL)
         assert_no_process_left(TASK)
 
     def test_the_template(self, client: Client, worker: int) -> None:

@@ -61,7 +61,7 @@ def test_the_next_task_finds_what_the_last_one_imported() -> None:
     first.close()
     second = Client(spec_of("t-two", imports=["colorsys"]))
     assert second.ready["template"] == first.ready["template"]
-    assert second.ready["keeper"] != first.ready["keeper"]
+    assert second.ready["reaper"] != first.ready["reaper"]
     second.close()
 
 
@@ -93,14 +93,14 @@ def test_each_task_finds_its_own_processes_and_none_finds_the_template(place: Pa
     one, two = Client(spec_of("t-one")), Client(spec_of("t-two"))
     assert one.ready["template"] == two.ready["template"]
     worker = one.start(place, "sleep", "600", FLOW_TASK_ID="t-one")
-    assert set(processes_of("t-one")) == {one.ready["keeper"], worker}
-    assert set(processes_of("t-two")) == {two.ready["keeper"]}
-    environment = processes.environment_of(one.ready["keeper"])
+    assert set(processes_of("t-one")) == {one.ready["reaper"], worker}
+    assert set(processes_of("t-two")) == {two.ready["reaper"]}
+    environment = processes.environment_of(one.ready["reaper"])
     assert environment == {"FLOW_TASK_ID": "t-one", "FLOW_HOME": str(place)}
     assert "FLOW_TASK_ID" not in processes.environment_of(one.ready["template"])
     one.close()
     gone(worker)
-    assert processes.is_alive(two.ready["keeper"])
+    assert processes.is_alive(two.ready["reaper"])
     two.close()
 
 
@@ -188,7 +188,7 @@ class TestWhoMayShare:
         spec = spec_of(secrets=["API_TOKEN"])
         assert spec["socket"] == without
         client = Client(spec)
-        for process in ("template", "keeper"):
+        for process in ("template", "reaper"):
             raw = Path(f"/proc/{client.ready[process]}/environ").read_bytes()
             assert b"s3cret" not in raw
         for left in Path(spec["socket"]).parent.iterdir():
@@ -355,7 +355,7 @@ class TestWhenItGoes:
 
     def test_with_everything_else_killed(self) -> None:
         client = Client(spec_of(seconds=0.2))
-        os.kill(client.ready["keeper"], signal.SIGKILL)
+        os.kill(client.ready["reaper"], signal.SIGKILL)
         gone(client.ready["template"])
 
     def test_killed_itself_it_is_replaced(self) -> None:
@@ -428,7 +428,7 @@ class TestWhenItGoes:
         client.close()
         gone(client.ready["template"])
 
-    def state(self, client: Client) -> registry.Kept:
+    def state(self, client: Client) -> registry.WarmServer:
         found = [
             each
             for each in registry.all_of(warm.socket_directory())
@@ -451,7 +451,7 @@ def test_nonsense_on_the_socket_does_no_harm() -> None:
     client.close()
 
 
-def test_a_command_of_the_keeper_is_run_as_ever(place: Path) -> None:
+def test_a_command_of_the_reaper_is_run_as_ever(place: Path) -> None:
     client = Client(spec_of())
     client.start(place, "sh", "-c", "echo $RANK")
     assert client.ask("exited", do="nothing")["code"] == 0
@@ -460,9 +460,9 @@ def test_a_command_of_the_keeper_is_run_as_ever(place: Path) -> None:
     client.close()
 
 
-def test_nothing_of_a_keeper_that_was_killed_stays_beside_the_socket() -> None:
+def test_nothing_of_a_reaper_that_was_killed_stays_beside_the_socket() -> None:
     client = Client(spec_of())
-    os.kill(client.ready["keeper"], signal.SIGKILL)
+    os.kill(client.ready["reaper"], signal.SIGKILL)
     socket = Path(client.ready["socket"])
     eventually(lambda: not list(socket.parent.glob(f"{socket.name}.*.hosts")))
     client.close()

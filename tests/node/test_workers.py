@@ -288,14 +288,14 @@ def test_one_worker_ending_leaves_the_others_children_alone(tmp_path: Path) -> N
     assert (tmp_path / "r1.out").read_text() == "done\n"
 
 
-def test_a_killed_keeper_takes_its_workers_along_and_all_are_reported(tmp_path: Path) -> None:
+def test_a_killed_reaper_takes_its_workers_along_and_all_are_reported(tmp_path: Path) -> None:
     async def kill(node: Node) -> None:
         node.start("setsid sleep 60 & echo up; wait", "echo up; exec sleep 60", "echo up; exit 0")
         await node.up(0, 1)
         async with asyncio.timeout(5):
             while len(node.reports) < 1:
                 await asyncio.sleep(0.005)
-        os.kill(node.workers.warm["keeper"], signal.SIGKILL)
+        os.kill(node.workers.warm["reaper"], signal.SIGKILL)
         await node.workers.wait()
         assert not processes.marked(MARKS)
 
@@ -306,7 +306,7 @@ def test_a_killed_keeper_takes_its_workers_along_and_all_are_reported(tmp_path: 
         assert "process that holds this node's workers" in found[rank]["failure"]["message"]
 
 
-def test_a_keeper_that_hangs_does_not_keep_its_workers_alive(
+def test_a_reaper_that_hangs_does_not_keep_its_workers_alive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workers_module, "KEEPER_SECONDS", 0.3)
@@ -314,27 +314,27 @@ def test_a_keeper_that_hangs_does_not_keep_its_workers_alive(
     async def hang(node: Node) -> None:
         node.start("setsid sleep 60 & echo up; wait")
         await node.up(0)
-        os.kill(node.workers.warm["keeper"], signal.SIGSTOP)
+        os.kill(node.workers.warm["reaper"], signal.SIGSTOP)
         await node.workers.stop()
         assert not processes.marked(MARKS)
 
     assert run(Node(tmp_path, grace=0.1), hang)[0]["stopped"]
 
 
-def test_template_and_keeper_killed_together(tmp_path: Path) -> None:
+def test_template_and_reaper_killed_together(tmp_path: Path) -> None:
     async def kill(node: Node) -> None:
         node.start("setsid sleep 60 & echo up; wait")
         await node.up(0)
-        for each in ("template", "keeper"):
+        for each in ("template", "reaper"):
             os.kill(node.workers.warm[each], signal.SIGKILL)
         await node.workers.wait()
 
     assert run(Node(tmp_path), kill)[0]["failure"]["kind"] == "signal"
 
 
-def test_workers_ordered_after_the_keeper_died_are_reported(tmp_path: Path) -> None:
+def test_workers_ordered_after_the_reaper_died_are_reported(tmp_path: Path) -> None:
     async def kill(node: Node) -> None:
-        os.kill(node.workers.warm["keeper"], signal.SIGKILL)
+        os.kill(node.workers.warm["reaper"], signal.SIGKILL)
         await asyncio.sleep(0.1)
         node.start("true", "true")
 

@@ -1,10 +1,10 @@
 """What a run may leave out, and how it says so.
 
-A test whose components are missing here (marker `needs`, `tests/components.py`) is skipped; the end of the run has one
-line for each component, with the command that installs it. With FLOW_TEST_REQUIRE=all a skipped test is a failed one:
-the CI machine has every component, so a skip there means that something was not tested. Tests marked `gpu` are left out
-where there is no GPU, and those marked `hours` unless they are asked for (`pytest -m hours`); the end of the run names
-their files.
+A test whose components are missing here (marker `needs`, `tests/components.py`) is skipped; the end of the run has
+one line for each component, with the command that installs it. With FLOW_TEST_REQUIRE=all a skipped test is a failed
+one: the CI machine has every component, so a skip there means that something was not tested. Tests marked `gpu` are
+left out where there is no GPU, those of another Python where it is not installed, and those marked `hours` unless
+they are asked for (`pytest -m hours`); the end of the run names their files.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from tests.components import need
+from tests.components import left_out, need
 
 REQUIRE_ALL = os.environ.get("FLOW_TEST_REQUIRE") == "all"
 _left_out = pytest.StashKey[list[str]]()
@@ -40,11 +40,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselects tests for a GPU that is not there, and those that take too long to be run every time."""
+    """Deselects tests for a GPU or a Python that is not there, and those that take too long to be run every time."""
     markers = [] if "hours" in config.option.markexpr else ["hours"]
     if any(item.get_closest_marker("gpu") for item in items) and not has_gpu():
         markers.append("gpu")
-    left = [item for item in items if any(map(item.get_closest_marker, markers))]
+    left = [
+        item
+        for item in items
+        if any(map(item.get_closest_marker, markers))
+        or any(left_out(marker.args) for marker in item.iter_markers("needs"))
+    ]
     if left:
         items[:] = [item for item in items if item not in left]
         config.stash[_left_out] = [item.nodeid for item in left]
@@ -97,7 +102,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         files = Counter(name.partition("::")[0] for name in left_out)
         named = ", ".join(f"{file} ({count})" for file, count in sorted(files.items()))
         terminalreporter.write_line(
-            f"not run, for want of a GPU or hours (make test-hours): {named}"
+            f"not run, for want of a GPU, another Python, or hours (make test-hours): {named}"
         )
 
 

@@ -12,7 +12,7 @@ from flowlite.api.adapters import adapter
 from flowlite.provider import Instance, LaunchIntent, Plan
 from flowlite.state import clock
 from flowlite.state.store import InstanceRecord
-from flowlite.supervise.money.billing import Accounts
+from flowlite.supervise.money.billing import Billing
 from flowlite.supervise.money.cost import cost_of, is_upper_bound
 from tests.helpers import eventually
 from tests.providers.aws_client import SECONDS, TYPE, Client
@@ -28,7 +28,7 @@ class Payer:
         self.aws = aws
         self.intent = aws.intent(**options)
         self.plan = Plan.from_json(self.intent.plan)
-        self.accounts = Accounts("aws", self.plan.price_per_hour)
+        self.accounts = Billing("aws", self.plan.price_per_hour)
         self.rows: dict[str, InstanceRecord] = {}
 
     def launch(self, number: int = 1, count: int = 2) -> list[Instance]:

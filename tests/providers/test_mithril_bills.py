@@ -9,7 +9,7 @@ import pytest
 from flowlite.provider import Instance, Plan
 from flowlite.state import clock
 from flowlite.state.store import InstanceRecord
-from flowlite.supervise.money.billing import Accounts
+from flowlite.supervise.money.billing import Billing
 from flowlite.supervise.money.cost import cost_of, is_upper_bound
 from tests.providers.mithril_on_paper import H100, TASK, Paper, eventually
 
@@ -24,7 +24,7 @@ class Payer:
     def __init__(self, paper: Paper, rows: dict[str, InstanceRecord] | None = None) -> None:
         self.paper = paper
         self.plan = Plan.from_json(paper.intend().plan)
-        self.accounts = Accounts("mithril", self.plan.price_per_hour)
+        self.accounts = Billing("mithril", self.plan.price_per_hour)
         self.rows = dict(rows or {})
 
     def launch(self, number: int = 1) -> list[Instance]:

@@ -11,7 +11,7 @@ from flowlite.errors import (
     ProviderError,
 )
 from flowlite.provider import Instance
-from flowlite.supervise.money.billing import Accounts
+from flowlite.supervise.money.billing import Billing
 from flowlite.supervise.money.cost import cost_of
 from tests.providers.mithril_on_paper import H100, TASK, Paper, eventually
 
@@ -116,7 +116,7 @@ def test_the_cost_is_exact_to_the_cent_and_stays(paper: Paper) -> None:
     paper.end()
     listed = paper.make().list_instances(TASK)
     assert {each.id for each in listed} == {each.id for each in found}
-    accounts = Accounts("mithril", 0.0)
+    accounts = Billing("mithril", 0.0)
     accounts.note(found)
     rows = [accounts.record(each, None) for each in found]
     accounts.note(listed)

@@ -14,7 +14,7 @@ import pytest
 
 from flowlite.node.checkpoints import targets
 from flowlite.node.checkpoints.manifest import Manifest, SetName, whole_sets
-from flowlite.node.checkpoints.targets import Bucket, PlaceError, place_of
+from flowlite.node.checkpoints.targets import BucketTarget, TargetError, place_of
 from tests.components import need
 from tests.node.agents import RealGang
 from tests.s3.servers import REGION, S3Server
@@ -45,17 +45,17 @@ def new_bucket(server: S3Server) -> str:
 
 
 @pytest.fixture
-def place(server: S3Server, tmp_path: Path) -> Bucket:
+def place(server: S3Server, tmp_path: Path) -> BucketTarget:
     url = f"s3://{new_bucket(server)}/runs/one"
     (tmp_path / "storage.json").write_text(json.dumps(storage_of(server, url)))
     found = place_of(url, tmp_path / "storage.json")
-    assert isinstance(found, Bucket)
+    assert isinstance(found, BucketTarget)
     return found
 
 
 class TestPlace:
     def test_files_come_back_as_they_went(
-        self, place: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, place: BucketTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         # Ceph, as AWS, wants parts of at least 5 MiB.
         monkeypatch.setattr(targets, "PART", 5 << 20)
@@ -81,12 +81,12 @@ class TestPlace:
             place.download("files/never", tmp_path / "target", 1)
 
     def test_a_file_that_shrinks_meanwhile_is_not_left_there(
-        self, place: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, place: BucketTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(targets, "PART", 5 << 20)
         source = tmp_path / "source"
         source.write_bytes(b"x" * (11 << 20))
-        with pytest.raises(PlaceError, match="shorter"):
+        with pytest.raises(TargetError, match="shorter"):
             place.upload(source, "files/a", 14 << 20)
         assert place.sizes("files/") == {}
 
@@ -94,7 +94,7 @@ class TestPlace:
         url = f"s3://{new_bucket(server)}/x"
         storage = tmp_path / "storage.json"
         storage.write_text(json.dumps(storage_of(server, url, secret_key="wrong")))
-        with pytest.raises(PlaceError) as caught:
+        with pytest.raises(TargetError) as caught:
             place_of(url, storage).check()
         text = str(caught.value)
         assert "the test's key" in text
@@ -115,7 +115,7 @@ def test_without_a_credential_the_node_has_its_own(
     place.write("sets/x", b"y")
     assert place.sizes("sets/") == {"sets/x": 1}
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
-    with pytest.raises(PlaceError, match=r"no credential|cannot be"):
+    with pytest.raises(TargetError, match=r"no credential|cannot be"):
         place_of(url, tmp_path / "storage.json").check()
 
 

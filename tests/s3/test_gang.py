@@ -228,17 +228,17 @@ def test_a_cancelled_task_leaves_nothing(held: Callable[..., Task[Any]], flow_ho
     assert mounts_of(flow_home) == []
 
 
-@pytest.mark.parametrize("victim", ["agent", "keeper", "guard", "program"])
+@pytest.mark.parametrize("victim", ["agent", "reaper", "guard", "program"])
 def test_whatever_is_killed_nothing_stays_mounted(
     held: Callable[..., Task[Any]], flow_home: Path, tmp_path: Path, victim: str
 ) -> None:
     task = held()
     attempt = next((flow_home / "tasks" / task.id / "nodes").glob("*/a1"))
     agent = int(json.loads((attempt / "agent.pid").read_bytes())["pid"])
-    keeper = int(json.loads((attempt / "env.json").read_bytes())["keeper"]["pid"])
+    reaper = int(json.loads((attempt / "env.json").read_bytes())["reaper"]["pid"])
     guard = guard_of(agent)
     os.kill(
-        {"agent": agent, "keeper": keeper, "guard": guard, "program": program_of(guard)}[victim],
+        {"agent": agent, "reaper": reaper, "guard": guard, "program": program_of(guard)}[victim],
         signal.SIGKILL,
     )
     if victim in ("guard", "program"):

@@ -134,7 +134,7 @@ def abandoned(host: Host) -> str:
         "storage.json": SECRET,
         "packages.json": SECRET,
         "a1/secret": SECRET,
-        "a1/env.json": json.dumps({"environment": {"API_TOKEN": SECRET}, "keeper": {"pid": 1}}),
+        "a1/env.json": json.dumps({"environment": {"API_TOKEN": SECRET}, "reaper": {"pid": 1}}),
         "a1/r0.out": "written",
         "a1/agent.pid": json.dumps({"pid": 2**22 - 1, "start": "1", "host": host.name}),
     }
@@ -169,7 +169,7 @@ def test_the_files_are_known_by_name(tmp_path: Path) -> None:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("x")
-    noted = {"environment": {"TOKEN": "x"}, "keeper": {"pid": 5, "start": "6"}, "workdir": None}
+    noted = {"environment": {"TOKEN": "x"}, "reaper": {"pid": 5, "start": "6"}, "workdir": None}
     (tmp_path / "a1" / "env.json").write_text(json.dumps(noted))
     (tmp_path / "a1" / "buckets" / "0" / "data").mkdir()
     (tmp_path / "a1" / "buckets" / "0" / "data" / "secrets.json").write_text("of the user")

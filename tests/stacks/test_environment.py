@@ -14,7 +14,7 @@ import pytest
 
 from flowlite.node.sbatch import slurm_environment
 from flowlite.node.sbatch.layout import Placement
-from flowlite.node.worker.environment import Seat, worker_environment
+from flowlite.node.worker.environment import WorkerPlace, worker_environment
 from tests.components import need
 from tests.stacks.airs import AIRS, ALL, TASK_OF_SLURM
 from tests.stacks.environments import trainers
@@ -22,7 +22,7 @@ from tests.stacks.environments import trainers
 HERE = Path(__file__).resolve().parent
 # The first test waits for the import of nine trainers.
 pytestmark = pytest.mark.timeout(540)
-SEAT = Seat(
+SEAT = WorkerPlace(
     task="t1",
     name="n",
     attempt=1,

@@ -13,7 +13,7 @@ import pytest
 
 from flowlite.node.config.agent_config import AgentConfig
 from flowlite.node.leader_run import context as places
-from flowlite.node.leader_run.context import Place, Unreachable
+from flowlite.node.leader_run.context import GangContext, Unreachable
 from flowlite.node.leader_run.remote_exec import CommandFailed, ask, call
 from flowlite.supervise.attempt import certificates
 from tests.helpers import eventually, process_alive
@@ -67,8 +67,8 @@ class Meeting:
     def directory(self, node: int) -> Path:
         return self.top / f"node{node}" / "a1"
 
-    def place(self, node: int = 0) -> Place:
-        return Place.read(str(self.directory(node)))
+    def place(self, node: int = 0) -> GangContext:
+        return GangContext.read(str(self.directory(node)))
 
     def start(self, what: str, node: int, **options: int) -> subprocess.Popen[str]:
         """A program of the gang, on a node."""

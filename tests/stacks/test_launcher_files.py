@@ -11,10 +11,10 @@ import yaml
 
 from flowlite.node.system import node_facts
 from flowlite.node.worker import launcher_files
-from flowlite.node.worker.environment import Seat, worker_environment
+from flowlite.node.worker.environment import WorkerPlace, worker_environment
 from tests.gangs import shell, submit
 
-SEAT = Seat(
+SEAT = WorkerPlace(
     task="t1",
     name="n",
     attempt=1,

@@ -13,10 +13,10 @@ from flowlite.errors import SpecError
 from flowlite.node.config import launcher_programs
 from flowlite.node.config.agent_config import AgentConfig, AttemptPaths
 from flowlite.node.leader_run import mpi, ray_cluster, requirements
-from flowlite.node.leader_run.context import Place
+from flowlite.node.leader_run.context import GangContext
 from flowlite.node.leader_run.exec_framing import OUT, Broken, Frames
 from flowlite.node.leader_run.hostnames import node_named
-from flowlite.node.leader_run.ssh_shim import Wish, read
+from flowlite.node.leader_run.ssh_shim import RemoteCommand, read
 from flowlite.node.system import addresses as net
 from flowlite.spec import TaskConfig
 
@@ -36,7 +36,7 @@ def place(
     addresses: Sequence[str] = NODES,
     rank: int = 0,
     **config: Any,
-) -> Place:
+) -> GangContext:
     """A node of a gang of two, with two processes each."""
     call = {"kind": "function"} if argv is None else {"kind": "command", "argv": list(argv)}
     made = AgentConfig(
@@ -50,27 +50,32 @@ def place(
         mode=mode,
         **config,
     )
-    return Place(made, AttemptPaths(Path("/node/a1")), tuple(addresses), ("10.0.0.1", 4000), 8)
+    return GangContext(
+        made, AttemptPaths(Path("/node/a1")), tuple(addresses), ("10.0.0.1", 4000), 8
+    )
 
 
 @pytest.mark.parametrize(
     ("arguments", "wish"),
     [
-        (["10.0.0.2", "orted", "-mca", "x"], Wish("10.0.0.2", "orted -mca x")),
-        (["-x", "10.0.0.2", "PATH=/a:$PATH ; orted"], Wish("10.0.0.2", "PATH=/a:$PATH ; orted")),
-        (["-o", "StrictHostKeyChecking=no", "-p", "22", "h", "true"], Wish("h", "true")),
-        (["-oBatchMode=yes", "-p22", "h", "true"], Wish("h", "true")),
-        (["-l", "me", "-n", "h", "cat"], Wish("h", "cat", silent=True)),
-        (["h", "-p", "12345", "ls", "-l"], Wish("h", "ls -l")),
-        (["h", "--", "-odd"], Wish("h", "-odd")),
-        (["-tt", "me@h"], Wish("me@h", "")),
-        (["ssh://me@h/", "true"], Wish("me@h", "true")),
-        (["-L", "1:2:3", "h"], Wish("h", "", refused="forward ports")),
-        (["-fN", "h"], Wish("h", "", refused="go into the background")),
-        (["-Z", "h"], Wish("h", "", refused="know the option -Z")),
+        (["10.0.0.2", "orted", "-mca", "x"], RemoteCommand("10.0.0.2", "orted -mca x")),
+        (
+            ["-x", "10.0.0.2", "PATH=/a:$PATH ; orted"],
+            RemoteCommand("10.0.0.2", "PATH=/a:$PATH ; orted"),
+        ),
+        (["-o", "StrictHostKeyChecking=no", "-p", "22", "h", "true"], RemoteCommand("h", "true")),
+        (["-oBatchMode=yes", "-p22", "h", "true"], RemoteCommand("h", "true")),
+        (["-l", "me", "-n", "h", "cat"], RemoteCommand("h", "cat", silent=True)),
+        (["h", "-p", "12345", "ls", "-l"], RemoteCommand("h", "ls -l")),
+        (["h", "--", "-odd"], RemoteCommand("h", "-odd")),
+        (["-tt", "me@h"], RemoteCommand("me@h", "")),
+        (["ssh://me@h/", "true"], RemoteCommand("me@h", "true")),
+        (["-L", "1:2:3", "h"], RemoteCommand("h", "", refused="forward ports")),
+        (["-fN", "h"], RemoteCommand("h", "", refused="go into the background")),
+        (["-Z", "h"], RemoteCommand("h", "", refused="know the option -Z")),
     ],
 )
-def test_arguments_are_read_as_ssh_reads_them(arguments: list[str], wish: Wish) -> None:
+def test_arguments_are_read_as_ssh_reads_them(arguments: list[str], wish: RemoteCommand) -> None:
     assert read(arguments) == wish
 
 
@@ -232,7 +237,9 @@ def test_ray_joins_the_head() -> None:
 )
 def test_ray_has_a_cpu_for_each_process(asked: float | None, cores: int, told: int) -> None:
     node = place("ray", gang={"cpus": asked})
-    assert ray_cluster.cores_of(Place(node.config, node.paths, NODES, node.hub, cores)) == told
+    assert (
+        ray_cluster.cores_of(GangContext(node.config, node.paths, NODES, node.hub, cores)) == told
+    )
 
 
 def test_sockets_of_ray_have_short_paths() -> None:

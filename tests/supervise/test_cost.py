@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from flowlite.provider import Instance, Plan
 from flowlite.state.records import InstanceRecord, TaskRecord
-from flowlite.supervise.money.billing import Accounts
-from flowlite.supervise.money.caps import Limits
+from flowlite.supervise.money.billing import Billing
+from flowlite.supervise.money.caps import Caps
 from flowlite.supervise.money.cost import PRICES, cost_by_day, cost_of, is_upper_bound, rate_of
 
 START = 1_700_000_000.0
@@ -113,15 +113,15 @@ def test_an_end_that_nobody_saw_is_never_after_the_machines_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     known = row(START, None, price=36.0, ends_by=START + 100)
-    unseen = Accounts("cloud", 36.0).ended(known, START + 8 * 3600)
+    unseen = Billing("cloud", 36.0).ended(known, START + 8 * 3600)
     assert unseen.ended_at == START + 100
     assert is_upper_bound([unseen])
     # Without such an end only the look itself bounds it.
-    endless = Accounts("cloud", 36.0).ended(row(START, None, price=36.0), START + 8 * 3600)
+    endless = Billing("cloud", 36.0).ended(row(START, None, price=36.0), START + 8 * 3600)
     assert endless.ended_at == START + 8 * 3600
     assert is_upper_bound([endless])
     # The provider knows better, late.
-    better = Accounts("cloud", 36.0)
+    better = Billing("cloud", 36.0)
     better.note([Instance("i", "t1", "ended", launched_at=START, ended_at=START + 13)])
     exact = better.ended(unseen, START + 9 * 3600)
     assert exact.ended_at == START + 13
@@ -129,8 +129,8 @@ def test_an_end_that_nobody_saw_is_never_after_the_machines_own(
 
 
 class TestWhatTheProviderSays:
-    def accounts(self, *listed: Instance) -> Accounts:
-        made = Accounts("cloud", 36.0)
+    def accounts(self, *listed: Instance) -> Billing:
+        made = Billing("cloud", 36.0)
         made.note(listed)
         return made
 
@@ -185,21 +185,21 @@ class TestTheCapOnMoney:
         now = time.time()
         # 2 × 36 dollars per hour are 0.02 per second; 40 s of boot and one that was replaced are spent already.
         found = [row(now - 40), row(now - 40), row(now - 40, now - 20)]
-        left = Limits(self.plan()).time_left(self.task(), found)
+        left = Caps(self.plan()).time_left(self.task(), found)
         assert left == pytest.approx((2.0 - 1.0) / 0.02 - 20.0, abs=0.5)
 
     def test_it_stops_while_the_end_can_still_be_paid(self) -> None:
-        limits, now = Limits(self.plan()), time.time()
+        limits, now = Caps(self.plan()), time.time()
         assert limits.spent([row(now - 70), row(now - 70)]) == ""
         assert "so that it ends below $2.00" in limits.spent([row(now - 85), row(now - 85)])
         assert "are used up" in limits.spent([row(now - 105), row(now - 105)])
 
     def test_the_highest_price_counts_for_the_time_that_nodes_keep(self) -> None:
         plan = self.plan(spot=True, price_cap=72.0)
-        assert Limits(plan).time_left(self.task()) == pytest.approx(2.0 / 0.04 - 20.0)
+        assert Caps(plan).time_left(self.task()) == pytest.approx(2.0 / 0.04 - 20.0)
 
     def test_a_later_launch_gets_what_is_left(self) -> None:
-        limits, now = Limits(self.plan(max_run_seconds=80.0)), time.time()
+        limits, now = Caps(self.plan(max_run_seconds=80.0)), time.time()
         assert limits.plan_left(self.task(), []) == limits.plan
         left = limits.plan_left(self.task(now - 30), [row(now - 30), row(now - 30)])
         assert left.max_cost == pytest.approx(1.4, abs=0.05)
@@ -214,7 +214,7 @@ class TestTheCapOnMoney:
         )
         now = time.time()
         found = [row(now - boot, price=price) for _ in range(count)]
-        left = Limits(plan).time_left(self.task(), found)
+        left = Caps(plan).time_left(self.task(), found)
         assert left is not None
         whole = boot + max(0.0, left) + 40.0
         spent_before_it_began = price * count * (boot + 40.0) / 3600 > cap

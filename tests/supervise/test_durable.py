@@ -22,10 +22,10 @@ from flowlite.supervise.attempt.node_verdict import Life
 from flowlite.supervise.attempt.outcome import End
 from flowlite.supervise.process.journal import Journal
 from flowlite.supervise.record import process_identity
-from flowlite.supervise.record.lifecycle import Happening
+from flowlite.supervise.record.lifecycle import TaskEvent
 from flowlite.supervise.record.paths import TaskPaths
-from flowlite.supervise.record.task_view import Asked
-from flowlite.supervise.threads import Crew
+from flowlite.supervise.record.task_view import TaskView
+from flowlite.supervise.threads import Threads
 from tests.test_store import task
 
 WROTE = {"r0.out": b"out\n" * 1000, "r0.err": b"err\n", "r0.result": b"result" * 1000}
@@ -81,7 +81,7 @@ def collect(paths: TaskPaths, home: Path) -> End:
     node = DiskNode(None, Instance("n0", "t1"), settings, 0, 1)  # type: ignore[arg-type]
     plan = Plan("local", "this machine", 1, 1).to_json()
     attempt = Attempt(
-        asked=Asked.of(task("t1", plan=plan)),
+        asked=TaskView.of(task("t1", plan=plan)),
         paths=paths,
         task_id="t1",
         name="durable",
@@ -89,7 +89,7 @@ def collect(paths: TaskPaths, home: Path) -> End:
         nodes=[node],
         max_run_seconds=None,
         agent=(Path("/agent.pyz"), ""),
-        crew=Crew(),
+        threads=Threads(),
         on_event=lambda event: None,
         before_writing=lambda: None,
     )
@@ -129,8 +129,8 @@ def test_that_the_ranks_have_started_outlives_a_supervisor_that_dies_after_their
 
     roster = ["i-0", "i-1"]
     first = journal()
-    first.step(Happening.BEGIN, nodes=2)
-    first.step(Happening.LAUNCHED, nodes=2, attempt=1, roster=roster)
+    first.step(TaskEvent.BEGIN, nodes=2)
+    first.step(TaskEvent.LAUNCHED, nodes=2, attempt=1, roster=roster)
     assert not journal().has_started
     first.gang_event({"kind": "go", "seq": 1, "time": 1e9})
     assert first.has_started
@@ -139,8 +139,8 @@ def test_that_the_ranks_have_started_outlives_a_supervisor_that_dies_after_their
     second = journal()
     assert second.record.state == "stopping"
     assert second.has_started
-    second.step(Happening.RETRY, why="no", delay=0.0, attempt=2)
-    second.step(Happening.LAUNCHED, nodes=2, attempt=2, roster=roster)
+    second.step(TaskEvent.RETRY, why="no", delay=0.0, attempt=2)
+    second.step(TaskEvent.LAUNCHED, nodes=2, attempt=2, roster=roster)
     assert not second.has_started
     assert not journal().has_started
 

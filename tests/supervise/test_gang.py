@@ -20,8 +20,8 @@ from flowlite.supervise.attempt.node_handle import Finding, Node
 from flowlite.supervise.attempt.node_verdict import Life
 from flowlite.supervise.attempt.outcome import End, end_by_leader, end_by_reports
 from flowlite.supervise.record.paths import TaskPaths
-from flowlite.supervise.record.task_view import Asked
-from flowlite.supervise.threads import Crew
+from flowlite.supervise.record.task_view import TaskView
+from flowlite.supervise.threads import Threads
 from tests.test_store import task
 
 U, A, D, G = Life.UNREACHABLE, Life.ALIVE, Life.DEAD, Life.GONE
@@ -63,7 +63,7 @@ def attempt(home: Path, nodes: list[FakeNode]) -> Attempt:
     paths.make()
     plan = Plan("local", "this machine", len(nodes), 1).to_json()
     return Attempt(
-        asked=Asked.of(task("t1", plan=plan)),
+        asked=TaskView.of(task("t1", plan=plan)),
         paths=paths,
         task_id="t1",
         name="digits",
@@ -71,7 +71,7 @@ def attempt(home: Path, nodes: list[FakeNode]) -> Attempt:
         nodes=list(nodes),
         max_run_seconds=None,
         agent=(Path("/agent.pyz"), ""),
-        crew=Crew(),
+        threads=Threads(),
         on_event=lambda event: None,
         before_writing=lambda: None,
     )

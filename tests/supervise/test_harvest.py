@@ -17,14 +17,14 @@ from flowlite.provider import Instance, NodeSettings
 from flowlite.supervise.attempt import fetch_outputs as harvest_module
 from flowlite.supervise.attempt import node_verdict, unfetched
 from flowlite.supervise.attempt import reachability as reach_module
-from flowlite.supervise.attempt.fetch_outputs import Harvest
+from flowlite.supervise.attempt.fetch_outputs import FetchOutputs
 from flowlite.supervise.attempt.log_writer import Collector
 from flowlite.supervise.attempt.node_handle import Finding, Node
 from flowlite.supervise.attempt.node_verdict import Life
-from flowlite.supervise.attempt.reachability import Reach
+from flowlite.supervise.attempt.reachability import Reachability
 from flowlite.supervise.attempt.unfetched import Outlook
 from flowlite.supervise.record.paths import TaskPaths
-from flowlite.supervise.threads import Crew
+from flowlite.supervise.threads import Threads
 
 
 @pytest.fixture(autouse=True)
@@ -99,9 +99,11 @@ class Scene:
 
         async def run() -> Outlook:
             self.given_up = asyncio.Event()
-            asked = Reach(self.nodes, Crew(), lambda: "another host", lambda since: None)
+            asked = Reachability(self.nodes, Threads(), lambda: "another host", lambda since: None)
             collector = Collector(self.paths, 1, 1)
-            made = Harvest(self.paths, 1, 1, collector, self.workers, Crew(), asked, began=began)
+            made = FetchOutputs(
+                self.paths, 1, 1, collector, self.workers, Threads(), asked, began=began
+            )
 
             async def relay(nodes: frozenset[int]) -> None:
                 self.relayed.append(nodes)
@@ -212,7 +214,9 @@ def test_after_a_bad_end_a_lost_node_is_not_waited_for(scene: Scene) -> None:
 
 def test_a_result_that_the_leader_passes_on(scene: Scene) -> None:
     """In pieces, some of them twice, of which a part came directly before."""
-    made = Harvest(scene.paths, 1, 1, Collector(scene.paths, 1, 1), scene.workers, Crew(), None)  # type: ignore[arg-type]
+    made = FetchOutputs(
+        scene.paths, 1, 1, Collector(scene.paths, 1, 1), scene.workers, Threads(), None
+    )  # type: ignore[arg-type]
     scene.paths.results.joinpath(".a1.r1.result.part").write_bytes(bytes(60))
     assert made.result_offsets(frozenset({1})) == {"0.result": 101, "1.result": 60}
     made.take(1, 60, bytes(20))

@@ -7,9 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from flowlite.supervise.attempt.unfetched import PATIENCE, PATIENCE_BADLY, Holding, Place, outlook
+from flowlite.supervise.attempt.unfetched import (
+    PATIENCE,
+    PATIENCE_BADLY,
+    Holding,
+    HoldingPlace,
+    outlook,
+)
 
-A, S, G = Place.ANSWERS, Place.SILENT, Place.GONE
+A, S, G = HoldingPlace.ANSWERS, HoldingPlace.SILENT, HoldingPlace.GONE
 FILES = (("r1.result", 40),)
 
 
@@ -24,7 +30,7 @@ FILES = (("r1.result", 40),)
         (G, False, False),
     ],
 )
-def test_the_table(place: Place, ended_well: bool, waits: bool) -> None:
+def test_the_table(place: HoldingPlace, ended_well: bool, waits: bool) -> None:
     seen = outlook(
         [Holding(0, ()), Holding(1, FILES, place)],
         ended_well=ended_well,
@@ -51,7 +57,7 @@ holding_of = st.builds(
     Holding,
     st.integers(0, 5),
     st.sampled_from([(), FILES, (("r1.out", None), ("r1.result", 3))]),
-    st.sampled_from(Place),
+    st.sampled_from(HoldingPlace),
     st.sampled_from(["", "Input/output error"]),
     st.booleans(),
 )
@@ -87,7 +93,7 @@ class Collecting(RuleBasedStateMachine):
         self.given_up = False
 
     @rule(node=st.integers(0, 2), place=st.sampled_from([A, S]))
-    def cut_or_heal(self, node: int, place: Place) -> None:
+    def cut_or_heal(self, node: int, place: HoldingPlace) -> None:
         if self.place[node] is not G:
             self.place[node] = place
 

@@ -13,7 +13,7 @@ from flowlite.errors import ProviderError
 from flowlite.provider import Instance, LaunchIntent, Plan
 from flowlite.state.store import InstanceRecord, Store
 from flowlite.supervise.cleanup import warm_nodes
-from flowlite.supervise.money.caps import Limits
+from flowlite.supervise.money.caps import Caps
 from flowlite.supervise.money.cost import cost_of, rate_of
 from flowlite.supervise.provision import Provisioner
 from tests.supervise.test_provision import Cloud, Scene
@@ -141,12 +141,12 @@ class TestMoney:
     def test_the_cap_shortens_the_time(self, max_cost: float | None, seconds: float) -> None:
         plan = Plan("cloud", "big", 1, 1, price_per_hour=3.6, max_cost=max_cost)
         running = self.row(time.time(), state="running", ended_at=None)
-        assert Limits(plan, {}).warm_seconds(600.0, [running]) == pytest.approx(seconds, abs=1)
+        assert Caps(plan, {}).warm_seconds(600.0, [running]) == pytest.approx(seconds, abs=1)
 
     def test_a_node_that_costs_nothing_is_not_capped(self) -> None:
         plan = Plan("cloud", "big", 1, 1, max_cost=0.1)
         free = self.row(time.time(), state="running", ended_at=None, price_per_hour=0.0)
-        assert Limits(plan, {}).warm_seconds(600.0, [free]) == 600.0
+        assert Caps(plan, {}).warm_seconds(600.0, [free]) == 600.0
 
 
 class TestEndedBeforeTheirTime:

@@ -12,9 +12,9 @@ from flowlite.supervise.record.lifecycle import (
     FINAL,
     GONE,
     TABLE,
-    Happening,
     ImpossibleTransition,
     State,
+    TaskEvent,
 )
 
 WORDS = {"why": "{braces} and 100 %", "nodes": "2 nodes"}
@@ -55,19 +55,19 @@ def reachable(start: State) -> set[State]:
 def test_cancel_and_failure_are_possible_whenever_a_task_is_not_final() -> None:
     for state in State:
         if not state.final:
-            assert Happening.CANCEL in lifecycle.possible(state)
-            assert Happening.FAILURE in lifecycle.possible(state) or state is State.PENDING
+            assert TaskEvent.CANCEL in lifecycle.possible(state)
+            assert TaskEvent.FAILURE in lifecycle.possible(state) or state is State.PENDING
 
 
 def test_reasons_are_filled_and_not_read_as_templates() -> None:
-    step = lifecycle.step("running", Happening.FAILURE, why="KeyError: '{x}'")
+    step = lifecycle.step("running", TaskEvent.FAILURE, why="KeyError: '{x}'")
     assert (step.state, step.reason) == (State.STOPPING, "KeyError: '{x}'")
-    assert lifecycle.step("pending", Happening.BEGIN, nodes="1 node").reason == "asking for 1 node"
+    assert lifecycle.step("pending", TaskEvent.BEGIN, nodes="1 node").reason == "asking for 1 node"
 
 
 @pytest.mark.parametrize("state", ["completed", "failed", "cancelled"])
 def test_nothing_happens_to_a_final_task(state: str) -> None:
-    for happening in Happening:
+    for happening in TaskEvent:
         with pytest.raises(ImpossibleTransition, match=f"a task that is {state}"):
             lifecycle.step(state, happening, **WORDS)
 
@@ -89,7 +89,7 @@ class Lives(RuleBasedStateMachine):
         choices = [h for h in lifecycle.possible(self.state) if h not in GONE.values()]
         happening = data.draw(st.sampled_from(choices))
         self.take(happening)
-        if happening is Happening.LAUNCHED:
+        if happening is TaskEvent.LAUNCHED:
             self.attempts += 1
             self.outcome = ""
         self.began = self.began or self.attempts > 0
@@ -105,13 +105,13 @@ class Lives(RuleBasedStateMachine):
         self.take(GONE[self.outcome])
         assert State(self.state).final
 
-    @rule(happening=st.sampled_from(sorted(Happening)))
-    def impossible_is_refused(self, happening: Happening) -> None:
+    @rule(happening=st.sampled_from(sorted(TaskEvent)))
+    def impossible_is_refused(self, happening: TaskEvent) -> None:
         if (State(self.state), happening) not in TABLE:
             with pytest.raises(ImpossibleTransition):
                 lifecycle.step(self.state, happening, **WORDS)
 
-    def take(self, happening: Happening) -> None:
+    def take(self, happening: TaskEvent) -> None:
         step = lifecycle.step(self.state, happening, **WORDS)
         self.state, self.reason = step.state.value, step.reason
 

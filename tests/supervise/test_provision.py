@@ -17,8 +17,8 @@ from flowlite.spec import TaskConfig
 from flowlite.state.store import Lease, Store
 from flowlite.supervise import provision
 from flowlite.supervise.provision import Gathered, LaunchRefused, Provisioner
-from flowlite.supervise.record.task_view import Asked
-from flowlite.supervise.threads import Crew
+from flowlite.supervise.record.task_view import TaskView
+from flowlite.supervise.threads import Threads
 from tests.test_store import task
 
 
@@ -99,8 +99,10 @@ class Scene:
 
     def with_provisioner(self, do: Callable[[Provisioner], object]) -> object:
         async def run() -> object:
-            asked = Asked.of(self.store.get_task("t1"))
-            provisioner = Provisioner(self.store, self.lease, self.cloud, asked, Crew(), self.nap)
+            asked = TaskView.of(self.store.get_task("t1"))
+            provisioner = Provisioner(
+                self.store, self.lease, self.cloud, asked, Threads(), self.nap
+            )
             return await do(provisioner)  # type: ignore[misc]
 
         return asyncio.run(run())

@@ -15,8 +15,8 @@ from flowlite.supervise.attempt import node_verdict as verdict_module
 from flowlite.supervise.attempt import reachability as reach_module
 from flowlite.supervise.attempt.node_handle import Node
 from flowlite.supervise.attempt.node_verdict import Life, Verdict
-from flowlite.supervise.attempt.reachability import GivenUp, Lost, Reach
-from flowlite.supervise.threads import Crew
+from flowlite.supervise.attempt.reachability import GivenUp, Lost, Reachability
+from flowlite.supervise.threads import Threads
 from tests.supervise.fake_nodes import FakeNode
 
 U, A, D, G = Life.UNREACHABLE, Life.ALIVE, Life.DEAD, Life.GONE
@@ -42,16 +42,16 @@ class Scene:
     elsewhere: str = ""
     told: list[float | None] = field(default_factory=list)
 
-    def play(self, act: Callable[[Reach], Awaitable[Any]]) -> Any:
+    def play(self, act: Callable[[Reachability], Awaitable[Any]]) -> Any:
         async def run() -> Any:
-            asked = Reach(self.nodes, Crew(), lambda: self.elsewhere, self.told.append)
+            asked = Reachability(self.nodes, Threads(), lambda: self.elsewhere, self.told.append)
             async with asyncio.timeout(20):
                 return await act(asked)
 
         return asyncio.run(run())
 
 
-async def alone(asked: Reach, node: Node, times: int = 5) -> Verdict:
+async def alone(asked: Reachability, node: Node, times: int = 5) -> Verdict:
     """The verdict after so many looks."""
     verdict = Verdict.WAIT
     for _ in range(times):
@@ -105,7 +105,7 @@ def test_a_node_is_asked_once_more_before_it_is_given_up(
     node = nodes[rank]
     node.life, node.afresh = U, answer
 
-    async def act(asked: Reach) -> None:
+    async def act(asked: Reachability) -> None:
         for _ in range(2):
             assert await look(asked) is Verdict.WAIT
         assert node.last_looks == 0
@@ -114,7 +114,7 @@ def test_a_node_is_asked_once_more_before_it_is_given_up(
         # What an answer proves holds from then on.
         assert asked.out_of_reach == ({node.instance.id} if answer is U else set())
 
-    async def look(asked: Reach) -> Verdict:
+    async def look(asked: Reachability) -> Verdict:
         if rank == 0:
             return (await asked.judge_alone(node))[0]
         return (await asked.judge_member(node, leader_answers=True))[0]
@@ -126,7 +126,7 @@ def test_silence_while_nothing_answered_is_no_proof_when_the_others_are_back_fir
     nodes = [FakeNode(0, U), FakeNode(1, U, False)]
     scene = Scene(nodes)
 
-    async def act(asked: Reach) -> None:
+    async def act(asked: Reachability) -> None:
         assert await alone(asked, nodes[0], 5) is Verdict.CUT_OFF
         nodes[1].life = A
         # Its own connection recovers a little later than the other's: silence counts from now on.
@@ -148,7 +148,7 @@ def test_being_cut_off_is_told_once_and_ends_with_the_first_answer() -> None:
     node = FakeNode(0, U)
     scene = Scene([node])
 
-    async def act(asked: Reach) -> None:
+    async def act(asked: Reachability) -> None:
         await alone(asked, node, 8)
         assert asked.cut_off_since is not None
         assert asked.out_of_reach == {"n0"}
@@ -168,7 +168,7 @@ def test_a_probe_that_hangs_counts_as_unanswered_and_is_not_asked_twice(
     node = FakeNode(0, A)
     node.hangs = threading.Event()
 
-    async def act(asked: Reach) -> None:
+    async def act(asked: Reachability) -> None:
         with monkeypatch.context() as impatient:
             impatient.setattr(reach_module, "PROBE_SECONDS", 0.05)
             for _ in range(4):
@@ -192,7 +192,7 @@ def test_an_answer_from_before_the_doubt_is_not_believed(
     if late:
         monkeypatch.setattr(reach_module, "PROBE_SECONDS", 0.05)
 
-    async def act(asked: Reach) -> None:
+    async def act(asked: Reachability) -> None:
         assert node.hangs is not None
         looking = asyncio.create_task(asked.look(node))
         while not node.probes:
@@ -224,7 +224,7 @@ def test_that_something_else_answered_counts_only_when_it_is_asked() -> None:
         return "another host"
 
     async def act() -> None:
-        asked = Reach([FakeNode(0, U)], Crew(), elsewhere, lambda since: None)
+        asked = Reachability([FakeNode(0, U)], Threads(), elsewhere, lambda since: None)
         asking = asyncio.create_task(asked._ask_elsewhere())
         while not began.is_set():
             await asyncio.sleep(0.001)
@@ -241,7 +241,7 @@ def test_that_something_else_answered_counts_only_when_it_is_asked() -> None:
 def test_a_member_is_lost_on_the_word_of_a_leader_that_answers() -> None:
     node = FakeNode(1, U)
 
-    async def act(asked: Reach) -> None:
+    async def act(asked: Reachability) -> None:
         for _ in range(6):
             assert (await asked.judge_member(node, leader_answers=False))[0] is Verdict.WAIT
         for verdict in (Verdict.WAIT, Verdict.WAIT, Verdict.LOST):
@@ -256,7 +256,7 @@ def test_a_leader_that_has_left_takes_no_proof_from_a_member() -> None:
     """Who asks all others goes on counting, whatever is still looked at by the word of a leader that is silent."""
     nodes = [FakeNode(0, D), FakeNode(1, U)]
 
-    async def act(asked: Reach) -> None:
+    async def act(asked: Reachability) -> None:
         for verdict in (Verdict.WAIT, Verdict.WAIT, Verdict.LOST):
             assert (await asked.judge_member(nodes[1], leader_answers=False))[0] is Verdict.WAIT
             assert (await asked.judge_alone(nodes[1]))[0] is verdict
@@ -268,7 +268,7 @@ def test_while_nothing_answers_no_silence_counts() -> None:
     """What was counted of a member before the outage is no proof after it."""
     nodes = [FakeNode(0, A), FakeNode(1, U)]
 
-    async def act(asked: Reach) -> None:
+    async def act(asked: Reachability) -> None:
         for _ in range(2):
             await asked.judge_member(nodes[1], leader_answers=True)
         nodes[0].life = U
@@ -321,7 +321,7 @@ def test_what_takes_long_on_a_node_that_lives_is_waited_for(later: asyncio.Event
     node = FakeNode(0, A)
     release = threading.Event()
 
-    async def act(asked: Reach) -> str:
+    async def act(asked: Reachability) -> str:
         doing = asyncio.create_task(asked.persist(node, lambda _: release.wait(10), later))
         while node.probes < 5:
             await asyncio.sleep(0.005)
@@ -346,7 +346,7 @@ def test_nobody_waits_for_what_is_given_up() -> None:
     def do(_: Node) -> None:
         raise NodeUnreachable("no answer")
 
-    async def act(asked: Reach) -> None:
+    async def act(asked: Reachability) -> None:
         given_up = asyncio.Event()
         given_up.set()
         with pytest.raises(GivenUp):

@@ -164,7 +164,7 @@ class TestASpareOfThisProcess:
         monkeypatch.setattr(standby, "_let_go_of_outputs", lambda: None)
         found: list[Any] = []
         self.thread = threading.Thread(target=lambda: found.append(self.one.wait(home, 30.0)))
-        self.one = standby.Spare(time.time())
+        self.one = standby.Standby(time.time())
         self.thread.start()
         eventually(waits)
         yield found
@@ -172,7 +172,7 @@ class TestASpareOfThisProcess:
         self.thread.join(10)
 
     def test_only_one_waits_for_each_home(self, found: list[Any], home: Path) -> None:
-        assert standby.Spare(time.time()).wait(home, 30.0) is None
+        assert standby.Standby(time.time()).wait(home, 30.0) is None
 
     def test_it_is_told_task_and_environment(self, found: list[Any], home: Path) -> None:
         process = standby.hand_over(home, "t1", {"A": "ü"})
@@ -209,7 +209,7 @@ class TestASpareOfThisProcess:
         monkeypatch.setitem(sys.modules, module.__name__, module)
         found: list[Any] = []
         for began, fit in ((time.time() - 60, False), (time.time() + 60, True)):
-            one = standby.Spare(began)
+            one = standby.Standby(began)
             thread = threading.Thread(target=lambda one=one: found.append(one.wait(home, 30.0)))
             thread.start()
             eventually(waits)

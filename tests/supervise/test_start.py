@@ -17,7 +17,7 @@ from flowlite.state.store import LeaseHolder, Store
 from flowlite.supervise.money.cost import cost_of, rate_of
 from flowlite.supervise.process import launch
 from flowlite.supervise.record import process_identity
-from flowlite.supervise.record.task_view import Asked, Retries
+from flowlite.supervise.record.task_view import Retries, TaskView
 from flowlite.supervise.record.wording import duration, first_failure, how_it_ended
 from tests.gangs import let_go, shell, submit, waiting
 from tests.helpers import eventually, process_alive
@@ -178,11 +178,11 @@ def test_a_configuration_as_the_supervisor_reads_it() -> None:
         "grace_seconds": 2.5,
         "environment": {"A": "b"},
     }
-    asked = Asked.of(task("t1", plan=plan, config=config))
+    asked = TaskView.of(task("t1", plan=plan, config=config))
     assert (asked.workers_per_node, asked.processes_per_node) == (1, 8)
     assert asked.retries == Retries(3, 1.0)
     assert (asked.grace, asked.environment, asked.nodes) == (2.5, {"A": "b"}, 2)
-    assert Asked.of(task("t1", plan=plan, config={})).retries == Retries(0)
+    assert TaskView.of(task("t1", plan=plan, config={})).retries == Retries(0)
 
 
 def test_money() -> None:

@@ -11,10 +11,10 @@ import pytest
 from flowlite.supervise.attempt import liveness as watch_module
 from flowlite.supervise.attempt import node_verdict as verdict_module
 from flowlite.supervise.attempt import reachability as reach_module
-from flowlite.supervise.attempt.liveness import Watch
+from flowlite.supervise.attempt.liveness import LivenessWatch
 from flowlite.supervise.attempt.node_verdict import Life, Verdict
-from flowlite.supervise.attempt.reachability import Reach
-from flowlite.supervise.threads import Crew
+from flowlite.supervise.attempt.reachability import Reachability
+from flowlite.supervise.threads import Threads
 from tests.supervise.fake_nodes import FakeNode
 
 SUSPECT = {"kind": "suspect", "instance": "n1", "rank": 1, "why": "no sign of life for 8 s"}
@@ -45,14 +45,14 @@ class FakeLink:
         self.told.put_nowait(instance)
 
 
-def play(member: FakeNode, act: Callable[[Watch, Reach], Awaitable[None]]) -> None:
+def play(member: FakeNode, act: Callable[[LivenessWatch, Reachability], Awaitable[None]]) -> None:
     """Lets a supervisor of two nodes act."""
 
     async def run() -> None:
         nodes = [FakeNode(0, Life.ALIVE), member]
-        reach = Reach(nodes, Crew(), str, lambda since: None)
+        reach = Reachability(nodes, Threads(), str, lambda since: None)
         async with asyncio.timeout(20):
-            await act(Watch(nodes, reach), reach)
+            await act(LivenessWatch(nodes, reach), reach)
 
     asyncio.run(run())
 
@@ -60,7 +60,7 @@ def play(member: FakeNode, act: Callable[[Watch, Reach], Awaitable[None]]) -> No
 def test_a_node_that_the_leader_misses_is_told_on_the_line_that_is_followed() -> None:
     """The line that told of it may have ended meanwhile, as when the disk here was full."""
 
-    async def act(watch: Watch, _: Reach) -> None:
+    async def act(watch: LivenessWatch, _: Reachability) -> None:
         broken, link = link_of(attached=False), link_of()
         watch.handle(broken, SUSPECT)
         watch.close()
@@ -76,7 +76,7 @@ def test_a_node_that_the_leader_misses_is_told_on_the_line_that_is_followed() ->
 def test_a_node_that_is_back_is_looked_at_no_more() -> None:
     member = FakeNode(1, Life.ALIVE)
 
-    async def act(watch: Watch, _: Reach) -> None:
+    async def act(watch: LivenessWatch, _: Reachability) -> None:
         link = link_of()
         watch.handle(link, SUSPECT)
         while not member.probes:
@@ -95,7 +95,7 @@ def test_nobody_looks_by_the_word_of_a_leader_that_is_not_followed_any_more() ->
     """Else such looks would take the proof from those who look for themselves."""
     member = FakeNode(1, Life.UNREACHABLE)
 
-    async def act(watch: Watch, reach: Reach) -> None:
+    async def act(watch: LivenessWatch, reach: Reachability) -> None:
         link = link_of(attached=False)
         watch.handle(link, SUSPECT)
         while not member.probes:

@@ -13,11 +13,11 @@ import pytest
 
 from flowlite.node.agent import go_checks
 from flowlite.node.preflight import connectivity
-from flowlite.node.preflight.connectivity import Meeting, others
+from flowlite.node.preflight.connectivity import ConnectivityCheck, others
 from flowlite.node.protocol.messages import pack_places
 from flowlite.node.rendezvous.member_client import PrepareError
 from flowlite.node.system import retrying
-from flowlite.node.system.retrying import Trial
+from flowlite.node.system.retrying import RetryWindow
 from tests.faults.on_hosts import Site, shell
 
 HERE, THERE = "127.0.0.1", "127.0.0.2"
@@ -37,13 +37,15 @@ def order(*places: tuple[str, int | None]) -> dict[str, Any]:
     return {"meeting": pack_places([at for at, _ in places], [port for _, port in places])}
 
 
-def meeting_of(rank: int, nodes: int = 2, secret: bytes = b"s", longest: float = 60.0) -> Meeting:
+def meeting_of(
+    rank: int, nodes: int = 2, secret: bytes = b"s", longest: float = 60.0
+) -> ConnectivityCheck:
     """A node's part; everybody is heard all the time."""
-    return Meeting("t", 1, rank, nodes, secret, silence=lambda _: 0.0, longest=longest)
+    return ConnectivityCheck("t", 1, rank, nodes, secret, silence=lambda _: 0.0, longest=longest)
 
 
 @contextlib.asynccontextmanager
-async def two(secret: bytes = b"s") -> AsyncIterator[tuple[Meeting, Meeting]]:
+async def two(secret: bytes = b"s") -> AsyncIterator[tuple[ConnectivityCheck, ConnectivityCheck]]:
     nodes = meeting_of(0), meeting_of(1, secret=secret)
     for node, address in zip(nodes, (HERE, THERE), strict=True):
         await node.open(address)
@@ -85,7 +87,7 @@ def test_a_master_port_that_cannot_be_reached_is_named() -> None:
         port = held.getsockname()[1]
         told = {"master_addr": HERE, "master_port": port}
         with pytest.raises(PrepareError, match=rf"MASTER_PORT {port} of the leader.*Allow TCP"):
-            asyncio.run(go_checks.reach_master(told, Trial(lambda: 0.0, 60.0)))
+            asyncio.run(go_checks.reach_master(told, RetryWindow(lambda: 0.0, 60.0)))
 
 
 @pytest.mark.usefixtures("patient")
@@ -97,7 +99,9 @@ def test_a_master_port_that_answers_again_in_time_is_reached() -> None:
         with socket.socket() as held:
             held.bind((HERE, 0))
             told["master_port"] = held.getsockname()[1]
-            reaching = asyncio.create_task(go_checks.reach_master(told, Trial(lambda: 9.0, 60.0)))
+            reaching = asyncio.create_task(
+                go_checks.reach_master(told, RetryWindow(lambda: 9.0, 60.0))
+            )
             await asyncio.sleep(0.3)
             assert not reaching.done()
             held.listen()
@@ -132,7 +136,7 @@ def test_an_outage_is_told_from_a_firewall(
 ) -> None:
     now = [100.0]
     monkeypatch.setattr("flowlite.node.system.retrying.time.monotonic", lambda: now[0])
-    trial = Trial(lambda: silence, 300.0)
+    trial = RetryWindow(lambda: silence, 300.0)
     trial.reached = reached
     assert trial.failed(error) == ""
     now[0] += seconds
@@ -145,7 +149,7 @@ def test_an_outage_is_told_from_a_firewall(
 def test_an_outage_in_between_counts_for_no_firewall(monkeypatch: pytest.MonkeyPatch) -> None:
     now, silence = [100.0], [0.0]
     monkeypatch.setattr("flowlite.node.system.retrying.time.monotonic", lambda: now[0])
-    trial = Trial(lambda: silence[0], 300.0)
+    trial = RetryWindow(lambda: silence[0], 300.0)
     for silence[0] in (0.0, 20.0, 0.0, 20.0):
         now[0] += retrying.NEVER_REACHED - 1
         assert trial.failed(TIMED_OUT) == ""

@@ -15,7 +15,7 @@ import pytest
 from flowlite import FlowApp, TaskFailed
 from flowlite.api.failures import describe_end
 from flowlite.node.forkserver.worker_group import describe_end as end_of_worker
-from flowlite.node.system.oom import Watch
+from flowlite.node.system.oom import OomWatch
 from flowlite.supervise.record import wording
 
 app = FlowApp()
@@ -72,7 +72,7 @@ def test_a_process_in_a_group_with_a_limit_is_told_with_the_limit(group: Path) -
     code = "input(); held = [bytearray(1 << 20) for _ in range(2000)]"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) as process:
         (group / "cgroup.procs").write_text(str(process.pid))
-        watch = Watch(process.pid)
+        watch = OomWatch(process.pid)
         process.communicate(b"\n")
     assert process.returncode == -signal.SIGKILL
     assert watch.starved()
@@ -100,8 +100,8 @@ class Kernel:
         at.parent.mkdir(parents=True, exist_ok=True)
         at.write_text(text)
 
-    def watch(self) -> Watch:
-        return Watch(7, str(self.root))
+    def watch(self) -> OomWatch:
+        return OomWatch(7, str(self.root))
 
 
 V2 = {
@@ -143,8 +143,8 @@ def test_the_counters_of_both_versions_are_read(
 
 
 def test_without_counters_nothing_is_claimed(tmp_path: Path) -> None:
-    assert Watch(7, str(tmp_path)).why() == ""
-    assert not Watch(7, str(tmp_path)).starved()
+    assert OomWatch(7, str(tmp_path)).why() == ""
+    assert not OomWatch(7, str(tmp_path)).starved()
 
 
 def test_a_launcher_whose_child_was_ended_for_lack_of_memory_says_so(tmp_path: Path) -> None:

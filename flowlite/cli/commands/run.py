@@ -292,12 +292,14 @@ def run(
         "retries": retries,
         "name": name,
     }
+    from flowlite.cli import batch_scripts
     from flowlite.cli.attend import attend, preview
-    from flowlite.cli.commands import batch
 
-    if target is not None and batch.is_script(target):
-        how = batch.How(dry_run=dry_run, detach=detach, json=json, show_logs=not no_logs, yes=yes)
-        raise output.Quit(batch.run_script(target, rest or [], task_options(options), how))
+    if target is not None and batch_scripts.is_script(target):
+        how = batch_scripts.How(
+            dry_run=dry_run, detach=detach, json=json, show_logs=not no_logs, yes=yes
+        )
+        raise output.Quit(batch_scripts.run_script(target, rest or [], task_options(options), how))
     config = config_of(context, target, rest or [], task_options(options))
     if dry_run:
         preview(config, json)

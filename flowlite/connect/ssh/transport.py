@@ -46,7 +46,7 @@ class _Silent(EOFError):
 
 
 class _Packets(paramiko.packet.Packetizer):
-    """Packets with a pulse: whoever says nothing for a while is asked, and given up if nothing comes back."""
+    """Packets with a keepalive: whoever says nothing for a while is asked, and given up if nothing comes back."""
 
     transport: Transport | None = None
     ends: half_open.Ends | None = None
@@ -71,7 +71,7 @@ class _Packets(paramiko.packet.Packetizer):
             raise _Silent(f"it has not answered for {self.unanswered * PULSE_SECONDS:.0f} s")
         self.asked = now
         self.unanswered += 1
-        transport.pulse()
+        transport.keepalive()
 
 
 def stay_idle(seconds: float) -> None:
@@ -109,7 +109,7 @@ class Transport(paramiko.Transport):
         packets.asked = time.monotonic()
         packets.transport = self
 
-    def pulse(self) -> None:
+    def keepalive(self) -> None:
         """Asks for a sign of life, unless a writer is in the way; and goes if nobody wants it any more."""
         if self.idle_since is not None and time.monotonic() - self.idle_since > IDLE_SECONDS:
             raise EOFError("not needed any more")
@@ -216,7 +216,7 @@ def open_socket(target: SshTarget) -> socket.socket:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     with suppress(AttributeError, OSError):
-        # Also when a full buffer keeps the pulse from being sent.
+        # Also when a full buffer keeps the keepalive from being sent.
         limit = int(1000 * PULSE_SECONDS * (UNANSWERED + 1))
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limit)
     return sock

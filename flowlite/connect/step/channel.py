@@ -1,4 +1,4 @@
-"""The way to one porter (flowlite/node/helper/mux_server.py): many requests at a time over one command.
+"""The way to one mux server (flowlite/node/helper/mux_server.py): many requests at a time over one command.
 
 A `Channel` begins with its first use, in a thread of its own, notices when the far end falls silent, and begins again
 with the next use. Connections of one process that lead to the same place share it.
@@ -37,7 +37,7 @@ _MOST_NOISE = 1 << 20
 
 
 class Channel:
-    """One command with a porter at its far end, while there is one.
+    """One command with a mux server at its far end, while there is one.
 
     Attributes:
         held: How many connections have it.
@@ -67,7 +67,7 @@ class Channel:
     # For connections
 
     def facts(self, base: Connection, deadline: float | None) -> dict[str, Any]:
-        """What the porter says of itself; begins it where there is none.
+        """What the mux server says of itself; begins it where there is none.
 
         Raises:
             NodeUnreachable: It does not begin.
@@ -203,7 +203,7 @@ class Channel:
         pipe = self._pipe = base.pipe(self._argv, OPEN_SECONDS)
         if not (rest := self._await_greeting(pipe)):
             return
-        # What a porter sends in one frame is a block, or a short document.
+        # What a mux server sends in one frame is a block, or a short document.
         parser = mux_framing.Parser(MOST_JSON)
         heard = pinged = time.monotonic()
         # The greeting may have come alone, which is no end.
@@ -223,7 +223,7 @@ class Channel:
             data = pipe.receive(max(0.1, PING_SECONDS - (now - pinged)))
 
     def _await_greeting(self, pipe: Pipe) -> bytes:
-        """A newline and what came after the porter's first line; b"" at its end."""
+        """A newline and what came after the mux server's first line; b"" at its end."""
         text, until = b"", time.monotonic() + OPEN_SECONDS
         while mux_framing.GREETING not in text:
             if len(text) > _MOST_NOISE:

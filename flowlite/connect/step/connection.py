@@ -1,4 +1,4 @@
-"""A node that is reached through a command: whatever is done there goes through `PREFIX PYTHON PROGRAM porter`.
+"""A node that is reached through a command: whatever is done there goes through `PREFIX PYTHON PROGRAM `.
 
     login = LocalConnection()                                        # on a login node
     login = StepConnection(SshConnection(target), [], label=…, python=…, program=…)     # or from elsewhere
@@ -67,7 +67,8 @@ class StepConnection(Connection):
             label: What people call the node.
             python: Interpreter there.
             program: Path of the node's program there, whose name is its hash.
-            anchor: Home of the anchor (flowlite/node/slurm_step/daemon.py) that starts what outlives this connection.
+            anchor: Home of the step daemon (flowlite/node/slurm_step/daemon.py) that starts what outlives this
+            connection.
             terminal: The prefix for a command on a terminal, if it is another one.
             direct: TCP streams go from the base to the node's address where that answers.
             lost: Makes the error from exit status and last words of a command that broke off; None from it takes the
@@ -91,8 +92,8 @@ class StepConnection(Connection):
         """Starts the command now, rather than on the first use.
 
         Returns:
-            What the far end says of itself: {"host", "pid", "python", "anchor"}, the last as the anchor says it, None
-            where there is none.
+            What the far end says of itself: {"host", "pid", "python", "anchor"}, the last as the step daemon says it,
+            None where there is none.
 
         Raises:
             NodeUnreachable: It does not come up; `JobGone` if there is no such job or step any more.

@@ -1,4 +1,4 @@
-"""Files to and from a node, and processes started there, through a porter."""
+"""Files to and from a node, and processes started there, through a mux server."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ class Stream:
     # From the channel
 
     def take(self, kind: int, payload: bytes) -> None:
-        """A frame came. Raises ValueError if no porter sends such a frame."""
+        """A frame came. Raises ValueError if no mux server sends such a frame."""
         with self._changed:
             self._moved = time.monotonic()
             if kind == mux_framing.ACK:

@@ -1,4 +1,4 @@
-"""A TCP stream from a node, relayed by its porter: one of the streams of its channel."""
+"""A TCP stream from a node, relayed by its mux server: one of the streams of its channel."""
 
 from __future__ import annotations
 

@@ -21,14 +21,14 @@ from typing import Any
 from ..config import secret_files
 from ..config.agent_config import AgentConfig, AttemptPaths, write_atomically
 from ..forkserver.worker_group import Workers, WorkersLost
-from ..leader_run.agent_side import Led
-from ..preemption.stop_watch import Vigil
+from ..leader_run.agent_side import LeaderRun
+from ..preemption.stop_watch import StopWatch
 from ..preflight.master_port import PREFERRED, MasterPort
 from ..preflight.readiness import Readiness
 from ..protocol.messages import GangSettings, failed
-from ..rendezvous.member_client import Fenced, MemberLink, PrepareError, Refused
+from ..rendezvous.member_client import Fenced, MemberClient, PrepareError, Refused
 from ..system import addresses, node_facts, processes
-from ..system.retrying import Trial
+from ..system.retrying import RetryWindow
 from ..worker.worker_spec import beyond_inherited, call_with_paths, worker_orders
 from . import go_checks
 from .forkserver_spec import Needs
@@ -62,7 +62,7 @@ class Agent:
         if config.setup and config.container is not None and self._call.get("start") == "auto":
             # The first process of the container begins before the setup, and would not know of its packages.
             self._call["start"] = "spawn"
-        self._link: MemberLink | None = None
+        self._link: MemberClient | None = None
         self._server: RendezvousServer | None = None
         self._master: MasterPort | None = None
         self._router: Router | None = None
@@ -83,8 +83,8 @@ class Agent:
 
             self._setup = Setup(config, paths)
         self._storage = Storage(config, paths, self._tell, self._find_leader)
-        self._vigil = Vigil(config, paths, lambda: self._workers.listeners(signal.SIGUSR2))
-        self._led = Led(config, paths)
+        self._stop_watch = StopWatch(config, paths, lambda: self._workers.listeners(signal.SIGUSR2))
+        self._led = LeaderRun(config, paths)
         self._readiness = Readiness(config, secret, self._silence_of)
         self._held_back: list[dict[str, Any]] = []
         self._unkept: asyncio.Task[None] | None = None
@@ -117,7 +117,7 @@ class Agent:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_ending, signal.Signals(number).name)
-        self._vigil.begin()
+        self._stop_watch.begin()
         self._warming = asyncio.create_task(self._get_ready())
         # Whoever prepares gets the error; it must not be an unheard one if nobody does.
         self._warming.add_done_callback(lambda task: task.cancelled() or task.exception())
@@ -169,7 +169,7 @@ class Agent:
             from ..protocol import tls
 
             shields = tls.client(self._paths.certificate)
-        link = MemberLink(
+        link = MemberClient(
             settings,
             self._secret,
             config.instance,
@@ -178,10 +178,10 @@ class Agent:
             self,
             shields,
             self._note_silence,
-            self._vigil,
+            self._stop_watch,
         )
         self._link = link
-        self._vigil.join(link)
+        self._stop_watch.join(link)
         try:
             await link.run()
             if serving is not None:
@@ -292,15 +292,15 @@ class Agent:
             "container": self._container.entry() if self._container is not None else None,
             "environment": beyond_inherited(environment) if inside is None else environment,
             "workdir": orders[0]["workdir"],
-            "keeper": processes.identity(int(self._workers.warm["keeper"])),
+            "reaper": processes.identity(int(self._workers.warm["reaper"])),
             "warm": self._workers.warm["socket"] if self._needs.keeps_warm else None,
         }
         write_atomically(self._paths.environment, json.dumps(entry))
         if (longest := self._longest_run()) is not None:
             asyncio.get_running_loop().call_later(longest, self._on_deadline, longest)
-        self._vigil.workers_start()
+        self._stop_watch.workers_start()
         if self._storage.checkpoints is not None:
-            await self._storage.checkpoints.start(int(self._workers.warm["keeper"]))
+            await self._storage.checkpoints.start(int(self._workers.warm["reaper"]))
         self._workers.start(orders)
 
     async def stop(self, reason: str, grace: float) -> None:
@@ -397,8 +397,8 @@ class Agent:
                 longest=self._config.join_timeout,
             )
 
-    def _trial_of_leader(self) -> Trial:
-        return Trial(lambda: self._silence_of(0), self._config.join_timeout)
+    def _trial_of_leader(self) -> RetryWindow:
+        return RetryWindow(lambda: self._silence_of(0), self._config.join_timeout)
 
     def _silence_of(self, rank: int) -> float:
         """Seconds since a node was last heard; the leader hears all, the others hear the leader."""
@@ -497,12 +497,12 @@ class Agent:
         self._soon(self._stop_and_copy())
 
     def _on_ending(self, name: str) -> None:
-        if self._vigil.may_explain():
-            self._soon(self._vigil.unless_explained(lambda: self._on_ending(name)))
+        if self._stop_watch.may_explain():
+            self._soon(self._stop_watch.unless_explained(lambda: self._on_ending(name)))
         elif self._ended is None:
             self._ended = ("preempted", f"the agent of node {self._config.node_rank} got {name}")
             log.info("%s", self._ended[1])
-            self._vigil.asked_to_end()
+            self._stop_watch.asked_to_end()
             self._soon(self._end())
 
     async def _end(self) -> None:
@@ -554,5 +554,5 @@ class Agent:
 
 
 async def _nothing_more(shown: Mapping[str, Any]) -> dict[str, Any]:
-    """The scene for a keeper whose container shows all of it already."""
+    """The scene for a reaper whose container shows all of it already."""
     return {**shown, "volumes": []}

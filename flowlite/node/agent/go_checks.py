@@ -10,14 +10,14 @@ from typing import Any
 from ..forkserver.worker_group import Workers
 from ..rendezvous.member_client import PrepareError
 from ..system import retrying
-from ..system.retrying import Trial
+from ..system.retrying import RetryWindow
 
 PROBE_SECONDS = retrying.NEVER_REACHED
 """How long a file written by the leader may take to appear on another node: network file systems keep old listings for
 some seconds, and the network of either node may be out for a while."""
 
 
-async def reach_master(order: Mapping[str, Any], trial: Trial) -> None:
+async def reach_master(order: Mapping[str, Any], trial: RetryWindow) -> None:
     """Connect to the master port of the leader. Raises PrepareError."""
     address, port = str(order["master_addr"]), int(order["master_port"])
     while True:

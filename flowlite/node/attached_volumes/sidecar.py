@@ -81,7 +81,7 @@ class Attached:
                 await process.wait()
 
 
-class Guard:
+class VolumeSidecar:
     """Holds the volumes of a machine until its standard input ends."""
 
     def __init__(self, volumes: Sequence[Mapping[str, Any]]) -> None:
@@ -138,7 +138,7 @@ def main(arguments: list[str]) -> int:
     """`volumes ATTEMPT_DIR`: be the guard."""
     paths = AttemptPaths(Path(arguments[0]))
     try:
-        Guard(attached(AgentConfig.from_json(paths.config.read_bytes()))).run()
+        VolumeSidecar(attached(AgentConfig.from_json(paths.config.read_bytes()))).run()
     except (OSError, ValueError) as error:
         _say("failed", why=str(error))
         return 1

@@ -63,7 +63,7 @@ class Bucket:
     lost: bool = False
 
 
-class Guard:
+class MountSidecar:
     """Holds the buckets of an attempt until its standard input ends."""
 
     def __init__(self, config: AgentConfig, paths: AttemptPaths) -> None:
@@ -334,7 +334,7 @@ def main(arguments: list[str]) -> int:
     """`buckets ATTEMPT_DIR`: be the guard."""
     paths = AttemptPaths(Path(arguments[0]))
     try:
-        guard = Guard(AgentConfig.from_json(paths.config.read_bytes()), paths)
+        guard = MountSidecar(AgentConfig.from_json(paths.config.read_bytes()), paths)
         code = guard.run()
     except (OSError, ValueError, KeyError, TypeError) as error:
         text = json.dumps({"event": "failed", "why": f"the buckets cannot be mounted: {error}"})

@@ -117,10 +117,10 @@ class Checkpoints:
 
     # While workers run
 
-    async def start(self, keeper: int | None) -> None:
+    async def start(self, reaper: int | None) -> None:
         """Workers start now: copy from here on."""
         if self.copies and self._process is not None:
-            await self._ask("started", do="start", keeper=keeper)
+            await self._ask("started", do="start", reaper=reaper)
             self._started = True
 
     def worker_ended(self, body: Mapping[str, Any]) -> None:

@@ -20,9 +20,9 @@ from .manifest import (
     writers,
 )
 from .restore import Restore
-from .stability import Seen, Watch
-from .state import Memory
-from .targets import Place, PlaceError, place_of
+from .stability import Seen, StabilityWatch
+from .state import CheckpointState
+from .targets import Target, TargetError, place_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,11 +35,11 @@ PROOF_SECONDS = retrying.NEVER_REACHED
 _PARALLEL = 4
 
 
-class Replaced(PlaceError):
+class Replaced(TargetError):
     """Somebody else copies to the same place now."""
 
 
-class Emptied(PlaceError):
+class Emptied(TargetError):
     """What we have put there is gone."""
 
 
@@ -54,11 +54,11 @@ class Copier:
         self.order = order
         self.node, self.nodes = int(order["node"]), int(order["nodes"])
         self.root = Path(order["root"])
-        self.place: Place = place_of(order["sync"], Path(order["storage"]))
-        self.memory = Memory(Path(order["memory"]))
-        self.watch = Watch(min(SETTLE_SECONDS, float(order["every"]) / 2))
+        self.place: Target = place_of(order["sync"], Path(order["storage"]))
+        self.memory = CheckpointState(Path(order["memory"]))
+        self.watch = StabilityWatch(min(SETTLE_SECONDS, float(order["every"]) / 2))
         # Nobody says here whether other nodes are heard meanwhile: a place that never answered is taken for closed.
-        self._trial = retrying.Trial(lambda: 0.0, float(order["outage"]))
+        self._trial = retrying.RetryWindow(lambda: 0.0, float(order["outage"]))
         self.newest: tuple[SetName, Manifest] | None = None
         self._generation = 0
         self._number = 0
@@ -93,7 +93,7 @@ class Copier:
         until = time.monotonic() + PROOF_SECONDS
         while name not in self.place.sizes("proof/"):
             if time.monotonic() > until:
-                raise PlaceError(
+                raise TargetError(
                     f"{self.place.name} of checkpoint.sync is not the same place here as on node 0: a file written "
                     f"there did not appear within {PROOF_SECONDS:g} s. Give a directory that all nodes share, or a "
                     "bucket ('s3://bucket/prefix')"
@@ -149,20 +149,20 @@ class Copier:
 
     # Looking
 
-    def look(self, keeper: int | None) -> None:
+    def look(self, reaper: int | None) -> None:
         """Look at the directory once."""
         found = tree.look_at(self.root)
-        pids = processes.descendants([keeper]) if keeper is not None else set()
+        pids = processes.descendants([reaper]) if reaper is not None else set()
         writing = tree.open_for_writing(found, pids)
         with self._lock:
             self._look = found
             self.watch.look(found.files, writing, time.monotonic())
             self.memory.note(self.watch.finished, self.watch.doubtful)
 
-    def cut(self, keeper: int | None) -> None:
+    def cut(self, reaper: int | None) -> None:
         """A worker was cut off: what was not at rest before that may be half of what it should be."""
         found = tree.look_at(self.root)
-        writing = tree.open_for_writing(found, processes.descendants([keeper] if keeper else []))
+        writing = tree.open_for_writing(found, processes.descendants([reaper] if reaper else []))
         with self._lock:
             self.watch.look(found.files, writing, time.monotonic())
             self.watch.cut()
@@ -319,7 +319,7 @@ class Copier:
         except FileNotFoundError:
             return None
         except PermissionError as error:
-            raise PlaceError(f"{source} cannot be read: {error.strerror}") from error
+            raise TargetError(f"{source} cannot be read: {error.strerror}") from error
         return File(path, seen.size, seen.mtime_ns, mode, sha256, name)
 
     def _manifest(self, name: SetName) -> Manifest:

@@ -9,13 +9,13 @@ from pathlib import Path
 
 from . import tree as tree
 from .manifest import BadManifest, File, Manifest, SetName, SetOf, agree, is_complete, whole_sets
-from .state import Memory
-from .targets import Place, PlaceError
+from .state import CheckpointState
+from .targets import Target, TargetError
 
 _PARALLEL = 4
 
 
-class RestoreError(PlaceError):
+class RestoreError(TargetError):
     """There are sets, and none of them can be brought back."""
 
 
@@ -29,9 +29,9 @@ class Restore:
 
     def __init__(
         self,
-        place: Place,
+        place: Target,
         root: Path,
-        memory: Memory,
+        memory: CheckpointState,
         *,
         node: int,
         nodes: int,

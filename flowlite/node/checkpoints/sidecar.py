@@ -6,7 +6,7 @@ takes too long can simply be ended. Lines of JSON on its standard input and outp
     from the agent   {"do": "check"}                        can the place be used?             "checked"
                      {"do": "prove", "token", "write"}      is it the same on all nodes?       "proved"
                      {"do": "restore", "aside"}             bring the newest set back          "restored"
-                     {"do": "start", "keeper": pid}         copy from now on                   "started"
+                     {"do": "start", "reaper": pid}         copy from now on                   "started"
                      {"do": "cut"}                          a worker was cut off
                      {"do": "hurry"}                        copy now, the end is near
                      {"do": "finish"}                       all have ended; copy once more     "finished"
@@ -40,14 +40,14 @@ _LOOKING_SHARE = 20
 """Looking takes at most one part of so many of the time."""
 
 
-class Session:
+class CheckpointSidecar:
     """Serves the agent until it goes. Looks and commands in the main thread, copies in another."""
 
     def __init__(self, copier: Copier) -> None:
         self._copier = copier
         self._every = float(copier.order["every"])
         self._received = b""
-        self._keeper: int | None = None
+        self._reaper: int | None = None
         self._began: float | None = None
         self._due = 0.0
         self._next_look = 0.0
@@ -84,9 +84,9 @@ class Session:
             elif what == "restore":
                 self._say("restored", **self._copier.restore(bool(request["aside"])))
             elif what == "start":
-                self._start(request["keeper"])
+                self._start(request["reaper"])
             elif what == "cut" and self._began is not None:
-                self._copier.cut(self._keeper)
+                self._copier.cut(self._reaper)
             elif what == "hurry":
                 self._hurried = True
                 self._due = min(self._due, time.monotonic())
@@ -95,8 +95,8 @@ class Session:
         except OSError as error:
             self._say("failed", error=str(error))
 
-    def _start(self, keeper: int | None) -> None:
-        self._keeper = keeper
+    def _start(self, reaper: int | None) -> None:
+        self._reaper = reaper
         self._began = time.monotonic()
         self._due = self._began + self._every
         self._copying = threading.Thread(target=self._claim_aside, daemon=True)
@@ -135,7 +135,7 @@ class Session:
         if began < self._next_look:
             return
         try:
-            self._copier.look(self._keeper)
+            self._copier.look(self._reaper)
         except OSError as error:
             self._say("trouble", error=f"{self._copier.root} cannot be read: {error.strerror}")
         took = time.monotonic() - began
@@ -213,6 +213,6 @@ def main(arguments: list[str]) -> int:
     except OSError as error:
         sys.stdout.write(json.dumps({"event": "failed", "error": str(error)}) + "\n")
         return 1
-    code = Session(copier).serve()
+    code = CheckpointSidecar(copier).serve()
     sys.stdout.flush()
     os._exit(code)

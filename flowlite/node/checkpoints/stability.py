@@ -49,7 +49,7 @@ def is_temporary(path: str) -> bool:
     )
 
 
-class Watch:
+class StabilityWatch:
     """What is known of the files of one directory.
 
     Attributes:

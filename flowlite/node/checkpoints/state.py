@@ -13,7 +13,7 @@ from .stability import Seen
 Mark = tuple[int, int]
 
 
-class Memory:
+class CheckpointState:
     """Which files were finished, which doubtful, and the hashes of those that were copied or brought back.
 
     Attributes:

@@ -34,11 +34,11 @@ _OWN_SECONDS = 240.0
 """A cloud renews the credential of a machine five minutes before the old one ends."""
 
 
-class PlaceError(OSError):
+class TargetError(OSError):
     """The place cannot be used; the text says which, why, and what to do."""
 
 
-class Place(Protocol):
+class Target(Protocol):
     """What copying needs of a place. All of it raises PlaceError."""
 
     name: str
@@ -65,17 +65,17 @@ class Place(Protocol):
         """Deletes; what is not there is no error."""
 
 
-def place_of(sync: str, storage: Path) -> Place:
+def place_of(sync: str, storage: Path) -> Target:
     """The place that `sync` names. Raises PlaceError."""
     if not sync.startswith("s3://"):
-        return Directory(Path(sync))
+        return DirectoryTarget(Path(sync))
     try:
-        return Bucket(s3.Store.open(storage, "checkpoint"))
+        return BucketTarget(s3.Store.open(storage, "checkpoint"))
     except s3.S3Error as error:
-        raise PlaceError(f"{sync} cannot be opened: {error}") from error
+        raise TargetError(f"{sync} cannot be opened: {error}") from error
 
 
-class Directory:
+class DirectoryTarget:
     """A directory that outlives the nodes, such as one on a network file system."""
 
     def __init__(self, root: Path) -> None:
@@ -89,7 +89,7 @@ class Directory:
             probe.write_bytes(b"flowlite")
             probe.unlink()
         except OSError as error:
-            raise PlaceError(
+            raise TargetError(
                 f"checkpoints cannot be copied to {self.name}: {error.strerror or error}. Give checkpoint.sync a "
                 "directory that this user can write to on every node"
             ) from error
@@ -103,7 +103,7 @@ class Directory:
                     with contextlib.suppress(FileNotFoundError):
                         found[os.path.relpath(path, self._root)] = os.lstat(path).st_size
         except OSError as error:
-            raise PlaceError(f"{self.name} cannot be read: {error.strerror or error}") from error
+            raise TargetError(f"{self.name} cannot be read: {error.strerror or error}") from error
         return {name: size for name, size in found.items() if not name.endswith(".part")}
 
     def read(self, name: str) -> bytes:
@@ -131,7 +131,7 @@ class Directory:
             try:
                 path.unlink(missing_ok=True)
             except OSError as error:
-                raise PlaceError(f"{path} cannot be deleted: {error.strerror}") from error
+                raise TargetError(f"{path} cannot be deleted: {error.strerror}") from error
             for above in path.parents[: name.count("/") - 1]:
                 try:
                     above.rmdir()
@@ -155,8 +155,8 @@ class Directory:
         except BaseException as error:
             with contextlib.suppress(OSError):
                 partial.unlink(missing_ok=True)
-            if isinstance(error, OSError) and not isinstance(error, PlaceError):
-                raise PlaceError(f"{path} cannot be written: {error.strerror or error}") from error
+            if isinstance(error, OSError) and not isinstance(error, TargetError):
+                raise TargetError(f"{path} cannot be written: {error.strerror or error}") from error
             raise
 
 
@@ -165,7 +165,7 @@ def _unless_gone(error: OSError) -> None:
         raise error
 
 
-class Bucket:
+class BucketTarget:
     """A bucket, or what lies below a prefix of it."""
 
     def __init__(self, store: s3.Store) -> None:
@@ -197,7 +197,7 @@ class Bucket:
             what = "deleted from"
             self._request("DELETE", probe)
         except s3.S3Error as error:
-            raise PlaceError(
+            raise TargetError(
                 f"checkpoints cannot be kept at {self.name}: it cannot be {what} with {self._store.source} at "
                 f"{self._store.place}: {error}. It takes the rights to list, get, put and delete"
             ) from error
@@ -297,7 +297,7 @@ class Bucket:
         text = f"{self.name}/{name} cannot be {what} with {self._store.source}: {error}"
         if error.status == 404 and what == "read":
             return FileNotFoundError(text)
-        return PlaceError(text)
+        return TargetError(text)
 
 
 def _patiently(ask: Callable[[], Answer]) -> Answer:
@@ -324,7 +324,7 @@ def _exactly(file: IO[bytes], start: int, size: int) -> bytes:
     while len(content) < size:
         block = os.pread(file.fileno(), size - len(content), start + len(content))
         if not block:
-            raise PlaceError("the file has become shorter while it was copied")
+            raise TargetError("the file has become shorter while it was copied")
         content += block
     return bytes(content)
 

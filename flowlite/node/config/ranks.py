@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 
 
-class RosterError(ValueError):
+class RankError(ValueError):
     """A roster that cannot be: empty, with an id twice, or without the node it should hold."""
 
 
@@ -24,7 +24,7 @@ def assign_ranks(instances: Iterable[str]) -> list[str]:
 def replace(roster: Sequence[str], old: str, new: str) -> list[str]:
     """The roster with `new` in the place (hence with the rank) that `old` leaves. Nobody else moves."""
     if old not in roster:
-        raise RosterError(
+        raise RankError(
             f"{old} is not in the gang, so nothing can replace it; the gang is {list(roster)}"
         )
     replaced = [new if instance == old else instance for instance in roster]
@@ -33,26 +33,26 @@ def replace(roster: Sequence[str], old: str, new: str) -> list[str]:
 
 
 def check(roster: Sequence[str]) -> None:
-    """Raise `RosterError` unless the roster has members, each with a name, none of them twice."""
+    """Raise `RankError` unless the roster has members, each with a name, none of them twice."""
     if not roster:
-        raise RosterError("a gang needs at least one node; the roster is empty")
+        raise RankError("a gang needs at least one node; the roster is empty")
     if not all(isinstance(instance, str) and instance for instance in roster):
-        raise RosterError(f"every node of a roster needs an instance id; got {list(roster)}")
+        raise RankError(f"every node of a roster needs an instance id; got {list(roster)}")
     seen: set[str] = set()
     for instance in roster:
         if instance in seen:
-            raise RosterError(
+            raise RankError(
                 f"instance {instance} stands twice in the roster; every node has one rank"
             )
         seen.add(instance)
 
 
 def node_rank(roster: Sequence[str], instance: str) -> int:
-    """The rank of a node. Raises `RosterError` if it is not in the gang."""
+    """The rank of a node. Raises `RankError` if it is not in the gang."""
     try:
         return list(roster).index(instance)
     except ValueError:
-        raise RosterError(f"{instance} is not in the gang {list(roster)}") from None
+        raise RankError(f"{instance} is not in the gang {list(roster)}") from None
 
 
 def global_rank(node: int, processes_per_node: int, local_rank: int) -> int:

@@ -1,6 +1,6 @@
 """`image=`: the warm process, and so every worker, in a container.
 
-The agent stays outside. It starts the container with the warm process as its only program; keeper and workers are
+The agent stays outside. It starts the container with the warm process as its only program; reaper and workers are
 forked from that as everywhere, and end with the agent as everywhere. The container goes with the warm process, so
 nothing is left of it whoever is killed. Processes, network and shared memory are those of the node, which is why
 process ids, signals and `flow doctor` need not know of it.

@@ -2,14 +2,14 @@
 
 There are three kinds of process behind it:
 
-    template   one per task and machine (all local nodes share it), or, where it is kept warm, one for all tasks that
+    fork server   one per task and machine (all local nodes share it), or, where it is kept warm, one for all tasks that
                are alike (compatibility.py). Imports, and waits on a Unix socket (server.py).
-    keeper     forked from the template, one for each agent that connects (reaper.py). Shows that node's volumes and
+    reaper     forked from the fork server, one for each agent that connects (reaper.py). Shows that node's volumes and
                buckets, starts its workers, collects them, and stops them when the agent goes.
-    worker     forked from the keeper, one per rank (worker/worker.py).
+    worker     forked from the reaper, one per rank (worker/worker.py).
 
-The socket is made by whoever starts the template and handed down to it, so that a client can connect at once and waits
-in the queue while the template still imports: nobody polls.
+The socket is made by whoever starts the fork server and handed down to it, so that a client can connect at once and
+waits in the queue while the fork server still imports: nobody polls.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ IDLE_AFTER_LAST = 10.0
 _started: list[subprocess.Popen[bytes]] = []
 
 
-class WarmError(OSError):
+class ForkServerError(OSError):
     """There is no warm process and none can be started; the text says why."""
 
 
@@ -47,7 +47,7 @@ def socket_directory() -> str:
     try:
         return runtime_dir.find()
     except OSError as error:
-        raise WarmError(error.errno, error.strerror) from error
+        raise ForkServerError(error.errno, error.strerror) from error
 
 
 def socket_path(key: str) -> str:
@@ -113,7 +113,7 @@ def make_kept_spec(
     """What a warm process is told that stays for the next task that is like this one (compatibility.py).
 
     Args:
-        task: Whose the keepers and workers are that this spec is for; the process itself belongs to no task.
+        task: Whose the reapers and workers are that this spec is for; the process itself belongs to no task.
         seconds: How long it stays after its last agent has gone.
         imports: As for `make_spec`; what a later task needs beyond that is added.
         environment: As for `make_spec`.
@@ -180,7 +180,7 @@ def fork(spec: Mapping[str, Any]) -> None:
 
 
 def _be_forked(spec: Mapping[str, Any], listener: socket.socket, log: int) -> NoReturn:
-    """Leaves nothing in this process of the one that forked it, its locks above all, and is a template."""
+    """Leaves nothing in this process of the one that forked it, its locks above all, and is a fork server."""
     from . import server
 
     try:
@@ -198,7 +198,7 @@ def _be_forked(spec: Mapping[str, Any], listener: socket.socket, log: int) -> No
 
 
 def join(spec: Mapping[str, Any]) -> socket.socket:
-    """Connect to the warm process of a spec, starting it if need be, and ask it for a keeper.
+    """Connect to the warm process of a spec, starting it if need be, and ask it for a reaper.
 
     Raises:
         WarmError: it cannot be started.
@@ -225,7 +225,9 @@ def _ensure(spec: Mapping[str, Any]) -> socket.socket:
             _start(spec)
             connection = _connect(spec["socket"])
     if connection is None:
-        raise WarmError(errno.ECONNREFUSED, f"the warm process ended at once; see {spec['log']}")
+        raise ForkServerError(
+            errno.ECONNREFUSED, f"the warm process ended at once; see {spec['log']}"
+        )
     return connection
 
 
@@ -246,11 +248,13 @@ def _connect(path: str) -> socket.socket | None:
         return None
     except OSError as error:
         connection.close()
-        raise WarmError(error.errno, f"cannot reach the warm process at {path}: {error}") from error
+        raise ForkServerError(
+            error.errno, f"cannot reach the warm process at {path}: {error}"
+        ) from error
     if not peer_credentials.may_be_trusted(connection):
         uid = peer_credentials.uid_of(connection)
         connection.close()
-        raise WarmError(
+        raise ForkServerError(
             errno.EPERM, f"{path} is held by uid {uid}, who is not the user of this task"
         )
     return connection
@@ -260,7 +264,7 @@ def _start(spec: Mapping[str, Any]) -> None:
     import subprocess
 
     if spec.get("inside"):
-        raise WarmError(
+        raise ForkServerError(
             errno.ECONNREFUSED, f"the container ended while it got ready; see {spec['log']}"
         )
     _started[:] = [child for child in _started if child.poll() is None]
@@ -291,7 +295,7 @@ def _start(spec: Mapping[str, Any]) -> None:
         finally:
             os.close(log)
     except OSError as error:
-        raise WarmError(
+        raise ForkServerError(
             error.errno, f"cannot start the warm process with {spec['python']}: {error}"
         ) from error
     finally:

@@ -1,7 +1,7 @@
-"""What two tasks must have in common so that workers of both may be forked from one template.
+"""What two tasks must have in common so that workers of both may be forked from one fork server.
 
 A worker that is forked must not differ from one that is started anew. So whatever a process takes from whoever starts
-it is part of the key, and what differs from call to call without meaning anything is left out of template and key.
+it is part of the key, and what differs from call to call without meaning anything is left out of fork server and key.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 OWNERS = ("FLOW_HOME", "FLOW_LEASE")
-"""Of flowlite's own variables, those that a template keeps: by them one finds what belongs to a home or a lease."""
+"""Of flowlite's own variables, those that a fork server keeps: by them one finds what belongs to a home or a lease."""
 
 _OF_SHELLS_AND_SESSIONS = """
     _ PWD OLDPWD SHLVL PS1 COLUMNS LINES TERM TERM_PROGRAM TERM_PROGRAM_VERSION TERM_SESSION_ID COLORTERM WINDOWID
@@ -30,7 +30,7 @@ _SESSION = re.compile(r"/(session-|app-|vte-spawn-|tmux-spawn-)[^/]*\.scope$", r
 
 
 def inherited(environment: Mapping[str, str], secrets: Iterable[str] = ()) -> dict[str, str]:
-    """What a template takes from the environment of its starter: all that the tasks that use it have in common.
+    """What a fork server takes from the environment of its starter: all that the tasks that use it have in common.
 
     Args:
         secrets: Names of secret variables; they are given to workers, and to nobody else.
@@ -50,7 +50,7 @@ def key(environment: Mapping[str, str], python: str, program: str) -> str:
     """One word for all that counts.
 
     Args:
-        environment: The whole environment of the template.
+        environment: The whole environment of the fork server.
         python: Its interpreter.
         program: A hash of the program of ours that it runs.
     """

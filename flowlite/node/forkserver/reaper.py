@@ -1,6 +1,6 @@
-"""The keeper: the process that holds the workers of one node, and through which its agent starts and stops them.
+"""The reaper: the process that holds the workers of one node, and through which its agent starts and stops them.
 
-It is forked from the warm template when the agent connects, adopts every orphan its workers leave, and
+It is forked from the fork server when the agent connects, adopts every orphan its workers leave, and
 goes when the agent goes, after stopping them. Lines of JSON over the connection:
 
     from the agent   {"do": "hello", "node", "stop_signal", "grace", "scene", "log"}     answered by "ready"
@@ -44,7 +44,7 @@ _LOOK_AGAIN = 0.02
 
 
 class _Held:
-    """A worker, as its keeper knows it."""
+    """A worker, as its reaper knows it."""
 
     def __init__(self, pid: int, order: Mapping[str, Any]) -> None:
         self.pid = pid
@@ -64,7 +64,7 @@ class _Held:
         return f"RANK={self.rank}".encode()
 
 
-class Keeper:
+class Reaper:
     """Serves one agent until it goes. Single-threaded, one poll loop."""
 
     def __init__(
@@ -141,7 +141,7 @@ class Keeper:
             if request.get("log"):
                 _write_to(request["log"])
             self._state.update(worker_view.enter(request.get("scene", {}), self._hosts))
-            self._send("ready", keeper=os.getpid(), **self._state)
+            self._send("ready", reaper=os.getpid(), **self._state)
         elif what == "prepare":
             self._send("prepared", **_prepare(request["call"]))
         elif what == "probe":
@@ -168,7 +168,7 @@ class Keeper:
     # Starting
 
     def _start(self, order: Mapping[str, Any]) -> None:
-        keeper = os.getpid()
+        reaper = os.getpid()
         afresh = self._must_spawn(order)
         watched = (signal.SIGCHLD, signal.SIGTERM)
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
@@ -181,8 +181,8 @@ class Keeper:
                     signal.signal(number, signal.SIG_DFL)
                 signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
                 if afresh:
-                    _become_afresh(order, str(self._state["python"]), keeper)
-                worker.main(order, keeper, forked=True)
+                    _become_afresh(order, str(self._state["python"]), reaper)
+                worker.main(order, reaper, forked=True)
             finally:
                 os._exit(worker.EXIT_FAILED)
         held = self._held[pid] = _Held(pid, order)
@@ -347,21 +347,21 @@ class Keeper:
         return min(waits) if waits else None
 
 
-def _become_afresh(order: Mapping[str, Any], python: str, keeper: int) -> None:
+def _become_afresh(order: Mapping[str, Any], python: str, reaper: int) -> None:
     """Replace this forked child by a Python of its own, which goes on as the same worker."""
     os.setsid()
-    processes.die_with_parent(keeper)
+    processes.die_with_parent(reaper)
     path = f"{order['failure']}.order"
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with open(descriptor, "w", encoding="utf-8") as file:
         json.dump(dict(order), file)
     worker.redirect(order)
-    command = processes.own_command(python, "worker", path, str(keeper))
+    command = processes.own_command(python, "worker", path, str(reaper))
     os.execve(command[0], command, order["environment"])
 
 
 def _write_to(log: str) -> None:
-    """Say what there is to say in a file of the task; the template's own is for all of them."""
+    """Say what there is to say in a file of the task; the fork server's own is for all of them."""
     try:
         opened = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     except OSError as error:

@@ -1,7 +1,7 @@
-"""The templates that are kept warm on this machine: who they are, how many there may be, and how they are ended.
+"""The fork servers that are kept warm on this machine: who they are, how many there may be, and how they are ended.
 
 Each says in a file beside its socket whether it is in use, and until when it stays otherwise. That is for others to
-read; the template itself goes when its time is over, whoever looks.
+read; the fork server itself goes when its time is over, whoever looks.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ MOST = 3
 """Templates on one machine, unless the settings say otherwise. Each holds what it has imported: torch, 300 MB."""
 _END_SECONDS = 5.0
 NAME_LENGTH = 24
-"""Of the name of a template's socket."""
+"""Of the name of a fork server's socket."""
 _LISTEN_SECONDS = 0.05
 
 
-class Kept:
-    """One template, as it described itself last.
+class WarmServer:
+    """One fork server, as it described itself last.
 
     Attributes:
         agents: How many use it now.
@@ -58,7 +58,7 @@ class Kept:
 
 @contextlib.contextmanager
 def alone(path: str) -> Iterator[None]:
-    """Nobody else starts or takes away a template of this user meanwhile. `path` is any of their sockets."""
+    """Nobody else starts or takes away a fork server of this user meanwhile. `path` is any of their sockets."""
     import fcntl
 
     lock = os.open(os.path.join(os.path.dirname(path), "lock"), os.O_RDWR | os.O_CREAT, 0o600)
@@ -70,7 +70,7 @@ def alone(path: str) -> Iterator[None]:
 
 
 def note(path: str, agents: int, until: float | None) -> None:
-    """What the template at this socket says of itself. A full disk must not end it."""
+    """What the fork server at this socket says of itself. A full disk must not end it."""
     told = {
         **processes.identity(os.getpid()),
         "agents": agents,
@@ -92,22 +92,22 @@ def _state(path: str) -> str:
 
 
 def _part(path: str) -> str:
-    """What its state is called until it is whole; it stays where the template is killed meanwhile."""
+    """What its state is called until it is whole; it stays where the fork server is killed meanwhile."""
     return f"{_state(path)}.part"
 
 
-def look(path: str) -> Kept | None:
-    """The template at a socket; None if there is none that is kept."""
+def look(path: str) -> WarmServer | None:
+    """The fork server at a socket; None if there is none that is kept."""
     try:
         with open(_state(path), encoding="utf-8") as file:
-            found = Kept(path, json.load(file))
+            found = WarmServer(path, json.load(file))
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return found if found.alive else None
 
 
-def all_of(directory: str) -> list[Kept]:
-    """All templates that are kept, the one unused for longest first."""
+def all_of(directory: str) -> list[WarmServer]:
+    """All fork servers that are kept, the one unused for longest first."""
     try:
         names = [name for name in os.listdir(directory) if name.startswith(PREFIX)]
     except OSError:
@@ -130,20 +130,20 @@ def make_room(directory: str, most: int) -> None:
 
 
 def tidy_alone(directory: str) -> None:
-    """As `tidy`, while nobody else starts or takes away a template."""
+    """As `tidy`, while nobody else starts or takes away a fork server."""
     with alone(os.path.join(directory, "any")):
         tidy(directory)
 
 
 def tidy(directory: str) -> None:
-    """Remove what templates that were killed have left, kept or not. To be called `alone`."""
+    """Remove what fork servers that were killed have left, kept or not. To be called `alone`."""
     # One that starts inside a container binds its socket a moment before it listens there.
     dead = _dead(directory)
     if dead:
         time.sleep(_LISTEN_SECONDS)
     for name in dead & _dead(directory):
         forget(os.path.join(directory, name))
-        _forget_keepers(directory, name)
+        _forget_reapers(directory, name)
 
 
 def _dead(directory: str) -> set[str]:
@@ -156,8 +156,8 @@ def _dead(directory: str) -> set[str]:
     return {name for name in sockets if not _listens(os.path.join(directory, name))}
 
 
-def _forget_keepers(directory: str, name: str) -> None:
-    """Remove the hosts files of its keepers, but for those that outlive a template that took no more agents."""
+def _forget_reapers(directory: str, name: str) -> None:
+    """Remove the hosts files of its reapers, but for those that outlive a fork server that took no more agents."""
     for each in os.listdir(directory):
         socket_name, _, rest = each.partition(".")
         pid = rest.removesuffix(".hosts")
@@ -178,7 +178,7 @@ def _listens(path: str) -> bool:
     return True
 
 
-def end(templates: list[Kept]) -> None:
+def end(templates: list[WarmServer]) -> None:
     """End these now; one that is in use takes no new tasks, and ends with the last one it has."""
     for each in templates:
         tell(each.socket, "retire")
@@ -189,7 +189,7 @@ def end(templates: list[Kept]) -> None:
 
 
 def tell(path: str, what: str) -> None:
-    """Ask something of the template at a socket that it does not answer. None there is no error."""
+    """Ask something of the fork server at a socket that it does not answer. None there is no error."""
     with (
         socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection,
         contextlib.suppress(OSError),
@@ -200,7 +200,7 @@ def tell(path: str, what: str) -> None:
 
 
 def forget(path: str) -> None:
-    """Remove what a template has beside its socket, and the socket."""
+    """Remove what a fork server has beside its socket, and the socket."""
     for each in (path, f"{path}.json", _state(path), _part(path), f"{path}.log"):
         with contextlib.suppress(OSError):
             os.unlink(each)

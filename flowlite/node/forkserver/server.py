@@ -1,15 +1,15 @@
-"""The template: the process in which everything is imported once, and from which every keeper is forked.
+"""The fork server: the process in which everything is imported once, and from which every reaper is forked.
 
 See client.py for how it is started. It runs no code of the user but imports, and stays single-threaded. The first line
 that comes over a connection says what is wanted:
 
     {"do": "import", "imports"}                  these will be needed soon; nobody waits
-    {"do": "join", "imports", "keep", "marks"}   a keeper; all further lines are for it. "keep" is how long to stay
+    {"do": "join", "imports", "keep", "marks"}   a reaper; all further lines are for it. "keep" is how long to stay
                                                  after it has gone, "marks" whose it is (system/process_title.py)
     {"do": "retire"}                             take no new agents, and end with the last one there is
     {"do": "dismiss"}                            end when nobody is there any more, without waiting
 
-Anything else is for a keeper, too. What the template has imported may have been changed on the disk since: then it
+Anything else is for a reaper, too. What the fork server has imported may have been changed on the disk since: then it
 answers {"event": "stale"} and retires, and whoever asked starts another one.
 """
 
@@ -42,7 +42,7 @@ _LONGEST_LINE = 1 << 20
 
 
 def main(arguments: list[str]) -> NoReturn:
-    """`warm SPEC.json [LISTENING_DESCRIPTOR]`: be the template."""
+    """`warm SPEC.json [LISTENING_DESCRIPTOR]`: be the fork server."""
     with open(arguments[0], encoding="utf-8") as file:
         spec = json.load(file)
     if spec.get("inside"):
@@ -58,9 +58,9 @@ def main(arguments: list[str]) -> NoReturn:
 
 
 def serve(spec: Mapping[str, Any], listener: socket.socket) -> NoReturn:
-    """Be the template of a spec."""
+    """Be the fork server of a spec."""
     os.set_inheritable(listener.fileno(), False)
-    os._exit(Template(spec, listener).serve())
+    os._exit(ForkServer(spec, listener).serve())
 
 
 class _Caller:
@@ -71,7 +71,7 @@ class _Caller:
         self.received = b""
 
 
-class Template:
+class ForkServer:
     """The process from which everything is forked. Single-threaded, and it never runs a user's code but imports."""
 
     def __init__(self, spec: Mapping[str, Any], listener: socket.socket) -> None:
@@ -79,7 +79,7 @@ class Template:
         self._pid = os.getpid()
         self._listener = listener
         self._imports = Imports(spec)
-        self._keepers: dict[int, float] = {}
+        self._reapers: dict[int, float] = {}
         self._callers: dict[int, _Caller] = {}
         self._ending = False
         self._listening = True
@@ -89,7 +89,7 @@ class Template:
         self._poll = select.poll()
 
     def serve(self) -> int:
-        """Prepare, then fork a keeper for each agent until nobody has come for a while."""
+        """Prepare, then fork a reaper for each agent until nobody has come for a while."""
         for each in (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):
             signal.signal(each, signal.SIG_IGN)
         signals.watch_signals(self._wake_writer, (signal.SIGCHLD, signal.SIGTERM))
@@ -103,14 +103,14 @@ class Template:
         self._poll.register(self._wake_reader, select.POLLIN)
         while True:
             wait = 0.0 if self._ending else max(0.0, self._idle_until - time.monotonic())
-            ready = {each for each, _ in self._poll.poll(None if self._keepers else wait * 1000)}
+            ready = {each for each, _ in self._poll.poll(None if self._reapers else wait * 1000)}
             if self._wake_reader in ready:
                 self._on_signals()
             if self._listening and self._listener.fileno() in ready:
                 self._accept()
             for caller in [self._callers[each] for each in ready if each in self._callers]:
                 self._hear(caller)
-            if not ready and not self._keepers and self._leave():
+            if not ready and not self._reapers and self._leave():
                 return 0
 
     # What comes in
@@ -119,27 +119,27 @@ class Template:
         for number in os.read(self._wake_reader, 4096):
             if number == signal.SIGTERM:
                 self._ending = True
-                for keeper in self._keepers:
-                    processes.send(keeper, signal.SIGTERM)
+                for reaper in self._reapers:
+                    processes.send(reaper, signal.SIGTERM)
         crashed = False
         for pid, status in processes.ended_children():
-            keep = self._keepers.pop(pid, None)
+            keep = self._reapers.pop(pid, None)
             if keep is not None:
                 # One that was killed could not tidy up.
                 worker_view.leave(f"{self._spec['socket']}.{pid}.hosts")
                 crashed = crashed or status != 0
                 self._idle_until = max(self._idle_until, time.monotonic() + keep)
-                if not self._keepers:
+                if not self._reapers:
                     self._imports.seconds = 0.0
                 self._note()
         if crashed:
-            # What a keeper leaves behind when it is killed becomes ours; its workers are dead already.
+            # What a reaper leaves behind when it is killed becomes ours; its workers are dead already.
             processes.end_all(self._strays)
 
     def _strays(self) -> set[int]:
         rows = processes.table()
         mine = {each.pid for each in rows.values() if each.parent == os.getpid()}
-        strays = {pid for pid in mine - set(self._keepers) if not rows[pid].dead}
+        strays = {pid for pid in mine - set(self._reapers) if not rows[pid].dead}
         return strays | processes.descendants(strays, rows)
 
     def _accept(self) -> None:
@@ -195,7 +195,7 @@ class Template:
     # What is done
 
     def _fork(self, connection: socket.socket, request: Mapping[str, Any], received: bytes) -> None:
-        """Fork a keeper for the agent at the other end."""
+        """Fork a reaper for the agent at the other end."""
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGCHLD, signal.SIGTERM))
         pid = os.fork()
         if pid:
@@ -204,7 +204,7 @@ class Template:
             # A process from which nothing can be forked is of no use to the next task.
             useful = self._imports.hazard is None
             keep = float(request.get("keep", self._spec["idle"])) if useful else 0.0
-            self._keepers[pid] = keep
+            self._reapers[pid] = keep
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
             self._note()
             return
@@ -223,12 +223,12 @@ class Template:
             if request.get("marks") and not process_title.mark(request["marks"]):
                 raise OSError("this process cannot be marked as one of the task")
             state = {**self._state(), "failed_imports": self._imports.failed_of(request)}
-            status = reaper.Keeper(connection, state, received).serve(blocked)
+            status = reaper.Reaper(connection, state, received).serve(blocked)
         finally:
             os._exit(status)
 
     def _state(self) -> dict[str, Any]:
-        """What every keeper reports as ready."""
+        """What every reaper reports as ready."""
         return {
             "template": self._pid,
             "python": self._spec["python"],
@@ -249,13 +249,13 @@ class Template:
     # The end
 
     def _retire(self) -> None:
-        """Make room for another template under the same name; end with the last keeper."""
+        """Make room for another fork server under the same name; end with the last reaper."""
         with registry.alone(self._spec["socket"]):
             self._give_up_name()
         self._ending = True
 
     def _leave(self) -> bool:
-        """Take the socket away so that the next client starts a new template. False if one has just come."""
+        """Take the socket away so that the next client starts a new fork server. False if one has just come."""
         if not self._listening:
             return True
         with registry.alone(self._spec["socket"]):
@@ -275,8 +275,8 @@ class Template:
     def _note(self) -> None:
         """Say in a file what this process is to others (registry.py)."""
         if self._spec["key"] and self._listening:
-            until = None if self._keepers else self._idle_until - time.monotonic() + time.time()
-            registry.note(self._spec["socket"], len(self._keepers), until)
+            until = None if self._reapers else self._idle_until - time.monotonic() + time.time()
+            registry.note(self._spec["socket"], len(self._reapers), until)
 
 
 class Imports:
@@ -326,7 +326,7 @@ class Imports:
 
 
 def preload() -> None:
-    """Import what keepers and their workers need of ours: the file it lies in may be gone when they do."""
+    """Import what reapers and their workers need of ours: the file it lies in may be gone when they do."""
     from ..mount_namespace import hosts_file, namespace
     from ..worker import worker
     from . import reaper

@@ -1,6 +1,6 @@
 """Whether what a process has imported is still what lies on the disk.
 
-A template lives for minutes or hours; meanwhile a package may be upgraded, or a module of an editable install be
+A fork server lives for minutes or hours; meanwhile a package may be upgraded, or a module of an editable install be
 edited. A process that is started anew takes what is there now, so no worker must be forked from what was there before.
 
 What a file is noted as is what it was before it was read: one that is edited while it is imported has changed.

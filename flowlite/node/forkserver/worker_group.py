@@ -1,4 +1,4 @@
-"""The workers of this node, as the agent sees them: started, stopped and reported through the keeper."""
+"""The workers of this node, as the agent sees them: started, stopped and reported through the reaper."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ..config.agent_config import AttemptPaths
 from ..log_stream import output_tail
 from ..protocol.messages import STREAMS
 from ..system import caught_signals, processes
-from ..system.oom import Watch
+from ..system.oom import OomWatch
 from . import client
 
 KEEPER_SECONDS = 30.0
-"""How long the keeper may take to end the workers after their grace; one that cannot be killed takes 20."""
+"""How long the reaper may take to end the workers after their grace; one that cannot be killed takes 20."""
 
 Report = Callable[[dict[str, Any]], None]
 
@@ -31,7 +31,7 @@ class Workers:
     """The workers of one node.
 
     Every worker that was ordered is reported exactly once through `report`, whatever becomes of it, of
-    its keeper, or of this machine's memory.
+    its reaper, or of this machine's memory.
 
     Args:
         spec: What the warm process is told (`warm.make_spec`).
@@ -69,7 +69,7 @@ class Workers:
         self._report = report
         self._orders: dict[int, Mapping[str, Any]] = {}
         self._pids: dict[int, tuple[int, float]] = {}
-        self._memory: dict[int, Watch] = {}
+        self._memory: dict[int, OomWatch] = {}
         self._stopping = False
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
@@ -93,7 +93,7 @@ class Workers:
         self._spec = spec
 
     async def connect(self, scene: Awaitable[Mapping[str, Any]] | None = None) -> dict[str, Any]:
-        """Have a warm process and a keeper in it; gives what it says of itself.
+        """Have a warm process and a reaper in it; gives what it says of itself.
 
         What the workers are to see (mount_namespace/worker_view.py) may come later than the warm process, which
         imports meanwhile.
@@ -126,7 +126,7 @@ class Workers:
                 return self.warm
             except WorkersLost:
                 self._writer.close()
-        raise client.WarmError(
+        raise client.ForkServerError(
             f"the warm process died again while it got ready; see {self._spec['log']} on this node"
         )
 
@@ -171,7 +171,7 @@ class Workers:
                 pass
             except TimeoutError:
                 # It hangs itself. Its workers die with it, and the rest is found.
-                processes.send(int(self.warm["keeper"]), signal.SIGKILL)
+                processes.send(int(self.warm["reaper"]), signal.SIGKILL)
         await self._none_left.wait()
 
     async def wait(self) -> None:
@@ -180,15 +180,15 @@ class Workers:
 
     def listeners(self, number: int) -> list[int]:
         """Every process of theirs that has a handler for a signal."""
-        keeper = self.warm.get("keeper")
-        return caught_signals.listeners([int(keeper)], number) if keeper and self._orders else []
+        reaper = self.warm.get("reaper")
+        return caught_signals.listeners([int(reaper)], number) if reaper and self._orders else []
 
     def dismiss(self) -> None:
         """Let the warm process end as soon as nobody uses it."""
         self._send(do="dismiss")
 
     async def close(self) -> None:
-        """Leave the keeper, which then ends."""
+        """Leave the reaper, which then ends."""
         if self._writer is not None:
             self._writer.close()
         if self._follower is not None:
@@ -231,7 +231,7 @@ class Workers:
         what = event["event"]
         if what == "started":
             self._pids[event["rank"]] = (event["pid"], event["time"])
-            self._memory[event["rank"]] = Watch(int(event["pid"]))
+            self._memory[event["rank"]] = OomWatch(int(event["pid"]))
         elif what == "exited":
             self._on_exit(event)
         else:
@@ -246,10 +246,10 @@ class Workers:
         if not self._orders:
             self._none_left.set()
 
-    # When the keeper is gone
+    # When the reaper is gone
 
     def _sweep(self) -> None:
-        """End what the keeper left: its workers died with it, where the kernel sees to that; their children did not."""
+        """End what the reaper left: its workers died with it, where the kernel sees to that; their children did not."""
         streams = [str(order[each]) for order in self._orders.values() for each in ("out", "err")]
 
         def left() -> set[int]:
@@ -276,7 +276,7 @@ class Workers:
 
 
 def describe_end(
-    order: Mapping[str, Any], event: Mapping[str, Any], memory: Watch | None = None
+    order: Mapping[str, Any], event: Mapping[str, Any], memory: OomWatch | None = None
 ) -> dict[str, Any]:
     """The body of the worker event: how it ended, why, its last words, and the final size of its files."""
     files = {name: Path(order[name]) for name in STREAMS if name in order}
@@ -297,7 +297,7 @@ def describe_end(
 
 
 def _failure(
-    order: Mapping[str, Any], event: Mapping[str, Any], memory: Watch | None
+    order: Mapping[str, Any], event: Mapping[str, Any], memory: OomWatch | None
 ) -> dict[str, str] | None:
     found = _end(order, event)
     if found is None or event["stuck"]:

@@ -1,4 +1,4 @@
-"""Where a node's anchor (slurm_step/daemon.py) is found, and what is said to it: a line of JSON each way.
+"""Where a node's step daemon (slurm_step/daemon.py) is found, and what is said to it: a line of JSON each way.
 
 Its socket is a name in the abstract namespace, made from the path of its home, since file systems of clusters have long
 paths and not always sockets. Both sides look at the user id that the kernel gives for the other.
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 SECONDS = 30.0
-"""Within which an anchor answers; to fork an agent takes it some milliseconds."""
+"""Within which a step daemon answers; to fork an agent takes it some milliseconds."""
 _LONGEST_NAME = 70
 
 
@@ -29,12 +29,12 @@ def instance_id(job: str | int, restart: int, nodeid: int) -> str:
 
 
 def home_of(node_dir: str, instance: str) -> str:
-    """The node home of an instance; its anchor's files lie there, too."""
+    """The node home of an instance; its step daemon's files lie there, too."""
     return f"{node_dir.rstrip('/')}/{instance}"
 
 
 def address(home: str) -> str:
-    """The name an anchor listens at."""
+    """The name a step daemon listens at."""
     name = os.path.realpath(home)
     if len(os.fsencode(name)) > _LONGEST_NAME:
         # Slow to import.
@@ -45,7 +45,7 @@ def address(home: str) -> str:
 
 
 class Line:
-    """The way to the anchor of one home."""
+    """The way to the step daemon of one home."""
 
     def __init__(self, home: str) -> None:
         self._home = home

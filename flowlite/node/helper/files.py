@@ -1,8 +1,8 @@
-"""What a fork of the porter does with files and processes. Its answers go to its standard output, bytes as they are.
+"""What a fork of the mux server does with files and processes. Answers go to its standard output as bytes.
 
     {"do": "put", "files": [{"target", "mode", "size", "sha256", "cache"}]}    -> "need 0 2\\n": whose bytes are to come
     {"do": "read", "path", "offset"}                                           -> the bytes
-    {"do": "start", "argv", "log", "environment"}                              -> {"pid"}; by the anchor, if any
+    {"do": "start", "argv", "log", "environment"}                              -> {"pid"}; by the step daemon, if any
 
 What goes wrong is one line of JSON on standard error, {"errno", "text"}, and the status `FAILED`.
 """

@@ -1,4 +1,4 @@
-"""One request of a porter's client while it is carried out: a child process with its pipes, or a socket."""
+"""One request of a mux server's client while it is carried out: a child process with its pipes, or a socket."""
 
 from __future__ import annotations
 

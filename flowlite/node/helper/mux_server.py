@@ -1,6 +1,6 @@
-"""The porter: one process at the far end of a pipe that runs commands, moves files and opens TCP streams, all at once.
+"""The mux server: one process at the far end of a pipe that runs commands, moves files and opens TCP streams.
 
-`agent.pyz porter [--anchor HOME]` serves what reaches a node through a command (`srun`), where each command of its
+`agent.pyz  [--anchor HOME]` serves what reaches a node through a command (`srun`), where each command of its
 own would be one more step of the job. Frames come in and go out (protocol/mux_framing.py); each request becomes a
 child process, or a socket, whose bytes go back and forth:
 
@@ -9,7 +9,7 @@ child process, or a socket, whose bytes go back and forth:
     {"do": "tcp", "address", "port"}             -> READY, then bytes both ways; or DONE {"errno", "text"}
 
 It ends with its pipe, or when nothing came for `SILENCE` seconds, and takes along what runs then; what was started
-stays. With an anchor (slurm_step/daemon.py) it tells that, too, as long as its client lives.
+stays. With a step daemon (slurm_step/daemon.py) it tells that, too, as long as its client lives.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def main(arguments: list[str]) -> int:
     for number in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         # Slurm sends what its users ask for to every process of a step.
         signal.signal(number, signal.SIG_IGN)
-    Porter(incoming, outgoing, anchor).serve()
+    MuxServer(incoming, outgoing, anchor).serve()
     return 0
 
 
@@ -60,7 +60,7 @@ def _home() -> str:
     return home if os.path.isdir(home) else "/"
 
 
-class Porter:
+class MuxServer:
     """Serves one client. Single-threaded: what may take long is done by children."""
 
     def __init__(self, incoming: int, outgoing: int, anchor: str | None) -> None:

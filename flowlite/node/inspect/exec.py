@@ -24,14 +24,14 @@ def main(arguments: list[str]) -> int:
         argv = [os.environ.get("SHELL") or "/bin/sh"]
     entry = latest_entry(home)
     environment = {**without_launchers(os.environ), **entry.get("environment", {})}
-    keeper = entry.get("keeper")
-    if entry.get("container") and keeper and processes.is_alive(keeper["pid"], keeper["start"]):
+    reaper = entry.get("reaper")
+    if entry.get("container") and reaper and processes.is_alive(reaper["pid"], reaper["start"]):
         from ..containers import container
 
         return container.enter(entry, home, argv)
-    if keeper and processes.is_alive(keeper["pid"], keeper["start"]):
+    if reaper and processes.is_alive(reaper["pid"], reaper["start"]):
         try:
-            namespace.enter(int(keeper["pid"]))
+            namespace.enter(int(reaper["pid"]))
         except OSError as error:
             sys.stderr.write(f"flowlite: volumes are not at their paths here: {error}\n")
     for directory in (entry.get("workdir"), home):
@@ -48,7 +48,7 @@ def main(arguments: list[str]) -> int:
 
 
 def latest_entry(home: str) -> dict[str, Any]:
-    """What the agent of the latest attempt wrote: {"environment", "workdir", "keeper"}; {} if nothing."""
+    """What the agent of the latest attempt wrote: {"environment", "workdir", "reaper"}; {} if nothing."""
     for directory in _attempts(home):
         try:
             with open(os.path.join(directory, "env.json"), encoding="utf-8") as file:

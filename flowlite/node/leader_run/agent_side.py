@@ -16,7 +16,7 @@ from . import context, requirements
 _START_SECONDS = 60.0
 
 
-class Led:
+class LeaderRun:
     """What an agent has to do for it on its node. Does nothing in other modes."""
 
     def __init__(self, config: AgentConfig, paths: AttemptPaths) -> None:

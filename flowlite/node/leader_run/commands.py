@@ -45,11 +45,11 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run(directory: str, node: int, argv: Sequence[str]) -> int:
-    from .context import Place
+    from .context import GangContext
     from .remote_exec import run
 
     try:
-        code = run(Place.read(directory), node, argv, source=0)
+        code = run(GangContext.read(directory), node, argv, source=0)
     except KeyboardInterrupt:
         return 130
     except (OSError, ValueError) as error:

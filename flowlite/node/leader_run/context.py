@@ -19,7 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..protocol.tls import Shield
+    from ..protocol.tls import TlsSession
 
 ROOM = "gang/"
 """Before a role in the opening of a connection; no volume is called so."""
@@ -31,7 +31,7 @@ class Unreachable(OSError):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class GangContext:
     """One attempt as its programs on one node see it.
 
     Attributes:
@@ -47,7 +47,7 @@ class Place:
     cores: int
 
     @classmethod
-    def read(cls, directory: str) -> Place:
+    def read(cls, directory: str) -> GangContext:
         """Reads the files of an attempt. Raises OSError, ValueError."""
         paths = AttemptPaths(Path(directory))
         config = AgentConfig.from_json(paths.config.read_bytes())
@@ -93,7 +93,7 @@ class Place:
         try:
             network.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             network.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            shield: Callable[[], Shield] | None = None
+            shield: Callable[[], TlsSession] | None = None
             if self.config.tls:
                 from ..protocol import tls
 
@@ -115,6 +115,6 @@ class Place:
 
 
 def note(paths: AttemptPaths, go: Mapping[str, Any], cores: int) -> None:
-    """Write down what came with GO, for `Place.read`."""
+    """Write down what came with GO, for `GangContext.read`."""
     told = {"addresses": list(go["addresses"]), "cores": cores}
     write_atomically(paths.directory / FILE, json.dumps(told))

@@ -1,6 +1,6 @@
 """A node's post: what starts commands there that other nodes of the gang ask for.
 
-It is a process below the node's keeper (processes.py), so whatever it starts ends with the task: the keeper adopts
+It is a process below the node's reaper (processes.py), so whatever it starts ends with the task: the reaper adopts
 what a command leaves behind, and ends it with all the rest. As with ssh, a command ends when its process has ended
 and nobody holds its output any more; what it has put into the background with other output goes on.
 """
@@ -19,7 +19,7 @@ from typing import IO
 
 from ..protocol.framing import WireError
 from ..system.accepting import start_thread
-from .context import Place, Unreachable
+from .context import GangContext, Unreachable
 from .exec_framing import BLOCK, ERR, EXIT, FAULT, INPUT, INPUT_ENDS, OUT, RUN, Broken, Frames
 
 TYPE_CHECKING = False
@@ -33,10 +33,10 @@ _LOOK_AGAIN = 0.05
 _MOST_FAILURES = 60
 
 
-class Post:
+class ExecServer:
     """Takes commands until the hub says that it is over, or this process is told to end."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: GangContext) -> None:
         self._place = place
         self._running: dict[int, subprocess.Popen[bytes]] = {}
         self._lock = threading.Lock()

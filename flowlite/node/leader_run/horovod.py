@@ -12,7 +12,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from ..system import addresses
-from .context import Place
+from .context import GangContext
 
 _LONGEST_VALUE = 1 << 20
 _MOST_KEYS = 1 << 18
@@ -25,7 +25,7 @@ def serve(address: str) -> str:
     return f"{address}:{store.server_address[1]}"
 
 
-def variables(place: Place, ranks: tuple[int, int, int, int], store: str) -> dict[str, str]:
+def variables(place: GangContext, ranks: tuple[int, int, int, int], store: str) -> dict[str, str]:
     """What `horovodrun` would tell one process.
 
     Args:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from ..config.launcher_programs import starts_ranks
 from ..system import addresses
-from .context import Place
+from .context import GangContext
 
 RANK_PROGRAM = "flow-rank"
 """In the directory of stand-ins on every node: one process of the gang (mpi_rank.py)."""
@@ -19,13 +19,13 @@ STORE = "--horovod-store"
 _THROUGH = ("/bin/sh", "-c", f'exec "$FLOW_GANG/bin/{RANK_PROGRAM}" "$@"', RANK_PROGRAM)
 
 
-def machinefile(place: Place) -> str:
+def machinefile(place: GangContext) -> str:
     """`ADDRESS:N` for each node, as MPICH and Intel MPI read it."""
     slots = place.config.processes_per_node
     return "".join(f"{host}:{slots}\n" for host in place.hosts)
 
 
-def command(place: Place, store: str = "") -> list[str] | None:
+def command(place: GangContext, store: str = "") -> list[str] | None:
     """What the worker of node 0 becomes; None where the command of the task does all of it by itself.
 
     Args:
@@ -39,7 +39,7 @@ def command(place: Place, store: str = "") -> list[str] | None:
     return [*words, *call["argv"]] if call["kind"] == "command" else words
 
 
-def environment(place: Place, directory: str) -> dict[str, str]:
+def environment(place: GangContext, directory: str) -> dict[str, str]:
     """Variables for launchers of MPI, all of which the user's `environment=` overrides.
 
     Args:

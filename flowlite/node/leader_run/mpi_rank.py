@@ -19,7 +19,7 @@ from typing import Any
 
 from ..system import processes
 from . import mpi
-from .context import Place
+from .context import GangContext
 from .remote_exec import run
 
 _NO_RANK = 2
@@ -34,7 +34,7 @@ def put(directory: Path, attempt: str) -> None:
 
 def main(directory: str, arguments: Sequence[str]) -> int:
     """`gang rank ATTEMPT_DIR …`; with `--failed SUMMARY` it takes the failure of a rank on another node."""
-    place = Place.read(directory)
+    place = GangContext.read(directory)
     if arguments[:1] == ["--failed"]:
         return _keep(place, sys.stdin.buffer.read(), arguments[1])
     found = mpi.ranks(os.environ)
@@ -58,7 +58,7 @@ def main(directory: str, arguments: Sequence[str]) -> int:
     return _call(place, found[0])
 
 
-def variables(place: Place, found: tuple[int, int, int, int]) -> dict[str, str]:
+def variables(place: GangContext, found: tuple[int, int, int, int]) -> dict[str, str]:
     """What a process that `mpirun` started is told beyond what MPI tells it."""
     rank, size, local, here = found
     told = {
@@ -81,7 +81,7 @@ def _become(argv: Sequence[str]) -> int:
         return 127 if isinstance(error, FileNotFoundError) else 126
 
 
-def _call(place: Place, rank: int) -> int:
+def _call(place: GangContext, rank: int) -> int:
     from ..worker import worker, worker_spec
 
     directory = place.paths.directory
@@ -114,7 +114,7 @@ def _finalize() -> None:
         module.Finalize()
 
 
-def _bring(place: Place, result: Path, summary: str) -> None:
+def _bring(place: GangContext, result: Path, summary: str) -> None:
     """The failure of this rank, to node 0."""
     if place.rank == 0:
         _keep(place, result.read_bytes(), summary)
@@ -123,7 +123,7 @@ def _bring(place: Place, result: Path, summary: str) -> None:
         run(place, 0, ["/bin/sh", "-c", _KEEP, "sh", summary], source=file.fileno())
 
 
-def _keep(place: Place, outcome: bytes, summary: str) -> int:
+def _keep(place: GangContext, outcome: bytes, summary: str) -> int:
     """On node 0: the first failure that comes is the one that the task tells of."""
     result, failure = place.paths.stream(0, "result"), place.paths.failure(0)
     part = failure.with_name(f"{failure.name}.{os.getpid()}.part")

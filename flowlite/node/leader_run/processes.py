@@ -23,8 +23,8 @@ from ..config.agent_config import write_atomically
 from ..protocol.framing import WireError
 from ..worker import launcher_files
 from . import ssh_shim
-from .context import Place, Unreachable
-from .exec_server import STOP_SECONDS, Post
+from .context import GangContext, Unreachable
+from .exec_server import STOP_SECONDS, ExecServer
 
 _LOOK_AGAIN = 0.02
 
@@ -32,7 +32,7 @@ _LOOK_AGAIN = 0.02
 class _Ending:
     """Waits for the end of a post, or for a signal to this process."""
 
-    def __init__(self, post: Post) -> None:
+    def __init__(self, post: ExecServer) -> None:
         self._post = post
         self._heard = threading.Event()
         self.number = 0
@@ -53,7 +53,7 @@ class _Ending:
     def wait(self) -> None:
         """Returns at the end, once what was started has been told to end, too, and had some time for it.
 
-        After a signal the keeper knows how long that may take; what node 0 runs may need this node until then.
+        After a signal the reaper knows how long that may take; what node 0 runs may need this node until then.
         """
         self._heard.wait()
         if self.number:
@@ -68,9 +68,9 @@ class _Ending:
 
 def follow(directory: str) -> int:
     """`gang follow ATTEMPT_DIR`."""
-    place = Place.read(directory)
+    place = GangContext.read(directory)
     os.environ.update(programs_of(place))
-    post = Post(place)
+    post = ExecServer(place)
     ending = _Ending(post)
     ending.wait()
     if post.lost:
@@ -88,16 +88,16 @@ def follow(directory: str) -> int:
 
 def lead(directory: str) -> int:
     """`gang lead ATTEMPT_DIR`."""
-    place = Place.read(directory)
+    place = GangContext.read(directory)
     os.environ.update(programs_of(place))
-    post = Post(place)
+    post = ExecServer(place)
     ending = _Ending(post)
     threading.Thread(target=_have_ready, args=(place, post), daemon=True).start()
     ending.wait()
     return 0
 
 
-def programs_of(place: Place) -> dict[str, str]:
+def programs_of(place: GangContext) -> dict[str, str]:
     """Puts the programs for the workers of this node in their place; gives the variables that lead there."""
     directory = place.paths.directory
     ssh_shim.put(directory / "bin", str(directory))
@@ -113,7 +113,7 @@ def programs_of(place: Place) -> dict[str, str]:
     return {"PATH": f"{directory / 'bin'}:{path}", "FLOW_GANG": str(directory)}
 
 
-def _have_ready(place: Place, post: Post) -> None:
+def _have_ready(place: GangContext, post: ExecServer) -> None:
     try:
         _await_all(place)
         told = _ready(place)
@@ -124,7 +124,7 @@ def _have_ready(place: Place, post: Post) -> None:
         post.over.set()
 
 
-def _await_all(place: Place) -> None:
+def _await_all(place: GangContext) -> None:
     """Until every node takes commands. Raises Unreachable."""
     stream = place.dial("wait", seconds=place.config.join_timeout)
     with stream.network:
@@ -134,7 +134,7 @@ def _await_all(place: Place) -> None:
         raise Unreachable(str(told["error"]))
 
 
-def _ready(place: Place) -> dict[str, Any]:
+def _ready(place: GangContext) -> dict[str, Any]:
     environment: dict[str, str] = {}
     argv = None
     if place.config.mode == distributed_modes.RAY:

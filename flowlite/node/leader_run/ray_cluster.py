@@ -1,6 +1,6 @@
 """A Ray cluster of the nodes of a gang, for one task: node 0 has its head, and all of it ends with the task.
 
-`ray start` on each node starts its processes and returns when they are up. They are below the node's keeper, like
+`ray start` on each node starts its processes and returns when they are up. They are below the node's reaper, like
 everything that a post starts, and are ended by it. `ray stop` is never used: it would end what is of other tasks, too.
 """
 
@@ -24,7 +24,7 @@ from pathlib import Path
 from ..config.agent_config import write_atomically
 from ..forkserver.client import socket_directory
 from ..system import node_facts, processes
-from .context import Place
+from .context import GangContext
 from .remote_exec import CommandFailed, ask
 from .requirements import python_on
 
@@ -53,7 +53,7 @@ main()
 """Ray takes that option only where it has what its clients need; then it would else take the port of another task."""
 
 
-def gather(place: Place) -> dict[str, str]:
+def gather(place: GangContext) -> dict[str, str]:
     """Has the cluster; gives the variables of the call. Raises OSError with what went wrong."""
     address = place.addresses[0]
     head = ""
@@ -88,7 +88,7 @@ def _insist(work: Callable[[], object], what: str) -> None:
                 raise OSError(f"{what}: {error}") from error
 
 
-def proof(place: Place) -> dict[str, str]:
+def proof(place: GangContext) -> dict[str, str]:
     """Variables by which Ray (2.52 and later) lets in only the processes of this task; writes the file they name."""
     path = place.paths.directory / "ray-token"
     token = hmac.digest(place.paths.secret.read_bytes(), b"flowlite ray 1", "sha256").hex()
@@ -108,7 +108,7 @@ def put(directory: Path, attempt: str) -> None:
 
 
 def start_command(
-    place: Place,
+    place: GangContext,
     arguments: Sequence[str],
     *,
     python: str,
@@ -147,7 +147,7 @@ def start_command(
 
 def main(directory: str, arguments: Sequence[str]) -> int:
     """`gang ray ATTEMPT_DIR head PORT CLIENT_PORT` or `… join ADDRESS`: runs `ray start`."""
-    place = Place.read(directory)
+    place = GangContext.read(directory)
     temporary = temporary_of(place.paths.directory)
     words = start_command(
         place,
@@ -197,13 +197,13 @@ def _tidy() -> None:
         shutil.rmtree(each.parent, ignore_errors=True)
 
 
-def cores_of(place: Place) -> int:
+def cores_of(place: GangContext) -> int:
     """CPUs that Ray is told of: those asked for, else all of the machine, and at least one per process."""
     asked = (place.config.gang or {}).get("cpus")
     return max(int(asked or place.cores), place.config.processes_per_node)
 
 
-def gpus_of(place: Place) -> int:
+def gpus_of(place: GangContext) -> int:
     """GPUs that Ray is told of: those asked for, as far as they are there."""
     if not place.config.gpus:
         return 0

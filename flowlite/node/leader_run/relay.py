@@ -1,7 +1,7 @@
 """What connects the nodes of a gang that node 0 leads, so that a program on one can start a command on another.
 
 `gang hub ATTEMPT_DIR`, started by the leader's agent (agent_side.py); it ends with that. It listens on the leader's
-private address, lets in who proves the task's secret (sharing/stream.py), inside TLS where the rendezvous is
+private address, lets in who proves the task's secret (protocol/stream.py), inside TLS where the rendezvous is
 encrypted, too. It only carries bytes; commands are started by the posts (exec_server.py), one on each node. Roles,
 and their first line:
 
@@ -26,7 +26,7 @@ from typing import Any
 
 from ..config.agent_config import AgentConfig, AttemptPaths
 from ..protocol.framing import WireError
-from ..protocol.listener import Door
+from ..protocol.listener import Listener
 from ..protocol.stream import Stream
 from .context import ROOM
 from .exec_server import carry
@@ -43,12 +43,12 @@ class _Call:
         self.ended = threading.Event()
 
 
-class Hub:
+class Relay:
     """The connections of one attempt. A thread for each; they do little."""
 
     def __init__(self, config: AgentConfig, paths: AttemptPaths) -> None:
         self._config = config
-        self._door = Door(config, paths, {ROOM + role for role in _ROLES}.__contains__)
+        self._door = Listener(config, paths, {ROOM + role for role in _ROLES}.__contains__)
         self._changed = threading.Condition()
         self._posts: dict[int, Stream] = {}
         self._waiting: dict[int, _Call] = {}
@@ -180,7 +180,7 @@ def main(directory: str) -> int:
     paths = AttemptPaths(Path(directory))
     try:
         config = AgentConfig.from_json(paths.config.read_bytes())
-        Hub(config, paths).run()
+        Relay(config, paths).run()
     except (OSError, ValueError) as error:
         _say(error=str(error))
         return 1

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from ..protocol.framing import WireError
-from .context import Place, Unreachable
+from .context import GangContext, Unreachable
 from .exec_framing import BLOCK, ERR, EXIT, FAULT, INPUT, INPUT_ENDS, OUT, RUN, Frames
 from .exec_server import carry
 
@@ -29,7 +29,7 @@ class CommandFailed(OSError):
 
 
 def call(
-    place: Place,
+    place: GangContext,
     node: int,
     argv: Sequence[str],
     *,
@@ -96,7 +96,7 @@ def _answers(frames: Frames, out: Sink, err: Sink) -> int | None:
 
 
 def run(
-    place: Place,
+    place: GangContext,
     node: int,
     argv: Sequence[str],
     *,
@@ -118,7 +118,7 @@ def run(
 
 
 def ask(
-    place: Place, node: int, argv: Sequence[str], environment: Mapping[str, str] | None = None
+    place: GangContext, node: int, argv: Sequence[str], environment: Mapping[str, str] | None = None
 ) -> bytes:
     """What a command on a node writes to its standard output. Raises Unreachable, CommandFailed."""
     out, err = bytearray(), bytearray()

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..system import processes
-from .context import Place, Unreachable
+from .context import GangContext, Unreachable
 from .remote_exec import run
 
 FAILED = 255
@@ -34,7 +34,7 @@ _NOT_HERE = {
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class RemoteCommand:
     """What somebody wants from ssh.
 
     Attributes:
@@ -49,7 +49,7 @@ class Wish:
     refused: str = ""
 
 
-def read(arguments: Sequence[str]) -> Wish | None:
+def read(arguments: Sequence[str]) -> RemoteCommand | None:
     """Reads arguments as OpenSSH does; None if they name no host."""
     silent, refused = False, ""
     words = list(arguments)
@@ -78,7 +78,7 @@ def read(arguments: Sequence[str]) -> Wish | None:
                 refused = refused or f"know the option -{letter}"
     if not host:
         return None
-    return Wish(host.removeprefix("ssh://").rstrip("/"), " ".join(words), silent, refused)
+    return RemoteCommand(host.removeprefix("ssh://").rstrip("/"), " ".join(words), silent, refused)
 
 
 def put(directory: Path, attempt: str) -> None:
@@ -95,7 +95,7 @@ def main(attempt: str, arguments: Sequence[str]) -> int:
     if wish is None:
         return _own(attempt, arguments, "it names no host")
     try:
-        place = Place.read(attempt)
+        place = GangContext.read(attempt)
         node = place.node(wish.host)
         if node is None:
             nodes = ", ".join(place.hosts)

@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 
 from ..config.agent_config import AgentConfig, AttemptPaths
-from ..protocol.listener import Door
+from ..protocol.listener import Listener
 from ..protocol.stream import Stream
 from ..system import processes
 from .confined_sftp import NotConfined, find_server, serve
@@ -39,7 +39,7 @@ class Server:
         }
         # Each server mounts its own root there, in its own eyes only.
         self._stage = paths.directory / "share-root"
-        self._door = Door(config, paths, self._volumes.__contains__)
+        self._door = Listener(config, paths, self._volumes.__contains__)
 
     def run(self) -> None:
         """Serve until standard input ends."""

@@ -82,7 +82,7 @@ def missing_here() -> str:
     return ""
 
 
-class Guard:
+class SshfsSidecar:
     """Holds the shared volumes of one node until its standard input ends."""
 
     def __init__(self, config: AgentConfig, paths: AttemptPaths, port: int, within: int) -> None:
@@ -227,7 +227,7 @@ def main(arguments: list[str]) -> int:
     code = 0
     try:
         config = AgentConfig.from_json(paths.config.read_bytes())
-        Guard(config, paths, int(arguments[1]), int(arguments[2])).run()
+        SshfsSidecar(config, paths, int(arguments[1]), int(arguments[2])).run()
     except (OSError, ValueError) as error:
         _say("failed", why=str(error), passing=getattr(error, "passing", False))
         code = 1

@@ -24,7 +24,7 @@ SendChunk = Callable[[int, str, int, bytes], bool]
 """(rank, stream, offset, bytes) -> whether more may be sent at once."""
 
 
-class Follower:
+class Tailer:
     """Reads what the streams have grown by, and hands it on."""
 
     def __init__(

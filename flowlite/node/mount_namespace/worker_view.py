@@ -1,6 +1,6 @@
 """What the workers of one node see beyond the machine: volumes and buckets at their paths, and who their peers are.
 
-A keeper sets the scene for the workers that it forks, so that nodes and tasks that share one warm process still see
+A reaper sets the scene for the workers that it forks, so that nodes and tasks that share one warm process still see
 their own, and nothing of it outlives them.
 """
 
@@ -20,7 +20,7 @@ def describe(
     keep_visible: Iterable[str] = (),
     within: int | None = None,
 ) -> dict[str, Any]:
-    """What a keeper is told of its scene.
+    """What a reaper is told of its scene.
 
     Args:
         volumes: {"name", "path", "source"} each, buckets among them; to be shown at their paths.

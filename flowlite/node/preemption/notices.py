@@ -3,7 +3,7 @@
     {"kind": "ec2"}        the metadata service (IMDSv2): spot/instance-action, two minutes before, and the
                            recommendation to move elsewhere, which may come earlier or never
     {"kind": "mithril"}    the file /opt/mithril/MITHRIL_SIGNAL.yml, five minutes before
-    {"kind": "slurm", "file"}    what the node's anchor writes when Slurm sends it a signal (slurm_step/notices.py)
+    {"kind": "slurm", "file"}    what the node's step daemon writes when Slurm sends it a signal (slurm_step/notices.py)
     {"kind": "known", "after", "notice", "reason"}    known beforehand: so many seconds from the start of the agent, and
                            how many are left then
     {"kind": "rehearsal", "after": n}    nobody takes anything away, but notice comes so many seconds after GO

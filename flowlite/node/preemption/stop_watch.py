@@ -1,4 +1,4 @@
-"""The agent's vigil: the machine's lease is renewed, notice of its end is listened for, workers are told in time."""
+"""What the agent watches beside its workers: the machine's lease, and notice of its end, which workers hear in time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .shared_page import StopPage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..rendezvous.member_client import MemberLink
+    from ..rendezvous.member_client import MemberClient
     from .notices import Notice
 
 log = logging.getLogger("flowlite.in_worker.should_stop")
@@ -28,10 +28,10 @@ SETTLE = 0.05
 MOST_BEFORE_DEADLINE, PART_BEFORE_DEADLINE = 60.0, 0.1
 """Workers that ask are told so long before the longest run is over, or so large a part of it."""
 _EXPLAINED_SECONDS = 6.0
-"""Within which the anchor of a Slurm job has said what a signal is about (slurm_step/notices.py)."""
+"""Within which the step daemon of a Slurm job has said what a signal is about (slurm_step/notices.py)."""
 
 
-class Vigil:
+class StopWatch:
     """One agent's part in what is up with its machine."""
 
     def __init__(
@@ -44,7 +44,7 @@ class Vigil:
         self._warned = False
         self._path = paths.stop
         self._page: StopPage | None = None
-        self._link: MemberLink | None = None
+        self._link: MemberClient | None = None
         self._running = asyncio.Event()
         self._working: list[asyncio.Task[None]] = []
         self._holding: asyncio.Task[None] | None = None
@@ -66,7 +66,7 @@ class Vigil:
                 watch(self._config.preemption, self._on_notice, self._say_aloud, self._running)
             )
 
-    def join(self, link: MemberLink) -> None:
+    def join(self, link: MemberClient) -> None:
         """The rendezvous can be told now."""
         self._link = link
         now = asyncio.get_running_loop().time()

@@ -17,7 +17,7 @@ from typing import Any
 from ..protocol.messages import MessageError, unpack_addresses
 from ..rendezvous.member_client import PrepareError
 from ..system import addresses, retrying
-from ..system.retrying import Trial
+from ..system.retrying import RetryWindow
 
 BLOCK_SECONDS = 15.0
 """For a block to go there and one to come back."""
@@ -34,7 +34,7 @@ _PROOF = 32
 _NAMED = 4
 
 
-class Meeting:
+class ConnectivityCheck:
     """One node's part in it.
 
     Args:
@@ -115,7 +115,7 @@ class Meeting:
     async def _reach(self, rank: int, address: str, port: int) -> str:
         """What is wrong with the way to a node, "" if nothing."""
         name = f"node {rank} ({address}, port {port})"
-        trial = Trial(partial(self._silence, rank), self._longest)
+        trial = RetryWindow(partial(self._silence, rank), self._longest)
         blocks_lost = 0
         while True:
             try:

@@ -17,7 +17,7 @@ from ..config.agent_config import AgentConfig
 from ..rendezvous.member_client import PrepareError
 from ..system import network_interfaces, node_facts
 from ..system.library_versions import relevant, versions_of
-from .connectivity import Meeting
+from .connectivity import ConnectivityCheck
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,10 +30,10 @@ class Readiness:
     def __init__(self, config: AgentConfig, secret: bytes, silence: Callable[[int], float]) -> None:
         """
         Args:
-            silence: As for `Meeting`.
+            silence: As for `ConnectivityCheck`.
         """
         self._config = config
-        self._meeting = Meeting(
+        self._meeting = ConnectivityCheck(
             config.task,
             config.epoch,
             config.node_rank,

@@ -16,7 +16,7 @@ from .framing import Frame, Session, WireError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .tls import Shield
+    from .tls import TlsSession
 
 HIGH_WATER = 512 * 1024
 LOW_WATER = 128 * 1024
@@ -25,7 +25,7 @@ LOW_WATER = 128 * 1024
 _READ_LITTLE, _READ_MUCH = 8 * 1024, 256 * 1024
 
 
-class Connection:
+class Channel:
     """Feeds a session. Subclasses say what to do when something happens: the methods that begin with `on_`.
 
     Attributes:
@@ -33,7 +33,7 @@ class Connection:
         closing: Whether it is over; nothing more comes in, nothing more goes out but what was sent before.
     """
 
-    def __init__(self, session: Session, shield: Shield | None = None) -> None:
+    def __init__(self, session: Session, shield: TlsSession | None = None) -> None:
         """
         Args:
             shield: Encrypts what goes over the network; None leaves it plain.

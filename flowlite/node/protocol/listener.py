@@ -15,7 +15,7 @@ from .stream import Stream, admit
 _MOST_OPENING = 256
 
 
-class Door:
+class Listener:
     """Listens on the node's private address; a thread for each that comes, at most so many unproved at a time."""
 
     def __init__(

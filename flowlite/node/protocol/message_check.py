@@ -158,7 +158,7 @@ _PROCESS = fields({"pid": count}, {"start": anything})
 FILES: dict[str, Shape] = {
     "leader.json": fields({"address": text, "port": count}),
     "agent.pid": _PROCESS,
-    "env.json": fields({}, {"keeper": maybe(_PROCESS)}),
+    "env.json": fields({}, {"reaper": maybe(_PROCESS)}),
     "report.json": fields(
         {},
         {"outcome": maybe(text), "reason": maybe(text), "workers": listing(_WORKER)},

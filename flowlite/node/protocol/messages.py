@@ -156,7 +156,7 @@ class GangSettings:
         return f"node {rank} ({self.roster[rank]})"
 
     @property
-    def pulse(self) -> float:
+    def heartbeat(self) -> float:
         """Seconds between beats: `beat`, stretched for gangs of thousands so that beats do not become the load."""
         return max(self.beat, min(self.lost_after / 5, self.nodes / 1000))
 

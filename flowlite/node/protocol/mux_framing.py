@@ -1,10 +1,10 @@
-"""What goes over one pipe to the porter and back: many streams side by side, in frames.
+"""What goes over one pipe to the mux server and back: many streams side by side, in frames.
 
 A frame is a head (kind, stream, size), as many bytes, and a newline: what carries the standard output of a Slurm step
 holds back what comes after the last newline. Whoever sends keeps at most `WINDOW` bytes of a stream under way that the
 other side has not acknowledged, so that a stream nobody reads never stops the others.
 
-    to the porter    OPEN {"do", …}   IN bytes   END   ACK count   CLOSE   PING
+    to the mux server    OPEN {"do", …}   IN bytes   END   ACK count   CLOSE   PING
     from it          READY   OUT bytes   ERR bytes   END   ACK count   DONE {…}   PONG
 """
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 GREETING = b"flowlite-porter-1\n"
-"""The first line of a porter. What a login shell or a prologue says comes before it."""
+"""The first line of a mux server. What a login shell or a prologue says comes before it."""
 OPEN, IN, OUT, ERR, END, ACK, CLOSE, READY, DONE, PING, PONG = range(1, 12)
 WINDOW = 1 << 20
 BLOCK = 64 * 1024

@@ -27,7 +27,7 @@ from .framing import WireError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .tls import Shield
+    from .tls import TlsSession
 
 NONCE = 32
 HELLO_LIMIT = 4096
@@ -52,7 +52,7 @@ def proof(secret: bytes, side: str, ours: bytes, hello: dict[str, Any]) -> bytes
 class Stream:
     """One end of a connection: plain bytes here, sealed ones on the network where there is a shield."""
 
-    def __init__(self, network: socket.socket, shield: Shield | None) -> None:
+    def __init__(self, network: socket.socket, shield: TlsSession | None) -> None:
         self.network = network
         self._shield = shield
         self._plain = b""

@@ -23,7 +23,7 @@ from .framing import WireError
 _RECORD = 16 * 1024
 
 
-class Shield:
+class TlsSession:
     """One end of one encrypted connection: bytes of the network go in and come out.
 
     Attributes:
@@ -82,16 +82,16 @@ class Shield:
             raise WireError("what answers at the leader's address shows another certificate")
 
 
-def server(certificate: Path, key: Path) -> Callable[[], Shield]:
+def server(certificate: Path, key: Path) -> Callable[[], TlsSession]:
     """Makes shields for the leader's end."""
     context = _context(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
     # Nobody resumes a session: a reconnect proves everything again.
     context.num_tickets = 0
-    return lambda: Shield(context, None)
+    return lambda: TlsSession(context, None)
 
 
-def client(certificate: Path) -> Callable[[], Shield]:
+def client(certificate: Path) -> Callable[[], TlsSession]:
     """Makes shields for the ends that dial."""
     text = certificate.read_text("ascii")
     pinned = ssl.PEM_cert_to_DER_cert(text)
@@ -99,7 +99,7 @@ def client(certificate: Path) -> Callable[[], Shield]:
     # Its name says nothing; it is this very certificate or none.
     context.check_hostname = False
     context.load_verify_locations(cadata=text)
-    return lambda: Shield(context, pinned)
+    return lambda: TlsSession(context, pinned)
 
 
 def _context(protocol: int) -> ssl.SSLContext:

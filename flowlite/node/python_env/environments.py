@@ -242,7 +242,7 @@ def _no_python(spec: Mapping[str, Any], place: Path) -> str:
     )
 
 
-def _why_not(wanted: str, done: uv.Done, tool: uv.Uv) -> str:
+def _why_not(wanted: str, done: uv.UvResult, tool: uv.Uv) -> str:
     named = [line for line in requirement_lines(wanted) if not line.startswith("-")]
     shown = uv.without_credentials(", ".join(named[:8]))
     if done.unreachable:

@@ -33,7 +33,7 @@ _WORDS = 600
 DEFAULT_INDEX = "https://pypi.org/simple"
 
 
-class Done(NamedTuple):
+class UvResult(NamedTuple):
     """How a run of uv ended."""
 
     code: int
@@ -74,7 +74,7 @@ class Uv:
         found = next((self._settings[name] for name in names if self._settings.get(name)), None)
         return without_credentials(found or DEFAULT_INDEX)
 
-    async def run(self, *arguments: str, program: str | None = None) -> Done:
+    async def run(self, *arguments: str, program: str | None = None) -> UvResult:
         """Run it, or another program in its way, to its end; it ends with its caller, whatever becomes of that."""
         child = await asyncio.create_subprocess_exec(
             program or self._path,
@@ -98,7 +98,7 @@ class Uv:
         for line in said.splitlines():
             log.info("uv: %s", line)
         assert child.returncode is not None
-        return Done(child.returncode, out.decode(errors="replace"), said)
+        return UvResult(child.returncode, out.decode(errors="replace"), said)
 
     def _environment(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if name not in _ASTRAY}

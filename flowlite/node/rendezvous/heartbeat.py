@@ -5,12 +5,12 @@ from __future__ import annotations
 from ..protocol.messages import GangSettings
 
 
-class Pulse:
+class Heartbeat:
     """The beat of one side, by its own steady clock."""
 
     def __init__(self, settings: GangSettings, now: float) -> None:
-        self._every = settings.pulse
-        self._longest = max(2 * settings.pulse, 2.0)
+        self._every = settings.heartbeat
+        self._longest = max(2 * settings.heartbeat, 2.0)
         self._ticked = now
         self._beat = now
         self._starved = False

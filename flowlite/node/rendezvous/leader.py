@@ -22,12 +22,12 @@ from . import consistency
 from .actions import Action, Close, CloseMaster, Moment, Outbox, Peer, ProveMaster
 from .admission import Refusal, admit
 from .consistency import disagreements, warnings
-from .heartbeat import Pulse
-from .linger import Farewell
-from .membership import Seat, Seats
-from .stop_coordinator import Withdrawal
-from .supervisor_session import SupervisorDesk
-from .worker_exits import Tally
+from .heartbeat import Heartbeat
+from .linger import Linger
+from .membership import Members, MemberState
+from .stop_coordinator import StopCoordinator
+from .supervisor_session import SupervisorSession
+from .worker_exits import WorkerExits
 
 _STRANGERS_NAMED = 4
 
@@ -37,17 +37,19 @@ class Rendezvous:
 
     def __init__(self, settings: GangSettings, now: Moment, volume_token: str = "") -> None:
         self._settings = settings
-        self._seats = Seats(settings)
+        self._members = Members(settings)
         self._outbox = Outbox(settings)
-        self._desk = SupervisorDesk(settings, self._outbox, self._seats, now)
+        self._session = SupervisorSession(settings, self._outbox, self._members, now)
         self._token = volume_token
         self._began = now.steady
         self._since = now.steady
-        self._pulse = Pulse(settings, now.steady)
-        self._tally = Tally(settings)
+        self._heartbeat = Heartbeat(settings, now.steady)
+        self._worker_exits = WorkerExits(settings)
         self._first: dict[str, Any] | None = None
-        self._farewell = Farewell(settings, self._outbox, self._seats, self._desk)
-        self._withdrawal = Withdrawal(settings, self._outbox, self._seats, self._desk, self._stop)
+        self._linger = Linger(settings, self._outbox, self._members, self._session)
+        self._stop_coordinator = StopCoordinator(
+            settings, self._outbox, self._members, self._session, self._stop
+        )
         self._order: dict[str, Any] | None = None
         self._go: dict[str, Any] | None = None
         self._turned_away: dict[str, int] = {}
@@ -69,31 +71,31 @@ class Rendezvous:
         elif kind == "join":
             self._join(connection, peer, message, now)
         else:
-            seat = self._seats.of_connection(connection)
-            if seat is None:
+            member = self._members.of_connection(connection)
+            if member is None:
                 raise MessageError(f"{kind} before join")
-            self._hear(seat, now)
-            self._from_member(seat, kind, message, now)
+            self._hear(member, now)
+            self._from_member(member, kind, message, now)
         return self._outbox.take()
 
     def relay(self, connection: int, chunk: Message, size: int, now: Moment) -> int | None:
         """A chunk of `size` bytes from a member: the connection to pass it on to, or None to drop it."""
         check(chunk, FROM_MEMBER, self._settings.task)
-        seat = self._seats.of_connection(connection)
-        if seat is None or chunk["epoch"] != self._settings.epoch:
+        member = self._members.of_connection(connection)
+        if member is None or chunk["epoch"] != self._settings.epoch:
             raise MessageError("a chunk before join, or of another epoch")
-        self._hear(seat, now)
-        chunk["node"] = seat.rank
-        return self._desk.connection if self._desk.passes(seat.rank, chunk, size) else None
+        self._hear(member, now)
+        chunk["node"] = member.rank
+        return self._session.connection if self._session.passes(member.rank, chunk, size) else None
 
     def disconnected(self, connection: int, now: Moment) -> list[Action]:
         """A connection is gone."""
-        seat = self._seats.of_connection(connection)
-        if seat is not None:
-            self._seats.part(seat, now.steady)
-            self._farewell.finish_if_alone()
-        elif connection == self._desk.connection:
-            self._desk.leave()
+        member = self._members.of_connection(connection)
+        if member is not None:
+            self._members.part(member, now.steady)
+            self._linger.finish_if_alone()
+        elif connection == self._session.connection:
+            self._session.leave()
         return self._outbox.take()
 
     def master_proved(self, port: int, now: Moment) -> list[Action]:
@@ -101,7 +103,7 @@ class Rendezvous:
         self._holding_master = True
         if self.phase == m.PREPARING:
             self._order = {"master_addr": self._settings.leader_address, "master_port": port}
-            self._desk.record("preparing", now, **self._order)
+            self._session.record("preparing", now, **self._order)
             self._tell_all(self._prepare_order())
         else:
             self._close_master()
@@ -124,21 +126,21 @@ class Rendezvous:
 
     def silence_of(self, rank: int, now: Moment) -> float:
         """Seconds since a node was last heard."""
-        return now.steady - self._seats[rank].heard
+        return now.steady - self._members[rank].heard
 
     def tick(self, now: Moment) -> list[Action]:
         """Let time pass. Call it a few times per beat."""
-        pause = self._pulse.pause(now.steady)
+        pause = self._heartbeat.pause(now.steady)
         if pause:
-            self._seats.excuse(pause)
-            self._desk.heard += pause
-        if self._pulse.due(now.steady):
+            self._members.excuse(pause)
+            self._session.heard += pause
+        if self._heartbeat.due(now.steady):
             self._tell_all({"type": "beat"})
-            self._desk.tell({"type": "beat", "steady": now.steady})
-        if now.steady - self._desk.heard > self._settings.lost_after:
-            self._desk.turn_out()
+            self._session.tell({"type": "beat", "steady": now.steady})
+        if now.steady - self._session.heard > self._settings.lost_after:
+            self._session.turn_out()
         if self.phase == m.ENDED:
-            self._farewell.tick(now.steady)
+            self._linger.tick(now.steady)
         else:
             self._watch(now)
             self._time_out(now)
@@ -147,114 +149,118 @@ class Rendezvous:
     # Members.
 
     def _join(self, connection: int, peer: Peer, message: Message, now: Moment) -> None:
-        seat = admit(self._seats, self.phase, peer, message)
-        if isinstance(seat, Refusal):
-            self._turn_down(connection, seat, now)
+        member = admit(self._members, self.phase, peer, message)
+        if isinstance(member, Refusal):
+            self._turn_down(connection, member, now)
             return
         incarnation = message["incarnation"]
-        again = seat.incarnation == incarnation
-        if seat.connection is not None and seat.connection != connection:
-            self._outbox.add(Close(seat.connection))
-            self._seats.part(seat, now.steady)
-        self._seats.take(seat, connection, incarnation, now.steady)
-        seat.facts = message["facts"]
-        seat.address = peer.address
-        self._hear(seat, now)
-        welcome = {"type": "welcome", "rank": seat.rank, "roster": self._settings.digest}
+        again = member.incarnation == incarnation
+        if member.connection is not None and member.connection != connection:
+            self._outbox.add(Close(member.connection))
+            self._members.part(member, now.steady)
+        self._members.take(member, connection, incarnation, now.steady)
+        member.facts = message["facts"]
+        member.address = peer.address
+        self._hear(member, now)
+        welcome = {"type": "welcome", "rank": member.rank, "roster": self._settings.digest}
         # While others are missing, nothing hangs on it.
         self._outbox.tell(welcome, connection, urgent=self.phase != m.GATHERING)
         if not again:
-            self._desk.record("joined", now, **seat.who, address=seat.address, facts=seat.facts)
-            for text in warnings(self._settings, seat.rank, seat.facts, now.unix):
-                self._desk.record("warning", now, text=text, **seat.who)
-        self._catch_up(seat, now)
-        if self.phase == m.GATHERING and self._seats.joined == len(self._seats):
+            self._session.record(
+                "joined", now, **member.who, address=member.address, facts=member.facts
+            )
+            for text in warnings(self._settings, member.rank, member.facts, now.unix):
+                self._session.record("warning", now, text=text, **member.who)
+        self._catch_up(member, now)
+        if self.phase == m.GATHERING and self._members.joined == len(self._members):
             self._all_joined(now)
         self._go_if_ready(now)
 
     def _turn_down(self, connection: int, refusal: Refusal, now: Moment) -> None:
         ended = f" ({self.outcome}: {self.reason})" if self.phase == m.ENDED else ""
         self._refuse(connection, f"{refusal.reason}{ended}")
-        if refusal.seat is not None and refusal.warning:
-            self._desk.record("warning", now, text=refusal.reason, **refusal.seat.who)
-        if refusal.seat is not None and refusal.doubt:
-            self._suspect(refusal.seat, refusal.doubt, now)
+        if refusal.member is not None and refusal.warning:
+            self._session.record("warning", now, text=refusal.reason, **refusal.member.who)
+        if refusal.member is not None and refusal.doubt:
+            self._suspect(refusal.member, refusal.doubt, now)
 
-    def _catch_up(self, seat: Seat, now: Moment) -> None:
+    def _catch_up(self, member: MemberState, now: Moment) -> None:
         """Tell a member that just joined what holds for it now."""
-        assert seat.connection is not None
-        if self.phase == m.PREPARING and self._order is not None and not seat.ready:
-            self._outbox.tell(self._prepare_order(), seat.connection)
+        assert member.connection is not None
+        if self.phase == m.PREPARING and self._order is not None and not member.ready:
+            self._outbox.tell(self._prepare_order(), member.connection)
         if self.phase == m.RUNNING and self._go is not None:
-            self._outbox.tell(self._go, seat.connection)
-            self._withdrawal.catch_up(seat.connection, now.steady)
-        if self.phase == m.STOPPING and not seat.stopped:
-            self._outbox.tell(self._stop_order(), seat.connection)
+            self._outbox.tell(self._go, member.connection)
+            self._stop_coordinator.catch_up(member.connection, now.steady)
+        if self.phase == m.STOPPING and not member.stopped:
+            self._outbox.tell(self._stop_order(), member.connection)
         if self.phase == m.ENDED:
-            if not seat.stopped and self.outcome != m.DONE:
-                self._outbox.tell(self._stop_order(), seat.connection)
-            self._outbox.tell(self._ended_message(), seat.connection)
-        self._desk.order_streams(seat.rank, seat.connection)
-        if self._farewell.given:
-            self._outbox.tell({"type": "release"}, seat.connection)
+            if not member.stopped and self.outcome != m.DONE:
+                self._outbox.tell(self._stop_order(), member.connection)
+            self._outbox.tell(self._ended_message(), member.connection)
+        self._session.order_streams(member.rank, member.connection)
+        if self._linger.given:
+            self._outbox.tell({"type": "release"}, member.connection)
 
-    def _from_member(self, seat: Seat, kind: str, message: Message, now: Moment) -> None:
-        if kind == "ready" and self.phase == m.PREPARING and not seat.ready:
-            self._seats.mark_ready(seat)
+    def _from_member(self, member: MemberState, kind: str, message: Message, now: Moment) -> None:
+        if kind == "ready" and self.phase == m.PREPARING and not member.ready:
+            self._members.mark_ready(member)
             facts = dict(message["facts"])
             # Long lists, which serve to be compared and not to be kept.
-            seat.prepared = {name: facts.pop(name, None) for name in consistency.COMPARED}
-            self._desk.record("ready", now, **seat.who, facts=facts)
+            member.prepared = {name: facts.pop(name, None) for name in consistency.COMPARED}
+            self._session.record("ready", now, **member.who, facts=facts)
             self._go_if_ready(now)
         elif kind == "unready":
             # A network that was out is no mistake of the user's: such an end may be retried.
             before = m.MISSING if message.get("passing") is True else m.CHECKS
             outcome = m.ERROR if self._go else before
-            self._stop(outcome, f"{self._seats.name(seat)}: {message['error']}", now)
-        elif kind == "started" and not seat.started:
-            seat.started = True
+            self._stop(outcome, f"{self._members.name(member)}: {message['error']}", now)
+        elif kind == "started" and not member.started:
+            member.started = True
             if self.phase != m.ENDED:
-                self._desk.record("started", now, **seat.who)
+                self._session.record("started", now, **member.who)
         elif kind == "worker":
-            self._worker(seat, message, now)
+            self._worker(member, message, now)
         elif kind == "halt":
             outcome = m.STOP_OUTCOMES.get(message["kind"], m.ERROR)
-            reason = f"{self._seats.name(seat)}: {message['reason']}"
+            reason = f"{self._members.name(member)}: {message['reason']}"
             if message["kind"] == "fenced":
                 # A member that is back tells of a silence that lasted until now, as long as its fence.
                 since = now.steady - self._settings.fence_after - self._settings.lost_after
-                if self._seats.leader_heard_nobody(since):
+                if self._members.leader_heard_nobody(since):
                     reason = self._why_the_leader_was_cut_off()
             self._stop(outcome, reason, now)
-        elif kind == "notice" and message["number"] > seat.notices and self.phase != m.ENDED:
-            seat.notices = message["number"]
-            text = f"{self._seats.name(seat)}: {message['text']}"
+        elif kind == "notice" and message["number"] > member.notices and self.phase != m.ENDED:
+            member.notices = message["number"]
+            text = f"{self._members.name(member)}: {message['text']}"
             what = message["kind"] if message["kind"] in m.NOTICES else "warning"
-            self._desk.record(what, now, text=text, **seat.who)
+            self._session.record(what, now, text=text, **member.who)
         elif kind == "vanish":
-            self._withdrawal.notice(seat, message, self.phase, now)
+            self._stop_coordinator.notice(member, message, self.phase, now)
         elif kind == "calls" and self.phase == m.RUNNING:
-            self._withdrawal.calls(seat, message, now)
-        elif kind == "stopped" and self.phase in (m.STOPPING, m.ENDED) and not seat.stopped:
-            seat.stopped = True
+            self._stop_coordinator.calls(member, message, now)
+        elif kind == "stopped" and self.phase in (m.STOPPING, m.ENDED) and not member.stopped:
+            member.stopped = True
             if self.phase == m.STOPPING:
-                self._desk.record("stopped", now, **seat.who)
+                self._session.record("stopped", now, **member.who)
             self._end_if_settled(now)
 
-    def _worker(self, seat: Seat, message: Message, now: Moment) -> None:
+    def _worker(self, member: MemberState, message: Message, now: Moment) -> None:
         """A worker has ended."""
         if self._go is None or self.phase == m.ENDED:
             return
-        body = self._tally.add(seat.rank, message)
+        body = self._worker_exits.add(member.rank, message)
         if body is None:
             return
-        self._desk.record("worker", now, **body)
-        if self.phase == m.RUNNING and self._tally.first is not None:
+        self._session.record("worker", now, **body)
+        if self.phase == m.RUNNING and self._worker_exits.first is not None:
             self._first = body
-            self._desk.record("first_failure", now, **{**body, "reason": self._tally.reason})
-            self._stop(m.FAILED, self._tally.reason, now)
-        elif self.phase == m.RUNNING and self._tally.complete:
-            if self._withdrawal.outcome(m.DONE) == m.DONE:
+            self._session.record(
+                "first_failure", now, **{**body, "reason": self._worker_exits.reason}
+            )
+            self._stop(m.FAILED, self._worker_exits.reason, now)
+        elif self.phase == m.RUNNING and self._worker_exits.complete:
+            if self._stop_coordinator.outcome(m.DONE) == m.DONE:
                 self._end(m.DONE, "every worker ended well", now)
             else:
                 # They were told to stop, and did.
@@ -263,7 +269,7 @@ class Rendezvous:
     # The way of the gang.
 
     def _all_joined(self, now: Moment) -> None:
-        found = disagreements(self._settings, [seat.facts for seat in self._seats])
+        found = disagreements(self._settings, [member.facts for member in self._members])
         if found:
             self._stop(m.CHECKS, "; ".join(found), now)
             return
@@ -272,28 +278,28 @@ class Rendezvous:
         self._outbox.add(ProveMaster())
 
     def _go_if_ready(self, now: Moment) -> None:
-        everybody = len(self._seats)
+        everybody = len(self._members)
         if self.phase != m.PREPARING or self._order is None:
             return
-        if self._seats.ready < everybody or self._seats.connected < everybody:
+        if self._members.ready < everybody or self._members.connected < everybody:
             return
-        prepared = [seat.prepared for seat in self._seats]
+        prepared = [member.prepared for member in self._members]
         odd = consistency.differences(self._settings, prepared)
         if odd:
             self._stop(m.CHECKS, "; ".join(odd), now)
             return
         for text in consistency.oddities(self._settings, prepared):
-            self._desk.record("warning", now, text=text)
+            self._session.record("warning", now, text=text)
         self._close_master()
         self.phase = m.RUNNING
-        addresses = self._seats.addresses()
+        addresses = self._members.addresses()
         self._go = {
             "type": "go",
             "roster": self._settings.digest,
             **self._order,
             **m.pack_addresses(addresses),
         }
-        self._desk.record("go", now, addresses=addresses, **self._order)
+        self._session.record("go", now, addresses=addresses, **self._order)
         self._tell_all(self._go)
 
     def _stop(self, outcome: str, reason: str, now: Moment) -> None:
@@ -301,15 +307,15 @@ class Rendezvous:
         if self.phase in (m.STOPPING, m.ENDED):
             return
         self.phase = m.STOPPING
-        self.outcome, self.reason = self._withdrawal.end(outcome, reason)
+        self.outcome, self.reason = self._stop_coordinator.end(outcome, reason)
         self._since = now.steady
         self._close_master()
-        self._desk.record("stopping", now, outcome=self.outcome, reason=self.reason)
+        self._session.record("stopping", now, outcome=self.outcome, reason=self.reason)
         self._tell_all(self._stop_order())
         self._end_if_settled(now)
 
     def _end_if_settled(self, now: Moment) -> None:
-        if self.phase == m.STOPPING and all(seat.settled for seat in self._seats):
+        if self.phase == m.STOPPING and all(member.settled for member in self._members):
             assert self.outcome is not None
             self._end(self.outcome, self.reason, now)
 
@@ -318,30 +324,32 @@ class Rendezvous:
         self.outcome, self.reason = outcome, reason
         self._since = now.steady
         done = outcome == m.DONE
-        self._desk.record(
+        self._session.record(
             "ended",
             now,
             outcome=outcome,
             reason=reason,
             first_failure=self._first,
-            missing=[seat.instance for seat in self._seats if not seat.joined],
-            unstopped=[s.instance for s in self._seats if s.joined and not s.stopped and not done],
+            missing=[member.instance for member in self._members if not member.joined],
+            unstopped=[
+                s.instance for s in self._members if s.joined and not s.stopped and not done
+            ],
         )
         self._tell_all(self._ended_message())
-        self._farewell.begin(now.steady)
+        self._linger.begin(now.steady)
 
     # Time.
 
     def _watch(self, now: Moment) -> None:
-        self._seats.note_silence(now.steady)
-        for seat, why in self._seats.doubtful(now.steady):
-            self._suspect(seat, why, now)
+        self._members.note_silence(now.steady)
+        for member, why in self._members.doubtful(now.steady):
+            self._suspect(member, why, now)
         if self.phase in (m.PREPARING, m.RUNNING):
-            for seat, why in self._seats.given_up(now.steady, self._longest_silence()):
-                cut_off = self._seats.leader_was_cut_off(seat)
-                self._lose(seat, why, now, leader_cut_off=cut_off)
+            for member, why in self._members.given_up(now.steady, self._longest_silence()):
+                cut_off = self._members.leader_was_cut_off(member)
+                self._lose(member, why, now, leader_cut_off=cut_off)
         if self.phase == m.RUNNING:
-            self._withdrawal.tick(now)
+            self._stop_coordinator.tick(now)
 
     def _longest_silence(self) -> float:
         """After so much silence a node is lost, whatever others say of it."""
@@ -350,30 +358,30 @@ class Rendezvous:
             # It has no workers that somebody would have to be sure of, so an outage may pass.
             return max(settings.fence_after, settings.join_timeout)
         # A supervisor looks at the node itself, and decides sooner.
-        supervised = self._desk.connection is not None
+        supervised = self._session.connection is not None
         return settings.fence_after * (fencing.SUPERVISED if supervised else 1.0)
 
     def _time_out(self, now: Moment) -> None:
         waited = now.steady - self._since
         if self.phase == m.GATHERING and waited >= self._settings.join_timeout:
-            missing = [seat for seat in self._seats if not seat.joined]
+            missing = [member for member in self._members if not member.joined]
             self._stop(m.MISSING, self._missing("did not join", missing, waited, now), now)
         elif self.phase == m.PREPARING and waited >= self._settings.prepare_timeout:
-            late = [s for s in self._seats if not s.ready or s.connection is None]
+            late = [s for s in self._members if not s.ready or s.connection is None]
             self._stop(m.MISSING, self._missing("did not get ready", late, waited, now), now)
         elif (
             self.phase == m.STOPPING
             and waited
-            >= self._withdrawal.grace + self._settings.after_stop + self._settings.lost_after
+            >= self._stop_coordinator.grace + self._settings.after_stop + self._settings.lost_after
         ):
             assert self.outcome is not None
             self._end(self.outcome, self.reason, now)
 
-    def _missing(self, what: str, seats: list[Seat], waited: float, now: Moment) -> str:
-        known = self._seats.list_with(seats, self._began, now.steady)
+    def _missing(self, what: str, members: list[MemberState], waited: float, now: Moment) -> str:
+        known = self._members.list_with(members, self._began, now.steady)
         place = self._settings.leader_address
         return (
-            f"{len(seats)} of {len(self._seats)} nodes {what} within {waited:.0f} s: {known}. "
+            f"{len(members)} of {len(self._members)} nodes {what} within {waited:.0f} s: {known}. "
             f"Look at agent.log of these nodes, and whether they reach the leader at {place}"
             f"{''.join(f'. {text}' for text in self._strangers())}"
         )
@@ -382,71 +390,73 @@ class Rendezvous:
         found = self._turned_away.items()
         return [f"{n} connections from {ip} could not prove the task's secret" for ip, n in found]
 
-    def _suspect(self, seat: Seat, why: str, now: Moment) -> None:
-        if not seat.suspect and self.phase != m.ENDED:
-            seat.suspect = True
-            self._desk.record("suspect", now, **seat.who, why=why)
+    def _suspect(self, member: MemberState, why: str, now: Moment) -> None:
+        if not member.suspect and self.phase != m.ENDED:
+            member.suspect = True
+            self._session.record("suspect", now, **member.who, why=why)
 
-    def _lose(self, seat: Seat, why: str, now: Moment, *, leader_cut_off: bool = False) -> None:
+    def _lose(
+        self, member: MemberState, why: str, now: Moment, *, leader_cut_off: bool = False
+    ) -> None:
         """The attempt ends for want of a node.
 
         Args:
             leader_cut_off: It is not the node that is at fault, but the leader's own network.
         """
-        if seat.lost or self.phase == m.ENDED:
+        if member.lost or self.phase == m.ENDED:
             return
-        seat.lost = True
-        reason = f"{self._seats.name(seat)} is lost: {why}"
+        member.lost = True
+        reason = f"{self._members.name(member)} is lost: {why}"
         if leader_cut_off:
             reason = self._why_the_leader_was_cut_off()
         if not leader_cut_off:
-            self._desk.record("lost", now, **seat.who, why=why)
+            self._session.record("lost", now, **member.who, why=why)
         self._stop(m.LOST, reason, now)
         self._end_if_settled(now)
 
     def _why_the_leader_was_cut_off(self) -> str:
-        others, fence = len(self._seats) - 1, self._settings.fence_after
+        others, fence = len(self._members) - 1, self._settings.fence_after
         return (
-            f"{self._seats.name(self._seats[0])}, the leader, was cut off from the others: it heard none of the "
+            f"{self._members.name(self._members[0])}, the leader, was cut off from the others: it heard none of the "
             f"{others}, and nodes that do not hear their leader for {fence:.0f} s stop their workers themselves"
         )
 
-    def _hear(self, seat: Seat, now: Moment) -> None:
-        seat.heard = now.steady
-        if seat.suspect:
-            seat.suspect = False
+    def _hear(self, member: MemberState, now: Moment) -> None:
+        member.heard = now.steady
+        if member.suspect:
+            member.suspect = False
             if self.phase != m.ENDED:
-                self._desk.record("back", now, **seat.who)
+                self._session.record("back", now, **member.who)
 
     # The supervisor, and the end.
 
     def _from_supervisor(self, connection: int, kind: str, message: Message, now: Moment) -> None:
         if kind == "attach":
-            self._desk.attach(connection, message["after"], self.phase, now)
-        elif connection != self._desk.connection:
+            self._session.attach(connection, message["after"], self.phase, now)
+        elif connection != self._session.connection:
             raise MessageError(
                 f"{kind} from a supervisor that is not attached; another may have taken over"
             )
-        self._desk.heard = now.steady
+        self._session.heard = now.steady
         if kind == "pull":
-            self._desk.pull(message)
+            self._session.pull(message)
         elif kind == "ack":
-            self._desk.acknowledge(message)
+            self._session.acknowledge(message)
         elif kind == "stop":
             self._stop(
                 m.STOP_OUTCOMES.get(str(message.get("kind")), m.ERROR), message["reason"], now
             )
         elif kind == "lost":
-            accused = self._seats.of_instance(message["instance"])
+            accused = self._members.of_instance(message["instance"])
             if accused is not None and accused.suspect:
                 # A node that answers its supervisor and has no agent left has stopped for want of its leader.
                 answers = message.get("answers") is True
-                cut_off = answers and self._seats.leader_was_cut_off(accused)
+                cut_off = answers and self._members.leader_was_cut_off(accused)
                 self._lose(accused, message["why"], now, leader_cut_off=cut_off)
         elif kind == "release":
-            self._farewell.asked = True
+            self._linger.asked = True
             if self.phase == m.ENDED:
-                self._farewell.give(now.steady)
+                self._linger.give(now.steady)
 
     # Small things.
 
@@ -464,13 +474,13 @@ class Rendezvous:
 
     def _prepare_order(self) -> Message:
         order = {"type": "prepare", **(self._order or {}), "volume_token": self._token}
-        ports = [seat.facts.get("meeting") for seat in self._seats]
+        ports = [member.facts.get("meeting") for member in self._members]
         if any(ports):
-            order["meeting"] = m.pack_places(self._seats.addresses(), ports)
+            order["meeting"] = m.pack_places(self._members.addresses(), ports)
         return order
 
     def _stop_order(self) -> Message:
-        return {"type": "stop", "reason": self.reason, "grace": self._withdrawal.grace}
+        return {"type": "stop", "reason": self.reason, "grace": self._stop_coordinator.grace}
 
     def _ended_message(self) -> Message:
         return {"type": "ended", "outcome": self.outcome, "reason": self.reason}
@@ -481,4 +491,4 @@ class Rendezvous:
             self._outbox.add(CloseMaster())
 
     def _tell_all(self, message: Message) -> None:
-        self._outbox.tell(message, *self._seats.connections())
+        self._outbox.tell(message, *self._members.connections())

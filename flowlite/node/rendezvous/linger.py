@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from ..protocol.messages import GangSettings
 from .actions import Finish, Outbox
-from .membership import Seats
-from .supervisor_session import SupervisorDesk
+from .membership import Members
+from .supervisor_session import SupervisorSession
 
 RELEASE_WAIT = 2.0
 """Seconds after release until agents that have not hung up are left alone."""
 
 
-class Farewell:
+class Linger:
     """The last phase of a gang.
 
     Attributes:
@@ -20,12 +20,12 @@ class Farewell:
     """
 
     def __init__(
-        self, settings: GangSettings, outbox: Outbox, seats: Seats, desk: SupervisorDesk
+        self, settings: GangSettings, outbox: Outbox, members: Members, session: SupervisorSession
     ) -> None:
         self._settings = settings
         self._outbox = outbox
-        self._seats = seats
-        self._desk = desk
+        self._members = members
+        self._session = session
         self._ended = 0.0
         self._given: float | None = None
         self.asked = False
@@ -44,19 +44,19 @@ class Farewell:
         """Let everybody go."""
         if self._given is None:
             self._given = now
-            self._outbox.tell({"type": "release"}, *self._seats.connections())
-            self._desk.tell({"type": "release"})
+            self._outbox.tell({"type": "release"}, *self._members.connections())
+            self._session.tell({"type": "release"})
             self.finish_if_alone()
 
     def tick(self, now: float) -> None:
         """Nobody is waited for endlessly. A supervisor on the line is still collecting."""
         if self._given is None:
-            if now - max(self._ended, self._desk.heard) >= self._settings.linger:
+            if now - max(self._ended, self._session.heard) >= self._settings.linger:
                 self.give(now)
         elif now - self._given >= RELEASE_WAIT:
             self._outbox.add(Finish())
 
     def finish_if_alone(self) -> None:
         """Once all members have gone, nothing is left to serve."""
-        if self._given is not None and not self._seats.connected:
+        if self._given is not None and not self._members.connected:
             self._outbox.add(Finish())

@@ -18,7 +18,7 @@ from ..log_stream.flow_control import StreamSender
 from ..protocol import messages as m
 from ..protocol.message_check import TO_MEMBER, check
 from ..protocol.messages import GangSettings, Message, MessageError
-from .heartbeat import Pulse
+from .heartbeat import Heartbeat
 
 RELEASED = "released"
 REFUSED = "refused"
@@ -109,7 +109,7 @@ class Member:
         self._incarnation = incarnation
         self._rank = settings.rank_of(instance)
         self._heard = now
-        self._pulse = Pulse(settings, now)
+        self._heartbeat = Heartbeat(settings, now)
         self._hung_up = now
         self._excused_until = now
         self._ever_welcome = False
@@ -156,7 +156,7 @@ class Member:
             if message["epoch"] > self._settings.epoch:
                 self._end(Leave(REFUSED, f"the gang is of epoch {message['epoch']} already"))
             return self._take()
-        if kind == "welcome" or self._pulse.fresh(now):
+        if kind == "welcome" or self._heartbeat.fresh(now):
             self._heard = now
         if kind == "welcome":
             self._welcome(message)
@@ -312,10 +312,10 @@ class Member:
 
     def tick(self, now: float) -> list[MemberAction]:
         """Let time pass. Call it a few times per beat."""
-        pause = self._pulse.pause(now)
+        pause = self._heartbeat.pause(now)
         if self.left is not None or self._leave_after_stop is not None:
             return self._take()
-        if self._on_line and self._pulse.due(now):
+        if self._on_line and self._heartbeat.due(now):
             self._tell({"type": "beat"})
         silence = now - self._heard
         if now - max(self._heard, self._hung_up) >= self._settings.lost_after:
@@ -324,7 +324,7 @@ class Member:
             self._out.append(HangUp())
         if pause:
             # First hear what the leader says now; what it said meanwhile may be old.
-            self._excused_until = now + 1.5 * self._settings.pulse
+            self._excused_until = now + 1.5 * self._settings.heartbeat
         elif now >= self._excused_until:
             self._fence(silence)
         return self._take()

@@ -1,4 +1,4 @@
-"""How an agent takes part in the rendezvous: `MemberLink`, the sockets and files around the pure machine `Member`.
+"""How an agent takes part in the rendezvous: `MemberClient`, the sockets and files around the pure machine `Member`.
 
 (The supervisor's side is `SupervisorLink` in supervisor_client.py.)
 """
@@ -14,8 +14,8 @@ from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..log_stream.tailer import Follower
-from ..protocol.channel import Connection
+from ..log_stream.tailer import Tailer
+from ..protocol.channel import Channel
 from ..protocol.framing import ClientSession, Frame, Hello, WireError, encode
 from ..protocol.messages import GangSettings, Message, MessageError, unpack_addresses
 from .member import (
@@ -36,7 +36,7 @@ from .member import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..protocol.tls import Shield
+    from ..protocol.tls import TlsSession
 
 OPENING_TIME = 5.0
 """Seconds a connection may take to be made and proved."""
@@ -100,7 +100,7 @@ class NodeActions(Protocol):
         file may come later than its name. `result` is sent only once its worker was reported."""
 
 
-class MemberLink:
+class MemberClient:
     """One node's part in the rendezvous, over TCP to the leader (the leader's agent too, to its own server)."""
 
     def __init__(
@@ -111,9 +111,9 @@ class MemberLink:
         incarnation: str,
         leader: tuple[str, int],
         node: NodeActions,
-        shields: Callable[[], Shield] | None = None,
+        shields: Callable[[], TlsSession] | None = None,
         on_silence: Callable[[bool], None] | None = None,
-        vigil: StopListener | None = None,
+        stop_listener: StopListener | None = None,
     ) -> None:
         """
         Args:
@@ -121,7 +121,7 @@ class MemberLink:
             leader: Address and port of the leader's rendezvous.
             shields: Makes the encryption of each connection; None where the leader speaks plain.
             on_silence: Called when the leader is heard (False), and when it falls silent (True).
-            vigil: Has workers wait for a decision to stop; None where none ever calls `should_stop()`.
+            stop_listener: Has workers wait for a decision to stop; None where none ever calls `should_stop()`.
         """
         self._settings = settings
         self._secret = secret
@@ -130,10 +130,10 @@ class MemberLink:
         self._node = node
         self._shields = shields
         self._on_silence = on_silence
-        self._vigil = vigil
+        self._stop_listener = stop_listener
         self._silent = True
         self._machine = Member(settings, instance, incarnation, time.monotonic())
-        self._follower = Follower(self._machine.sender, node.streams, self._send_chunk)
+        self._follower = Tailer(self._machine.sender, node.streams, self._send_chunk)
         self._connection: _LeaderConnection | None = None
         self._finished: asyncio.Future[Leave] | None = None
         self._following: asyncio.Handle | None = None
@@ -275,8 +275,8 @@ class MemberLink:
                 case HoldOn(seconds):
                     self._hold(seconds)
                 case GoOn(call):
-                    if self._vigil is not None:
-                        self._vigil.go_on(call)
+                    if self._stop_listener is not None:
+                        self._stop_listener.go_on(call)
                 case HangUp():
                     if self._connection is not None:
                         self._connection.abort()
@@ -285,8 +285,8 @@ class MemberLink:
                         self._finished.set_result(action)
 
     def _hold(self, seconds: float) -> None:
-        if self._vigil is not None:
-            self._vigil.hold(seconds)
+        if self._stop_listener is not None:
+            self._stop_listener.hold(seconds)
         else:
             self.calls(0, [])
 
@@ -377,10 +377,10 @@ class MemberLink:
         return not connection.full
 
 
-class _LeaderConnection(Connection):
+class _LeaderConnection(Channel):
     """One connection to the leader, of the several that a link may have one after another."""
 
-    def __init__(self, link: MemberLink) -> None:
+    def __init__(self, link: MemberClient) -> None:
         settings = link._settings
         hello = Hello(settings.task, "member", link._instance, settings.epoch)
         shield = link._shields() if link._shields else None

@@ -1,4 +1,4 @@
-"""One seat per node rank: who sits there, and what the leader knows of it."""
+"""One member per node rank: who sits there, and what the leader knows of it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NAMED = 10
 
 
 @dataclass(slots=True)
-class Seat:
+class MemberState:
     """What the leader knows of one node.
 
     Attributes:
@@ -70,33 +70,33 @@ class Seat:
         return f"{text}, last heard {now - self.heard:.1f} s ago"
 
 
-class Seats:
-    """All seats of a gang, with the counts that would cost too much to take at every message."""
+class Members:
+    """All members of a gang, with the counts that would cost too much to take at every message."""
 
     def __init__(self, settings: GangSettings) -> None:
-        self._by_rank = [Seat(rank, name) for rank, name in enumerate(settings.roster)]
-        self._by_instance = {seat.instance: seat for seat in self._by_rank}
-        self._by_connection: dict[int, Seat] = {}
+        self._by_rank = [MemberState(rank, name) for rank, name in enumerate(settings.roster)]
+        self._by_instance = {member.instance: member for member in self._by_rank}
+        self._by_connection: dict[int, MemberState] = {}
         self._heard_nobody = float("-inf")
         self._settings = settings
         self.joined = 0
         self.ready = 0
 
-    def __iter__(self) -> Iterator[Seat]:
+    def __iter__(self) -> Iterator[MemberState]:
         return iter(self._by_rank)
 
     def __len__(self) -> int:
         return len(self._by_rank)
 
-    def __getitem__(self, rank: int) -> Seat:
+    def __getitem__(self, rank: int) -> MemberState:
         return self._by_rank[rank]
 
-    def of_instance(self, instance: str) -> Seat | None:
-        """The seat of an instance id; None if it is not in the roster."""
+    def of_instance(self, instance: str) -> MemberState | None:
+        """The member of an instance id; None if it is not in the roster."""
         return self._by_instance.get(instance)
 
-    def of_connection(self, connection: int) -> Seat | None:
-        """The seat that this connection speaks for."""
+    def of_connection(self, connection: int) -> MemberState | None:
+        """The member that this connection speaks for."""
         return self._by_connection.get(connection)
 
     def connections(self) -> tuple[int, ...]:
@@ -108,87 +108,91 @@ class Seats:
         """How many nodes are on the line."""
         return len(self._by_connection)
 
-    def take(self, seat: Seat, connection: int, incarnation: str, now: float) -> None:
-        """Seat a node, or seat it again. Another incarnation starts from nothing."""
-        if seat.incarnation != incarnation:
-            if not seat.joined:
+    def take(self, member: MemberState, connection: int, incarnation: str, now: float) -> None:
+        """Seat a node, or member it again. Another incarnation starts from nothing."""
+        if member.incarnation != incarnation:
+            if not member.joined:
                 self.joined += 1
-                seat.first = now
-            self.ready -= seat.ready
-            seat.ready = seat.started = False
-            seat.incarnation = incarnation
-        seat.connection = connection
-        seat.parted = None
-        self._by_connection[connection] = seat
+                member.first = now
+            self.ready -= member.ready
+            member.ready = member.started = False
+            member.incarnation = incarnation
+        member.connection = connection
+        member.parted = None
+        self._by_connection[connection] = member
 
-    def part(self, seat: Seat, now: float) -> None:
+    def part(self, member: MemberState, now: float) -> None:
         """The node's connection is gone."""
-        if seat.connection is not None:
-            self._by_connection.pop(seat.connection, None)
-        seat.connection = None
-        seat.parted = now
+        if member.connection is not None:
+            self._by_connection.pop(member.connection, None)
+        member.connection = None
+        member.parted = now
 
-    def mark_ready(self, seat: Seat) -> None:
+    def mark_ready(self, member: MemberState) -> None:
         """The node has prepared."""
-        self.ready += not seat.ready
-        seat.ready = True
+        self.ready += not member.ready
+        member.ready = True
 
     def addresses(self) -> list[str]:
         """What the nodes reach each other by: as the leader sees them, but never a loopback that it alone sees."""
         leader = self._settings.leader_address
         return [
-            leader if seat.rank == 0 or seat.address.startswith(("127.", "::1")) else seat.address
-            for seat in self._by_rank
+            leader
+            if member.rank == 0 or member.address.startswith(("127.", "::1"))
+            else member.address
+            for member in self._by_rank
         ]
 
     def excuse(self, pause: float) -> None:
         """The leader did not listen for so long: that silence is nobody's."""
-        for seat in self._by_rank:
-            seat.heard += pause
+        for member in self._by_rank:
+            member.heard += pause
 
-    def doubtful(self, now: float) -> Iterator[tuple[Seat, str]]:
+    def doubtful(self, now: float) -> Iterator[tuple[MemberState, str]]:
         """Nodes that may be gone, each with what speaks for it."""
-        for seat in self._by_rank:
-            silence = now - seat.heard
-            if seat.settled or seat.suspect:
+        for member in self._by_rank:
+            silence = now - member.heard
+            if member.settled or member.suspect:
                 continue
             if silence >= self._settings.lost_after:
-                yield seat, f"no sign of life for {silence:.0f} s"
-            elif seat.parted is not None and now - seat.parted >= RECONNECT_GRACE:
-                yield seat, "its connection to the leader broke, and it has not come back"
+                yield member, f"no sign of life for {silence:.0f} s"
+            elif member.parted is not None and now - member.parted >= RECONNECT_GRACE:
+                yield member, "its connection to the leader broke, and it has not come back"
 
-    def given_up(self, now: float, longest: float) -> Iterator[tuple[Seat, str]]:
+    def given_up(self, now: float, longest: float) -> Iterator[tuple[MemberState, str]]:
         """Nodes that have been silent for so long, each with what that means."""
-        for seat in self._by_rank:
-            silence = now - seat.heard
-            if not seat.settled and silence >= longest:
-                stopped = ", so that it has stopped its workers itself" if seat.started else ""
-                yield seat, f"silent for {silence:.0f} s{stopped}"
+        for member in self._by_rank:
+            silence = now - member.heard
+            if not member.settled and silence >= longest:
+                stopped = ", so that it has stopped its workers itself" if member.started else ""
+                yield member, f"silent for {silence:.0f} s{stopped}"
 
     def note_silence(self, now: float) -> None:
         """Notes whether the leader hears none of several others just now, and has not for long."""
-        others = [seat for seat in self._by_rank[1:] if seat.joined]
+        others = [member for member in self._by_rank[1:] if member.joined]
         after = self._settings.lost_after
-        if len(others) > 1 and all(now - seat.heard >= after for seat in others):
+        if len(others) > 1 and all(now - member.heard >= after for member in others):
             self._heard_nobody = now
 
-    def leader_was_cut_off(self, seat: Seat) -> bool:
+    def leader_was_cut_off(self, member: MemberState) -> bool:
         """Whether a node is silent since a time when the leader heard nobody: then it is the leader that was cut off.
 
         Others may have come back meanwhile, a moment before this one.
         """
-        return self.leader_heard_nobody(seat.heard)
+        return self.leader_heard_nobody(member.heard)
 
     def leader_heard_nobody(self, since: float) -> bool:
         """Whether there was a time after `since` at which the leader heard none of several others."""
         return self._heard_nobody > since
 
-    def name(self, seat: Seat) -> str:
+    def name(self, member: MemberState) -> str:
         """How the node is called in messages to people."""
-        return self._settings.name(seat.rank)
+        return self._settings.name(member.rank)
 
-    def list_with(self, seats: Sequence[Seat], began: float, now: float) -> str:
+    def list_with(self, members: Sequence[MemberState], began: float, now: float) -> str:
         """Nodes by name, each with what is known of it."""
-        shown = [f"{self.name(seat)}: {seat.describe(began, now)}" for seat in seats[:_NAMED]]
-        more = f"; and {len(seats) - _NAMED} more" if len(seats) > _NAMED else ""
+        shown = [
+            f"{self.name(member)}: {member.describe(began, now)}" for member in members[:_NAMED]
+        ]
+        more = f"; and {len(members) - _NAMED} more" if len(members) > _NAMED else ""
         return "; ".join(shown) + more

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from ..protocol.channel import Connection
+from ..protocol.channel import Channel
 from ..protocol.framing import Frame, ServerSession, WireError, encode
 from ..protocol.messages import GangSettings, Message, MessageError
 from .actions import Action, Close, CloseMaster, Finish, Moment, Peer, ProveMaster, Send
@@ -26,7 +26,7 @@ from .leader import Rendezvous
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..protocol.tls import Shield
+    from ..protocol.tls import TlsSession
 
 OPENING_TIME = 5.0
 """Seconds a peer has to prove that it knows the secret."""
@@ -71,7 +71,7 @@ class RendezvousServer:
         bind: str,
         master: Master,
         port: int = 0,
-        shields: Callable[[], Shield] | None = None,
+        shields: Callable[[], TlsSession] | None = None,
     ) -> None:
         """
         Args:
@@ -287,7 +287,7 @@ class RendezvousServer:
         return self._machine.master_proved(port, self._now())
 
 
-class _Peer(Connection):
+class _Peer(Channel):
     """One peer. Chunks wait while the peer's stream is full, so that events and beats never queue behind logs."""
 
     session: ServerSession

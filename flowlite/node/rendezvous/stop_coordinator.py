@@ -8,16 +8,16 @@ from typing import Any
 from ..protocol import messages as m
 from ..protocol.messages import GangSettings, Message, MessageError
 from .actions import Moment, Outbox
-from .membership import Seat, Seats
+from .membership import Members, MemberState
 from .stop_vote import PREEMPTED, Hold, Resume, Step, StopNow, Vote
-from .supervisor_session import SupervisorDesk
+from .supervisor_session import SupervisorSession
 
 _WORDS = {"done": m.DONE, "failed": m.FAILED, "lost": m.LOST}
 _WORDS |= {"preempted": m.PREEMPTED, "deadline": m.DEADLINE}
 _KINDS = (m.PREEMPTED, m.DEADLINE)
 
 
-class Withdrawal:
+class StopCoordinator:
     """What a gang does when machines of it are to be taken away, or when its time is nearly over.
 
     Attributes:
@@ -28,48 +28,48 @@ class Withdrawal:
         self,
         settings: GangSettings,
         outbox: Outbox,
-        seats: Seats,
-        desk: SupervisorDesk,
+        members: Members,
+        session: SupervisorSession,
         stop: Callable[[str, str, Moment], None],
     ) -> None:
         """`stop` begins to stop the gang: outcome, reason, now."""
         self._settings = settings
         self._outbox = outbox
-        self._seats = seats
-        self._desk = desk
+        self._members = members
+        self._session = session
         self._stop = stop
         self._vote = Vote(settings.grace, settings.after_stop)
         self._noticed: set[tuple[int, str]] = set()
         self._hold_until = 0.0
         self.grace = settings.grace
 
-    def notice(self, seat: Seat, message: Message, phase: str, now: Moment) -> None:
+    def notice(self, member: MemberState, message: Message, phase: str, now: Moment) -> None:
         """A node says that it will be taken away, or the leader's own that the deadline comes."""
         kind, seconds = str(message["kind"]), float(message["seconds"])
         if kind not in _KINDS:
             raise MessageError(f"notice of {kind[:40]!r} is not known")
-        if (seat.rank, kind) in self._noticed or phase in (m.STOPPING, m.ENDED):
+        if (member.rank, kind) in self._noticed or phase in (m.STOPPING, m.ENDED):
             return
-        self._noticed.add((seat.rank, kind))
-        text = f"{self._settings.name(seat.rank)}: {message['reason']}"
+        self._noticed.add((member.rank, kind))
+        text = f"{self._settings.name(member.rank)}: {message['reason']}"
         if kind == PREEMPTED:
             left = {"text": f"{text}; {seconds:.0f} s are left", "seconds": seconds}
-            self._desk.record("preempting", now, **left, **seat.who)
+            self._session.record("preempting", now, **left, **member.who)
         if phase == m.RUNNING:
             self._follow(self._vote.notice(kind, text, seconds, now.steady), now)
         elif kind == PREEMPTED:
             self._stop(m.PREEMPTED, text, now)
 
-    def calls(self, seat: Seat, message: Message, now: Moment) -> None:
+    def calls(self, member: MemberState, message: Message, now: Moment) -> None:
         """A node says which of its processes wait, and where."""
         listeners = message.get("listeners", 0)
-        self._vote.tell(seat.rank, message["callers"], message["waiting"], listeners)
+        self._vote.tell(member.rank, message["callers"], message["waiting"], listeners)
         self.tick(now)
 
     def tick(self, now: Moment) -> None:
         """Lets time pass, while workers run."""
         if self._vote.kind:
-            there = [seat.rank for seat in self._seats if not seat.lost]
+            there = [member.rank for member in self._members if not member.lost]
             self._follow(self._vote.step(there, now.steady), now)
 
     def catch_up(self, connection: int, now: float) -> None:
@@ -98,7 +98,7 @@ class Withdrawal:
             case Resume(call):
                 if call is not None:
                     text = f"should_stop() is True on all ranks from its call {call} on"
-                    self._desk.record("should_stop", now, text=text, call=call)
+                    self._session.record("should_stop", now, text=text, call=call)
                 self._tell_all(self._resume())
             case StopNow(grace):
                 self.grace = grace
@@ -111,4 +111,4 @@ class Withdrawal:
         return {"type": "resume", "call": self._vote.decided or 0}
 
     def _tell_all(self, message: dict[str, Any]) -> None:
-        self._outbox.tell(message, *self._seats.connections())
+        self._outbox.tell(message, *self._members.connections())

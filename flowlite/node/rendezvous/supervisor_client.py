@@ -1,4 +1,4 @@
-"""How a supervisor follows a gang: `SupervisorLink`, through whatever stream reaches the leader's port.
+"""How a supervisor follows a gang: `SupervisorClient`, through whatever stream reaches the leader's port.
 
 Use it like this (kinds of events: see protocol/messages.py):
 
@@ -26,7 +26,7 @@ from ..protocol.messages import STREAMS, Message, MessageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..protocol.tls import Shield
+    from ..protocol.tls import TlsSession
 
 Dial = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
 OnChunk = Callable[[int, int, str, int, float, bytes], None]
@@ -45,11 +45,11 @@ ACKNOWLEDGE_DELAY = 0.005
 log = logging.getLogger("flowlite.supervisor")
 
 
-class LinkDown(Exception):
+class LeaderUnreachable(Exception):
     """No word from the leader for `silence` seconds: probe its node. Iterating `events()` again goes on trying."""
 
 
-class LinkRefused(Exception):
+class LeaderRefused(Exception):
     """The leader does not accept this supervisor: it is of another epoch."""
 
 
@@ -57,7 +57,7 @@ class _CannotKeep(Exception):
     """`on_chunk` raised; the argument is what."""
 
 
-class SupervisorLink:
+class SupervisorClient:
     """Follows one epoch of one gang; reconnects by itself and resumes events by number, streams by offset.
 
     Attributes:
@@ -81,7 +81,7 @@ class SupervisorLink:
         silence: float = 15.0,
         beat: float = 1.0,
         name: str = "supervisor",
-        shields: Callable[[], Shield] | None = None,
+        shields: Callable[[], TlsSession] | None = None,
     ) -> None:
         """
         Args:
@@ -91,7 +91,7 @@ class SupervisorLink:
             offsets: "<rank>.<stream>" -> bytes already kept here; streams not named start at 0. Called at every attach.
             after: Number of the last event already handled; 0 for all.
             streams: Which kinds to bring ("out", "err", "result"); the others are left on the node.
-            silence: Seconds without a word from the leader until `LinkDown`.
+            silence: Seconds without a word from the leader until `LeaderUnreachable`.
             beat: Seconds between signs of life to the leader.
             name: Who this supervisor is, for the leader's log.
             shields: Makes the encryption of each connection; None where the leader speaks plain.
@@ -107,7 +107,7 @@ class SupervisorLink:
         self._beat = beat
         self._name = name
         self._shields = shields
-        self._shield: Shield | None = None
+        self._shield: TlsSession | None = None
         self._incoming: deque[dict[str, Any] | Exception | None] = deque()
         self._news = asyncio.Event()
         self._received_seq = after
@@ -144,7 +144,9 @@ class SupervisorLink:
             if not self._incoming and patience <= 0:
                 self._heard = time.monotonic()
                 trouble = f" (last: {self.trouble})" if self.trouble else ""
-                raise LinkDown(f"no word from the leader for {self._silence:.0f} s{trouble}")
+                raise LeaderUnreachable(
+                    f"no word from the leader for {self._silence:.0f} s{trouble}"
+                )
             if not self._incoming:
                 self._news.clear()
                 # Waits for news, not for an item: whoever is cancelled here must not take one along. (And not with
@@ -368,7 +370,7 @@ class SupervisorLink:
         elif kind == "release":
             self._released = True
         elif kind == "refuse":
-            raise LinkRefused(frame.message["reason"])
+            raise LeaderRefused(frame.message["reason"])
 
     def _age(self, steady: float | None) -> float:
         """How long ago it was by the leader's steady clock, as far as that is known.

@@ -1,4 +1,4 @@
-"""The leader's desk for its supervisor: the journal of events, and the relay of streams.
+"""The leader's session for its supervisor: the journal of events, and the relay of streams.
 
 At most one supervisor sits at it; a new one takes over (leases in the store decide which one is right). Events are kept
 from the first, so whoever attaches gets all that it has not had.
@@ -11,10 +11,10 @@ from typing import Any
 from ..log_stream.flow_control import StreamRelay
 from ..protocol.messages import STREAMS, GangSettings, Message
 from .actions import Close, Moment, Outbox
-from .membership import Seats
+from .membership import Members
 
 
-class SupervisorDesk:
+class SupervisorSession:
     """Who follows the gang, and what it has been told.
 
     Attributes:
@@ -22,9 +22,11 @@ class SupervisorDesk:
         heard: When it last said anything (leader's steady clock).
     """
 
-    def __init__(self, settings: GangSettings, outbox: Outbox, seats: Seats, now: Moment) -> None:
+    def __init__(
+        self, settings: GangSettings, outbox: Outbox, members: Members, now: Moment
+    ) -> None:
         self._outbox = outbox
-        self._seats = seats
+        self._members = members
         self._relay = StreamRelay(settings)
         self._journal: list[Message] = []
         self.connection: int | None = None
@@ -53,7 +55,7 @@ class SupervisorDesk:
             self._outbox.add(Close(self.connection))
         self.connection = connection
         self._relay.detach()
-        counts = {"joined": self._seats.joined, "ready": self._seats.ready}
+        counts = {"joined": self._members.joined, "ready": self._members.ready}
         self.tell({"type": "state", "phase": phase, **counts, "steady": now.steady})
         for message in self._journal[max(0, after) :]:
             self.tell(message)
@@ -72,9 +74,9 @@ class SupervisorDesk:
     def pull(self, message: Message) -> None:
         """The supervisor says how much it keeps of each stream: all members go on from there."""
         self._relay.pull(message["offsets"], message.get("streams", STREAMS))
-        for seat in self._seats:
-            if seat.connection is not None:
-                self.order_streams(seat.rank, seat.connection)
+        for member in self._members:
+            if member.connection is not None:
+                self.order_streams(member.rank, member.connection)
 
     def order_streams(self, node: int, connection: int) -> None:
         """Let a member go on from where its streams stand here, if anybody wants them."""
@@ -84,7 +86,7 @@ class SupervisorDesk:
     def acknowledge(self, message: Message) -> None:
         """The supervisor keeps more now: pass it on to the nodes concerned."""
         for node, offsets in self._relay.acknowledge(message["offsets"]).items():
-            member = self._seats[node].connection
+            member = self._members[node].connection
             if member is not None:
                 self._outbox.tell({"type": "ack", "offsets": offsets}, member)
 

@@ -10,7 +10,7 @@ from ..protocol.messages import GangSettings, Message, MessageError, describe_fa
 _ENVELOPE = ("type", "task", "epoch")
 
 
-class Tally:
+class WorkerExits:
     """The ends of a gang's workers.
 
     Attributes:

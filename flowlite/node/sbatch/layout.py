@@ -16,7 +16,7 @@ class LayoutError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class StepRequest:
     """What a step asks for. None leaves it to the job.
 
     Attributes:
@@ -83,7 +83,7 @@ def per_node_of(nodes: int, tasks: int | None, per_node: int | None) -> list[int
     return _evenly(tasks, nodes)
 
 
-def place(wish: Wish, job: Sequence[int], busy: Sequence[int]) -> Placement:
+def place(wish: StepRequest, job: Sequence[int], busy: Sequence[int]) -> Placement:
     """Where a step is to run.
 
     Args:

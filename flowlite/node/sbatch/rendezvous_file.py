@@ -15,7 +15,7 @@ from ..protocol.framing import ClientSession, Hello
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..protocol.tls import Shield
+    from ..protocol.tls import TlsSession
 
 CONNECT_SECONDS = 30.0
 _FILE = "batch.json"
@@ -78,7 +78,7 @@ def write_programs(attempt: Path, command: Sequence[str]) -> None:
 
 def dial(
     config: AgentConfig, paths: AttemptPaths, who: str
-) -> tuple[socket.socket, ClientSession, Shield | None]:
+) -> tuple[socket.socket, ClientSession, TlsSession | None]:
     """A connection to the router, and what makes it ours. Raises OSError, KeyError, ValueError: there is none."""
     leader: Mapping[str, Any] = json.loads(paths.leader.read_bytes())
     address = str(leader["address"])

@@ -1,7 +1,7 @@
 """The router of a batch task, in the leader's agent: it brings the `srun`s of a script and the gang together.
 
-    seat -> router     seat {node, local} · started, data, exit {step, task, …} · over {} · stopping {}
-    router -> seat     start {step, …} · signal, input, input-ends, taken {step, …} · over {}
+    worker -> router     worker {node, local} · started, data, exit {step, task, …} · over {} · stopping {}
+    router -> worker     start {step, …} · signal, input, input-ends, taken {step, …} · over {}
     srun -> router     step {…} · signal, input, input-ends, taken {…}
     router -> srun     placed {step, …} or refused {text} · started, data, exit {task, …}
 
@@ -21,14 +21,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..config.agent_config import AgentConfig
-from ..protocol.channel import Connection
+from ..protocol.channel import Channel
 from ..protocol.framing import Frame, ServerSession, WireError, encode
 from ..system.accepting import accept_in_loop
-from .layout import LayoutError, Placement, Wish, place
+from .layout import LayoutError, Placement, StepRequest, place
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..protocol.tls import Shield
+    from ..protocol.tls import TlsSession
 
 OPENING_SECONDS = 10.0
 ASIDE_SECONDS = 0.3
@@ -43,11 +43,11 @@ Place = tuple[int, int]
 
 @dataclass(eq=False, slots=True)
 class _Step:
-    """A step that runs. `seats` has, for each task that has not ended, where it runs."""
+    """A step that runs. `workers` has, for each task that has not ended, where it runs."""
 
     number: int
     client: _Guest
-    seats: dict[int, Place] = field(default_factory=dict)
+    workers: dict[int, Place] = field(default_factory=dict)
 
 
 class Router:
@@ -58,7 +58,7 @@ class Router:
     """
 
     def __init__(
-        self, config: AgentConfig, secret: bytes, shields: Callable[[], Shield] | None
+        self, config: AgentConfig, secret: bytes, shields: Callable[[], TlsSession] | None
     ) -> None:
         self.epoch = config.epoch
         self._config = config
@@ -67,7 +67,7 @@ class Router:
         self._counts = [int(each) for each in config.call["batch"]["counts"]]
         self._listener: socket.socket | None = None
         self._guests: set[_Guest] = set()
-        self._seats: dict[Place, _Guest] = {}
+        self._workers: dict[Place, _Guest] = {}
         self._waiting: dict[Place, list[dict[str, Any]]] = {}
         self._busy: Counter[Place] = Counter()
         self._steps: dict[int, _Step] = {}
@@ -110,8 +110,8 @@ class Router:
     def received(self, guest: _Guest, message: dict[str, Any], blob: bytes) -> None:
         """One message of somebody who has proved who he is."""
         kind = message["type"]
-        if kind == "seat":
-            self._seat(guest, (int(message["node"]), int(message["local"])))
+        if kind == "worker":
+            self._worker(guest, (int(message["node"]), int(message["local"])))
         elif kind == "step" and guest.step is None:
             self._begin(guest, message)
         elif kind in _TO_TASKS and guest.step is not None:
@@ -120,8 +120,8 @@ class Router:
             self._to_srun(message, blob)
         elif kind == "over" and guest.place == (0, 0):
             self._over = True
-            for seat in self._seats.values():
-                seat.tell({"type": "over"})
+            for worker in self._workers.values():
+                worker.tell({"type": "over"})
         elif kind == "stopping":
             self._stopping = True
         else:
@@ -132,17 +132,19 @@ class Router:
         self._guests.discard(guest)
         if guest.step is not None:
             self._forget(guest.step)
-        if guest.place is not None and self._seats.get(guest.place) is guest:
-            del self._seats[guest.place]
+        if guest.place is not None and self._workers.get(guest.place) is guest:
+            del self._workers[guest.place]
             for step in list(self._steps.values()):
-                for task in [task for task, seat in step.seats.items() if seat == guest.place]:
+                for task in [
+                    task for task, worker in step.workers.items() if worker == guest.place
+                ]:
                     self._to_srun(
                         {"type": "exit", "step": step.number, "task": task, "signal": 9}, b""
                     )
 
-    def _seat(self, guest: _Guest, where: Place) -> None:
+    def _worker(self, guest: _Guest, where: Place) -> None:
         guest.place = where
-        self._seats[where] = guest
+        self._workers[where] = guest
         for message in self._waiting.pop(where, ()):
             guest.tell(message)
         if self._over:
@@ -158,7 +160,9 @@ class Router:
             busy[node] += running
         try:
             found = place(
-                Wish(**wish, within=None if within is None else tuple(within)), self._counts, busy
+                StepRequest(**wish, within=None if within is None else tuple(within)),
+                self._counts,
+                busy,
             )
         except LayoutError as error:
             guest.tell({"type": "refused", "text": str(error)})
@@ -173,26 +177,26 @@ class Router:
             "cyclic": found.cyclic,
         }
         guest.tell({**where, "type": "placed"})
-        for seat, mine in self._seats_for(step, found).items():
-            self._tell_seat(seat, {**message, **where, "type": "start", "mine": mine})
+        for worker, mine in self._workers_for(step, found).items():
+            self._tell_worker(worker, {**message, **where, "type": "start", "mine": mine})
 
-    def _seats_for(self, step: _Step, found: Placement) -> dict[Place, list[int]]:
+    def _workers_for(self, step: _Step, found: Placement) -> dict[Place, list[int]]:
         """Each task goes to the idlest place of its node, in their order."""
         chosen: dict[Place, list[int]] = {}
         places = range(self._config.processes_per_node)
         for task in sorted(found.tasks(), key=lambda each: (each.node, each.local)):
-            seats = [(task.node, local) for local in places]
-            seat = min(seats, key=lambda each: (self._busy[each], each))
-            self._busy[seat] += 1
-            step.seats[task.id] = seat
-            chosen.setdefault(seat, []).append(task.id)
+            workers = [(task.node, local) for local in places]
+            worker = min(workers, key=lambda each: (self._busy[each], each))
+            self._busy[worker] += 1
+            step.workers[task.id] = worker
+            chosen.setdefault(worker, []).append(task.id)
         return chosen
 
-    def _tell_seat(self, seat: Place, message: dict[str, Any]) -> None:
-        if seat in self._seats:
-            self._seats[seat].tell(message)
+    def _tell_worker(self, worker: Place, message: dict[str, Any]) -> None:
+        if worker in self._workers:
+            self._workers[worker].tell(message)
         else:
-            self._waiting.setdefault(seat, []).append(message)
+            self._waiting.setdefault(worker, []).append(message)
 
     def _to_tasks(self, step: _Step, message: dict[str, Any], blob: bytes) -> None:
         if message["type"] == "signal" and message["number"] in (signal.SIGTERM, signal.SIGINT):
@@ -204,33 +208,35 @@ class Router:
         if self._stopping and message["type"] == "signal" and message["number"] != signal.SIGKILL:
             return
         wanted = message.get("task")
-        seats = {seat for task, seat in step.seats.items() if wanted is None or task == wanted}
-        for seat in seats:
-            if seat in self._seats:
-                self._seats[seat].tell({**message, "step": step.number}, blob)
+        workers = {
+            worker for task, worker in step.workers.items() if wanted is None or task == wanted
+        }
+        for worker in workers:
+            if worker in self._workers:
+                self._workers[worker].tell({**message, "step": step.number}, blob)
 
     def _to_srun(self, message: dict[str, Any], blob: bytes) -> None:
         step = self._steps.get(int(message["step"]))
         if step is None:
             return
         if message["type"] == "exit":
-            seat = step.seats.pop(int(message["task"]), None)
-            if seat is not None:
-                self._busy[seat] -= 1
+            worker = step.workers.pop(int(message["task"]), None)
+            if worker is not None:
+                self._busy[worker] -= 1
         step.client.tell(message, blob)
 
     def _forget(self, step: _Step) -> None:
         """Its srun is gone: what it has left is ended."""
         self._pass_on(step, {"type": "signal", "number": int(signal.SIGKILL)})
-        for seat in step.seats.values():
-            self._busy[seat] -= 1
+        for worker in step.workers.values():
+            self._busy[worker] -= 1
         self._steps.pop(step.number, None)
 
 
-class _Guest(Connection):
-    """A connection to the router: of a seat, or of an srun."""
+class _Guest(Channel):
+    """A connection to the router: of a worker, or of an srun."""
 
-    def __init__(self, router: Router, session: ServerSession, shield: Shield | None) -> None:
+    def __init__(self, router: Router, session: ServerSession, shield: TlsSession | None) -> None:
         super().__init__(session, shield)
         self._router = router
         self.place: Place | None = None
@@ -264,7 +270,7 @@ class _Guest(Connection):
 
 
 def serve(
-    config: AgentConfig, secret: bytes, shields: Callable[[], Shield] | None
+    config: AgentConfig, secret: bytes, shields: Callable[[], TlsSession] | None
 ) -> tuple[Router, int]:
     """Starts the router of a task that has a batch script; gives it, and its port."""
     router = Router(config, secret, shields)

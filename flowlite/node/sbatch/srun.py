@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from ..config.agent_config import AgentConfig, AttemptPaths
-from ..protocol.channel import Connection
+from ..protocol.channel import Channel
 from ..protocol.framing import Frame, encode
 from . import slurm_environment
 from .filename_patterns import Names, fill, is_of_a_task
 from .getopt import OptionError
 from .layout import Placement
 from .rendezvous_file import Ground, dial
-from .srun_options import Step, parse
+from .srun_options import SrunStep, parse
 
 EXIT_USAGE = 1
 _BLOCK = 64 * 1024
@@ -57,7 +57,7 @@ class _Client:
     """One step."""
 
     def __init__(
-        self, config: AgentConfig, paths: AttemptPaths, ground: Ground, step: Step
+        self, config: AgentConfig, paths: AttemptPaths, ground: Ground, step: SrunStep
     ) -> None:
         self._config = config
         self._paths = paths
@@ -279,7 +279,7 @@ class _Client:
         self._fed.set()
 
 
-class _Link(Connection):
+class _Link(Channel):
     """The connection to the router."""
 
     def __init__(self, session: Any, shield: Any, client: _Client) -> None:

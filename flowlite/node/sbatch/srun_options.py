@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from . import hostlist
 from .getopt import Option, OptionError, read
-from .layout import Wish
+from .layout import StepRequest
 
 _STEP = {
     "chdir": Option("D"),
@@ -128,7 +128,7 @@ _ALL_INPUT, _NO_INPUT = "all", "none"
 
 
 @dataclass(slots=True)
-class Step:
+class SrunStep:
     """One `srun` as it was asked for.
 
     Attributes:
@@ -143,7 +143,7 @@ class Step:
     """
 
     argv: list[str] = field(default_factory=list)
-    wish: Wish = field(default_factory=Wish)
+    wish: StepRequest = field(default_factory=StepRequest)
     directory: str | None = None
     export: tuple[str, ...] = ("ALL",)
     input: str = _ALL_INPUT
@@ -159,7 +159,7 @@ class Step:
 
 def parse(
     words: Sequence[str], names: Sequence[str], job: str, environment: Mapping[str, str]
-) -> Step:
+) -> SrunStep:
     """Reads a command line of `srun`.
 
     Args:
@@ -183,7 +183,7 @@ def parse(
         raise OptionError(f"--mpi={options['mpi']}: {_MPI}")
     if options.get("jobid", job) != job:
         raise OptionError(f"--jobid={options['jobid']}: this gang is job {job}, there is no other")
-    step = Step(argv=argv, wish=_wish(options, names), directory=options.get("chdir"))
+    step = SrunStep(argv=argv, wish=_wish(options, names), directory=options.get("chdir"))
     without = sorted({f"--{each.name}" for each in given if each.name in _WITHOUT_EFFECT})
     if without:
         step.notes.append(
@@ -261,10 +261,10 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def _wish(options: Mapping[str, str], names: Sequence[str]) -> Wish:
+def _wish(options: Mapping[str, str], names: Sequence[str]) -> StepRequest:
     nodes = options.get("nodes")
     per_node = _number("ntasks-per-node", options) or _number("tasks-per-node", options)
-    return Wish(
+    return StepRequest(
         nodes=_nodes(nodes) if nodes is not None else None,
         tasks=_number("ntasks", options),
         per_node=per_node,
@@ -311,7 +311,7 @@ def _ranks(text: str, names: Sequence[str], option: str) -> list[int]:
     return [names.index(host) for host in hosts]
 
 
-def _streams(step: Step, options: Mapping[str, str]) -> None:
+def _streams(step: SrunStep, options: Mapping[str, str]) -> None:
     step.label = "label" in options
     step.append = options.get("open-mode", "t").startswith("a")
     step.output = _file(options.get("output"))

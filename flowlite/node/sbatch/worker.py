@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config.agent_config import AgentConfig, AttemptPaths
-from ..protocol.channel import Connection
+from ..protocol.channel import Channel
 from ..protocol.framing import Frame, encode
 from ..system import node_facts, processes
 from . import hostlist, shell_startup, slurm_environment
@@ -38,9 +38,9 @@ _OF_CLUSTER = (
 
 def main(order: Mapping[str, Any]) -> int:
     """Be the worker of an order with "batch"; gives its exit code."""
-    seat = _Seat(order)
-    code = asyncio.new_event_loop().run_until_complete(seat.run())
-    for number in (*_PASSED_ON, *seat.stops):
+    worker = _Seat(order)
+    code = asyncio.new_event_loop().run_until_complete(worker.run())
+    for number in (*_PASSED_ON, *worker.stops):
         # The outcome is known: who is stopped now is not to end otherwise.
         signal.signal(number, signal.SIG_IGN)
     signal.set_wakeup_fd(-1)
@@ -86,11 +86,11 @@ class _Seat:
                 self._paths.directory, processes.own_command(sys.executable, flags=("-I", "-S"))
             )
             shell_startup.write_bash_env(self._paths.directory, self._their_bash_env)
-        connected, session, shield = dial(self._config, self._paths, "seat")
+        connected, session, shield = dial(self._config, self._paths, "worker")
         link = _Link(session, shield, self)
         self._runner = Runner(self._config, self._paths, self._ground, link.tell)
         link.begin(connected)
-        link.tell({"type": "seat", "node": self._config.node_rank, "local": self._local})
+        link.tell({"type": "worker", "node": self._config.node_rank, "local": self._local})
         if self._leads:
             return await self._lead(link)
         await self._over.wait()
@@ -231,12 +231,12 @@ class _Seat:
         return Ground(job, names, counts, self._config.node_rank, directory, own)
 
 
-class _Link(Connection):
-    """The connection of a seat to the router."""
+class _Link(Channel):
+    """The connection of a worker to the router."""
 
-    def __init__(self, session: Any, shield: Any, seat: _Seat) -> None:
+    def __init__(self, session: Any, shield: Any, worker: _Seat) -> None:
         super().__init__(session, shield)
-        self._seat = seat
+        self._worker = worker
         self._early: list[tuple[dict[str, Any], bytes]] | None = []
 
     def tell(self, message: dict[str, Any], blob: bytes = b"") -> None:
@@ -252,10 +252,10 @@ class _Link(Connection):
             self.send(encode(message), blob)
 
     def on_frame(self, frame: Frame) -> None:
-        self._seat.received(frame.message, frame.blob)
+        self._worker.received(frame.message, frame.blob)
 
     def on_closed(self, error: Exception | None) -> None:
-        self._seat.on_lost()
+        self._worker.on_lost()
 
 
 def _of_cluster(

@@ -22,7 +22,7 @@ from ..forkserver.worker_group import Workers
 from ..log_stream.output_tail import sizes, tail
 from ..python_env import uv
 from ..system import node_facts
-from ..worker.environment import Seat, path_with, setup_environment
+from ..worker.environment import WorkerPlace, path_with, setup_environment
 from ..worker.worker_spec import read_secrets
 from . import done
 
@@ -170,7 +170,7 @@ class Setup:
     def _environment(self) -> dict[str, str]:
         config, inside = self._config, self._state.get("environment")
         path = path_with(config.python, os.environ.get("PATH")) if inside is None else None
-        seat = Seat(
+        place = WorkerPlace(
             task=config.task,
             name=config.name,
             attempt=config.epoch,
@@ -187,7 +187,7 @@ class Setup:
         )
         environment = setup_environment(
             os.environ if inside is None else inside,
-            seat,
+            place,
             config.environment,
             read_secrets(self._paths.secrets),
         )

@@ -1,11 +1,12 @@
-"""The anchor: one process per node in the one step of a Slurm job, and the parent of all that runs there for a task.
+"""The step daemon: one process per node in the one step of a Slurm job, and the parent of all that runs for a task.
 
-    PYTHON -I -S PROGRAM anchor --dir NODE_DIR --lease SECONDS --deadline SECONDS
+    PYTHON -I -S PROGRAM  --dir NODE_DIR --lease SECONDS --deadline SECONDS
         [--signal-seconds SECONDS] [--grace SECONDS] [--shared DIR --nonce TEXT] [ROOM]
 
-What is started through another step of the job (helper/mux_server.py) becomes a child of the anchor, so that agents
-and workers belong to its step: its cgroup, its GPUs, its accounting, its end. The node home is NODE_DIR/<instance>;
-there it writes `anchor.json` and `anchor.pid`, and answers lines of JSON at its socket (helper/daemon_client.py):
+What is started through another step of the job (helper/mux_server.py) becomes a child of the step daemon, so that
+agents and workers belong to its step: its cgroup, its GPUs, its accounting, its end. The node home is
+NODE_DIR/<instance>; there it writes `anchor.json` and `anchor.pid`, and answers lines of JSON at its socket
+(helper/daemon_client.py):
 
     {"do": "hello"}                                  -> the facts
     {"do": "renew"}                                  -> nothing; somebody is still there
@@ -76,7 +77,7 @@ def main(arguments: list[str]) -> int:
     _forget_others(os.path.dirname(home))
     clock = Clock(float(options["--lease"]), float(options["--deadline"]))
     notices = Notices(home, job, float(options.get("--signal-seconds") or 0))
-    anchor = Anchor(home, facts, clock, notices, float(options.get("--grace") or GRACE))
+    anchor = StepDaemon(home, facts, clock, notices, float(options.get("--grace") or GRACE))
     _announce(home, facts, options.get("--shared"))
     return anchor.serve()
 
@@ -113,7 +114,7 @@ def _log(text: str) -> None:
 
 
 def _forget_others(directory: str) -> None:
-    """Removes the secrets of nodes that this machine was for jobs whose anchors were killed."""
+    """Removes the secrets of nodes that this machine was for jobs whose step daemons were killed."""
     for name in os.listdir(directory):
         home = os.path.join(directory, name)
         try:
@@ -143,7 +144,7 @@ def _bind(listener: socket.socket, address: str) -> None:
 
 
 class _Forker(courier.Courier):
-    """Forks agents that are asked to end when the anchor is gone."""
+    """Forks agents that are asked to end when the step daemon is gone."""
 
     def _become(self, argv: list[str], log: str, environment: dict[str, str]) -> None:
         signal.set_wakeup_fd(-1)
@@ -153,7 +154,7 @@ class _Forker(courier.Courier):
         super()._become(argv, log, environment)
 
 
-class Anchor:
+class StepDaemon:
     """Serves until the node is given back. Single-threaded, so that it may fork."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What an anchor knows of its time: how long it may stay, and what Slurm says when it sends a signal."""
+"""What a step daemon knows of its time: how long it may stay, and what Slurm says when it sends a signal."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ _KILLS = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 _NO_LIMIT = 1 << 60
 
 
-class Watch:
+class OomWatch:
     """The counters that concern one process, as they were when the watch began.
 
     Args:

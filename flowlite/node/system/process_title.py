@@ -1,6 +1,6 @@
 """Whose a process is, as others see it in /proc: the environment that it was started with, rewritten in place.
 
-Everything of a task is found by `FLOW_TASK_ID` in that environment. A keeper that was forked from a warm process that
+Everything of a task is found by `FLOW_TASK_ID` in that environment. A reaper that was forked from a warm process that
 serves many tasks has inherited the environment of that process; it writes its own task there before it starts anything.
 The kernel shows these bytes as they lie in the memory of the process, so that no privilege is needed.
 """

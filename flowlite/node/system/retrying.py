@@ -58,7 +58,7 @@ PASSING_ERRORS = frozenset(
 """What a file system of the network, or a connection, says while its network is gone."""
 
 
-class Trial:
+class RetryWindow:
     """One way to another node, while it is being tried.
 
     Args:
@@ -118,7 +118,7 @@ def passing_cause(error: BaseException) -> BaseException | None:
     return None
 
 
-def through_outages(do: Callable[[], Value], trial: Trial) -> Value:
+def through_outages(do: Callable[[], Value], trial: RetryWindow) -> Value:
     """Does something that blocks again and again, as long as what is in the way may be over soon.
 
     Raises:

@@ -22,7 +22,7 @@ DEFAULT = "default"
 """Only where neither the user nor the node has set it."""
 
 
-class Seat(NamedTuple):
+class WorkerPlace(NamedTuple):
     """Where one worker sits: what its environment is made from, besides what it inherits.
 
     `processes_per_node` are the processes that share a node; in manual mode the user's launcher
@@ -79,7 +79,7 @@ class Variable(NamedTuple):
 
     name: str
     strength: str
-    value: Callable[[Seat], object]
+    value: Callable[[WorkerPlace], object]
     meaning: str
     modes: tuple[str, ...] = distributed_modes.ALL
 
@@ -236,7 +236,7 @@ def without_launchers(inherited: Mapping[str, str]) -> dict[str, str]:
 
 def worker_environment(
     inherited: Mapping[str, str],
-    seat: Seat,
+    place: WorkerPlace,
     user: Mapping[str, str] | None = None,
     secrets: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
@@ -244,7 +244,7 @@ def worker_environment(
 
     Args:
         inherited: What the node's own processes have.
-        seat: Where the worker sits.
+        place: Where the worker sits.
         user: `environment=` of the task.
         secrets: The task's secrets by variable name.
     """
@@ -253,14 +253,14 @@ def worker_environment(
         if row.strength == FIXED:
             wished.pop(row.name, None)
     if "MASTER_ADDR" in wished:
-        seat = seat._replace(master_addr=wished["MASTER_ADDR"])
+        place = place._replace(master_addr=wished["MASTER_ADDR"])
     if wished.get("MASTER_PORT", "").isdigit():
-        seat = seat._replace(master_port=int(wished["MASTER_PORT"]))
+        place = place._replace(master_port=int(wished["MASTER_PORT"]))
     environment = without_launchers(inherited)
     for row in TABLE:
-        if seat.mode not in row.modes:
+        if place.mode not in row.modes:
             continue
-        value = row.value(seat)
+        value = row.value(place)
         if value is None or (row.strength == DEFAULT and row.name in environment):
             continue
         environment[row.name] = str(value)
@@ -286,12 +286,12 @@ _BEFORE_GO = frozenset(
 
 def setup_environment(
     inherited: Mapping[str, str],
-    seat: Seat,
+    place: WorkerPlace,
     user: Mapping[str, str] | None = None,
     secrets: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """The environment of a node's `setup=`: that of its workers, without ranks and addresses, which come with GO."""
-    environment = worker_environment(inherited, seat, user, secrets)
+    environment = worker_environment(inherited, place, user, secrets)
     given = {*(user or {}), *(secrets or {})}
     for row in TABLE:
         if row.name not in _BEFORE_GO and row.name not in given:

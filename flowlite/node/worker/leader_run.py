@@ -1,6 +1,6 @@
 """What a worker does first where node 0 leads: there it has all ready that the call is to find, elsewhere it follows.
 
-Runs in the worker itself, so that whatever it starts sees what the worker sees, and is below the node's keeper.
+Runs in the worker itself, so that whatever it starts sees what the worker sees, and is below the node's reaper.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _lead(directory: str, environment: dict[str, str]) -> dict[str, Any]:
 
 def _become_leader(directory: str, environment: dict[str, str], writing: int) -> None:
     if processes.LINUX:
-        # What stops the call must leave what the call may still need; the keeper ends this once that is gone.
+        # What stops the call must leave what the call may still need; the reaper ends this once that is gone.
         os.setsid()
     log = os.open(
         os.path.join(directory, "gang.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600

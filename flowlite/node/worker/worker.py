@@ -54,7 +54,7 @@ def main(order: Mapping[str, Any], parent: int, *, forked: bool) -> NoReturn:
     Args:
         order: {"rank", "local_rank", "node", "name", "environment", "workdir", "out", "err", "result", "failure"} and
             "argv" for a command or "call" for a function.
-        parent: The keeper; a worker does not outlive it.
+        parent: The reaper; a worker does not outlive it.
         forked: Whether this process was forked with everything imported, rather than started afresh.
     """
     code = EXIT_FAILED
@@ -96,7 +96,7 @@ _SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signa
 
 
 def _settle(order: Mapping[str, Any], parent: int, forked: bool) -> None:
-    """Session, death with the keeper, signals, streams, environment."""
+    """Session, death with the reaper, signals, streams, environment."""
     if os.getsid(0) != os.getpid():
         os.setsid()
     if not processes.die_with_parent(parent) and "call" in order:

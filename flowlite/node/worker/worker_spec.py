@@ -11,7 +11,7 @@ from typing import Any
 from ..config.agent_config import AgentConfig, AttemptPaths
 from ..system import addresses, node_facts
 from . import launcher_files
-from .environment import Seat, path_with, worker_environment
+from .environment import WorkerPlace, path_with, worker_environment
 
 
 def worker_orders(
@@ -29,7 +29,7 @@ def worker_orders(
         go: addresses (by node rank), master_addr, master_port.
         inside: The environment of the container that they run in; None without one.
     """
-    seat = Seat(
+    place = WorkerPlace(
         task=config.task,
         name=config.name,
         attempt=config.epoch,
@@ -50,14 +50,14 @@ def worker_orders(
         launcher_files=str(paths.directory) if config.mode == "manual" else None,
     )
     secrets = read_secrets(paths.secrets)
-    if seat.launcher_files is not None:
-        seen = worker_environment({}, seat, config.environment)
-        launcher_files.write(paths.directory, seat.addresses, seat.processes_per_node, seen)
+    if place.launcher_files is not None:
+        seen = worker_environment({}, place, config.environment)
+        launcher_files.write(paths.directory, place.addresses, place.processes_per_node, seen)
     what: dict[str, Any] = {"call": dict(call)}
     if call["kind"] == "command":
         what = {"argv": call["argv"]}
     if "batch" in call:
-        where = {"addresses": seat.addresses, "directory": str(paths.directory)}
+        where = {"addresses": place.addresses, "directory": str(paths.directory)}
         what["batch"] = {**call["batch"], **where}
     return [
         {
@@ -67,7 +67,7 @@ def worker_orders(
             "name": config.name,
             "environment": worker_environment(
                 os.environ if inside is None else inside,
-                seat._replace(local_rank=local_rank),
+                place._replace(local_rank=local_rank),
                 config.environment,
                 secrets,
             ),

@@ -25,24 +25,28 @@ from flowlite.errors import NodeUnreachable, ProviderError
 from flowlite.node.config import fencing
 from flowlite.node.config.ranks import node_of
 from flowlite.node.protocol import messages
-from flowlite.node.rendezvous.supervisor_client import LinkDown, LinkRefused, SupervisorLink
+from flowlite.node.rendezvous.supervisor_client import (
+    LeaderRefused,
+    LeaderUnreachable,
+    SupervisorClient,
+)
 from flowlite.output import redact
 from flowlite.supervise.attempt.bringup import BringUp, LeaderHasLeft, NotUp
-from flowlite.supervise.attempt.fetch_outputs import KEEP_EVERY, RESULT, Harvest
+from flowlite.supervise.attempt.fetch_outputs import KEEP_EVERY, RESULT, FetchOutputs
 from flowlite.supervise.attempt.leader_events import Heard, trimmed
-from flowlite.supervise.attempt.liveness import Watch
+from flowlite.supervise.attempt.liveness import LivenessWatch
 from flowlite.supervise.attempt.log_writer import LOGS, Collector
 from flowlite.supervise.attempt.node_handle import Finding, Node
 from flowlite.supervise.attempt.node_verdict import Life, Verdict
 from flowlite.supervise.attempt.outcome import End, end_by_leader, end_by_reports, ended_whole
-from flowlite.supervise.attempt.reachability import OUT_OF_REACH, Reach
+from flowlite.supervise.attempt.reachability import OUT_OF_REACH, Reachability
 from flowlite.supervise.attempt.unfetched import Holding
 from flowlite.supervise.record.paths import TaskPaths, write_private
-from flowlite.supervise.record.task_view import Asked
-from flowlite.supervise.threads import Crew
+from flowlite.supervise.record.task_view import TaskView
+from flowlite.supervise.threads import Threads
 
 if TYPE_CHECKING:
-    from flowlite.node.protocol.tls import Shield
+    from flowlite.node.protocol.tls import TlsSession
     from flowlite.supervise.attempt.outputs.fetch import Brought
 
 # What the leader has said when no worker can have started.
@@ -67,7 +71,7 @@ class Attempt:
     def __init__(
         self,
         *,
-        asked: Asked,
+        asked: TaskView,
         paths: TaskPaths,
         task_id: str,
         name: str,
@@ -75,7 +79,7 @@ class Attempt:
         nodes: list[Node],
         max_run_seconds: float | None,
         agent: tuple[Path, str],
-        crew: Crew,
+        threads: Threads,
         on_event: Callable[[dict[str, Any]], None],
         before_writing: Callable[[], None],
         elsewhere: Callable[[], str] = str,
@@ -100,11 +104,11 @@ class Attempt:
         self._task_id = task_id
         self._attempt = attempt
         self._nodes = nodes
-        self._crew = crew
+        self._threads = threads
         self._on_event = on_event
         self._before_writing = before_writing
         self._certain = certain
-        self._reach = Reach(nodes, crew, elsewhere, self._tell_cut_off)
+        self._reach = Reachability(nodes, threads, elsewhere, self._tell_cut_off)
         self._bringup = BringUp(
             asked,
             paths,
@@ -114,7 +118,7 @@ class Attempt:
             nodes,
             max_run_seconds,
             agent,
-            crew,
+            threads,
             self._reach,
             paid_seconds,
             began,
@@ -124,19 +128,19 @@ class Attempt:
             [node.instance.id for node in nodes], len(nodes) * asked.workers_per_node
         )
         self._collector = Collector(paths, attempt, asked.workers_per_node)
-        self._harvest = Harvest(
+        self._harvest = FetchOutputs(
             paths,
             attempt,
             asked.workers_per_node,
             self._collector,
             self._workers,
-            crew,
+            threads,
             self._reach,
             certain,
             began,
         )
         self._arrived = asyncio.Event()
-        self._watch = Watch(nodes, self._reach)
+        self._watch = LivenessWatch(nodes, self._reach)
         self._telling: asyncio.Task[None] | None = None
         # When the first node of a gang that was given up is known to have been stopped; None if none is.
         self._severed_at: float | None = None
@@ -147,7 +151,7 @@ class Attempt:
         self._outputs_given_up = asyncio.Event()
         self._brings_outputs = False
         self._leader: Mapping[str, Any] | None = None
-        self._link: SupervisorLink | None = None
+        self._link: SupervisorClient | None = None
         self._relayed: frozenset[int] = frozenset()
         self._ended = False
         self._warned = False
@@ -275,7 +279,7 @@ class Attempt:
             if finding.life is Life.GONE:
                 return
             if finding.life is not Life.UNREACHABLE:
-                await self._crew.run(node.stop, self._asked.time_to_stop)
+                await self._threads.run(node.stop, self._asked.time_to_stop)
                 if self._severed_at is None:
                     self._severed_at = time.monotonic()
                 return
@@ -297,7 +301,7 @@ class Attempt:
 
     async def _stop_one(self, node: Node) -> bool:
         """Ends the agent of one node. False if it is out of reach, or does not end."""
-        stopping = asyncio.ensure_future(self._crew.run(node.stop, self._asked.time_to_stop))
+        stopping = asyncio.ensure_future(self._threads.run(node.stop, self._asked.time_to_stop))
         while True:
             await asyncio.wait({stopping}, timeout=_LOOK_AFTER)
             if stopping.done():
@@ -319,7 +323,7 @@ class Attempt:
 
     def _make_link(
         self, leader: Mapping[str, Any], after: int, relayed: frozenset[int] = frozenset()
-    ) -> SupervisorLink:
+    ) -> SupervisorClient:
         """A line to the leader; `relayed` are nodes whose results come through it, too."""
         node = self._nodes[0]
 
@@ -329,7 +333,7 @@ class Attempt:
             except NodeUnreachable as error:
                 raise ConnectionError(str(error)) from error
 
-        return SupervisorLink(
+        return SupervisorClient(
             task=self._task_id,
             epoch=self._attempt,
             secret=self._paths.secret.read_bytes(),
@@ -341,7 +345,7 @@ class Attempt:
             shields=self._shields(),
         )
 
-    def _shields(self) -> Callable[[], Shield] | None:
+    def _shields(self) -> Callable[[], TlsSession] | None:
         if not self._bringup.encrypted:
             return None
         # Only here: a supervisor of local nodes does not need ssl.
@@ -361,7 +365,7 @@ class Attempt:
                 await self._link.close()
                 await asyncio.sleep(KEEP_EVERY)
 
-    async def _follow_link(self, link: SupervisorLink) -> End:
+    async def _follow_link(self, link: SupervisorClient) -> End:
         watch = asyncio.create_task(self._watch.leader(link))
         stop = asyncio.create_task(self._pass_on_stop(link))
         listen = asyncio.create_task(self._listen(link))
@@ -383,7 +387,7 @@ class Attempt:
         # Nobody listens any more: what a leader says that is being stopped is no news.
         return end or await self._without_leader(why)
 
-    async def _listen(self, link: SupervisorLink) -> End | None:
+    async def _listen(self, link: SupervisorClient) -> End | None:
         """The end as the leader tells it; None if it gave up waiting for us, and hung up before the gang has ended."""
         while True:
             try:
@@ -396,9 +400,9 @@ class Attempt:
                         self._ended = True
                         return end_by_leader(event, self._workers)
                 return None
-            except LinkDown:
+            except LeaderUnreachable:
                 continue
-            except LinkRefused as error:
+            except LeaderRefused as error:
                 return End(messages.ERROR, f"the gang belongs to another attempt: {error}")
             except messages.MessageError as error:
                 return self._end_by_nonsense(error)
@@ -413,7 +417,7 @@ class Attempt:
         self._on_event({"kind": "stopping", "outcome": messages.LOST, "reason": reason})
         return End(messages.LOST, reason, replace=(leader.instance.id,))
 
-    def _handle(self, link: SupervisorLink, event: dict[str, Any]) -> None:
+    def _handle(self, link: SupervisorClient, event: dict[str, Any]) -> None:
         kind = event["kind"]
         if kind == "go":
             self._harvest.began = True
@@ -422,7 +426,7 @@ class Attempt:
         self._watch.handle(link, event)
         self._on_event(event)
 
-    def _tell_leader_lost(self, link: SupervisorLink, finding: Finding) -> str:
+    def _tell_leader_lost(self, link: SupervisorClient, finding: Finding) -> str:
         if self._nodes[0].instance.id in self._watch.replace and link.phase != "":
             reason = f"{self._nodes[0].name}, the leader, is lost: {finding.why}"
             self._on_event({"kind": "stopping", "outcome": messages.LOST, "reason": reason})
@@ -432,10 +436,10 @@ class Attempt:
         """The leader is gone: the others are stopped, and the reports tell the end; without its own it is lost."""
         leader = self._nodes[0]
         answers = leader.instance.id not in self._watch.replace
-        lived = answers and await self._crew.run(_report_or_none, leader) is None
+        lived = answers and await self._threads.run(_report_or_none, leader) is None
         await self._stop_all()
         there = [node for node in self._nodes if node.instance.id not in self._watch.replace]
-        reports = await self._crew.each(there, _report_or_none)
+        reports = await self._threads.each(there, _report_or_none)
         for node, report in zip(there, reports, strict=True):
             node.report_seen = report
         world_size = len(self._nodes) * self._asked.workers_per_node
@@ -447,7 +451,7 @@ class Attempt:
             end.reason = f"{self._nodes[0].name}, the leader, is lost: {why}"
         return end
 
-    async def _pass_on_stop(self, link: SupervisorLink) -> End:
+    async def _pass_on_stop(self, link: SupervisorClient) -> End:
         """Passes a wish to stop on to the leader, and sees to it that the gang ends within its time."""
         await self._stop_wanted.wait()
         assert self._stop is not None
@@ -486,7 +490,7 @@ class Attempt:
             return end
         with suppress(TimeoutError):
             async with asyncio.timeout(_REPORT_SECONDS):
-                reports = await self._crew.each(asked, _report_or_none)
+                reports = await self._threads.each(asked, _report_or_none)
             for node, report in zip(asked, reports, strict=True):
                 for body in (report or {}).get("workers", ()):
                     if self._heard.is_on(body["rank"], node.rank):
@@ -561,7 +565,7 @@ class Attempt:
     async def _not_durable(self) -> tuple[Holding, ...]:
         """Has all that came put on disk, before anybody may remove what the nodes hold; gives what may not be there."""
         try:
-            await self._crew.run(self._paths.make_output_durable, self._attempt)
+            await self._threads.run(self._paths.make_output_durable, self._attempt)
         except OSError as error:
             return self._harvest.doubted(self._nodes, error)
         return ()
@@ -583,7 +587,7 @@ class Attempt:
         if self._leader is None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_PLACE_SECONDS):
-                    self._leader = await self._crew.run(_place_or_none, self._nodes[0])
+                    self._leader = await self._threads.run(_place_or_none, self._nodes[0])
         if self._leader is None:
             return
         after = 0

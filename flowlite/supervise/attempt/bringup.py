@@ -19,10 +19,10 @@ from flowlite.node.config.agent_config import AgentConfig
 from flowlite.supervise.attempt import certificates, project
 from flowlite.supervise.attempt.node_handle import Node, start_agents
 from flowlite.supervise.attempt.node_verdict import Life
-from flowlite.supervise.attempt.reachability import GivenUp, Lost, Reach
+from flowlite.supervise.attempt.reachability import GivenUp, Lost, Reachability
 from flowlite.supervise.record.paths import TaskPaths, local_call
-from flowlite.supervise.record.task_view import Asked
-from flowlite.supervise.threads import Crew
+from flowlite.supervise.record.task_view import TaskView
+from flowlite.supervise.threads import Threads
 
 # A started agent that has not even said that it runs after this time will not come. A busy machine takes seconds.
 _START_SECONDS = 30.0
@@ -51,7 +51,7 @@ class BringUp:
         began: Whether its workers have started already: then only the leader is asked, where the gang can be followed.
     """
 
-    asked: Asked
+    asked: TaskView
     paths: TaskPaths
     task_id: str
     name: str
@@ -59,8 +59,8 @@ class BringUp:
     nodes: list[Node]
     max_run_seconds: float | None
     agent: tuple[Path, str]
-    crew: Crew
-    reach: Reach
+    threads: Threads
+    reach: Reachability
     paid_seconds: float | None = None
     began: bool = False
 

@@ -23,10 +23,10 @@ from flowlite.supervise.attempt import unfetched
 from flowlite.supervise.attempt.log_writer import Collector, add_all, logs_of
 from flowlite.supervise.attempt.node_handle import Finding, Node
 from flowlite.supervise.attempt.node_verdict import Life
-from flowlite.supervise.attempt.reachability import GivenUp, Lost, Reach
-from flowlite.supervise.attempt.unfetched import Holding, Outlook, Place
+from flowlite.supervise.attempt.reachability import GivenUp, Lost, Reachability
+from flowlite.supervise.attempt.unfetched import Holding, HoldingPlace, Outlook
 from flowlite.supervise.record.paths import TaskPaths
-from flowlite.supervise.threads import Crew
+from flowlite.supervise.threads import Threads
 
 RESULT = "result"
 # What could not be kept or fetched is tried again at this pace, and what is missing is looked at.
@@ -45,7 +45,7 @@ Relay = Callable[[frozenset[int]], Awaitable[None]]
 class _State:
     """How it stands with one node."""
 
-    place: Place = Place.ANSWERS
+    place: HoldingPlace = HoldingPlace.ANSWERS
     since: float = 0.0
     swept: bool = False
     trouble: str = ""
@@ -53,7 +53,7 @@ class _State:
 
 
 @dataclass(eq=False, repr=False)
-class Harvest:
+class FetchOutputs:
     """Brings home what one attempt left. `workers` are the reports of the workers that are known to have ended.
 
     Attributes:
@@ -66,8 +66,8 @@ class Harvest:
     workers_per_node: int
     collector: Collector
     workers: Mapping[int, Mapping[str, Any]]
-    crew: Crew
-    reach: Reach
+    threads: Threads
+    reach: Reachability
     certain: bool = True
     began: bool = False
     _states: dict[int, _State] = field(default_factory=dict)
@@ -164,7 +164,7 @@ class Harvest:
         for node in nodes:
             sizes = {rank: self._sizes(rank) or {} for rank in self._ranks(node.rank)}
             files = [(f"r{r}.{name}", size) for r, of in sizes.items() for name, size in of.items()]
-            found.append(Holding(node.rank, tuple(files), Place.ANSWERS, trouble, ours=True))
+            found.append(Holding(node.rank, tuple(files), HoldingPlace.ANSWERS, trouble, ours=True))
         return tuple(each for each in found if not each.complete)
 
     def forget_partials(self) -> None:
@@ -178,14 +178,14 @@ class Harvest:
             return False
         away = self.reach.out_of_reach
         states = (self._states[node.rank] for node in nodes if node.instance.id not in away)
-        return any(each.place is Place.ANSWERS and not each.trouble for each in states)
+        return any(each.place is HoldingPlace.ANSWERS and not each.trouble for each in states)
 
     def _out_of_reach(self, nodes: Sequence[Node]) -> list[int]:
         """Nodes that hold something and do not answer now, lost or not. Notes since when."""
         away, found = self.reach.out_of_reach, []
         for node in nodes:
             state = self._states[node.rank]
-            if node.instance.id in away or state.place is Place.SILENT:
+            if node.instance.id in away or state.place is HoldingPlace.SILENT:
                 state.since = state.since or time.time()
                 found += [node.rank] if self._files(node.rank) else []
             else:
@@ -206,7 +206,7 @@ class Harvest:
                 return
             except Lost as error:
                 self._silent(node, error.finding)
-                if state.place is Place.GONE:
+                if state.place is HoldingPlace.GONE:
                     return
                 await self._until_it_answers(node)
                 if not self._files(node.rank):
@@ -218,7 +218,11 @@ class Harvest:
             if problem is None:
                 state.swept = True
                 return
-            state.place, state.trouble, state.ours = Place.ANSWERS, str(problem), _is_ours(problem)
+            state.place, state.trouble, state.ours = (
+                HoldingPlace.ANSWERS,
+                str(problem),
+                _is_ours(problem),
+            )
             await asyncio.sleep(KEEP_EVERY)
 
     def _silent(self, node: Node, finding: Finding) -> None:
@@ -226,7 +230,7 @@ class Harvest:
         state.since = state.since or time.time()
         state.trouble = finding.why
         gone = finding.life is Life.GONE and self.certain
-        state.place = Place.GONE if gone else Place.SILENT
+        state.place = HoldingPlace.GONE if gone else HoldingPlace.SILENT
 
     async def _until_it_answers(self, node: Node) -> None:
         state = self._states[node.rank]
@@ -235,12 +239,12 @@ class Harvest:
             _, finding = await self.reach.judge_alone(node)
             if finding.life is Life.GONE:
                 self._silent(node, finding)
-                if state.place is Place.GONE:
+                if state.place is HoldingPlace.GONE:
                     return
             elif finding.life is not Life.UNREACHABLE:
                 break
             await asyncio.sleep(KEEP_EVERY)
-        state.place, state.trouble = Place.ANSWERS, ""
+        state.place, state.trouble = HoldingPlace.ANSWERS, ""
 
     def _fetch(self, node: Node, clean: bool) -> Exception | None:
         try:
@@ -311,8 +315,8 @@ class Harvest:
         for node in nodes:
             state, files = self._states[node.rank], self._files(node.rank)
             # What a node that was read to its end does not have, nobody has.
-            gone = state.place is Place.GONE or state.swept
-            place = Place.GONE if gone and files else state.place
+            gone = state.place is HoldingPlace.GONE or state.swept
+            place = HoldingPlace.GONE if gone and files else state.place
             found.append(Holding(node.rank, tuple(files), place, state.trouble, state.ours))
         return unfetched.outlook(found, ended_well=ended_well, waited=waited, given_up=given_up)
 
@@ -323,9 +327,9 @@ class Harvest:
         told = []
         for holding in lacking[:3]:
             name, trouble = nodes[holding.node].name, holding.trouble
-            if holding.place is Place.GONE:
+            if holding.place is HoldingPlace.GONE:
                 why = f"lost: {trouble}" if trouble else "lost: they are not on the node any more"
-            elif holding.place is Place.SILENT:
+            elif holding.place is HoldingPlace.SILENT:
                 why = f"not here: it has not answered since {self._since(holding.node)}"
             else:
                 why = f"not here: {trouble}" if trouble else "not here yet"

@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 from flowlite.node.protocol import messages
-from flowlite.node.rendezvous.supervisor_client import SupervisorLink
+from flowlite.node.rendezvous.supervisor_client import SupervisorClient
 from flowlite.supervise.attempt.node_handle import Finding, Node
 from flowlite.supervise.attempt.node_verdict import Life, Verdict
-from flowlite.supervise.attempt.reachability import OUT_OF_REACH, PROBE_EVERY, Reach
+from flowlite.supervise.attempt.reachability import OUT_OF_REACH, PROBE_EVERY, Reachability
 
 # The leader is looked at this long after its line went dead, or after it has said nothing for so long.
 PROBE_AFTER = 0.25
@@ -26,7 +26,7 @@ _START_SECONDS = 30.0
 _MOST_LOOKS = 16
 
 
-class Watch:
+class LivenessWatch:
     """Looks after the nodes of one attempt.
 
     Attributes:
@@ -34,7 +34,7 @@ class Watch:
         vanishing: Instances that will be taken away soon; they answer still.
     """
 
-    def __init__(self, nodes: Sequence[Node], reach: Reach) -> None:
+    def __init__(self, nodes: Sequence[Node], reach: Reachability) -> None:
         self._nodes = nodes
         self._reach = reach
         self._joined: set[int] = set()
@@ -44,7 +44,7 @@ class Watch:
         self.replace: dict[str, str] = {}
         self.vanishing: set[str] = set()
 
-    def handle(self, link: SupervisorLink, event: Mapping[str, Any]) -> None:
+    def handle(self, link: SupervisorClient, event: Mapping[str, Any]) -> None:
         """Takes in an event of the gang."""
         kind = event["kind"]
         if kind == "joined":
@@ -62,7 +62,7 @@ class Watch:
             if (task := self._confirming.pop(event["instance"], None)) is not None:
                 task.cancel()
 
-    def follow(self, link: SupervisorLink) -> None:
+    def follow(self, link: SupervisorClient) -> None:
         """Looks after the nodes that the leader misses, by its word on this line, until `close`."""
         for instance in self._suspects.keys() - self._confirming.keys():
             confirming = self._confirm(link, instance, self._suspects[instance])
@@ -79,7 +79,7 @@ class Watch:
         if finding.life in OUT_OF_REACH:
             self.replace[node.instance.id] = finding.why
 
-    async def leader(self, link: SupervisorLink) -> Finding:
+    async def leader(self, link: SupervisorClient) -> Finding:
         """Returns, with what is known of it, once the leader is known to be gone."""
         node, quiet = self._nodes[0], False
         while True:
@@ -103,7 +103,7 @@ class Watch:
                 )
             await asyncio.sleep(PROBE_EVERY if finding.life is Life.UNREACHABLE else PROBE_AFTER)
 
-    async def joining(self, link: SupervisorLink) -> None:
+    async def joining(self, link: SupervisorClient) -> None:
         """Sees to it that nobody waits for a node that cannot join any more; returns when all have joined."""
         began = time.monotonic()
         await asyncio.sleep(_JOIN_SECONDS)
@@ -116,14 +116,14 @@ class Watch:
     def _missing(self) -> list[Node]:
         return [node for node in self._nodes[1:] if node.rank not in self._joined]
 
-    async def _look_after(self, link: SupervisorLink, node: Node, began: float) -> None:
+    async def _look_after(self, link: SupervisorClient, node: Node, began: float) -> None:
         verdict, finding = await self._reach.judge_member(node, leader_answers=_is_heard(link))
         early = finding.life is Life.ABSENT and time.monotonic() < began + _START_SECONDS
         if verdict is Verdict.LOST and not early and node in self._missing():
             self.note(node, finding)
             await link.stop("lost", f"{node.name} did not join: {finding.why}")
 
-    async def _confirm(self, link: SupervisorLink, instance: str, why: str) -> None:
+    async def _confirm(self, link: SupervisorClient, instance: str, why: str) -> None:
         """The second source: a node that the leader misses is looked at through its own connection."""
         node = self._node(instance)
         while True:
@@ -140,5 +140,5 @@ class Watch:
         return next(each for each in self._nodes if each.instance.id == instance)
 
 
-def _is_heard(link: SupervisorLink) -> bool:
+def _is_heard(link: SupervisorClient) -> bool:
     return link.attached and link.silence < SILENCE

@@ -173,8 +173,8 @@ class Node:
     def probe_workers(self) -> Finding:
         """Looks whether the process that holds the node's workers is there; it goes with the last of them."""
         try:
-            keeper = (self.read_json("env.json") or {}).get("keeper")
-            if keeper and self._runs(keeper):
+            reaper = (self.read_json("env.json") or {}).get("reaper")
+            if reaper and self._runs(reaper):
                 return Finding(Life.ALIVE, "its workers are being stopped")
             return Finding(Life.DEAD)
         except (ProviderError, OSError) as error:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from flowlite.errors import HostKeyError, NodeUnreachable
 from flowlite.supervise.attempt.node_handle import Finding, Node
 from flowlite.supervise.attempt.node_verdict import HANGS, Life, Sight, Verdict, Word, judge
-from flowlite.supervise.threads import Crew
+from flowlite.supervise.threads import Threads
 
 # A probe that takes longer counts as not answered; its answer still counts when it comes while the node is in doubt.
 PROBE_SECONDS = 2.0
@@ -65,7 +65,7 @@ class _Seen:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
-class Reach:
+class Reachability:
     """The nodes of one attempt, as far as they answer.
 
     Attributes:
@@ -75,7 +75,7 @@ class Reach:
     def __init__(
         self,
         nodes: Sequence[Node],
-        crew: Crew,
+        threads: Threads,
         elsewhere: Callable[[], str],
         tell: Callable[[float | None], None],
     ) -> None:
@@ -85,7 +85,7 @@ class Reach:
             tell: Called when `cut_off_since` changes.
         """
         self._nodes = nodes
-        self._crew = crew
+        self._threads = threads
         self._elsewhere = elsewhere
         self._tell = tell
         self._seen = {node.instance.id: _Seen() for node in nodes}
@@ -131,7 +131,7 @@ class Reach:
         doing: asyncio.Future[Value] | None = None
         while True:
             if doing is None:
-                doing = asyncio.ensure_future(self._crew.run(do, node))
+                doing = asyncio.ensure_future(self._threads.run(do, node))
             await self._wait_for(doing, given_up)
             if doing.done():
                 try:
@@ -193,7 +193,7 @@ class Reach:
         seen = self._seen[node.instance.id]
         while True:
             if seen.asking is None:
-                seen.asking = asyncio.ensure_future(self._crew.run(node.probe))
+                seen.asking = asyncio.ensure_future(self._threads.run(node.probe))
                 seen.asked = time.monotonic()
             await asyncio.wait({seen.asking}, timeout=max(0.0, until - time.monotonic()))
             if not seen.asking.done():
@@ -247,7 +247,7 @@ class Reach:
         """Asks a node, before it is given up for its silence, over a connection that knows of no outage."""
         if verdict is not Verdict.LOST or finding.life is not Life.UNREACHABLE:
             return verdict, finding
-        looking = asyncio.ensure_future(self._crew.run(node.probe_afresh))
+        looking = asyncio.ensure_future(self._threads.run(node.probe_afresh))
         await asyncio.wait({looking}, timeout=LAST_LOOK_SECONDS)
         if not looking.done() or (latest := looking.result()).life is Life.UNREACHABLE:
             return verdict, finding
@@ -304,7 +304,9 @@ class Reach:
             self._asking_elsewhere = None
         asking = self._asking_elsewhere
         if asking is None:
-            asking = self._asking_elsewhere = asyncio.ensure_future(self._crew.run(self._elsewhere))
+            asking = self._asking_elsewhere = asyncio.ensure_future(
+                self._threads.run(self._elsewhere)
+            )
         await asyncio.wait({asking}, timeout=PROBE_SECONDS)
         if not asking.done():
             return ""

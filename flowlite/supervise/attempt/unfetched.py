@@ -24,7 +24,7 @@ PATIENCE_BADLY = 5.0
 """So long for what a node cannot give of a gang that has failed already."""
 
 
-class Place(StrEnum):
+class HoldingPlace(StrEnum):
     """How a node stands to us."""
 
     ANSWERS = "answers"
@@ -45,7 +45,7 @@ class Holding:
 
     node: int
     files: tuple[tuple[str, int | None], ...]
-    place: Place = Place.ANSWERS
+    place: HoldingPlace = HoldingPlace.ANSWERS
     trouble: str = ""
     ours: bool = False
 
@@ -75,12 +75,12 @@ class Outlook:
     @property
     def lost(self) -> tuple[Holding, ...]:
         """What no node has any more."""
-        return tuple(each for each in self.lacking if each.place is Place.GONE)
+        return tuple(each for each in self.lacking if each.place is HoldingPlace.GONE)
 
     @property
     def kept(self) -> tuple[Holding, ...]:
         """What its nodes still have, and must not forget."""
-        return tuple(each for each in self.lacking if each.place is not Place.GONE)
+        return tuple(each for each in self.lacking if each.place is not HoldingPlace.GONE)
 
 
 def outlook(
@@ -102,10 +102,10 @@ def outlook(
 
 
 def _is_waited_for(holding: Holding, ended_well: bool, waited: float) -> bool:
-    if holding.place is Place.GONE or waited >= PATIENCE:
+    if holding.place is HoldingPlace.GONE or waited >= PATIENCE:
         return False
     if ended_well or holding.ours:
         return True
-    if holding.place is Place.SILENT:
+    if holding.place is HoldingPlace.SILENT:
         return False
     return not holding.trouble or waited < PATIENCE_BADLY

@@ -18,7 +18,7 @@ LOST = "lost"
 ENDED = "ended"
 
 
-class Accounts:
+class Billing:
     """What the listings of one task have said so far. What nobody lists is taken from our own clock."""
 
     def __init__(self, provider: str, price: float) -> None:

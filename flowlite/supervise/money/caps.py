@@ -23,7 +23,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 300.0
 
 
 @dataclass(eq=False, repr=False)
-class Limits:
+class Caps:
     """The caps of one task. `config` is `TaskConfig` as JSON.
 
     Time counts from the first start of the workers. Money counts from the launch of every machine, those of earlier

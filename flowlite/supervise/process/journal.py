@@ -17,7 +17,7 @@ from flowlite.supervise.attempt.node_handle import Node
 from flowlite.supervise.attempt.outcome import End
 from flowlite.supervise.attempt.unfetched import Holding
 from flowlite.supervise.record import lifecycle, wording
-from flowlite.supervise.record.lifecycle import Happening, State
+from flowlite.supervise.record.lifecycle import State, TaskEvent
 
 # What of the gang's events is kept in the task's history as it stands.
 _KEPT = frozenset(
@@ -64,7 +64,7 @@ class Journal:
         self._started = {
             event.data.get("attempt")
             for event in past
-            if event.data.get("happening") == Happening.GO.value
+            if event.data.get("happening") == TaskEvent.GO.value
         }
         self._seen = {_mark(event.kind, event.data.get("attempt"), event.data) for event in past}
         self._room = _MOST_KEPT - sum(_size(event.text, event.data) for event in past)
@@ -87,7 +87,7 @@ class Journal:
 
     def step(
         self,
-        happening: Happening,
+        happening: TaskEvent,
         *,
         outcome: str | None = None,
         instances: Sequence[InstanceRecord] = (),
@@ -119,11 +119,11 @@ class Journal:
             **changes,
         )
         self.record = dataclasses.replace(self.record, **changes)
-        if happening is not Happening.WAIT:
+        if happening is not TaskEvent.WAIT:
             self._waits_for = ""
-        if happening is Happening.GO:
+        if happening is TaskEvent.GO:
             self._started.add(self.record.attempt)
-        if happening is Happening.LAUNCHED:
+        if happening is TaskEvent.LAUNCHED:
             self._joined, self._failures, self._first = set(), [], ""
             self._progress_at = clock.monotonic()
 
@@ -157,18 +157,18 @@ class Journal:
         why, self._waits_for = self._waits_for, ""
         if why and self._mask(why) != self.record.reason:
             self._waiting_at = now + _WAITING_EVERY
-            self.step(Happening.WAIT, why=why)
+            self.step(TaskEvent.WAIT, why=why)
 
     def cancelling(self) -> None:
         """Somebody cancels: says so before anything else, whatever is being waited for."""
         self._cancelling, state = True, State(self.record.state)
         if state is State.PROVISIONING:
-            self.step(Happening.WAIT, why="cancelled; waits for the provider's answer")
+            self.step(TaskEvent.WAIT, why="cancelled; waits for the provider's answer")
         elif state is State.STOPPING and self.record.outcome:
             why = "; ".join(filter(None, (self.last_reason(), _TOO_LATE)))
-            self.step(Happening.PROGRESS, why=why)
-        elif (state, Happening.PROGRESS) in lifecycle.TABLE:
-            self.step(Happening.PROGRESS, why=f"cancelled; until then: {self.record.reason}")
+            self.step(TaskEvent.PROGRESS, why=why)
+        elif (state, TaskEvent.PROGRESS) in lifecycle.TABLE:
+            self.step(TaskEvent.PROGRESS, why=f"cancelled; until then: {self.record.reason}")
 
     def not_gone(self, what: str, pause: float) -> None:
         """The nodes cannot be ended, or are listed still: says so in the reason, beside what it was before."""
@@ -177,7 +177,7 @@ class Journal:
         why = "; ".join(filter(None, (self.last_reason(), told)))
         # For days, if need be: the same thing is not written again every few minutes.
         if self._mask(why) != self.record.reason:
-            self.step(Happening.PROGRESS, why=why)
+            self.step(TaskEvent.PROGRESS, why=why)
 
     def last_reason(self) -> str:
         """Why the task ends, without what its nodes had to do with it."""
@@ -197,7 +197,7 @@ class Journal:
             # When the leader opened the barrier, which may be long before we hear of it.
             ago = clock.now() - event.get("age", 0.0)
             began = self.record.started_at or max(self.record.created_at, ago)
-            self.step(Happening.GO, started_at=began)
+            self.step(TaskEvent.GO, started_at=began)
         elif kind == "first_failure":
             self._first = wording.first_failure(event)
             self._note_events([(event, self._first)])
@@ -257,7 +257,7 @@ class Journal:
             text += f"; waiting for node {shown}" + (", …" if len(missing) > 3 else "")
         if text != self.record.reason:
             self._progress_at = now
-            self.step(Happening.PROGRESS, why=text)
+            self.step(TaskEvent.PROGRESS, why=text)
 
     def _cut_off(self, since: float | None) -> None:
         """Nothing answers from here, or does again: people must not take what was last heard for what is."""
@@ -276,7 +276,7 @@ class Journal:
     def _collecting(self, text: str) -> None:
         """The ranks have ended, and not all that they left is here."""
         if self.record.state in (State.STARTING, State.RUNNING):
-            self.step(Happening.DONE)
+            self.step(TaskEvent.DONE)
         self._tell("; ".join(filter(None, (self.last_reason(), f"{_COLLECTING}{text}"))))
 
     def _calm_reason(self) -> str:
@@ -287,16 +287,16 @@ class Journal:
 
     def _tell(self, text: str) -> None:
         """Another reason in the same state."""
-        if (State(self.record.state), Happening.PROGRESS) in lifecycle.TABLE:
-            self.step(Happening.PROGRESS, why=text)
+        if (State(self.record.state), TaskEvent.PROGRESS) in lifecycle.TABLE:
+            self.step(TaskEvent.PROGRESS, why=text)
 
     def _stopping(self, event: Mapping[str, Any]) -> None:
         if self.record.state not in (State.STARTING, State.RUNNING):
             return
         if event["outcome"] == messages.STOPPED:
-            self.step(Happening.CANCEL)
+            self.step(TaskEvent.CANCEL)
         else:
-            self.step(Happening.FAILURE, why=self._first or str(event["reason"]))
+            self.step(TaskEvent.FAILURE, why=self._first or str(event["reason"]))
 
     def _note_events(self, told: Iterable[tuple[Mapping[str, Any], str]]) -> None:
         """Adds events of the gang to the history, but those that are there."""

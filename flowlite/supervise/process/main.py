@@ -20,7 +20,7 @@ from flowlite.supervise.record import process_identity
 from flowlite.supervise.record.log import say
 
 if TYPE_CHECKING:
-    from flowlite.supervise.process.standby import Spare
+    from flowlite.supervise.process.standby import Standby
 
 
 def main() -> None:
@@ -30,7 +30,7 @@ def main() -> None:
         from flowlite.settings import request_log
 
         request_log.turn_on_if_asked()
-    waiting: Spare | None = None
+    waiting: Standby | None = None
     while True:
         code, seconds = lead(task_id, home)
         # One that did not come to the end of its task must be seen to be gone.
@@ -47,11 +47,11 @@ def main() -> None:
     os._exit(code)
 
 
-def _as_spare() -> Spare:
+def _as_spare() -> Standby:
     # Only who keeps nodes warm pays for the import.
-    from flowlite.supervise.process.standby import Spare
+    from flowlite.supervise.process.standby import Standby
 
-    return Spare(process_identity.began())
+    return Standby(process_identity.began())
 
 
 def lead(

@@ -53,7 +53,7 @@ class Handed:
         os.close(log)
 
 
-class Spare:
+class Standby:
     """This process, between two tasks.
 
     Args:

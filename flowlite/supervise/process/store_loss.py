@@ -9,7 +9,7 @@ from flowlite.errors import FlowError
 from flowlite.provider import Instance, Provider
 from flowlite.state import clock
 from flowlite.supervise.record.log import say
-from flowlite.supervise.threads import Crew
+from flowlite.supervise.threads import Threads
 
 _END_SECONDS = 600.0
 _LONGEST_PAUSE = 30.0
@@ -17,7 +17,7 @@ _LONGEST_PAUSE = 30.0
 
 async def end_nodes(
     provider: Provider,
-    crew: Crew,
+    threads: Threads,
     listed: Callable[[], list[Instance]],
     known: Iterable[Instance],
 ) -> None:
@@ -27,10 +27,10 @@ async def end_nodes(
     while True:
         left = []
         try:
-            ending |= {instance.id: instance for instance in await crew.run(listed)}
+            ending |= {instance.id: instance for instance in await threads.run(listed)}
             if ending:
-                await crew.run(provider.terminate, list(ending.values()))
-            left = await crew.run(listed)
+                await threads.run(provider.terminate, list(ending.values()))
+            left = await threads.run(listed)
             if not left:
                 return
         except (FlowError, OSError) as error:

@@ -28,21 +28,21 @@ from flowlite.supervise.attempt.attempt import Attempt
 from flowlite.supervise.attempt.node_handle import Node
 from flowlite.supervise.attempt.outcome import End
 from flowlite.supervise.attempt.provider_verdict import as_told
-from flowlite.supervise.attempt.unfetched import Place
+from flowlite.supervise.attempt.unfetched import HoldingPlace
 from flowlite.supervise.money import price_text
-from flowlite.supervise.money.caps import Limits, pause_after_preemption
+from flowlite.supervise.money.caps import Caps, pause_after_preemption
 from flowlite.supervise.money.cost import cost_of
 from flowlite.supervise.process import notifications, store_loss
 from flowlite.supervise.process.end_lost_launch import COLLECT_SECONDS, end_remains
 from flowlite.supervise.process.journal import Journal
-from flowlite.supervise.process.task_lease import Leading, Patience
+from flowlite.supervise.process.task_lease import Patience, TaskLease
 from flowlite.supervise.provision import LaunchRefused, NotGone, Provisioner
 from flowlite.supervise.record import lifecycle, wording
-from flowlite.supervise.record.lifecycle import Happening, State
+from flowlite.supervise.record.lifecycle import State, TaskEvent
 from flowlite.supervise.record.log import say
 from flowlite.supervise.record.paths import TaskPaths, write_private
-from flowlite.supervise.record.task_view import Asked
-from flowlite.supervise.threads import Crew
+from flowlite.supervise.record.task_view import TaskView
+from flowlite.supervise.threads import Threads
 
 Value = TypeVar("Value")
 
@@ -74,9 +74,9 @@ class Supervisor:
         self._lease = lease
         self._provider = provider
         self._paths = TaskPaths(home, record.id)
-        self._asked = Asked.of(record)
-        self._limits = Limits(self._asked.plan, record.config)
-        self._crew = Crew()
+        self._asked = TaskView.of(record)
+        self._limits = Caps(self._asked.plan, record.config)
+        self._threads = Threads()
         self._journal = Journal(store, lease, record, redact.of_file(self._paths.secrets))
         self._cancelled = asyncio.Event()
         self._attempt: Attempt | None = None
@@ -88,11 +88,11 @@ class Supervisor:
         self._sound = False
         self._capped = False
         self._kept_seconds = 0.0
-        self._leading = Leading(store, lease)
+        self._leading = TaskLease(store, lease)
         self._fresh: list[Instance] = []
         self._agent: tuple[Path, str] | None = None
         self._provisioner = Provisioner(
-            store, lease, provider, self._asked, self._crew, self._sleep
+            store, lease, provider, self._asked, self._threads, self._sleep
         )
 
     @property
@@ -131,7 +131,7 @@ class Supervisor:
             for task in (life, *watches):
                 task.cancel()
             await asyncio.gather(life, *watches, return_exceptions=True)
-            self._crew.close()
+            self._threads.close()
 
     # The main loop
 
@@ -189,7 +189,7 @@ class Supervisor:
         """Ends the nodes without the store: nobody else ever would."""
         say(f"the nodes are ended, and so is this supervisor: {error}")
         known = [*self._fresh, *self._instances_known]
-        await store_loss.end_nodes(self._provider, self._crew, self._provisioner.listed, known)
+        await store_loss.end_nodes(self._provider, self._threads, self._provisioner.listed, known)
 
     async def _after_trouble(self, error: Exception, failures: int) -> None:
         """The provider cannot be asked: tries again, but not for ever, except to end what may still cost money."""
@@ -215,9 +215,9 @@ class Supervisor:
         state = self._record.state
         if state == State.PENDING:
             if self._cancelled.is_set():
-                self._journal.step(Happening.CANCEL, outcome="cancelled")
+                self._journal.step(TaskEvent.CANCEL, outcome="cancelled")
             else:
-                self._journal.step(Happening.BEGIN, nodes=lifecycle.nodes(self._asked.nodes))
+                self._journal.step(TaskEvent.BEGIN, nodes=lifecycle.nodes(self._asked.nodes))
         elif state == State.PROVISIONING:
             await self._provision()
         elif state == State.STOPPING and self._record.outcome:
@@ -229,11 +229,11 @@ class Supervisor:
 
     def _conclude(self, outcome: str, reason: str) -> None:
         """From here on there is only teardown."""
-        happening = {"done": Happening.DONE, "cancelled": Happening.CANCEL}.get(
-            outcome, Happening.FAILURE
+        happening = {"done": TaskEvent.DONE, "cancelled": TaskEvent.CANCEL}.get(
+            outcome, TaskEvent.FAILURE
         )
         if (State(self._record.state), happening) not in lifecycle.TABLE:
-            happening = Happening.FAILURE
+            happening = TaskEvent.FAILURE
         self._journal.step(happening, outcome=outcome, why=reason)
 
     # Nodes
@@ -259,7 +259,7 @@ class Supervisor:
         unreachable_nodes.begin_if_left(self._home, self._provider)
         self._fresh = gathered.instances
         self._journal.step(
-            Happening.LAUNCHED,
+            TaskEvent.LAUNCHED,
             nodes=lifecycle.nodes(len(gathered.roster)),
             attempt=self._record.attempt + 1,
             roster=gathered.roster,
@@ -280,7 +280,7 @@ class Supervisor:
             return
         delay = self._asked.retries.delay_before(used)
         why = f"asking for nodes again ({used} of {most}) after: {refused}"
-        self._journal.step(Happening.RETRY, why=why, retries_used=used)
+        self._journal.step(TaskEvent.RETRY, why=why, retries_used=used)
         await self._sleep(delay)
 
     async def _finish(self) -> None:
@@ -321,7 +321,7 @@ class Supervisor:
             nodes=nodes,
             max_run_seconds=self._time_left(),
             agent=self._agent,
-            crew=self._crew,
+            threads=self._threads,
             on_event=self._journal.gang_event,
             before_writing=self._leading.make_sure,
             elsewhere=functools.partial(self._provider.answers_beside, instances),
@@ -356,7 +356,7 @@ class Supervisor:
         listed = found
         if not all(name in found for name in self._record.roster):
             stored = self._store.instances(self._record.id)
-            listed = {i.id: i for i in await self._crew.run(self._provisioner.listed)}
+            listed = {i.id: i for i in await self._threads.run(self._provisioner.listed)}
             found = {i.id: Instance.from_json(i.data) for i in stored} | listed
         self._fresh = []
         self._instances_known = [found[name] for name in self._record.roster]
@@ -422,8 +422,8 @@ class Supervisor:
             return end
         by_rank = {each.node: each for each in end.lacking}
         nodes = [node for node in attempt.nodes if node.rank in by_rank]
-        there = [n.instance for n in nodes if by_rank[n.rank].place is not Place.GONE]
-        kept = {each.id for each in await self._crew.run(self._provider.retain, there)}
+        there = [n.instance for n in nodes if by_rank[n.rank].place is not HoldingPlace.GONE]
+        kept = {each.id for each in await self._threads.run(self._provider.retain, there)}
         self._journal.lacking(end, [(n, by_rank[n.rank], n.instance.id in kept) for n in nodes])
         if not (end.ended_well and kept) or end.outcome == messages.STOPPED:
             return end
@@ -463,7 +463,7 @@ class Supervisor:
         used = self._record.retries_used + counts
         delay = self._asked.retries.delay_before(used) if counts else self._preemption_pause()
         soon = f" in {wording.duration(delay)}" if delay else ""
-        self._journal.step(Happening.FAILURE, why=f"a new attempt begins{soon}: {end.reason}")
+        self._journal.step(TaskEvent.FAILURE, why=f"a new attempt begins{soon}: {end.reason}")
         notifications.begin(self._paths, notifications.RETRYING)
         unclear = await self._unless_cancelled(attempt.clear())
         self._provisioner.set_aside({*end.replace, *(unclear or ())}, attempt.out_of_reach)
@@ -479,7 +479,7 @@ class Supervisor:
             return
         of = f" of {self._asked.retries.most + 1}" if counts else ""
         why = f"attempt {self._record.attempt + 1}{of} after {end.reason}"
-        self._journal.step(Happening.RETRY, why=why, retries_used=used)
+        self._journal.step(TaskEvent.RETRY, why=why, retries_used=used)
 
     async def _end_unusable(self) -> None:
         """Ends what the next attempt cannot use before there is a pause; after it, that is tried again in any case."""

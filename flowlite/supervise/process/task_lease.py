@@ -43,7 +43,7 @@ class Patience:
         return now - self._since > limit
 
 
-class Leading:
+class TaskLease:
     """The lease of one task, as its supervisor holds it."""
 
     def __init__(self, store: Store, lease: Lease) -> None:

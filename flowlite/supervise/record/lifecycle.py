@@ -34,7 +34,7 @@ class State(StrEnum):
 FINAL = frozenset({State.COMPLETED, State.FAILED, State.CANCELLED})
 
 
-class Happening(StrEnum):
+class TaskEvent(StrEnum):
     """What can happen to a task."""
 
     BEGIN = "begin"
@@ -51,10 +51,10 @@ class Happening(StrEnum):
     GONE_CANCELLED = "gone: cancelled"
 
 
-S, H = State, Happening
+S, H = State, TaskEvent
 
 # (state, what happens) -> (next state, reason as people read it; the braces are filled by the caller).
-TABLE: dict[tuple[State, Happening], tuple[State, str]] = {
+TABLE: dict[tuple[State, TaskEvent], tuple[State, str]] = {
     (S.PENDING, H.BEGIN): (S.PROVISIONING, "asking for {nodes}"),
     (S.PENDING, H.FAILURE): (S.STOPPING, "{why}"),
     (S.PENDING, H.CANCEL): (S.STOPPING, "cancelled before it began"),
@@ -88,7 +88,7 @@ STOPPING_REASONS = frozenset(
 )
 
 # What the nodes' end makes of a task, by its outcome.
-GONE: dict[str, Happening] = {
+GONE: dict[str, TaskEvent] = {
     "done": H.GONE_DONE,
     "failed": H.GONE_FAILED,
     "cancelled": H.GONE_CANCELLED,
@@ -100,14 +100,14 @@ class ImpossibleTransition(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class Transition:
     """What to write down: the next state and why."""
 
     state: State
     reason: str
 
 
-def step(state: str, happening: Happening, **words: object) -> Step:
+def step(state: str, happening: TaskEvent, **words: object) -> Transition:
     """What follows when something happens in a state.
 
     Raises:
@@ -117,10 +117,10 @@ def step(state: str, happening: Happening, **words: object) -> Step:
     if entry is None:
         raise ImpossibleTransition(f"{happening.value!r} cannot happen to a task that is {state}")
     following, template = entry
-    return Step(following, template.format(**words))
+    return Transition(following, template.format(**words))
 
 
-def possible(state: str) -> list[Happening]:
+def possible(state: str) -> list[TaskEvent]:
     """What can happen in a state."""
     return [happening for (at, happening) in TABLE if at == state]
 

@@ -29,7 +29,7 @@ class Retries:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class TaskView:
     """One task as it was asked for.
 
     Attributes:
@@ -77,7 +77,7 @@ class Asked:
         return self.plan.num_instances
 
     @classmethod
-    def of(cls, record: TaskRecord) -> Asked:
+    def of(cls, record: TaskRecord) -> TaskView:
         """Reads a task's row."""
         config, plan = record.config, Plan.from_json(record.plan)
         mode = str(config.get("distributed_mode") or "auto")

@@ -81,7 +81,7 @@ def misbehave(way: str) -> None:
         (attempt / "agent.pid").symlink_to("/dev/zero")
     else:
         for name in ("report.json", "env.json", "agent.pid", "leader.json"):
-            (attempt / name).write_text('{"workers": [{"rank": -1}], "keeper": [], "pid": NaN}')
+            (attempt / name).write_text('{"workers": [{"rank": -1}], "reaper": [], "pid": NaN}')
     os.kill(agent, signal.SIGKILL)
     time.sleep(60)
 

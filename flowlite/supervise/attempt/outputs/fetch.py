@@ -21,8 +21,8 @@ from flowlite.errors import NodeUnreachable, ProviderError
 from flowlite.node.system.byte_sizes import human_size
 from flowlite.supervise.attempt.node_handle import Node
 from flowlite.supervise.attempt.outputs.landing import Landing, Taken
-from flowlite.supervise.attempt.outputs.manifest import Manifest, OutputFile, ask
-from flowlite.supervise.attempt.reachability import GivenUp, Lost, Reach
+from flowlite.supervise.attempt.outputs.manifest import OutputFile, OutputManifest, ask
+from flowlite.supervise.attempt.reachability import GivenUp, Lost, Reachability
 from flowlite.supervise.attempt.unfetched import PATIENCE, PATIENCE_BADLY
 
 MOST_BYTES = 200 * 10**9
@@ -82,7 +82,7 @@ class Fetch:
         patterns: Sequence[str],
         to: Path,
         nodes: Sequence[Node],
-        reach: Reach,
+        reach: Reachability,
         tell: Callable[[str], None],
         before_writing: Callable[[], None],
     ) -> None:
@@ -97,7 +97,7 @@ class Fetch:
         self._reach = reach
         self._tell = tell
         self._before_writing = before_writing
-        self._manifests: dict[int, Manifest] = {}
+        self._manifests: dict[int, OutputManifest] = {}
         self._files: dict[int, int] = {}
         self._bytes: dict[int, int] = {}
         self._moved = self._told = time.monotonic()

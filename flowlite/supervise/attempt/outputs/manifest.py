@@ -34,7 +34,7 @@ class OutputFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class OutputManifest:
     """What one node has to bring.
 
     Attributes:
@@ -65,7 +65,7 @@ def ask(
     home: str,
     patterns: Sequence[str] = (),
     path: str | None = None,
-) -> Manifest:
+) -> OutputManifest:
     """Asks a node for its files.
 
     Args:
@@ -104,7 +104,7 @@ def look(
         raise ProviderError(f"it does not say where that is: {' '.join(said)}") from None
 
 
-def read(answer: bytes) -> Manifest:
+def read(answer: bytes) -> OutputManifest:
     """The answer of a node. Raises ValueError, KeyError, TypeError for one that no agent gives."""
     lines = answer.splitlines()
     head = json.loads(lines[0]) if lines else None
@@ -141,7 +141,9 @@ def read(answer: bytes) -> Manifest:
                 raise ValueError("a link leads out of the working directory")
             links.append((path, target))
     place = str(head["place"])[:_LONGEST_PATH]
-    return Manifest(root, tuple(files), tuple(links), place, left_out, head.get("single") is True)
+    return OutputManifest(
+        root, tuple(files), tuple(links), place, left_out, head.get("single") is True
+    )
 
 
 def is_inside(path: str) -> bool:
