@@ -16,6 +16,7 @@ CARRIED = (
     "api.__init__",
     "api.app",
     "api.remote",
+    "api.remote_method",
     "api.sweep",
     "api.world_of_one",
     "errors",

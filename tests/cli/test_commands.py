@@ -460,4 +460,4 @@ def test_the_command_is_announced() -> None:
     project = Path(flowlite.__file__).parent.parent / "pyproject.toml"
     if project.exists():
         scripts = tomllib.loads(project.read_text())["project"]["scripts"]
-        assert scripts == {"flow": "flowlite.cli:main"}
+        assert scripts == {"flow": "flowlite.cli:program"}

@@ -243,7 +243,7 @@ class SimulatedMithril(MithrilBox):
         return obey(what, arguments, self.service, self._orders)
 
 
-class InlineCrew:
+class InlineThreads:
     """Calls in place of threads."""
 
     async def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -333,7 +333,7 @@ class Simulation:
                 (Contact, "reach", self._reach()),
                 (Contact, "connect", connect),
                 (nodekey, "bring", self._bring),
-                (supervisor, "Crew", InlineCrew),
+                (supervisor, "Threads", InlineThreads),
                 (supervisor, "Attempt", self._attempt),
                 (start, "start_supervisor", start_supervisor),
                 (reconcile, "start_supervisor", start_supervisor),

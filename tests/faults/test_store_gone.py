@@ -101,7 +101,7 @@ def test_patience_counts_from_the_first_damage_and_is_short_without_a_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = time.monotonic()
-    monkeypatch.setattr(task_lease.time, "monotonic", lambda: now)
+    monkeypatch.setattr(task_lease.clock, "monotonic", lambda: now)
     patience = Patience(tmp_path / "task")
     (tmp_path / "task").mkdir()
     assert not patience.is_over()

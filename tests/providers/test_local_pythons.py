@@ -106,9 +106,15 @@ def test_what_is_missing_is_noted(provider: LocalProvider) -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (TaskConfig(dependencies=["no-such-package-at-all"]), r"at-all \(not installed\).*no uv"),
-        (TaskConfig(dependencies=["cloudpickle>=999"]), r"cloudpickle>=999 \(installed: .*no uv"),
-        (TaskConfig(python="3.99", command=["true"]), r"python: 3.99 was asked for.*no uv"),
+        (
+            TaskConfig(dependencies=["no-such-package-at-all"]),
+            r"at-all \(not installed\).*and uv, which",
+        ),
+        (
+            TaskConfig(dependencies=["cloudpickle>=999"]),
+            r"cloudpickle>=999 \(installed: .*and uv, which",
+        ),
+        (TaskConfig(python="3.99", command=["true"]), r"python: 3.99 was asked for.*and uv, which"),
         (TaskConfig(dependencies="/no/such/requirements.txt"), "requirements.txt cannot be read"),
     ],
 )

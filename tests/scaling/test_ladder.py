@@ -147,5 +147,5 @@ def test_without_the_library_the_extra_is_named(
         return real(name, *rest, **more)
 
     monkeypatch.setattr(builtins, "__import__", no_matplotlib)
-    with pytest.raises(picture.NoMatplotlib, match=r"pip install 'flowlite\[plot\]'"):
+    with pytest.raises(picture.NoMatplotlib, match=r"pip install matplotlib"):
         picture.draw(measured((1, 1.0)), "rate", "train", tmp_path / "scale.png")

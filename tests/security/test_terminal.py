@@ -478,7 +478,8 @@ def fails():
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-fails.remote()
+if __name__ == "__main__":
+    fails.remote()
 """
 
 
