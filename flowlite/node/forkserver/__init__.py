@@ -1,14 +1,14 @@
-"""Where workers come from: a fork server that imports once, and a reaper for each node of a task.
+"""The fork server, which imports once, and the reapers and workers that are forked from it.
 
-The fork server (server.py) imports what the function needs, read from its code by the client, while the supervisor is
-still starting the agents. A reaper (reaper.py) is forked from it for each agent, and forks that node's workers. It
-adopts orphans, so grandchildren are found when workers are stopped, and it stops its workers when the agent's
-connection ends, whatever the reason. CUDA is not touched before the fork; if an import did touch it, or on macOS,
-workers are new processes.
+The fork server (`server.py`) imports the modules that the function needs, while the supervisor is still starting the
+agents. The client finds these modules by reading the function's code. For each agent the fork server forks a reaper
+(`reaper.py`), which forks that node's workers. The reaper adopts orphans, so it finds grandchildren when it stops
+workers. When its connection to the agent ends, for any reason, it stops the workers. CUDA is not initialised before
+the fork. If an import did initialise it, or on macOS, workers are spawned instead of forked.
 
-With `keep_warm` the fork server belongs to no task. It is found by a key made from all that a process inherits from
-its starter (compatibility.py), and ends when nobody has used it for that time, whoever looks (registry.py). What it
-has loaded is compared with the disk before every fork; a stale one retires (staleness.py). A forked process shows the
-fork server's environment in /proc, by which processes of a task are found, so a reaper first rewrites those bytes in
-its own memory (`system/process_title.py`).
+With `keep_warm` a fork server belongs to no task. Clients find it by a key made from everything that a process
+inherits from its parent (`compatibility.py`). It ends after that time without use (`registry.py`). Before every fork
+it compares the modules it has loaded with the disk, and retires if one has changed (`staleness.py`). A forked process
+shows the fork server's environment in /proc, and the processes of a task are found by that environment. A reaper
+therefore first rewrites these bytes in its own memory (`system/process_title.py`).
 """

@@ -1,15 +1,15 @@
-"""The warm process, seen from outside: how it is started, found and let go. It imports once what workers need.
+"""The client of the fork server: starts it, connects to it, and dismisses it.
 
-There are three kinds of process behind it:
+Three kinds of processes are involved:
 
-    fork server   one per task and machine (all local nodes share it), or, where it is kept warm, one for all tasks that
-               are alike (compatibility.py). Imports, and waits on a Unix socket (server.py).
-    reaper     forked from the fork server, one for each agent that connects (reaper.py). Shows that node's volumes and
-               buckets, starts its workers, collects them, and stops them when the agent goes.
-    worker     forked from the reaper, one per rank (worker/worker.py).
+    fork server   One per task and machine, shared by all local nodes; or, with `keep_warm`, one for all compatible
+                  tasks (compatibility.py). Imports modules, and listens on a Unix socket (server.py).
+    reaper        Forked from the fork server, one for each agent that connects (reaper.py). Mounts that node's volumes
+                  and buckets, starts its workers, collects them, and stops them when the agent's connection ends.
+    worker        Forked from the reaper, one per rank (worker/worker.py).
 
-The socket is made by whoever starts the fork server and handed down to it, so that a client can connect at once and
-waits in the queue while the fork server still imports: nobody polls.
+The process that starts the fork server also creates its socket, and passes it on. A client can therefore connect at
+once, and waits in the backlog while the fork server imports, without polling.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _started: list[subprocess.Popen[bytes]] = []
 
 
 class ForkServerError(OSError):
-    """There is no warm process and none can be started; the text says why."""
+    """There is no fork server and none can be started; the text says why."""
 
 
 def socket_directory() -> str:
-    """The directory of this user's sockets, made if need be and safe from other users.
+    """Returns the directory of this user's sockets, which no other user can write to. Creates it if needed.
 
     Raises:
-        WarmError: There is none.
+        ForkServerError: There is no such directory.
     """
     try:
         return runtime_dir.find()
@@ -51,7 +51,7 @@ def socket_directory() -> str:
 
 
 def socket_path(key: str) -> str:
-    """Where the warm process of `key` (a task, or a task and a node) listens."""
+    """Returns the socket path of the fork server of `key` (a task, or a task and a node)."""
     import hashlib
 
     name = hashlib.sha256(key.encode()).hexdigest()[: registry.NAME_LENGTH]
@@ -69,14 +69,14 @@ def make_spec(
     function: bool = True,
     idle: float = IDLE_AFTER_LAST,
 ) -> dict[str, Any]:
-    """What a warm process is told that serves one task.
+    """Returns the spec of a fork server that serves one task.
 
     Args:
-        socket: Where it listens (`socket_path`).
-        imports: Names of modules to import; one that fails is left to the worker to fail on.
-        environment: What must be set before anything is imported (the user's `environment=`, OMP_NUM_THREADS).
-        function: Whether its workers run functions; then what unpickles them is imported too.
-        idle: Seconds without any agent after which it ends.
+        socket: The socket on which it listens (`socket_path`).
+        imports: Names of modules to import. If an import fails, the worker raises the error.
+        environment: Variables to set before anything is imported (the user's `environment=`, OMP_NUM_THREADS).
+        function: Whether its workers run functions; if so, the modules that unpickle them are imported too.
+        idle: Seconds without any agent after which it exits.
     """
     return {
         "task": task,
@@ -94,9 +94,9 @@ def make_spec(
 
 
 def can_be_kept(socket: str | None) -> bool:
-    """Whether a warm process with this socket (None: one is yet to be chosen) may stay for other tasks."""
+    """Whether a fork server with this socket (None: not chosen yet) may be kept for other tasks."""
     chosen = socket is None or os.path.basename(socket).startswith(registry.PREFIX)
-    # Elsewhere nothing is forked, and nobody can tell whose a process is.
+    # Elsewhere processes are not forked, and the owner of a process cannot be found.
     return processes.LINUX and chosen
 
 
@@ -110,18 +110,18 @@ def make_kept_spec(
     secrets: Iterable[str] = (),
     most: int = registry.MOST,
 ) -> dict[str, Any]:
-    """What a warm process is told that stays for the next task that is like this one (compatibility.py).
+    """Returns the spec of a fork server that is kept for compatible tasks (compatibility.py).
 
     Args:
-        task: Whose the reapers and workers are that this spec is for; the process itself belongs to no task.
-        seconds: How long it stays after its last agent has gone.
-        imports: As for `make_spec`; what a later task needs beyond that is added.
+        task: The task that owns the reapers and workers of this spec. The fork server itself belongs to no task.
+        seconds: How long it stays after its last agent has left.
+        imports: As for `make_spec`. Modules that a later task needs in addition are imported then.
         environment: As for `make_spec`.
-        secrets: Names of variables that must not be in it.
-        most: How many such processes there may be on this machine.
+        secrets: Names of variables that its environment must not contain.
+        most: The largest number of such fork servers on this machine.
 
     Raises:
-        WarmError: There is no place for its socket.
+        ForkServerError: There is no directory for its socket.
     """
     whole = {**compatibility.inherited(os.environ, secrets), **(environment or {})}
     key = compatibility.key(whole, python, node_facts.agent_digest())
@@ -144,24 +144,24 @@ def make_kept_spec(
 
 
 def begin(spec: Mapping[str, Any]) -> None:
-    """Have the warm process of a spec there, and what will be imported, as early as possible. Does not wait for it.
+    """Start the fork server of a spec if needed, and its imports, without waiting for them.
 
     Raises:
-        WarmError: it cannot be started.
+        ForkServerError: It cannot be started.
     """
     with _ensure(spec) as connection:
         _say(connection, do="import", imports=spec["imports"])
 
 
 def fork(spec: Mapping[str, Any]) -> None:
-    """Have a warm process that imports nothing: it needs no interpreter of its own, and is forked from this process.
+    """Fork a fork server that imports nothing from this process, so that it needs no interpreter of its own.
 
-    To be called before there are threads, or a loop. One that is there already is left alone.
+    Call this before any thread or event loop exists. A fork server that already runs is left alone.
 
     Raises:
         OSError: It cannot be started.
     """
-    # Here, so that it is imported when the file that it lies in may be gone.
+    # Imported now, because the zip that holds them may be gone later.
     from . import reaper, server
 
     _ = reaper, server
@@ -180,7 +180,7 @@ def fork(spec: Mapping[str, Any]) -> None:
 
 
 def _be_forked(spec: Mapping[str, Any], listener: socket.socket, log: int) -> NoReturn:
-    """Leaves nothing in this process of the one that forked it, its locks above all, and is a fork server."""
+    """Run the fork server in the forked process, without its parent's files, locks and environment."""
     from . import server
 
     try:
@@ -198,10 +198,10 @@ def _be_forked(spec: Mapping[str, Any], listener: socket.socket, log: int) -> No
 
 
 def join(spec: Mapping[str, Any]) -> socket.socket:
-    """Connect to the warm process of a spec, starting it if need be, and ask it for a reaper.
+    """Connect to the fork server of a spec, starting it if needed, and ask it for a reaper.
 
     Raises:
-        WarmError: it cannot be started.
+        ForkServerError: It cannot be started.
     """
     connection = _ensure(spec)
     _say(connection, do="join", imports=spec["imports"], keep=spec["idle"], marks=spec["marks"])
@@ -209,7 +209,7 @@ def join(spec: Mapping[str, Any]) -> socket.socket:
 
 
 def dismiss(path: str) -> None:
-    """Ask the warm process at a socket to end once its last agent has gone, without waiting for `idle` to pass."""
+    """Ask the fork server at a socket to exit with its last reaper, without waiting for the idle time."""
     registry.tell(path, "dismiss")
 
 
@@ -235,7 +235,7 @@ def _say(connection: socket.socket, **request: Any) -> None:
     try:
         connection.sendall(json.dumps(request).encode() + b"\n")
     except BrokenPipeError:
-        # It is just leaving; who waits for an answer gets the end of the file.
+        # The fork server is exiting. A caller that reads the answer gets EOF.
         return
 
 
@@ -277,7 +277,7 @@ def _start(spec: Mapping[str, Any]) -> None:
             json.dump({**spec, "environment": {}}, file)
         log = os.open(spec["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
-            # The environment has to be there before Python starts: PYTHONPATH, LD_LIBRARY_PATH, PYTHONHASHSEED.
+            # Variables that Python reads when it starts: PYTHONPATH, LD_LIBRARY_PATH, PYTHONHASHSEED.
             environment = _environment(spec)
             command = processes.own_command(
                 spec["python"], "warm", f"{path}.json", str(listener.fileno())

@@ -1,7 +1,8 @@
-"""What two tasks must have in common so that workers of both may be forked from one fork server.
+"""The key of a fork server: what two tasks must have in common to share one.
 
-A worker that is forked must not differ from one that is started anew. So whatever a process takes from whoever starts
-it is part of the key, and what differs from call to call without meaning anything is left out of fork server and key.
+A forked worker must not differ from one that is started anew. The key therefore covers everything that a process
+inherits from its parent. Variables that differ between calls without any effect are left out of the fork server's
+environment and of the key.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 OWNERS = ("FLOW_HOME", "FLOW_LEASE")
-"""Of flowlite's own variables, those that a fork server keeps: by them one finds what belongs to a home or a lease."""
+"""The variables of flowlite that a fork server keeps. Its home or lease is found by them."""
 
 _OF_SHELLS_AND_SESSIONS = """
     _ PWD OLDPWD SHLVL PS1 COLUMNS LINES TERM TERM_PROGRAM TERM_PROGRAM_VERSION TERM_SESSION_ID COLORTERM WINDOWID
@@ -30,10 +31,10 @@ _SESSION = re.compile(r"/(session-|app-|vte-spawn-|tmux-spawn-)[^/]*\.scope$", r
 
 
 def inherited(environment: Mapping[str, str], secrets: Iterable[str] = ()) -> dict[str, str]:
-    """What a fork server takes from the environment of its starter: all that the tasks that use it have in common.
+    """Returns the part of the starter's environment that a fork server keeps, which all of its tasks have in common.
 
     Args:
-        secrets: Names of secret variables; they are given to workers, and to nobody else.
+        secrets: Names of secret variables, which only workers get.
     """
     hidden = set(secrets)
     return {
@@ -47,12 +48,12 @@ def inherited(environment: Mapping[str, str], secrets: Iterable[str] = ()) -> di
 
 
 def key(environment: Mapping[str, str], python: str, program: str) -> str:
-    """One word for all that counts.
+    """Returns the key of a fork server, as a hash.
 
     Args:
         environment: The whole environment of the fork server.
         python: Its interpreter.
-        program: A hash of the program of ours that it runs.
+        program: Hash of the flowlite program that it runs.
     """
     import hashlib
     import json
@@ -67,10 +68,10 @@ def key(environment: Mapping[str, str], python: str, program: str) -> str:
 
 
 def surroundings() -> dict[str, Any]:
-    """What else a process takes from its starter: user, limits, processors, namespaces, control group."""
+    """Returns what else a process inherits from its parent: user, limits, processors, namespaces, control group."""
     found: dict[str, Any] = {
         "user": [os.getuid(), os.getgid(), sorted(os.getgroups())],
-        # Asking for it any other way would change it, for all threads.
+        # os.umask() would change it, for all threads.
         "umask": re.findall(r"^Umask:\s*(\w+)", _read("/proc/self/status"), re.MULTILINE),
         "nice": os.getpriority(os.PRIO_PROCESS, 0),
         "limits": _limits(),
@@ -90,7 +91,7 @@ def _limits() -> list[tuple[int, int]]:
 
 
 def _namespaces() -> list[str]:
-    # Of the thread that asks, whose children will be in them.
+    # The namespaces of the calling thread, which its children inherit.
     directory = "/proc/thread-self/ns"
     try:
         return sorted(os.readlink(os.path.join(directory, name)) for name in os.listdir(directory))

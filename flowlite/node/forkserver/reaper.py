@@ -1,19 +1,19 @@
-"""The reaper: the process that holds the workers of one node, and through which its agent starts and stops them.
+"""The reaper: the parent of one node's workers, through which the agent starts and stops them.
 
-It is forked from the fork server when the agent connects, adopts every orphan its workers leave, and
-goes when the agent goes, after stopping them. Lines of JSON over the connection:
+The reaper is forked from the fork server when the agent connects. It adopts every orphan that its workers leave. When
+the agent's connection ends, it stops the workers and exits. The connection carries lines of JSON:
 
     from the agent   {"do": "hello", "node", "stop_signal", "grace", "scene", "log"}     answered by "ready"
-                     {"do": "prepare", "call"}                           verify and load the call's code; "prepared"
-                     {"do": "probe", "paths", "write", "token"}          files on volumes; "probed"
-                     {"do": "forget", "paths", "token"}                  the same files, not needed any more
-                     {"do": "start", "orders": [...]}                    orders as worker.main takes them
-                     {"do": "stop", "signal", "grace"}                   every worker; "stopped" when nobody is left
-                     {"do": "dismiss"}                                   end the warm process when its last agent goes
+                     {"do": "prepare", "call"}                           verify the call, extract its code; "prepared"
+                     {"do": "probe", "paths", "write", "token"}          write or read probe files; "probed"
+                     {"do": "forget", "paths", "token"}                  remove these probe files
+                     {"do": "start", "orders": [...]}                    start workers; orders are as in worker.main
+                     {"do": "stop", "signal", "grace"}                   stop all workers; "stopped" when none is left
+                     {"do": "dismiss"}                                   end the fork server after its last agent
     to the agent     {"event": "ready" | "prepared" | "probed" | "started" | "exited" | "stopped", ...}
 
-A worker is reported as exited once its whole process group is gone: the main process first, then what it left behind,
-which gets SIGTERM and a short while before SIGKILL.
+A worker is reported as exited only when all its processes are gone. After its main process has ended, the processes
+that it left get SIGTERM, and SIGKILL a short time later.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ if TYPE_CHECKING:
     from typing import Any
 
 LEFTOVER_SECONDS = 5.0
-"""For what a worker that succeeded left behind, at most; after a failure it is `LEFTOVER_SECONDS_FAILED`."""
+"""The longest grace period for processes that a worker left after success; `LEFTOVER_SECONDS_FAILED` after failure."""
 LEFTOVER_SECONDS_FAILED = 1.0
 STUCK_SECONDS = 20.0
-"""After SIGKILL: a process still there waits for a device or a file system, and is reported as it is."""
+"""How long after SIGKILL a process that still exists is reported as stuck: it waits for a device or a file system."""
 _LOOK_AGAIN = 0.02
 
 
 class _Held:
-    """A worker, as its reaper knows it."""
+    """The reaper's record of one worker."""
 
     def __init__(self, pid: int, order: Mapping[str, Any]) -> None:
         self.pid = pid
@@ -65,12 +65,12 @@ class _Held:
 
 
 class Reaper:
-    """Serves one agent until it goes. Single-threaded, one poll loop."""
+    """Serves one agent until its connection ends. Single-threaded, one poll loop."""
 
     def __init__(
         self, connection: socket.socket, state: Mapping[str, Any], received: bytes = b""
     ) -> None:
-        """`received` is what the agent has said already."""
+        """`received` is the data that the fork server has already read from the connection."""
         self._connection = connection
         self._state = dict(state)
         self._hosts = f"{state['socket']}.{os.getpid()}.hosts"
@@ -85,7 +85,7 @@ class Reaper:
         self._asked_strays: set[int] = set()
 
     def serve(self, unblock: Iterable[int] = ()) -> int:
-        """Serve, then stop what is left; gives the exit status."""
+        """Serve the agent, then stop the workers that are left. Returns the exit status."""
         self._wake_reader, wake_writer = os.pipe()
         os.set_blocking(self._wake_reader, False)
         signals.watch_signals(wake_writer, (signal.SIGCHLD, signal.SIGTERM))
@@ -111,7 +111,7 @@ class Reaper:
         worker_view.leave(self._hosts)
         return 0
 
-    # What comes in
+    # Incoming requests and signals
 
     def _on_signals(self) -> None:
         if signal.SIGTERM in os.read(self._wake_reader, 4096):
@@ -162,7 +162,7 @@ class Reaper:
         try:
             self._connection.sendall(json.dumps({"event": event, **body}).encode() + b"\n")
         except OSError:
-            # The agent is gone; the next read of the connection says so.
+            # The connection is closed; the next read from it notices.
             return
 
     # Starting
@@ -219,7 +219,7 @@ class Reaper:
         if held.status is None:
             held.stopped = True
             processes.send_group(held.pid, number)
-            # A stopped process could not obey.
+            # A process that is suspended (SIGSTOP) cannot handle the signal.
             processes.send_group(held.pid, signal.SIGCONT)
             held.asked_to_stop = True
             if not held.kill_at or held.kill_at > time.monotonic() + grace:
@@ -238,7 +238,7 @@ class Reaper:
                 held.asked_to_stop = False
 
     def _look_after(self) -> None:
-        """Move every worker that is ending one step on."""
+        """Take the next step with every worker that is ending: signal it, kill it, or report it."""
         now = time.monotonic()
         for held in list(self._held.values()):
             if held.status is None:
@@ -283,10 +283,10 @@ class Reaper:
             stuck=stuck,
         )
 
-    # What workers leave behind
+    # Processes that workers leave
 
     def _orphans(self, rows: Mapping[int, processes.Row] | None = None) -> set[int]:
-        """Living processes below this one that are no worker and not below a running worker."""
+        """Returns the living descendants that are neither a running worker nor below one."""
         children = processes.children_of_mine() if rows is None else None
         if children is not None and children <= self._running():
             return set()
@@ -299,7 +299,7 @@ class Reaper:
         return {held.pid for held in self._held.values() if held.status is None}
 
     def _left_by(self, held: _Held) -> set[int]:
-        """What is left of a worker whose main process is gone."""
+        """Returns the processes that are left of a worker whose main process has ended."""
         if not processes.LINUX:
             rows = processes.table()
             return {pid for pid, each in rows.items() if each.group == held.pid and not each.dead}
@@ -323,7 +323,7 @@ class Reaper:
             return False
 
     def _strays_left(self) -> bool:
-        """While ending: whether anything below still lives that no worker answers for; it is killed in time."""
+        """While ending: whether descendants that belong to no worker are alive. They are killed after the grace."""
         if self._held or not self._ending:
             return False
         strays = self._orphans()
@@ -334,7 +334,7 @@ class Reaper:
         return bool(strays) and time.monotonic() < self._kill_strays_at + STUCK_SECONDS
 
     def _next_look(self) -> float | None:
-        """How long to sleep unless something happens."""
+        """Returns how many seconds to sleep at most, or None to wait for an event."""
         waits = [
             _LOOK_AGAIN if held.status is not None else max(0.0, held.kill_at - time.monotonic())
             for held in self._held.values()
@@ -348,7 +348,7 @@ class Reaper:
 
 
 def _become_afresh(order: Mapping[str, Any], python: str, reaper: int) -> None:
-    """Replace this forked child by a Python of its own, which goes on as the same worker."""
+    """Replace this forked child by a new Python interpreter, which runs the same worker."""
     os.setsid()
     processes.die_with_parent(reaper)
     path = f"{order['failure']}.order"
@@ -361,7 +361,7 @@ def _become_afresh(order: Mapping[str, Any], python: str, reaper: int) -> None:
 
 
 def _write_to(log: str) -> None:
-    """Say what there is to say in a file of the task; the fork server's own is for all of them."""
+    """Redirect this process's output to the task's log, since all tasks share the fork server's own log."""
     try:
         opened = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     except OSError as error:
@@ -383,11 +383,11 @@ def _prepare(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def probe(paths: Iterable[str], token: str, write: bool) -> dict[str, Any]:
-    """Write a small file into each volume, or see whether it is there.
+    """Write a probe file into each volume, or check that it is there.
 
     Returns:
-        {"missing": paths where it is not (yet), "errors": {path: reason}, "passing": paths whose error may be over
-        soon}.
+        {"missing": paths where the file is not there (yet), "errors": {path: reason}, "passing": paths whose error may
+        be temporary}.
     """
     missing, errors, passing = [], {}, []
     for path in paths:
@@ -397,7 +397,7 @@ def probe(paths: Iterable[str], token: str, write: bool) -> dict[str, Any]:
                 with open(name, "w", encoding="utf-8") as file:
                     file.write(token)
             else:
-                # Listing first: it makes a network file system look again.
+                # Listing the directory first makes a network file system refresh its cache.
                 os.listdir(path)
                 with open(name, encoding="utf-8") as file:
                     if file.read() != token:

@@ -1,7 +1,7 @@
-"""The fork servers that are kept warm on this machine: who they are, how many there may be, and how they are ended.
+"""The registry of the fork servers that are kept warm on this machine: lists them, limits their number, ends them.
 
-Each says in a file beside its socket whether it is in use, and until when it stays otherwise. That is for others to
-read; the fork server itself goes when its time is over, whoever looks.
+Each fork server writes to a file beside its socket whether it is in use, and otherwise until when it stays. Other
+processes read this file. The fork server itself exits when its time is over, whether or not the file is read.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 PREFIX = "kept-"
 MOST = 3
-"""Templates on one machine, unless the settings say otherwise. Each holds what it has imported: torch, 300 MB."""
+"""Fork servers on one machine, unless the settings say otherwise. Each holds its imports in memory (torch: 300 MB)."""
 _END_SECONDS = 5.0
 NAME_LENGTH = 24
-"""Of the name of a fork server's socket."""
+"""Length of the file name of a fork server's socket."""
 _LISTEN_SECONDS = 0.05
 
 
 class WarmServer:
-    """One fork server, as it described itself last.
+    """The last recorded state of one fork server.
 
     Attributes:
-        agents: How many use it now.
-        until: Unix time at which it ends; None while it is in use.
+        agents: How many agents use it now.
+        until: Unix time at which it exits; None while it is in use.
         used: Unix time of the last change.
     """
 
@@ -52,13 +52,13 @@ class WarmServer:
         return processes.is_alive(self.pid, self.start)
 
     def to_json(self) -> dict[str, Any]:
-        """A dict of plain JSON values."""
+        """Returns a dict of plain JSON values."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
 @contextlib.contextmanager
 def alone(path: str) -> Iterator[None]:
-    """Nobody else starts or takes away a fork server of this user meanwhile. `path` is any of their sockets."""
+    """Hold the lock under which this user's fork servers are started and removed. `path` is any of their sockets."""
     import fcntl
 
     lock = os.open(os.path.join(os.path.dirname(path), "lock"), os.O_RDWR | os.O_CREAT, 0o600)
@@ -70,7 +70,7 @@ def alone(path: str) -> Iterator[None]:
 
 
 def note(path: str, agents: int, until: float | None) -> None:
-    """What the fork server at this socket says of itself. A full disk must not end it."""
+    """Record the state of the fork server at this socket. Errors are ignored, since a full disk must not end it."""
     told = {
         **processes.identity(os.getpid()),
         "agents": agents,
@@ -92,12 +92,12 @@ def _state(path: str) -> str:
 
 
 def _part(path: str) -> str:
-    """What its state is called until it is whole; it stays where the fork server is killed meanwhile."""
+    """Returns the name of the state file until it is complete. It remains if the fork server is killed meanwhile."""
     return f"{_state(path)}.part"
 
 
 def look(path: str) -> WarmServer | None:
-    """The fork server at a socket; None if there is none that is kept."""
+    """Returns the kept fork server at a socket, or None."""
     try:
         with open(_state(path), encoding="utf-8") as file:
             found = WarmServer(path, json.load(file))
@@ -107,7 +107,7 @@ def look(path: str) -> WarmServer | None:
 
 
 def all_of(directory: str) -> list[WarmServer]:
-    """All fork servers that are kept, the one unused for longest first."""
+    """Returns all kept fork servers, the least recently used first."""
     try:
         names = [name for name in os.listdir(directory) if name.startswith(PREFIX)]
     except OSError:
@@ -118,9 +118,9 @@ def all_of(directory: str) -> list[WarmServer]:
 
 
 def make_room(directory: str, most: int) -> None:
-    """Have those unused for longest end, so that one more makes `most` at the most; those in use stay.
+    """Retire the least recently used idle fork servers, so that `most` is not exceeded by one more. Those in use stay.
 
-    To be called `alone`.
+    The caller holds the lock (`alone`).
     """
     tidy(directory)
     present = all_of(directory)
@@ -130,14 +130,14 @@ def make_room(directory: str, most: int) -> None:
 
 
 def tidy_alone(directory: str) -> None:
-    """As `tidy`, while nobody else starts or takes away a fork server."""
+    """Run `tidy` under the lock."""
     with alone(os.path.join(directory, "any")):
         tidy(directory)
 
 
 def tidy(directory: str) -> None:
-    """Remove what fork servers that were killed have left, kept or not. To be called `alone`."""
-    # One that starts inside a container binds its socket a moment before it listens there.
+    """Remove the files of fork servers that were killed, kept or not. The caller holds the lock (`alone`)."""
+    # A fork server in a container binds its socket a moment before it listens.
     dead = _dead(directory)
     if dead:
         time.sleep(_LISTEN_SECONDS)
@@ -147,7 +147,7 @@ def tidy(directory: str) -> None:
 
 
 def _dead(directory: str) -> set[str]:
-    """Names of sockets at which nobody listens, also of those that are gone and have left something beside them."""
+    """Returns the names of sockets without a listener, including removed sockets whose other files are left."""
     try:
         names = {name.partition(".")[0] for name in os.listdir(directory)}
     except OSError:
@@ -157,7 +157,7 @@ def _dead(directory: str) -> set[str]:
 
 
 def _forget_reapers(directory: str, name: str) -> None:
-    """Remove the hosts files of its reapers, but for those that outlive a fork server that took no more agents."""
+    """Remove the hosts files of a fork server's reapers, except of reapers that outlive a retired fork server."""
     for each in os.listdir(directory):
         socket_name, _, rest = each.partition(".")
         pid = rest.removesuffix(".hosts")
@@ -173,13 +173,13 @@ def _listens(path: str) -> bool:
         except (ConnectionRefusedError, FileNotFoundError):
             return False
         except OSError:
-            # It is too busy to answer, or not for us to judge.
+            # The fork server is too busy to accept, or may not be reached by this user.
             return True
     return True
 
 
 def end(templates: list[WarmServer]) -> None:
-    """End these now; one that is in use takes no new tasks, and ends with the last one it has."""
+    """Retire these fork servers, and wait until the idle ones have ended. Those in use end with their last agent."""
     for each in templates:
         tell(each.socket, "retire")
     last = time.monotonic() + _END_SECONDS
@@ -189,7 +189,7 @@ def end(templates: list[WarmServer]) -> None:
 
 
 def tell(path: str, what: str) -> None:
-    """Ask something of the fork server at a socket that it does not answer. None there is no error."""
+    """Send a request without an answer to the fork server at a socket. It is no error if there is none."""
     with (
         socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection,
         contextlib.suppress(OSError),
@@ -200,7 +200,7 @@ def tell(path: str, what: str) -> None:
 
 
 def forget(path: str) -> None:
-    """Remove what a fork server has beside its socket, and the socket."""
+    """Remove the socket of a fork server and the files beside it."""
     for each in (path, f"{path}.json", _state(path), _part(path), f"{path}.log"):
         with contextlib.suppress(OSError):
             os.unlink(each)

@@ -1,16 +1,17 @@
-"""The fork server: the process in which everything is imported once, and from which every reaper is forked.
+"""The fork server: the process that imports everything once, and from which every reaper is forked.
 
-See client.py for how it is started. It runs no code of the user but imports, and stays single-threaded. The first line
-that comes over a connection says what is wanted:
+`client.py` starts it. It runs no user code except imports, and stays single-threaded. The first line that arrives on a
+connection is the request:
 
-    {"do": "import", "imports"}                  these will be needed soon; nobody waits
-    {"do": "join", "imports", "keep", "marks"}   a reaper; all further lines are for it. "keep" is how long to stay
-                                                 after it has gone, "marks" whose it is (system/process_title.py)
-    {"do": "retire"}                             take no new agents, and end with the last one there is
-    {"do": "dismiss"}                            end when nobody is there any more, without waiting
+    {"do": "import", "imports"}                  import these modules; there is no answer
+    {"do": "join", "imports", "keep", "marks"}   fork a reaper, which gets all further lines. "keep" is how many seconds
+                                                 the fork server stays after that reaper has ended, "marks" names the
+                                                 owner of the reaper (system/process_title.py)
+    {"do": "retire"}                             accept no new agents, and exit with the last reaper
+    {"do": "dismiss"}                            exit with the last reaper, without waiting for the idle time
 
-Anything else is for a reaper, too. What the fork server has imported may have been changed on the disk since: then it
-answers {"event": "stale"} and retires, and whoever asked starts another one.
+Any other first line is passed to a new reaper, too. If a file has changed on disk since the fork server imported it,
+the fork server answers {"event": "stale"} and retires; the client then starts another one.
 """
 
 from __future__ import annotations
@@ -37,16 +38,16 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 IDLE_BEFORE_FIRST = 60.0
-"""Seconds it waits for its first agent; after the last one has gone it is `idle` of its spec."""
+"""Seconds to wait for the first agent. After the last agent has left, the idle time of the spec applies."""
 _LONGEST_LINE = 1 << 20
 
 
 def main(arguments: list[str]) -> NoReturn:
-    """`warm SPEC.json [LISTENING_DESCRIPTOR]`: be the fork server."""
+    """`warm SPEC.json [LISTENING_DESCRIPTOR]`: run the fork server."""
     with open(arguments[0], encoding="utf-8") as file:
         spec = json.load(file)
     if spec.get("inside"):
-        # In a container, only we know which Python there is (containers/container.py).
+        # The path of Python inside a container is known only there (containers/container.py).
         spec["python"] = sys.executable
     if len(arguments) > 1:
         listener = socket.socket(fileno=int(arguments[1]))
@@ -58,13 +59,13 @@ def main(arguments: list[str]) -> NoReturn:
 
 
 def serve(spec: Mapping[str, Any], listener: socket.socket) -> NoReturn:
-    """Be the fork server of a spec."""
+    """Run the fork server of a spec, then exit."""
     os.set_inheritable(listener.fileno(), False)
     os._exit(ForkServer(spec, listener).serve())
 
 
 class _Caller:
-    """Somebody who has not yet said what is wanted."""
+    """A connection whose first line is not complete yet."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
@@ -72,7 +73,7 @@ class _Caller:
 
 
 class ForkServer:
-    """The process from which everything is forked. Single-threaded, and it never runs a user's code but imports."""
+    """The process from which reapers are forked. It is single-threaded, and runs no user code except imports."""
 
     def __init__(self, spec: Mapping[str, Any], listener: socket.socket) -> None:
         self._spec = spec
@@ -89,7 +90,7 @@ class ForkServer:
         self._poll = select.poll()
 
     def serve(self) -> int:
-        """Prepare, then fork a reaper for each agent until nobody has come for a while."""
+        """Import, then fork a reaper for each agent until the idle time has passed. Returns the exit status."""
         for each in (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):
             signal.signal(each, signal.SIG_IGN)
         signals.watch_signals(self._wake_writer, (signal.SIGCHLD, signal.SIGTERM))
@@ -113,7 +114,7 @@ class ForkServer:
             if not ready and not self._reapers and self._leave():
                 return 0
 
-    # What comes in
+    # Incoming requests and signals
 
     def _on_signals(self) -> None:
         for number in os.read(self._wake_reader, 4096):
@@ -125,7 +126,7 @@ class ForkServer:
         for pid, status in processes.ended_children():
             keep = self._reapers.pop(pid, None)
             if keep is not None:
-                # One that was killed could not tidy up.
+                # A reaper that was killed has not removed its hosts file.
                 worker_view.leave(f"{self._spec['socket']}.{pid}.hosts")
                 crashed = crashed or status != 0
                 self._idle_until = max(self._idle_until, time.monotonic() + keep)
@@ -133,7 +134,7 @@ class ForkServer:
                     self._imports.seconds = 0.0
                 self._note()
         if crashed:
-            # What a reaper leaves behind when it is killed becomes ours; its workers are dead already.
+            # Orphans of a killed reaper are reparented to this process. Its workers died with it.
             processes.end_all(self._strays)
 
     def _strays(self) -> set[int]:
@@ -154,7 +155,7 @@ class ForkServer:
         self._poll.register(connection.fileno(), select.POLLIN)
 
     def _hear(self, caller: _Caller) -> None:
-        """Take in what a caller says, and do it once the first line is complete."""
+        """Read from a connection, and carry out the request once the first line is complete."""
         try:
             data = caller.connection.recv(1 << 16)
         except OSError:
@@ -192,16 +193,16 @@ class ForkServer:
             self._imports.take(request["imports"])
             self._fork(connection, request, rest)
 
-    # What is done
+    # Forking
 
     def _fork(self, connection: socket.socket, request: Mapping[str, Any], received: bytes) -> None:
-        """Fork a reaper for the agent at the other end."""
+        """Fork a reaper for the agent at the other end of the connection."""
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGCHLD, signal.SIGTERM))
         pid = os.fork()
         if pid:
             if not self._used:
                 self._used, self._idle_until = True, 0.0
-            # A process from which nothing can be forked is of no use to the next task.
+            # A process from which workers cannot be forked is not kept for the next task.
             useful = self._imports.hazard is None
             keep = float(request.get("keep", self._spec["idle"])) if useful else 0.0
             self._reapers[pid] = keep
@@ -213,7 +214,7 @@ class ForkServer:
             from . import reaper
 
             if self._spec.get("inside"):
-                # Whatever lives in a container goes with its first process.
+                # The processes of a container must not outlive its first process.
                 processes.die_with_parent(self._pid)
             self._listener.close()
             for other in self._callers.values():
@@ -228,7 +229,7 @@ class ForkServer:
             os._exit(status)
 
     def _state(self) -> dict[str, Any]:
-        """What every reaper reports as ready."""
+        """Returns the facts that every reaper reports in its "ready" event."""
         return {
             "template": self._pid,
             "python": self._spec["python"],
@@ -239,23 +240,23 @@ class ForkServer:
         }
 
     def _stale(self) -> bool:
-        """Whether it must not be used any more; then it retires."""
+        """Whether an imported file has changed since; if so, this also retires the fork server."""
         if self._spec["key"] and (path := self._imports.changed()) is not None:
             sys.stderr.write(f"flowlite: {path} has changed; the next worker takes it anew\n")
             self._retire()
             return True
         return False
 
-    # The end
+    # Shutting down
 
     def _retire(self) -> None:
-        """Make room for another fork server under the same name; end with the last reaper."""
+        """Release the socket's name for another fork server, and exit with the last reaper."""
         with registry.alone(self._spec["socket"]):
             self._give_up_name()
         self._ending = True
 
     def _leave(self) -> bool:
-        """Take the socket away so that the next client starts a new fork server. False if one has just come."""
+        """Remove the socket, so that the next client starts a new fork server. False if a client is connecting."""
         if not self._listening:
             return True
         with registry.alone(self._spec["socket"]):
@@ -269,22 +270,22 @@ class ForkServer:
             self._listening = False
             registry.forget(self._spec["socket"])
             self._poll.unregister(self._listener.fileno())
-            # Who is in the queue gets an end of file, and starts another one.
+            # Pending connections get EOF, and their clients start another fork server.
             self._listener.close()
 
     def _note(self) -> None:
-        """Say in a file what this process is to others (registry.py)."""
+        """Write the state of this process to the file that others read (registry.py)."""
         if self._spec["key"] and self._listening:
             until = None if self._reapers else self._idle_until - time.monotonic() + time.time()
             registry.note(self._spec["socket"], len(self._reapers), until)
 
 
 class Imports:
-    """What has been imported here, and how it went.
+    """The modules that the fork server has imported, and the errors of those that failed.
 
     Attributes:
-        hazard: Why workers must not be forked from here, or None.
-        seconds: What it took, for those who use it now.
+        hazard: Why workers must not be forked from this process, or None.
+        seconds: How long the imports took since the fork server was last without reapers.
     """
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
@@ -295,7 +296,7 @@ class Imports:
         self.seconds = 0.0
 
     def take(self, names: Iterable[str]) -> None:
-        """Import what is not there yet. One that fails is left to the worker to fail on."""
+        """Import the modules that are missing. Errors are recorded, so that the worker raises them when it imports."""
         done = self._done or set()
         missing = [name for name in names if name not in done]
         if not missing and self._done is not None:
@@ -316,17 +317,17 @@ class Imports:
         self.seconds += time.perf_counter() - began
 
     def failed_of(self, request: Mapping[str, Any]) -> dict[str, str]:
-        """Of what was asked for (by default everything), what could not be imported, and why."""
+        """Returns the errors of the modules in the request that could not be imported (all modules by default)."""
         asked = request.get("imports", self._failed)
         return {name: self._failed[name] for name in asked if name in self._failed}
 
     def changed(self) -> str | None:
-        """A file that is not any more what was imported from it."""
+        """Returns the path of a file that has changed since it was imported, or None."""
         return self._watched.changed() if self._watched is not None else None
 
 
 def preload() -> None:
-    """Import what reapers and their workers need of ours: the file it lies in may be gone when they do."""
+    """Import the modules of flowlite that reapers and workers use: the zip may be gone when they need them."""
     from ..mount_namespace import hosts_file, namespace
     from ..worker import worker
     from . import reaper
@@ -336,7 +337,7 @@ def preload() -> None:
 
 
 def fork_hazard() -> str | None:
-    """Why workers must not be forked from here, or None."""
+    """Returns why workers must not be forked from this process, or None."""
     if sys.platform == "darwin":
         return "macOS does not let a forked process use its frameworks"
     torch = sys.modules.get("torch")

@@ -1,9 +1,9 @@
-"""Whether what a process has imported is still what lies on the disk.
+"""Detects that files have changed on disk since this process imported them.
 
-A fork server lives for minutes or hours; meanwhile a package may be upgraded, or a module of an editable install be
-edited. A process that is started anew takes what is there now, so no worker must be forked from what was there before.
+A fork server lives for minutes or hours. Meanwhile a package may be upgraded, or a module of an editable install may
+be edited. A new process imports the current files, so no worker may be forked from a process that holds older ones.
 
-What a file is noted as is what it was before it was read: one that is edited while it is imported has changed.
+Each file's state is recorded before the file is read, so that an edit during the import counts as a change.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ if TYPE_CHECKING:
 
 _INSTALLED = ("site-packages", "dist-packages")
 _Look = tuple[int, int, int]
-# Of a file that may have been changed after it was read: it is never as it was.
+# The state of a file that may have changed after it was read. It never equals the current state.
 _UNKNOWN: _Look = (-1, -1, -1)
-# File systems note the time of a change no finer than this. Until so long after it, another change may look the same.
+# The coarsest resolution of modification times. Within this time after a change, another one may go unnoticed.
 _FINEST_SECONDS = 2.0
-# Clocks of the kernel that note changes lag behind by a tick.
+# File systems take times from a kernel clock that may lag behind by one tick.
 _TICK_SECONDS = 0.1
 
 
 class Loaded:
-    """The files of all imported modules, and the directories that packages are installed into, as they were."""
+    """The recorded state of the files of all imported modules, and of the directories that packages install into."""
 
     def __init__(self) -> None:
         self._files: dict[str, _Look] = {}
         self._directories: dict[str, frozenset[str] | None] = {}
-        # What was in files that had been changed just before they were noted.
+        # Hashes of files that had changed just before they were recorded.
         self._contents: dict[str, bytes | None] = {}
 
     @contextlib.contextmanager
     def importing(self) -> Iterator[None]:
-        """While modules are imported: the file of each is noted before it is read."""
+        """A context in which modules are imported: the file of each module is recorded before it is read."""
         from importlib.machinery import (
             ExtensionFileLoader,
             SourceFileLoader,
@@ -57,11 +57,11 @@ class Loaded:
                 self.note()
 
     def note(self, since: float | None = None) -> None:
-        """Take in what was imported since the last time.
+        """Record the modules that were imported since the last call.
 
         Args:
-            since: Unix time at which the first module was imported at the earliest, where nobody watched: what has been
-                changed since then may have been changed after it was read.
+            since: Unix time before which no module was imported, if imports were not watched. Files that changed after
+                this time may have changed after they were read.
         """
         for path in _files():
             if path not in self._files:
@@ -69,7 +69,7 @@ class Loaded:
         self._note_directories()
 
     def changed(self) -> str | None:
-        """A file or directory that is not as it was; None if all are."""
+        """Returns the path of a file or directory that has changed, or None."""
         for path, names in self._directories.items():
             if _names(path) != names:
                 return path
@@ -81,13 +81,13 @@ class Loaded:
             if _content(path) != self._contents[path]:
                 return path
             if settled:
-                # From now on a change is seen by its time.
+                # From now on the modification time shows a change.
                 del self._contents[path]
         return None
 
     def _note_file(self, path: str, since: float | None = None) -> None:
         seen = _look(path)
-        # What has no file of its own (in a zip, frozen) cannot change under us.
+        # A module without a file (in a zip, frozen) cannot change.
         if seen is None:
             return
         self._files[path] = seen
@@ -103,7 +103,7 @@ class Loaded:
 
     @contextlib.contextmanager
     def _before(self, loader: type, method: str) -> Iterator[None]:
-        """While it lasts, the file of a loader is noted before the loader does this."""
+        """A context in which the file of a loader is recorded before `method` of the loader is called."""
         original: Any = getattr(loader, method)
         inherited = method not in vars(loader)
 
@@ -130,12 +130,12 @@ def _files() -> Iterator[str]:
 
 
 def _directories() -> Iterator[str]:
-    """Installing or removing anything changes these, also what an import had looked for in vain."""
+    """Returns the directories that change when a package is installed or removed."""
     return (path for path in sys.path if os.path.basename(path) in _INSTALLED)
 
 
 def _names(directory: str) -> frozenset[str] | None:
-    """What is in a directory, but for the one that importing makes there itself."""
+    """Returns the names in a directory, without `__pycache__`, which imports create."""
     try:
         return frozenset(os.listdir(directory)) - {"__pycache__"}
     except OSError:
@@ -151,7 +151,7 @@ def _look(path: str) -> _Look | None:
 
 
 def _is_fresh(seen: _Look) -> bool:
-    """Whether a file that looks like this may be changed again without looking otherwise."""
+    """Whether a file in this state may change again without a visible difference."""
     return seen[0] > (time.time() - _FINEST_SECONDS) * 1e9
 
 
@@ -166,7 +166,7 @@ def _content(path: str) -> bytes | None:
 
 
 def _changed_at(path: str) -> float:
-    """When a file was written, renamed or replaced last; an installer may set its time of modification back."""
+    """Returns when a file was last written, renamed or replaced; installers may set the modification time back."""
     try:
         return os.stat(path).st_ctime
     except OSError:

@@ -1,4 +1,4 @@
-"""The workers of this node, as the agent sees them: started, stopped and reported through the reaper."""
+"""The workers of one node, as the agent controls them through the reaper: started, stopped and reported."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from ..system.oom import OomWatch
 from . import client
 
 KEEPER_SECONDS = 30.0
-"""How long the reaper may take to end the workers after their grace; one that cannot be killed takes 20."""
+"""How long the reaper may take to end the workers after their grace period; a worker that cannot be killed takes 20."""
 
 Report = Callable[[dict[str, Any]], None]
 
 
 class WorkersLost(Exception):
-    """The process that holds the workers is gone."""
+    """The reaper, the parent of the workers, is gone."""
 
 
 class Workers:
     """The workers of one node.
 
-    Every worker that was ordered is reported exactly once through `report`, whatever becomes of it, of
-    its reaper, or of this machine's memory.
+    Every worker that was ordered is reported through `report` exactly once, even if the worker or its reaper
+    crashes or is killed for lack of memory.
 
     Args:
-        spec: What the warm process is told (`warm.make_spec`).
+        spec: The spec of the fork server (`client.make_spec`).
         paths: Where the attempt's files are.
         node: This node's rank.
         task: Task id.
         attempt: Number of the attempt.
-        stop_signal: What workers are asked to stop with.
-        grace: Seconds from there to SIGKILL.
-        report: Called with the body of each worker that has ended.
+        stop_signal: The signal that asks workers to stop.
+        grace: Seconds from the stop signal to SIGKILL.
+        report: Called with the body of the worker event of each worker that has ended.
     """
 
     def __init__(
@@ -81,28 +81,28 @@ class Workers:
 
     @property
     def running(self) -> int:
-        """How many were ordered and have not been reported."""
+        """Returns how many workers were ordered and are not reported yet."""
         return len(self._orders)
 
     def use_python(self, python: str) -> None:
-        """Which Python the warm process is to be started with; before `connect`."""
+        """Set the Python that the fork server is started with. Call this before `connect`."""
         self._spec["python"] = python
 
     def use(self, spec: dict[str, Any]) -> None:
-        """Another warm process than was thought at first; before `connect`."""
+        """Replace the spec of the fork server. Call this before `connect`."""
         self._spec = spec
 
     async def connect(self, scene: Awaitable[Mapping[str, Any]] | None = None) -> dict[str, Any]:
-        """Have a warm process and a reaper in it; gives what it says of itself.
+        """Start or find the fork server and get a reaper from it. Returns the reaper's "ready" event.
 
-        What the workers are to see (mount_namespace/worker_view.py) may come later than the warm process, which
-        imports meanwhile.
+        `scene`, the mounts that the workers see (mount_namespace/worker_view.py), may be ready later than the fork
+        server, which imports meanwhile.
 
-        A warm process that dies while it imports is started once more without imports, so that the fault shows where it
-        belongs, in the worker. One that is kept from an earlier task may leave just now; then there will be another.
+        A fork server that dies while it imports is started again without imports, so that the error appears in the
+        worker. A fork server that is kept from an earlier task may be exiting just now; then another one is started.
 
         Raises:
-            WarmError: There is none.
+            ForkServerError: There is no fork server.
         """
         shown = asyncio.ensure_future(scene) if scene is not None else None
         full, bare = self._spec, {**self._spec, "imports": []}
@@ -131,12 +131,12 @@ class Workers:
         )
 
     async def prepare(self, call: Mapping[str, Any]) -> str | None:
-        """Verify the call and extract its source; gives what is wrong with it, or None."""
+        """Verify the call and extract its source. Returns the error, or None."""
         answer = await self._ask("prepared", do="prepare", call=dict(call))
         return answer["error"]  # type: ignore[no-any-return]
 
     async def probe(self, paths: Sequence[str], token: str, *, write: bool) -> dict[str, Any]:
-        """Write or look for the probe files of volumes, where the workers will see them."""
+        """Write or check the probe files of volumes in the workers' view of the file system."""
         return await self._ask("probed", do="probe", paths=list(paths), token=token, write=write)
 
     def forget_probe(self, paths: Sequence[str], token: str) -> None:
@@ -144,10 +144,10 @@ class Workers:
         self._send(do="forget", paths=list(paths), token=token)
 
     def start(self, orders: Sequence[Mapping[str, Any]]) -> None:
-        """Start workers. What cannot be started is reported as ended.
+        """Start workers. A worker that cannot be started is reported as ended.
 
         Raises:
-            WorkersLost: They were told to stop already.
+            WorkersLost: The workers were told to stop already.
         """
         if self._stopping:
             raise WorkersLost("the workers were told to stop before they started")
@@ -159,7 +159,7 @@ class Workers:
         self._send(do="start", orders=list(orders))
 
     async def stop(self, grace: float | None = None) -> None:
-        """Stop every worker; returns when none is left and each was reported."""
+        """Stop every worker. Returns when none is left and each was reported."""
         self._stopping = True
         grace = self._grace if grace is None else grace
         if self._orders and self._follower is not None and not self._follower.done():
@@ -170,25 +170,25 @@ class Workers:
             except WorkersLost:
                 pass
             except TimeoutError:
-                # It hangs itself. Its workers die with it, and the rest is found.
+                # The reaper hangs. When it is killed, its workers die with it, and `_sweep` ends their children.
                 processes.send(int(self.warm["reaper"]), signal.SIGKILL)
         await self._none_left.wait()
 
     async def wait(self) -> None:
-        """Until every worker has ended and was reported."""
+        """Wait until every worker has ended and was reported."""
         await self._none_left.wait()
 
     def listeners(self, number: int) -> list[int]:
-        """Every process of theirs that has a handler for a signal."""
+        """Returns every process of the workers that has a handler for a signal."""
         reaper = self.warm.get("reaper")
         return caught_signals.listeners([int(reaper)], number) if reaper and self._orders else []
 
     def dismiss(self) -> None:
-        """Let the warm process end as soon as nobody uses it."""
+        """Let the fork server exit as soon as no agent uses it."""
         self._send(do="dismiss")
 
     async def close(self) -> None:
-        """Leave the reaper, which then ends."""
+        """Close the connection to the reaper, which then exits."""
         if self._writer is not None:
             self._writer.close()
         if self._follower is not None:
@@ -201,7 +201,7 @@ class Workers:
             self._writer.write(json.dumps(request).encode() + b"\n")
 
     async def _ask(self, event: str, **request: Any) -> dict[str, Any]:
-        """Send, and wait for the answer of that name."""
+        """Send a request, and wait for the event of that name."""
         waiting = self._answers.get(event)
         if waiting is None:
             waiting = self._answers[event] = asyncio.get_running_loop().create_future()
@@ -220,7 +220,7 @@ class Workers:
         for waiting in self._answers.values():
             if not waiting.done():
                 waiting.set_exception(WorkersLost("the process that holds the workers is gone"))
-                # Nobody may be waiting any more.
+                # Retrieved, so that asyncio does not log it if no caller waits.
                 waiting.exception()
         self._answers.clear()
         if self._orders:
@@ -249,7 +249,10 @@ class Workers:
     # When the reaper is gone
 
     def _sweep(self) -> None:
-        """End what the reaper left: its workers died with it, where the kernel sees to that; their children did not."""
+        """End the processes that a lost reaper left.
+
+        Where the kernel supports it, its workers died with it, but not their children.
+        """
         streams = [str(order[each]) for order in self._orders.values() for each in ("out", "err")]
 
         def left() -> set[int]:
@@ -278,7 +281,7 @@ class Workers:
 def describe_end(
     order: Mapping[str, Any], event: Mapping[str, Any], memory: OomWatch | None = None
 ) -> dict[str, Any]:
-    """The body of the worker event: how it ended, why, its last words, and the final size of its files."""
+    """Returns the body of the worker event: exit code, failure, last lines of output, and final sizes of its files."""
     files = {name: Path(order[name]) for name in STREAMS if name in order}
     failure = None if event["stopped"] else _failure(order, event, memory)
     return {
@@ -358,7 +361,7 @@ def _exit_text(code: int) -> str:
 
 
 def signal_name(number: int) -> str:
-    """SIGKILL for 9; `signal 42` for one without a name."""
+    """Returns the name of a signal: SIGKILL for 9, `signal 42` for a number without a name."""
     try:
         return signal.Signals(number).name
     except ValueError:
