@@ -1,12 +1,14 @@
-"""One rank: its environment, its call, its end.
+"""The process of one rank: its environment, its call, and how it exits.
 
-A worker has a session and process group of its own, standard input from /dev/null, output to files, unbuffered, and
-the environment of `environment.py`, which is the one table of its variables. A command replaces the process. A
-function is loaded (hash and Python version are checked first), called, and its outcome is written; then exit handlers
-run, and the process leaves without taking the interpreter down, which costs torch a second. Ranks with a process
-group leave together, rank 0 last, since it holds the store that others may still need (torch_teardown.py). They
-connect to that store when it listens (torch_store.py): torch tries again only 0.3 to 1.1 s after it came too early.
+A worker has its own session and process group. It reads from /dev/null and writes unbuffered output to files. Its
+environment is the one of `environment.py`, which has the only table of its variables. A command replaces the process.
+A function is loaded (its hash and Python version are checked first) and called, and its outcome is written to a file.
+Then the exit handlers run, and the process exits without finalising the interpreter, which would take torch a second.
+Ranks with a process group exit together, since rank 0 holds the store that others may still need
+(`torch_teardown.py`). Ranks connect to that store only when it listens (`torch_store.py`), because torch waits 0.3 to
+1.1 s after a connection that was refused.
 
-Trainers read ranks in different orders, and some train alone without an error, so the environment drops what other
-launchers left. In manual mode `launcher_files.py` writes a hostfile and a configuration of Accelerate.
+Trainers read the variables of launchers in different orders, and some silently train alone if these contradict each
+other. The environment therefore drops the variables of other launchers. In manual mode `launcher_files.py` writes a
+hostfile and an Accelerate configuration.
 """

@@ -1,8 +1,8 @@
 """The environment of a worker: one table, one pure function.
 
-What a worker finds in its environment, from weakest to strongest: what the node had (without the variables of other
-launchers), our defaults, what flowlite gives, what the user asked for (`environment=` and secrets), and what nobody may
-change because ranks would contradict each other.
+The sources of a variable, from weakest to strongest: the node's own environment (without the variables of other
+launchers), flowlite's defaults, the values that flowlite gives, the user's values (`environment=` and secrets), and the
+fixed variables, which cannot be overridden because ranks would contradict each other.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from ..config.ranks import global_rank
 from .launcher_files import ACCELERATE_CONFIG, HOSTFILE
 
 FIXED = "fixed"
-"""Nobody overrides it: processes would disagree about who they are."""
+"""Cannot be overridden: processes would disagree about their ranks."""
 GIVEN = "given"
-"""Replaces what was inherited; the user's `environment=` wins."""
+"""Replaces an inherited value; the user's `environment=` wins."""
 DEFAULT = "default"
-"""Only where neither the user nor the node has set it."""
+"""Set only if neither the user nor the node has set it."""
 
 
 class WorkerPlace(NamedTuple):
-    """Where one worker sits: what its environment is made from, besides what it inherits.
+    """The position of one worker in its gang: the input of its environment, besides the inherited variables.
 
-    `processes_per_node` are the processes that share a node; in manual mode the user's launcher
-    starts them. `interface` is the one that reaches the leader, None where it is not known. `only_cpu`: nothing on this
-    node that a trainer could train on but its processors. `launcher_files` is the directory of the files that
-    launchers of users read (launcher_files.py), None where there are none.
+    `processes_per_node` is how many processes share a node; in manual mode the user's launcher starts them.
+    `interface` is the network interface that reaches the leader, or None if it is not known. `only_cpu` says that this
+    node has no accelerator that a trainer could use. `launcher_files` is the directory of the files that users'
+    launchers read (`launcher_files.py`), or None if there are none.
     """
 
     task: str
@@ -60,16 +60,16 @@ class WorkerPlace(NamedTuple):
 
     @property
     def trains_on_cpu(self) -> str | None:
-        """Whether the processes of a gang have to find each other without an accelerator."""
+        """Returns "true" if the processes of a gang have to find each other without an accelerator, else None."""
         return "true" if self.only_cpu and self.world_size > 1 else None
 
     def launcher_file(self, name: str) -> str | None:
-        """One of the files for launchers."""
+        """Returns the path of one of the files for launchers."""
         return None if self.launcher_files is None else f"{self.launcher_files}/{name}"
 
     @property
     def threads(self) -> int:
-        """Cores for each process of this machine; several nodes of a gang may share one machine."""
+        """Returns the cores for each process of this machine, which several nodes of a gang may share."""
         nodes_here = list(self.addresses).count(self.addresses[self.node_rank])
         return max(1, self.cores // (nodes_here * self.processes_per_node))
 
@@ -178,7 +178,7 @@ FOREIGN_PREFIXES: tuple[str, ...] = (
     "HOROVOD_GLOO_RENDEZVOUS_",
     "SLURM_STEP_",
 )
-"""Variables of other launchers. Trainers read them in different orders, and some then train alone without an error."""
+"""Variables of other launchers. Trainers read them in different orders, and some then silently train alone."""
 
 FOREIGN_NAMES: frozenset[str] = frozenset(
     {
@@ -215,8 +215,8 @@ FOREIGN_NAMES: frozenset[str] = frozenset(
         "SLURM_TASK_PID",
     }
 )
-"""The same, by name. Slurm's variables of the allocation stay: they contradict nobody, and `srun`
-needs them. Those of the step go: MPI takes whoever has them for a task that `srun` started, and ends it."""
+"""The same, by name. Slurm's variables of the allocation are kept: they contradict nothing, and `srun` needs them.
+Those of the step are dropped: MPI takes a process that has them for a task of `srun`, and ends it."""
 
 _OURS = frozenset(row.name for row in TABLE if row.strength != DEFAULT) - {
     "CUDA_VISIBLE_DEVICES",
@@ -225,12 +225,12 @@ _OURS = frozenset(row.name for row in TABLE if row.strength != DEFAULT) - {
 
 
 def is_foreign(name: str) -> bool:
-    """Whether a variable belongs to a launcher, ours of an outer task included, and must not be inherited."""
+    """Whether a variable belongs to a launcher (or to an outer flowlite task) and must not be inherited."""
     return name in _OURS or name in FOREIGN_NAMES or name.startswith(FOREIGN_PREFIXES)
 
 
 def without_launchers(inherited: Mapping[str, str]) -> dict[str, str]:
-    """An environment without any launcher's variables."""
+    """Returns an environment without any launcher's variables."""
     return {name: value for name, value in inherited.items() if not is_foreign(name)}
 
 
@@ -240,11 +240,11 @@ def worker_environment(
     user: Mapping[str, str] | None = None,
     secrets: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """The whole environment of one worker.
+    """Returns the whole environment of one worker.
 
     Args:
-        inherited: What the node's own processes have.
-        place: Where the worker sits.
+        inherited: The environment of the node's own processes.
+        place: The worker's position in the gang.
         user: `environment=` of the task.
         secrets: The task's secrets by variable name.
     """
@@ -281,7 +281,7 @@ _BEFORE_GO = frozenset(
         "PATH",
     }
 )
-"""Of the table, what is known before the nodes have met."""
+"""The variables of the table that are known before the rendezvous."""
 
 
 def setup_environment(
@@ -290,7 +290,7 @@ def setup_environment(
     user: Mapping[str, str] | None = None,
     secrets: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """The environment of a node's `setup=`: that of its workers, without ranks and addresses, which come with GO."""
+    """Returns the environment of a node's `setup=`: that of its workers, without ranks and addresses (known at GO)."""
     environment = worker_environment(inherited, place, user, secrets)
     given = {*(user or {}), *(secrets or {})}
     for row in TABLE:
@@ -300,7 +300,7 @@ def setup_environment(
 
 
 def path_with(python: str, inherited: str | None) -> str | None:
-    """PATH with the directory of the task's Python first, so that `python` and `torchrun` mean that one."""
+    """Returns PATH with the directory of the task's Python first, so that `python` and `torchrun` are found there."""
     directory = python.rpartition("/")[0]
     if not directory:
         return inherited

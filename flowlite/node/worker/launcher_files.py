@@ -1,9 +1,9 @@
-"""Files that launchers of users read, in manual mode: who the nodes are, in the forms that the launchers know.
+"""Files for users' launchers in manual mode: the nodes of the gang, in the formats that the launchers read.
 
     hostfile          ADDRESS slots=N      a line for each node, by rank: `deepspeed --hostfile`, `mpirun --hostfile`
     accelerate.yaml                        `accelerate launch --config_file`
 
-They lie on every node; FLOW_HOSTFILE and FLOW_ACCELERATE_CONFIG say where.
+Every node has these files. FLOW_HOSTFILE and FLOW_ACCELERATE_CONFIG are their paths.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ ACCELERATE_CONFIG = "accelerate.yaml"
 def write(
     directory: Path, addresses: Sequence[str], slots: int, environment: Mapping[str, str]
 ) -> None:
-    """Write them on one node.
+    """Write the files on one node.
 
     Args:
-        directory: Where.
-        addresses: Of all nodes, by rank.
-        slots: Processes that share a node.
-        environment: That of this node's worker.
+        directory: The directory to write to.
+        addresses: The addresses of all nodes, by rank.
+        slots: The number of processes that share a node.
+        environment: The environment of this node's worker.
     """
     texts = {
         HOSTFILE: hostfile(addresses, slots),
@@ -38,15 +38,15 @@ def write(
 
 
 def hostfile(addresses: Sequence[str], slots: int) -> str:
-    """One line for each node, by rank."""
+    """Returns the hostfile, with one line for each node, by rank."""
     return "".join(f"{each} slots={slots}\n" for each in apart(addresses))
 
 
 def accelerate_config(environment: Mapping[str, str], slots: int) -> str:
-    """All processes of all nodes, through torchrun's static rendezvous.
+    """Returns an Accelerate configuration for all processes of all nodes, with torchrun's static rendezvous.
 
-    Also where there is no GPU: Accelerate starts several processes on one machine only as MULTI_GPU, whatever they
-    compute on.
+    It uses MULTI_GPU even without GPUs: only then does Accelerate start several processes on one machine, regardless
+    of the device that they compute on.
     """
     nodes = int(environment["FLOW_NUM_NODES"])
     several = nodes * slots > 1
@@ -70,9 +70,9 @@ def accelerate_config(environment: Mapping[str, str], slots: int) -> str:
 
 
 def apart(addresses: Sequence[str]) -> Iterator[str]:
-    """Addresses of which none comes twice: DeepSpeed refuses a file where one does.
+    """Yields the addresses, with duplicates replaced, since DeepSpeed refuses a hostfile with duplicates.
 
-    Only nodes that share this machine share an address, and all of 127.0.0.0/8 is this machine.
+    Only nodes on this machine share an address, and all of 127.0.0.0/8 is this machine.
     """
     taken = set(addresses)
     seen: set[str] = set()

@@ -1,6 +1,7 @@
-"""What a worker does first where node 0 leads: there it has all ready that the call is to find, elsewhere it follows.
+"""The start of a call that only node 0 runs (Ray, MPI): node 0 prepares what the call needs, other nodes follow.
 
-Runs in the worker itself, so that whatever it starts sees what the worker sees, and is below the node's reaper.
+This runs in the worker itself. Processes started here therefore have the worker's environment and mounts, and are
+descendants of the node's reaper.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ class NotReady(Exception):
 
 
 def begin(order: Mapping[str, Any]) -> dict[str, Any]:
-    """Gives, on node 0, the completed order; on other nodes this process becomes the one that follows.
+    """Returns the completed order on node 0. On other nodes, replaces this process by the follower.
 
     Raises:
-        NotReady: What the call needs cannot be had.
+        NotReady: Node 0 could not prepare what the call needs.
     """
     directory = str(order["gang"])
     if order["node"] != 0:
@@ -40,11 +41,11 @@ def begin(order: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _lead(directory: str, environment: dict[str, str]) -> dict[str, Any]:
-    """Starts the process beside this one, and hears what it has to say."""
+    """Start the leader process beside this one, and return its answer."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
-        # Forked twice: a program that waits for its children finds none that it does not know.
+        # A double fork, so that a program that waits for its children finds no unknown ones.
         try:
             if os.fork() == 0:
                 _become_leader(directory, environment, writing)
@@ -64,7 +65,7 @@ def _lead(directory: str, environment: dict[str, str]) -> dict[str, Any]:
 
 def _become_leader(directory: str, environment: dict[str, str], writing: int) -> None:
     if processes.LINUX:
-        # What stops the call must leave what the call may still need; the reaper ends this once that is gone.
+        # Signals that stop the call must not reach what the call may still need; the reaper ends this process later.
         os.setsid()
     log = os.open(
         os.path.join(directory, "gang.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600

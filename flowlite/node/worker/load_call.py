@@ -1,4 +1,4 @@
-"""The call on the node: verified, loaded, run, and its outcome written."""
+"""Verifies, loads and runs the call on a node, and writes its outcome."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class LoadError(Exception):
 
 @dataclass
 class Call:
-    """A call ready to run; `results` is the policy for what it returns, "any" or "plain"."""
+    """A call that is ready to run; `results` says which results are allowed, "any" or "plain"."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
@@ -32,7 +32,7 @@ class Call:
     results: str
 
     def run(self) -> Any:
-        """Call the function; a coroutine is run to its end."""
+        """Call the function. A coroutine is run to completion."""
         value = self.function(*self.args, **self.kwargs)
         if isinstance(value, types.CoroutineType):
             import asyncio
@@ -44,15 +44,15 @@ class Call:
 def prepare_call(call: dict[str, Any], home: str | os.PathLike[str] = ".") -> None:
     """Verify the bundle and extract its source, once per node.
 
-    Do this in the agent (so that a bad bundle fails while preparing), and once in the warm process before
-    it forks: what was verified there is not hashed again by each of its children.
+    The reaper calls this before it forks workers, so that a bad bundle fails before GO. Forked workers do not hash a
+    verified bundle again, and find the source extracted.
 
     Args:
         call: `AgentConfig.call`.
-        home: What relative paths in it are relative to.
+        home: The directory that relative paths in `call` refer to.
 
     Raises:
-        LoadError: With what is wrong, and what to do.
+        LoadError: The call cannot be loaded; the text says why, and what to do.
     """
     _open(call, home)
     for source in call.get("source", ()):
@@ -60,7 +60,7 @@ def prepare_call(call: dict[str, Any], home: str | os.PathLike[str] = ".") -> No
 
 
 def load_call(call: dict[str, Any], home: str | os.PathLike[str] = ".") -> Call:
-    """Verify, put the source snapshots first in `sys.path`, load. Arguments as for `prepare_call`."""
+    """Verify the call, put its source snapshots first in `sys.path`, and load it. Arguments as for `prepare_call`."""
     envelope = _open(call, home)
     for source in reversed(call.get("source", ())):
         directory = _extract(os.path.join(home, source["zip"]), source["sha256"])
@@ -83,7 +83,7 @@ def load_call(call: dict[str, Any], home: str | os.PathLike[str] = ".") -> Call:
 
 
 def fill_main(names: dict[str, Any], call: dict[str, Any], home: str) -> None:
-    """In a process that a worker started: let its main module have what the worker's own got from a notebook."""
+    """Copy the names that a notebook's main module has in the worker into that of a process that the worker started."""
     main_module.fresh_main()
     load_call({**call, "main": "filled"}, home)
     names.update(
@@ -101,12 +101,12 @@ def run_call(
     rank: int,
     home: str | os.PathLike[str] = ".",
 ) -> dict[str, Any] | None:
-    """All of it, for a worker: load, run, write the outcome to the file `result` (which appears when it is whole).
+    """Load and run a call, and write its outcome to the file `result`, which appears when it is complete.
 
     Returns:
-        None when the function returned and its value is written, else the `failure` of the worker event:
+        None when the function returned and its value was written. Otherwise the `failure` of the worker event:
         {"kind": "load" | "exception" | "result", "type": ..., "message": ...}; the worker then exits with 1.
-        `SystemExit` passes through, for the worker to exit with its code.
+        `SystemExit` is not caught, so that the worker can exit with its code.
     """
     kind = "load"
     try:
@@ -128,7 +128,7 @@ def _report(
     try:
         return result_file.write_exception(result, error, node=node, rank=rank, kind=kind)
     except OSError as problem:
-        # A full disk: the event that goes out with the exit still says what happened.
+        # The disk is full. The event that is sent at the exit still carries the error.
         summary = f"{error} (and it could not be written to {os.fspath(result)}: {problem})"
         return {"kind": kind, "type": type(error).__name__, "message": summary}
 
@@ -136,10 +136,10 @@ def _report(
 def _load_main(
     call: dict[str, Any], home: str | os.PathLike[str], main: dict[str, Any] | None
 ) -> None:
-    """Make `__main__` what it is for this call.
+    """Load the main module that the call needs as `__main__`.
 
     Raises:
-        LoadError: The program's file raises something; the message names the line.
+        LoadError: The program's file raised an error; the message names the line.
     """
     if main is None:
         return
@@ -196,7 +196,7 @@ def _open(call: dict[str, Any], home: str | os.PathLike[str]) -> Envelope:
 
 
 def _extract(path: str, sha256: str) -> str:
-    """The directory beside the zip that holds its contents; made once, by whoever comes first."""
+    """Returns the directory beside the zip with its contents. The first process that needs it extracts it."""
     path = os.path.abspath(path)
     directory = path.removesuffix(".zip")
     if os.path.isdir(directory):
@@ -223,13 +223,13 @@ def _rename(temporary: str, directory: str) -> None:
     try:
         os.rename(temporary, directory)
     except OSError:
-        # Another process was first.
+        # Another process has extracted it meanwhile.
         if not os.path.isdir(directory):
             raise
 
 
 def _import_function(module: str, qualname: str) -> Callable[..., Any]:
-    """The user's function by its name, without the flowlite `Function` around it."""
+    """Returns the user's function by its name, without the flowlite `Function` that wraps it."""
     import importlib
 
     held: Any = importlib.import_module(module)
@@ -240,7 +240,7 @@ def _import_function(module: str, qualname: str) -> Callable[..., Any]:
 
 
 def _add_packed_modules() -> None:
-    """Make what the zip carries (cloudpickle) importable behind everything the node has itself."""
+    """Make the modules in the zip (cloudpickle) importable, after all modules that the node has itself."""
     archive = getattr(__spec__.loader, "archive", None) if __spec__ is not None else None
     if archive is not None:
         packed = os.path.join(archive, "packed")
@@ -249,12 +249,12 @@ def _add_packed_modules() -> None:
 
 
 def _show_lines(files: dict[str, str]) -> None:
-    """Source of code that travelled by value, for tracebacks and for `inspect.getsource`.
+    """Register the source of code that was pickled by value, for tracebacks and for `inspect.getsource`.
 
-    The latter is what compilers of kernels read.
+    Compilers of kernels use `inspect.getsource`.
     """
     for name, text in files.items():
-        # Without a time, the entry is never replaced by what may lie under that name on this disk.
+        # An entry without a time is never replaced by a file of that name on this disk.
         linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
 
 

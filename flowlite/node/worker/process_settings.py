@@ -1,7 +1,7 @@
-"""Settings of a whole process that a notebook's cells made, noted where the task is started and made again in workers.
+"""Process-wide settings made in a notebook's cells: recorded where the task is submitted, and applied in workers.
 
-A program's file makes its settings again when workers load it. A notebook has no file, and its cells cannot be run
-again; so these settings are read from the process itself. What is as Python or torch have it by default is not noted.
+A program's file makes its settings again when a worker loads it. A notebook has no file, and its cells cannot be run
+again, so its settings are read from the process itself. Defaults of Python and torch are not recorded.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# The seed of torch's generator before anybody sets one.
+# The default seed of torch's generator.
 _TORCH_DEFAULT_SEED = 67280421310721
 _TORCH_DEFAULT_DTYPE = "torch.float32"
 _WARNING = 30
 
 
 def note_settings(*, torch_too: bool) -> dict[str, Any]:
-    """The settings of this process, as JSON; those of torch only where workers import it."""
+    """Returns the settings of this process, as JSON; those of torch only if workers import it."""
     noted: dict[str, Any] = {}
     torch = sys.modules.get("torch") if torch_too else None
     if torch is not None:
@@ -42,7 +42,7 @@ def note_settings(*, torch_too: bool) -> dict[str, Any]:
 
 
 def make_settings(noted: dict[str, Any]) -> None:
-    """Make the settings of `note_settings` in this process."""
+    """Apply the settings of `note_settings` to this process."""
     if any(name.startswith("torch_") for name in noted):
         import torch  # type: ignore[import-not-found, unused-ignore]
 
@@ -63,7 +63,7 @@ def make_settings(noted: dict[str, Any]) -> None:
 
 
 def _note_logging() -> dict[str, Any] | None:
-    """Level and streams of the root logger, as `logging.basicConfig` sets them."""
+    """Returns the level and the streams of the root logger, as `logging.basicConfig` sets them."""
     logging = sys.modules.get("logging")
     if logging is None:
         return None

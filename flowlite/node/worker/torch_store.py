@@ -1,10 +1,10 @@
-"""Ranks that come to torch's store before rank 0 has made it.
+"""Keeps ranks from connecting to torch's store before rank 0 has created it.
 
-Ranks start together, so most of them are some milliseconds too early; torch then tries again after 0.3 to 1.1 s, at
-random. Here they look in short turns whether the store listens, and let torch go there when it does. On rank 0's own
-machine the kernel's table of sockets tells. From elsewhere only a connection does, for which torch asks a name server
-on the other side; so that is done only where the names of the gang are known without one
-(mount_namespace/hosts_file.py).
+Ranks start together, so most of them connect some milliseconds too early, and torch then retries after a random delay
+of 0.3 to 1.1 s. This module polls at short intervals whether the store listens, and only then lets torch connect. On
+rank 0's own machine it reads the kernel's table of sockets. From other machines it has to connect, for which the torch
+on the other side looks up a host name. It therefore does so only if the gang's names are known without a name server
+(`mount_namespace/hosts_file.py`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 LONGEST_SECONDS = 30.0
-"""After that, torch is left to wait as it does, and to say what is wrong."""
+"""After this time torch connects anyway, waits in its own way, and reports what is wrong."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.05
 _TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
 _LISTEN = "0A"
@@ -32,17 +32,17 @@ _NAMES = ("host_name", "port", "world_size", "is_master", "timeout")
 
 
 def come_when_it_listens(rendezvous: ModuleType) -> None:
-    """Have the clients that `torch.distributed.rendezvous` makes wait for their store.
+    """Make the clients that `torch.distributed.rendezvous` creates wait until their store listens.
 
     Args:
-        rendezvous: That module; another torch may do without the class, and is left alone.
+        rendezvous: That module. It is left alone if this version of torch has no such class in it.
     """
     made = getattr(rendezvous, "TCPStore", None)
     if made is None or hasattr(made, "__wrapped__"):
         return
 
     def patient(*arguments: Any, **options: Any) -> Any:
-        # Another torch may call it in another way.
+        # Other versions of torch may call it with other arguments.
         with suppress(Exception):
             _wait({**dict(zip(_NAMES, arguments, strict=False)), **options})
         return made(*arguments, **options)
@@ -65,14 +65,14 @@ def _wait(options: Mapping[str, Any]) -> None:
 
 
 def _look_at(host: str) -> Callable[[int], bool] | None:
-    """What tells whether a port of that host is listened on; None if it cannot be told without harm."""
+    """Returns a function that tells whether a port of that host listens; None if probing it would do harm."""
     if addresses.address_towards(host) == host:
         return _is_listened_on
     return (lambda port: _answers(host, port)) if hosts_file.gang_is_known() else None
 
 
 def _is_listened_on(port: int) -> bool:
-    """Whether somebody on this machine listens on a port, as far as the kernel shows it."""
+    """Whether a socket on this machine listens on a port, as far as the kernel shows it."""
     for table in _TABLES:
         with suppress(OSError), open(table, encoding="ascii") as file:
             next(file)

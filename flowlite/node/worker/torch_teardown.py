@@ -1,14 +1,14 @@
-"""What torch needs from whoever runs a function that uses it, whether it is imported already or will be.
+"""Adapts torch to workers, whether it is imported already or will be imported later.
 
-A process group that is destroyed right after a collective of objects is destructed while its own thread still
-lets go of a tensor. The destructor holds Python's lock and waits for the thread; the thread waits for the lock
-(torch 2.13, gloo: half of such runs on four ranks never ended). Groups that a function destroys are therefore kept
-until the process ends, which in a worker is without any teardown. `destroy_process_group` still shuts them down.
+torch can deadlock when a process group is destroyed right after a collective of objects. The group's destructor holds
+the GIL and waits for the group's own thread, which needs the GIL to release a tensor (torch 2.13, gloo: half of such
+runs on four ranks never ended). Groups that a function destroys are therefore kept until the process exits, which in a
+worker happens without finalising the interpreter. `destroy_process_group` still shuts them down.
 
-Ranks that come to rank 0's store too early would wait longer than need be (torch_store.py).
+Ranks that connect to rank 0's store too early would wait longer than necessary (`torch_store.py`).
 
-A worker leaves in milliseconds, and rank 0 holds the store of the whole gang: one that leaves while others still
-connect takes their connection with it. Workers that leave with a process group therefore leave together.
+Workers exit within milliseconds, and rank 0 holds the store of the whole gang. If rank 0 exits while others still
+connect, their connections break. Workers with a process group therefore exit together.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _DISTRIBUTED = "torch.distributed"
 _LEAVING = "flowlite/leaving"
 LEAVE_SECONDS = 30.0
-"""How long a rank that still has its process group waits for the others before it leaves."""
+"""How long a rank that still has its process group waits for the others before it exits."""
 HOST_LEAVES_SECONDS = 600.0
 """The same for rank 0, whose store the others may still need."""
 _kept: list[Any] = []
@@ -38,7 +38,7 @@ _last_gang: tuple[Any, int, int] | None = None
 
 
 def settle() -> None:
-    """Call it in the worker, before the user's function."""
+    """Set up torch in the worker. Call this before the user's function."""
     _set_threads()
     if _DISTRIBUTED in sys.modules:
         _care_for(sys.modules[_DISTRIBUTED])
@@ -47,7 +47,7 @@ def settle() -> None:
 
 
 def _care_for(distributed: ModuleType) -> None:
-    # Not before there is a torch to care for: it takes a socket and more, which other functions do without.
+    # Imported only with torch, since it needs `socket` and other modules that other functions do not.
     from . import torch_store
 
     keep_process_groups(distributed)
@@ -56,7 +56,7 @@ def _care_for(distributed: ModuleType) -> None:
 
 
 def _set_threads() -> None:
-    # Torch read the variable when it was imported, in a process that had another one.
+    # torch was imported in the fork server, and read the variable there with another value.
     torch = sys.modules.get("torch")
     threads = os.environ.get("OMP_NUM_THREADS", "")
     if torch is not None and threads.isdigit() and int(threads) > 0:
@@ -64,14 +64,14 @@ def _set_threads() -> None:
 
 
 def leave_together() -> None:
-    """Wait until every rank of the gang's process group has come to its end, too, if that may matter to others.
+    """Wait until every rank of the gang's process group has finished, if others may still need this rank.
 
-    A rank that failed never comes; then the gang is stopped, and this worker with it.
+    A rank that failed never arrives. In that case the gang is stopped, and this worker with it.
     """
     inner = sys.modules.get(f"{_DISTRIBUTED}.distributed_c10d")
     if inner is None:
         return
-    # Another torch may keep its store elsewhere; and a store whose host has left says so by an error.
+    # Other versions of torch may keep the store elsewhere; and a store whose host has exited raises an error.
     with contextlib.suppress(Exception):
         connected = inner.is_initialized()
         gang = _gang(inner) if connected else _last_gang
@@ -93,7 +93,7 @@ def _gang(inner: ModuleType) -> tuple[Any, int, int]:
 
 
 def keep_process_groups(distributed: ModuleType) -> None:
-    """Make `destroy_process_group` leave the destructors of groups to the end of the process."""
+    """Make `destroy_process_group` keep groups, so that their destructors do not run before the process exits."""
     inner = sys.modules.get(f"{_DISTRIBUTED}.distributed_c10d")
     destroy = getattr(distributed, "destroy_process_group", None)
     if inner is None or destroy is None or hasattr(destroy, "__wrapped__"):
@@ -102,7 +102,7 @@ def keep_process_groups(distributed: ModuleType) -> None:
     @functools.wraps(destroy)
     def destroy_process_group(*arguments: Any, **options: Any) -> Any:
         global _last_gang
-        # Another torch may keep its groups elsewhere, and may not need this.
+        # Other versions of torch may keep groups elsewhere, and may not need this.
         with contextlib.suppress(AttributeError, ValueError, RuntimeError):
             _kept.extend(inner._world.pg_map)
             _last_gang = _gang(inner)
@@ -113,12 +113,12 @@ def keep_process_groups(distributed: ModuleType) -> None:
 
 
 class _WhenImported:
-    """An import hook that waits for `torch.distributed` and then goes."""
+    """An import hook that waits for `torch.distributed` and then removes itself."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Find it as anybody would, and have it cared for once it is loaded."""
+        """Find the module in the usual way, and set it up once it is loaded."""
         if name != _DISTRIBUTED:
             return None
         sys.meta_path.remove(self)

@@ -1,7 +1,7 @@
-"""One worker: the child, from the moment it was forked to its last breath.
+"""The main program of a worker process, from the fork to its exit.
 
-A worker has a session and process group of its own, reads from /dev/null, writes to plain files, and finds the
-environment of environment.py. A command replaces the process; a function is loaded, called, and its outcome written.
+A worker has its own session and process group, reads from /dev/null, writes to plain files, and has the environment of
+`environment.py`. A command replaces the process; a function is loaded and called, and its outcome is written.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ EXIT_FAILED = 1
 EXIT_CANNOT_RUN = 126
 EXIT_NOT_FOUND = 127
 FAILED_EXIT_SECONDS = 10.0
-"""How long the exit handlers of a worker that failed may take: a child process that is waited for, or a thread that
-never ends, must not keep the gang from learning of the failure."""
+"""How long the exit handlers of a failed worker may take. Without a limit, a child process or thread that never ends
+would delay the report of the failure."""
 
 
 def preload() -> None:
-    """Import what running a function takes, so that workers forked later need not."""
+    """Import the modules that run a function, so that workers forked later do not have to."""
     import atexit
     import contextlib
     import faulthandler
@@ -49,13 +49,13 @@ def preload() -> None:
 
 
 def main(order: Mapping[str, Any], parent: int, *, forked: bool) -> NoReturn:
-    """Become the worker of an order; never returns.
+    """Run the worker of an order. Never returns.
 
     Args:
         order: {"rank", "local_rank", "node", "name", "environment", "workdir", "out", "err", "result", "failure"} and
             "argv" for a command or "call" for a function.
-        parent: The reaper; a worker does not outlive it.
-        forked: Whether this process was forked with everything imported, rather than started afresh.
+        parent: Process id of the reaper. The worker does not outlive it.
+        forked: Whether this process was forked with everything imported, rather than spawned.
     """
     code = EXIT_FAILED
     try:
@@ -84,19 +84,19 @@ def main(order: Mapping[str, Any], parent: int, *, forked: bool) -> NoReturn:
 
 
 def main_of_spawned(arguments: list[str]) -> NoReturn:
-    """`worker ORDER.json PARENT`: the same in a process that was started afresh."""
+    """`worker ORDER.json PARENT`: run a worker in a spawned process."""
     with open(arguments[0], encoding="utf-8") as file:
         order = json.load(file)
     os.unlink(arguments[0])
     main(order, int(arguments[1]), forked=False)
 
 
-# What those above it may handle or ignore in their own way.
+# Signals that the parent processes may handle or ignore.
 _SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def _settle(order: Mapping[str, Any], parent: int, forked: bool) -> None:
-    """Session, death with the reaper, signals, streams, environment."""
+    """Set up session, death with the reaper, signals, streams and environment."""
     if os.getsid(0) != os.getpid():
         os.setsid()
     if not processes.die_with_parent(parent) and "call" in order:
@@ -123,7 +123,7 @@ def redirect(order: Mapping[str, Any]) -> None:
 
 
 def open_stream(path: str) -> int:
-    """A stream's file: appended to, so that nothing is overwritten by whoever else writes to it."""
+    """Open the file of a stream for appending, so that other writers' output is not overwritten."""
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
 
@@ -149,7 +149,7 @@ def _cannot_start(order: Mapping[str, Any], error: OSError, what: str) -> NoRetu
 
 
 def _begin(order: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Where node 0 leads the gang: what comes before the call; or, on other nodes, in its place."""
+    """Prepare the call on node 0 if it leads the gang; on other nodes, replace this process by the follower."""
     from . import leader_run
 
     try:
@@ -161,7 +161,7 @@ def _begin(order: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def run_function(order: Mapping[str, Any], *, forked: bool = False) -> int:
-    """Load and call; gives the exit code."""
+    """Load and call the function. Returns the exit code."""
     import faulthandler
 
     from . import load_call, torch_teardown
@@ -193,7 +193,7 @@ def run_function(order: Mapping[str, Any], *, forked: bool = False) -> int:
 
 
 def _show_traceback(order: Mapping[str, Any], failure: Mapping[str, Any]) -> None:
-    """Print what Python would have printed, as it also stands in the result."""
+    """Print the traceback that Python would have printed. It is read from the result."""
     from ..serialization import result_file
 
     try:
@@ -204,7 +204,7 @@ def _show_traceback(order: Mapping[str, Any], failure: Mapping[str, Any]) -> Non
 
 
 def _exit_code(order: Mapping[str, Any], error: SystemExit) -> int:
-    """What Python itself would exit with."""
+    """Returns the exit code that Python itself would use."""
     from ..serialization import result_file
 
     code = error.code
@@ -220,7 +220,7 @@ def _exit_code(order: Mapping[str, Any], error: SystemExit) -> int:
 
 
 def _note_failure(order: Mapping[str, Any], failure: Mapping[str, Any]) -> None:
-    """Leave word for the agent; a full disk must not hide the failure itself."""
+    """Write the failure for the agent. An error here, such as a full disk, must not hide the failure itself."""
     part = f"{order['failure']}.part"
     try:
         with open(part, "w", encoding="utf-8") as file:
@@ -231,7 +231,7 @@ def _note_failure(order: Mapping[str, Any], failure: Mapping[str, Any]) -> None:
 
 
 def _open_standard_streams() -> None:
-    """Python's streams, unbuffered all the way: what was printed is there even if the worker is killed next."""
+    """Open unbuffered standard streams, so that no output is lost if the worker is killed."""
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
     for number, name in ((1, "stdout"), (2, "stderr")):
         raw = io.FileIO(number, "w", closefd=False)
@@ -250,7 +250,7 @@ def _open_standard_streams() -> None:
 
 
 def _line_buffer_c_streams() -> None:
-    # Libraries print through C as well (NCCL does); to a file that is buffered by the page, and lost when killed.
+    # Libraries such as NCCL print through C, which fully buffers files: that output would be lost with a kill.
     try:
         import ctypes
 
@@ -261,7 +261,7 @@ def _line_buffer_c_streams() -> None:
 
 
 def _fresh_main(order: Mapping[str, Any]) -> None:
-    """A `__main__` of its own; the call says what is in it (serialization/main_module.py)."""
+    """Install a new `__main__` module. The call determines its contents (serialization/main_module.py)."""
     from ..serialization import main_module
 
     main_module.fresh_main()
@@ -269,17 +269,17 @@ def _fresh_main(order: Mapping[str, Any]) -> None:
 
 
 def _reseed() -> None:
-    """Give each forked worker random numbers of its own (`random` does this itself)."""
+    """Give each forked worker its own numpy random seed. `random` reseeds itself."""
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()
 
 
 def leave(code: int) -> NoReturn:
-    """End as Python ends, up to but without taking the interpreter down.
+    """Exit as Python does, but without finalising the interpreter.
 
-    Threads are waited for, exit handlers run, buffers are written. What is left out costs torch a second, and aborts
-    at random under gloo.
+    Threads are joined, exit handlers run, and buffers are flushed. Finalisation would take torch a second, and
+    aborts at random with gloo.
     """
     try:
         import threading

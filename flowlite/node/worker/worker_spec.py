@@ -1,4 +1,4 @@
-"""What each worker of a node is told, made from the agent's configuration and what came with GO."""
+"""Makes the orders of a node's workers, from the agent's configuration and the data that came with GO."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ def worker_orders(
     go: Mapping[str, Any],
     inside: Mapping[str, str] | None = None,
 ) -> list[dict[str, Any]]:
-    """One order for each worker of this node, as `worker.main` takes it. In manual mode, also the files that launchers
-    read.
+    """Returns one order for each worker of this node, as `worker.main` takes it.
+
+    In manual mode, this also writes the files that launchers read.
 
     Args:
         call: `config.call` with absolute paths.
         go: addresses (by node rank), master_addr, master_port.
-        inside: The environment of the container that they run in; None without one.
+        inside: The environment of the container that the workers run in; None without a container.
     """
     place = WorkerPlace(
         task=config.task,
@@ -84,14 +85,14 @@ def worker_orders(
 
 
 def _setup_stream(config: AgentConfig, paths: AttemptPaths, rank: int) -> dict[str, str]:
-    """What a node's setup said is reported with its first worker."""
+    """The output of a node's setup is reported with the node's first worker."""
     if not config.setup or rank != config.ranks[0]:
         return {}
     return {"setup": str(paths.stream(rank, "setup"))}
 
 
 def call_with_paths(call: Mapping[str, Any], paths: AttemptPaths) -> dict[str, Any]:
-    """The call with absolute paths."""
+    """Returns the call with absolute paths."""
     if call["kind"] == "command":
         return dict(call)
     sources = [
@@ -101,23 +102,23 @@ def call_with_paths(call: Mapping[str, Any], paths: AttemptPaths) -> dict[str, A
 
 
 def beyond_inherited(environment: Mapping[str, str]) -> dict[str, str]:
-    """What of a worker's environment is not simply that of the agent: what `exec` adds to its own."""
+    """Returns the variables that differ from the agent's own environment. `exec` adds them to its own."""
     return {name: value for name, value in environment.items() if os.environ.get(name) != value}
 
 
 def secret_names(paths: AttemptPaths) -> list[str]:
-    """Names of the variables that only workers may have."""
+    """Returns the names of the variables that only workers may have."""
     return sorted(read_secrets(paths.secrets))
 
 
 def _only_cpu(config: AgentConfig) -> bool:
     if config.container is not None and not config.gpus:
-        return True  # a container sees the cards only where the task asked for some
+        return True  # a container sees the GPUs only if the task asked for some
     return node_facts.only_cpu(config.visible_gpus)
 
 
 def read_secrets(path: Path) -> dict[str, str]:
-    """The task's secrets by variable name."""
+    """Returns the task's secrets by variable name."""
     try:
         found = json.loads(path.read_bytes())
     except FileNotFoundError:
