@@ -1,20 +1,21 @@
-"""The courier: one process that does for a client what would else take a shell, or a Python, for each thing to do.
+"""The courier: a process on a node that handles a client's requests over one SSH channel.
 
-`agent.pyz courier` runs at the far end of an SSH channel and ends with it. A request is a line of JSON, followed by as
-many bytes as its "size" says; so is the answer. Everything here can be done without a courier, too, so whoever is told
-"unfit", or finds it gone or busy, takes the other way.
+Without it, each request would take a shell or a Python process of its own. `agent.pyz courier` runs at the far end of
+an SSH channel and ends with it. A request is a line of JSON, followed by "size" bytes of content; an answer has the
+same form. Every request can also be done without a courier. A client that gets the answer "unfit", or finds the courier
+gone or busy, uses the other way.
 
-    {"do": "lease", "what", "request", "name"?}     -> {"lease": what lease.py answers}
-    {"do": "put", "files": [...]}, contents follow  -> {}, or {"unfit"} where one is lacking whose content was not sent
+    {"do": "lease", "what", "request", "name"?}     -> {"lease": the answer of host_lease/client.py}
+    {"do": "put", "files": [...]}, contents follow  -> {}, or {"unfit"} if a file is missing and was not sent
     {"do": "read", "path", "offset"}                -> {}, content follows; or {"errno", "text"}
-    {"do": "start", "argv", "log", "environment"}   -> {"pid"}; only an agent, which is forked from here
-    {"do": "hello"}                                 -> {}; it gets ready for an agent to come
-    {"do": "beat", "within": seconds}               no answer; the next word comes within so many seconds
+    {"do": "start", "argv", "log", "environment"}   -> {"pid"}; agents only, which are forked from this process
+    {"do": "hello"}                                 -> {}; then imports what an agent needs
+    {"do": "beat", "within": seconds}               no answer; the next request is due within this time
 
-sshd learns of a network that is gone only when it has something to send, which may be never. So a client that sends
-beats and falls silent is taken for gone: the courier ends, and with it the session of sshd that it belongs to.
+sshd notices a lost network only when it has data to send, which may never happen. A client that sends heartbeats and
+then misses one is therefore taken for gone: the courier ends, and ends the sshd session that it belongs to.
 
-An agent that is forked costs a tenth of one that is started: all that it imports is there already.
+To fork an agent costs a tenth of starting one, since its modules are imported already.
 """
 
 from __future__ import annotations
@@ -39,15 +40,15 @@ if TYPE_CHECKING:
 LARGEST_READ = 1 << 20
 _BLOCK = 1 << 20
 ROOM = "." * 300
-"""A last argument that means nothing: the command line of what is forked from here is written over it."""
+"""An unused last argument: a forked agent's command line is written over it."""
 
 
 def main(arguments: list[str]) -> int:
-    """`courier [ROOM]`: answers until nobody asks any more."""
-    # It makes hardly any garbage, and importing without a collector is faster.
+    """`courier [ROOM]`: answer requests until the channel ends."""
+    # This process makes hardly any garbage, and imports are faster without the collector.
     gc.disable()
     requests, answers = Requests(0), os.dup(1)
-    # Whatever prints must not get between the answers.
+    # Stray output must not get between the answers.
     os.dup2(2, 1)
     os.chdir("/")
     signal.signal(signal.SIGCHLD, _reap)
@@ -69,7 +70,7 @@ def main(arguments: list[str]) -> int:
         except OSError:
             break
         if request["do"] == "hello" or answer.get("lease", {}).get("lease"):
-            # While the client sees to what the agent needs.
+            # The client prepares other things that the agent needs meanwhile.
             get_ready()
     if requests.silent:
         end_session()
@@ -77,10 +78,10 @@ def main(arguments: list[str]) -> int:
 
 
 class Requests:
-    """What a client sends, until it hangs up or is silent for longer than it said.
+    """Reads a client's requests, until the client closes the channel or misses a heartbeat.
 
     Attributes:
-        silent: Whether it was.
+        silent: Whether the client missed a heartbeat.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -90,11 +91,11 @@ class Requests:
         self.silent = False
 
     def expect(self, seconds: float) -> None:
-        """From now on, a word comes every so many seconds."""
+        """Set the longest time between two reads from the client."""
         self._within = seconds
 
     def line(self) -> bytes:
-        """The next line; b"" when there are no more."""
+        """Returns the next line; b"" when there are no more."""
         while b"\n" not in self._received:
             if not self._read():
                 return b""
@@ -102,7 +103,7 @@ class Requests:
         return line + b"\n"
 
     def exactly(self, size: int) -> bytes:
-        """So many bytes; fewer when there are no more."""
+        """Returns `size` bytes; fewer when there are no more."""
         parts = [self._received]
         missing = size - len(self._received)
         while missing > 0:
@@ -125,12 +126,12 @@ class Requests:
 
 
 def end_session() -> None:
-    """Ends the session of sshd that this process belongs to, if it is one: its client is gone."""
+    """End the sshd session that this process belongs to, if there is one: its client is gone."""
     parent = os.getppid()
     try:
         with open(f"/proc/{parent}/comm", encoding="ascii", errors="replace") as file:
             name = file.read().strip()
-        # Newer versions have a program of its own for it.
+        # Newer versions of sshd use a program of its own for a session.
         if name in ("sshd", "sshd-session"):
             os.kill(parent, signal.SIGTERM)
     except OSError:
@@ -138,20 +139,20 @@ def end_session() -> None:
 
 
 def get_ready() -> None:
-    """Import what an agent will need, for those that are forked from here."""
+    """Import the modules of an agent, so that agents forked from this process do not have to."""
     if "ssl" not in sys.modules:
-        # As for an agent that is started (__main__.py); what encrypts lets it in again.
+        # As for a started agent (__main__.py); the modules that encrypt remove this block.
         sys.modules["ssl"] = None  # type: ignore[assignment]
     from ..agent import main as beginning
     from ..protocol import tls
 
     _ = beginning, tls
-    # What is imported is never garbage; looking at it would cost every child a copy of it.
+    # Imported objects are never garbage. If the collector visited them, every child would copy their memory pages.
     gc.freeze()
 
 
 class Courier:
-    """What it can do. `channel` are the descriptors that what is forked from here must not keep."""
+    """Carries out requests. `channel` are the descriptors that forked processes must close."""
 
     def __init__(self, channel: tuple[int, ...]) -> None:
         self._channel = channel
@@ -159,7 +160,7 @@ class Courier:
         self._hashes: dict[tuple[int, ...], str] = {}
 
     def do(self, request: Mapping[str, Any], content: bytes) -> tuple[dict[str, Any], bytes]:
-        """Obeys one request."""
+        """Carry out one request. Returns the answer and the content that follows it."""
         what = request["do"]
         if what == "lease":
             name = request.get("name", client.NAME)
@@ -175,7 +176,7 @@ class Courier:
     # Files
 
     def _put(self, files: list[dict[str, Any]], content: bytes) -> dict[str, Any]:
-        """Puts files in their places, one after the other; none if one of them is lacking."""
+        """Put files in their places, one after the other; none if one is missing."""
         for each in files:
             each["place"] = f"{each['cache']}/{each['sha256']}" if each["cache"] else each["target"]
             if each["size"] is None and not self._has(each["place"], each["sha256"]):
@@ -206,7 +207,7 @@ class Courier:
     # The agent
 
     def _start(self, argv: list[str], log: str, environment: dict[str, str]) -> dict[str, Any]:
-        """Forks an agent, if it is our own program that is to be started, with our own Python."""
+        """Fork an agent, if the command is this program, run by this Python."""
         ours = [sys.executable, "-I", "-S"]
         if argv[:3] != ours or argv[4:5] != ["agent"] or len(argv) != 6 or not self._is_us(argv[3]):
             return {"unfit": True}
@@ -230,7 +231,7 @@ class Courier:
             os._exit(code)
 
     def _note_digest(self) -> None:
-        """Spares the agent from hashing the program once more, which was hashed here before it was put in its place."""
+        """Spare the agent hashing the program again, which was hashed here before it was put in its place."""
         from ..system import node_facts
 
         for sha256 in self._hashes.values():
@@ -238,7 +239,7 @@ class Courier:
                 node_facts.note_digest(sha256)
 
     def _become(self, argv: list[str], log: str, environment: dict[str, str]) -> None:
-        """Leaves nothing of the courier in this process, for those who look at it from outside either."""
+        """Detach the forked process from the courier, including its environment and command line in /proc."""
         from ..system import process_title, processes
 
         gc.enable()
@@ -273,7 +274,7 @@ def _error(error: OSError) -> dict[str, Any]:
 
 
 def _read(path: str, offset: int) -> tuple[dict[str, Any], bytes]:
-    # Whatever it is, opening it must not block.
+    # Opening must not block, even if the path is a FIFO or a device.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb", buffering=0) as file:
         facts = os.fstat(descriptor)

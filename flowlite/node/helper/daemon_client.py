@@ -1,7 +1,7 @@
-"""Where a node's step daemon (slurm_step/daemon.py) is found, and what is said to it: a line of JSON each way.
+"""The client of a node's step daemon (`slurm_step/daemon.py`): its address, and requests as lines of JSON.
 
-Its socket is a name in the abstract namespace, made from the path of its home, since file systems of clusters have long
-paths and not always sockets. Both sides look at the user id that the kernel gives for the other.
+Its socket is a name in the abstract namespace, derived from the path of its home: paths on clusters are long, and not
+all file systems there support sockets. Both sides check the user id of the other, which the kernel gives.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ if TYPE_CHECKING:
     from typing import Any
 
 SECONDS = 30.0
-"""Within which a step daemon answers; to fork an agent takes it some milliseconds."""
+"""Within this time a step daemon answers. It forks an agent within some milliseconds."""
 _LONGEST_NAME = 70
 
 
 def instance_id(job: str | int, restart: int, nodeid: int) -> str:
-    """`7.00.00002`: sorted as the nodes of the job are."""
+    """Returns an instance id such as `7.00.00002`. These ids sort in the order of the job's nodes."""
     return f"{job}.{restart:02d}.{nodeid:05d}"
 
 
 def home_of(node_dir: str, instance: str) -> str:
-    """The node home of an instance; its step daemon's files lie there, too."""
+    """Returns the node home of an instance, which also holds its step daemon's files."""
     return f"{node_dir.rstrip('/')}/{instance}"
 
 
 def address(home: str) -> str:
-    """The name a step daemon listens at."""
+    """Returns the socket name on which a step daemon listens."""
     name = os.path.realpath(home)
     if len(os.fsencode(name)) > _LONGEST_NAME:
-        # Slow to import.
+        # Imported here because it is slow to import.
         import hashlib
 
         name = hashlib.sha256(os.fsencode(name)).hexdigest()
@@ -45,21 +45,21 @@ def address(home: str) -> str:
 
 
 class Line:
-    """The way to the step daemon of one home."""
+    """A connection to the step daemon of one home."""
 
     def __init__(self, home: str) -> None:
         self._home = home
         self._renewing: socket.socket | None = None
 
     def hello(self) -> dict[str, Any] | None:
-        """What it says of itself; None if it is not there."""
+        """Returns the facts that the step daemon reports, or None if there is none."""
         try:
             return self.ask({"do": "hello"})
         except OSError:
             return None
 
     def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Its answer. Raises OSError if it is not there, or gives none."""
+        """Send a request and return the answer. Raises OSError if the step daemon is missing or gives no answer."""
         with self._connect() as line:
             line.settimeout(SECONDS)
             line.sendall(json.dumps(dict(request)).encode() + b"\n")
@@ -74,7 +74,7 @@ class Line:
         return found
 
     def renew(self) -> None:
-        """Its client lives. Does not wait, and does no harm if nobody is there."""
+        """Report that the client is alive. Does not wait, and ignores a missing step daemon."""
         try:
             if self._renewing is None:
                 self._renewing = self._connect()

@@ -1,10 +1,10 @@
-"""What a fork of the mux server does with files and processes. Answers go to its standard output as bytes.
+"""File and process requests of a mux server's client, carried out by a forked child. Answers go to standard output.
 
-    {"do": "put", "files": [{"target", "mode", "size", "sha256", "cache"}]}    -> "need 0 2\\n": whose bytes are to come
+    {"do": "put", "files": [{"target", "mode", "size", "sha256", "cache"}]}    -> "need 0 2\\n": files to send
     {"do": "read", "path", "offset"}                                           -> the bytes
     {"do": "start", "argv", "log", "environment"}                              -> {"pid"}; by the step daemon, if any
 
-What goes wrong is one line of JSON on standard error, {"errno", "text"}, and the status `FAILED`.
+An error is one line of JSON on standard error, {"errno", "text"}, and the exit status `FAILED`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _BLOCK = 256 * 1024
 
 
 def obey(request: Mapping[str, Any], anchor: str | None) -> int:
-    """Obeys one request; gives the exit status."""
+    """Carry out one request. Returns the exit status."""
     try:
         what = request["do"]
         if what == "put":
@@ -65,7 +65,7 @@ def _put(files: list[dict[str, Any]]) -> None:
 
 
 def _take(file: Mapping[str, Any]) -> None:
-    """Takes the bytes of one file from standard input."""
+    """Read the content of one file from standard input, and put it in its place."""
     place = file["place"]
     if os.path.isdir(place):
         raise IsADirectoryError(errno.EISDIR, f"{place} is a directory")

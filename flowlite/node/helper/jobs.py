@@ -1,4 +1,4 @@
-"""One request of a mux server's client while it is carried out: a child process with its pipes, or a socket."""
+"""One request of a mux server's client while it is carried out, as a child process with pipes or a socket."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ if TYPE_CHECKING:
     from typing import Any, Protocol
 
     class Outlet(Protocol):
-        """Where a job sends its frames, and has its descriptors watched."""
+        """The mux server as a job sees it: sends frames, and watches descriptors."""
 
         def send(self, kind: int, stream: int, payload: bytes = b"") -> None:
-            """Sends a frame."""
+            """Send a frame."""
 
         def watch(self, descriptor: int, events: int, job: Job) -> None:
-            """Calls the job when this happens at one of its descriptors; 0 for nothing."""
+            """Call the job on these events of one of its descriptors; 0 for none."""
 
 
 GENTLE_SECONDS = 10.0
-"""What carries another pipe has so long to end, once its input has ended."""
+"""How long a command that carries another pipe (`gently`) may take to end after its input has ended."""
 _READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 
 
 class Job:
-    """What runs for one stream.
+    """One request and its stream.
 
     Attributes:
         pid: Its child process, 0 if it has none.
-        done: Whether nothing more is to be said of it.
-        kill_at: When a command that nobody wants any more, and that was to end by itself, is killed; None before.
+        done: Whether no more frames are sent for it.
+        kill_at: When an abandoned command that may end by itself is killed; None if it was not abandoned.
     """
 
     def __init__(self, outlet: Outlet, stream: int) -> None:
@@ -58,10 +58,10 @@ class Job:
         self.done = False
         self.kill_at: float | None = None
 
-    # Beginnings
+    # Starting
 
     def fork(self, request: dict[str, Any], anchor: str | None) -> None:
-        """A child that runs a command, or does something with files."""
+        """Fork a child that runs a command or works with files."""
         (theirs, self._sink), (out, out_end), (err, err_end) = os.pipe(), os.pipe(), os.pipe()
         porter = os.getpid()
         self._gently = bool(request.get("gently"))
@@ -76,7 +76,7 @@ class Job:
         self._watch()
 
     def connect(self, address: str, port: int) -> None:
-        """A TCP stream. Raises OSError."""
+        """Open a TCP stream. Raises OSError."""
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         self._socket = socket.socket(family, socket.SOCK_STREAM)
         self._socket.setblocking(False)
@@ -103,26 +103,26 @@ class Job:
     # From the client
 
     def give(self, data: bytes) -> None:
-        """Bytes for its input."""
+        """Pass bytes to its input."""
         if self._sink < 0:
-            # Nobody reads them any more, and the client may go on.
+            # Its input is closed. The bytes are acknowledged, so that the client can continue.
             self._outlet.send(mux_framing.ACK, self._stream, mux_framing.count(len(data)))
             return
         self._waiting += data
         self._pour()
 
     def end_input(self) -> None:
-        """No more will come."""
+        """Close its input after the bytes that are queued."""
         self._input_ended = True
         self._pour()
 
     def taken(self, count: int) -> None:
-        """The client has taken so many bytes."""
+        """Note that the client has consumed `count` bytes."""
         self._under_way -= count
         self._watch()
 
     def abandon(self) -> None:
-        """Nobody wants it any more, and nothing more is said of it. What ends by itself at the end of its input may."""
+        """Abandon the request without further frames. A `gently` command may still end by itself, for a short time."""
         if not self._gently or self._code is not None:
             self.kill()
         elif self.kill_at is None:
@@ -134,7 +134,7 @@ class Job:
             self._watch()
 
     def kill(self) -> None:
-        """Whatever of it runs ends now."""
+        """Kill the child now, and close all descriptors."""
         if self.pid and self._code is None:
             for target in (-self.pid, self.pid):
                 try:
@@ -147,7 +147,7 @@ class Job:
     # Events
 
     def on_event(self, descriptor: int, events: int) -> None:
-        """Something can be read from, or written to, one of its descriptors."""
+        """Handle a descriptor that can be read from or written to."""
         if self._connecting:
             self._connected()
         elif descriptor == self._sink:
@@ -156,17 +156,17 @@ class Job:
             self._draw(descriptor)
 
     def exited(self, code: int) -> None:
-        """Its child has ended."""
+        """Note that its child has exited."""
         self._code = code
         self._finish()
 
     def fail(self, number: int, text: str) -> None:
-        """It cannot be done."""
+        """Report that the request failed."""
         self._close()
         self._tell({"errno": number, "text": text})
 
     def _pour(self) -> None:
-        """Gives what waits to whoever reads its input."""
+        """Write queued bytes to the child's input or the socket."""
         if self._sink < 0 or self._connecting:
             return
         given = 0
@@ -198,7 +198,7 @@ class Job:
             self._finish()
 
     def _draw(self, descriptor: int) -> None:
-        """Sends what it says."""
+        """Send the output that can be read."""
         kind = self._sources[descriptor]
         try:
             data = os.read(descriptor, mux_framing.BLOCK)
@@ -225,18 +225,18 @@ class Job:
         self._finish()
 
     def _watch(self) -> None:
-        """Reads as long as the client takes it."""
+        """Read output only while the client's window has space (back-pressure)."""
         wanted = _READ if self._under_way < mux_framing.WINDOW else 0
         for descriptor in self._sources:
             self._outlet.watch(descriptor, wanted, self)
 
-    # The end
+    # Ending
 
     def _finish(self) -> None:
         if self.done or self._code is None or self._sources:
             return
         if self._socket is not None and self._sink >= 0:
-            # The far side has said all; ours may go on.
+            # The far side has ended its stream; the client may still send.
             return
         self._close()
         self._tell({"code": self._code})
@@ -260,7 +260,7 @@ class Job:
 def _be_child(
     request: dict[str, Any], anchor: str | None, porter: int, stdin: int, stdout: int, stderr: int
 ) -> None:
-    """Becomes what a request asks for; does not return."""
+    """Become the child of a request. Does not return."""
     code = 1
     try:
         signal.set_wakeup_fd(-1)
@@ -273,12 +273,12 @@ def _be_child(
             signal.SIGUSR2,
         ):
             signal.signal(number, signal.SIG_DFL)
-        # A group of its own, to be killed as a whole.
+        # A group of its own, so that it can be killed as a whole.
         os.setsid()
         processes.die_with_parent(porter, signal.SIGTERM if "gently" in request else signal.SIGKILL)
         for target, source in enumerate((stdin, stdout, stderr)):
             os.dup2(source, target)
-        # The input of another child would not end as long as it is open here.
+        # Pipes of other children must be closed here, or their input would never end.
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))
         if request["do"] == "run":
             code = _execute(request["argv"])
@@ -293,7 +293,7 @@ def _be_child(
 
 
 def _execute(argv: list[str]) -> int:
-    """Replaces this process by a command; returns what a shell says of one that cannot be run."""
+    """Replace this process by a command. If it cannot be run, returns the exit status that a shell would use."""
     try:
         os.execvp(argv[0], argv)
     except OSError as error:

@@ -1,15 +1,16 @@
-"""The mux server: one process at the far end of a pipe that runs commands, moves files and opens TCP streams.
+"""The mux server: a process at the far end of a pipe that runs commands, moves files and opens TCP streams.
 
-`agent.pyz  [--anchor HOME]` serves what reaches a node through a command (`srun`), where each command of its
-own would be one more step of the job. Frames come in and go out (protocol/mux_framing.py); each request becomes a
-child process, or a socket, whose bytes go back and forth:
+`agent.pyz porter [--anchor HOME]` serves nodes that are reached through a command (`srun`), where every further
+command would be one more step of the job. Both directions carry frames (`protocol/mux_framing.py`). Each request
+becomes a child process or a socket:
 
-    {"do": "run", "argv"}                        -> OUT, ERR, then DONE {"code"}; its input are IN and END
+    {"do": "run", "argv"}                        -> OUT, ERR, then DONE {"code"}; its input arrives as IN and END
     {"do": "put", "files"} | "read" | "start"    -> the same, done by a fork of this process (files.py)
     {"do": "tcp", "address", "port"}             -> READY, then bytes both ways; or DONE {"errno", "text"}
 
-It ends with its pipe, or when nothing came for `SILENCE` seconds, and takes along what runs then; what was started
-stays. With a step daemon (slurm_step/daemon.py) it tells that, too, as long as its client lives.
+The mux server ends with its pipe, or after `SILENCE` seconds without data from the client. Running commands end with
+it; started processes stay. If there is a step daemon (`slurm_step/daemon.py`), the mux server renews its lease as long
+as the client lives.
 """
 
 from __future__ import annotations
@@ -33,23 +34,23 @@ if TYPE_CHECKING:
     from typing import Any
 
 SILENCE = 180.0
-"""The client says something every few seconds; without a word for so long, it is gone."""
+"""Seconds without data after which the client is taken for gone; it sends a ping every few seconds."""
 
 
 def main(arguments: list[str]) -> int:
-    """Serves until nobody asks any more."""
-    # It makes hardly any garbage, and importing without a collector is faster.
+    """Serve until the client is gone."""
+    # This process makes hardly any garbage, and imports are faster without the collector.
     gc.disable()
     anchor = arguments[1] if arguments[:1] == ["--anchor"] else None
     incoming, outgoing = os.dup(0), os.dup(1)
-    # Whatever prints must not get between the frames.
+    # Stray output must not get between the frames.
     os.dup2(2, 1)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
     os.chdir(_home())
     for number in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
-        # Slurm sends what its users ask for to every process of a step.
+        # Slurm sends these signals to every process of a step if the user asks for them.
         signal.signal(number, signal.SIG_IGN)
     MuxServer(incoming, outgoing, anchor).serve()
     return 0
@@ -61,7 +62,7 @@ def _home() -> str:
 
 
 class MuxServer:
-    """Serves one client. Single-threaded: what may take long is done by children."""
+    """Serves one client. Single-threaded: child processes do what may take long."""
 
     def __init__(self, incoming: int, outgoing: int, anchor: str | None) -> None:
         self._incoming = incoming
@@ -81,14 +82,14 @@ class MuxServer:
             signal.signal(number, lambda *_: None)
         signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
 
-    # What jobs call
+    # Called by jobs
 
     def send(self, kind: int, stream: int, payload: bytes = b"") -> None:
-        """Sends a frame as soon as the pipe takes it."""
+        """Queue a frame. It is sent as soon as the pipe accepts it."""
         self._out += mux_framing.frame(kind, stream, payload)
 
     def watch(self, descriptor: int, events: int, job: Job) -> None:
-        """What a job waits for at one of its descriptors; 0 for nothing."""
+        """Set the events that a job waits for on one of its descriptors; 0 for none."""
         known = self._selector.get_map().get(descriptor)
         if known is None and events:
             self._selector.register(descriptor, events, job)
@@ -100,13 +101,13 @@ class MuxServer:
     # The loop
 
     def serve(self) -> None:
-        """Until the pipe ends."""
+        """Serve until the pipe ends."""
         self._selector.register(self._incoming, selectors.EVENT_READ)
         self._selector.register(self._wake, selectors.EVENT_READ)
         self._out += mux_framing.GREETING
         self.send(mux_framing.DONE, 0, json.dumps(self._facts()).encode())
         self._flush()
-        # While the client hears of it. What is imported here, no child has to import.
+        # Imported while the client reads the greeting, so that no child has to import these.
         import ctypes
 
         from . import files
@@ -126,11 +127,11 @@ class MuxServer:
             self._turn()
 
     def _turn(self) -> None:
-        """Waits until something happens, and does what follows."""
+        """Wait for events, and handle them."""
         leaving = any(job.kill_at is not None for job in self._jobs.values())
         for key, events in self._selector.select(0.5 if leaving else 30.0):
             if key.data is not None:
-                # An earlier event may have ended it, and a new one have the number of its descriptor.
+                # An earlier event may have closed this descriptor, and a new one may have its number.
                 known = self._selector.get_map().get(key.fd)
                 if known is not None and known.data is key.data:
                     key.data.on_event(key.fd, events)
