@@ -1,21 +1,21 @@
-"""The step daemon: one process per node in the one step of a Slurm job, and the parent of all that runs for a task.
+"""The step daemon: one process per node in the one step of a Slurm job, and the parent of a task's processes there.
 
-    PYTHON -I -S PROGRAM  --dir NODE_DIR --lease SECONDS --deadline SECONDS
+    PYTHON -I -S PROGRAM anchor --dir NODE_DIR --lease SECONDS --deadline SECONDS
         [--signal-seconds SECONDS] [--grace SECONDS] [--shared DIR --nonce TEXT] [ROOM]
 
-What is started through another step of the job (helper/mux_server.py) becomes a child of the step daemon, so that
-agents and workers belong to its step: its cgroup, its GPUs, its accounting, its end. The node home is
-NODE_DIR/<instance>; there it writes `anchor.json` and `anchor.pid`, and answers lines of JSON at its socket
-(helper/daemon_client.py):
+Processes that are started through another step of the job (`helper/mux_server.py`) become children of the step daemon.
+Agents and workers therefore belong to its step: they have its cgroup, GPUs and accounting, and end with it. The node
+home is NODE_DIR/<instance>. The step daemon writes `anchor.json` and `anchor.pid` there, and answers lines of JSON on
+its socket (`helper/daemon_client.py`):
 
-    {"do": "hello"}                                  -> the facts
-    {"do": "renew"}                                  -> nothing; somebody is still there
+    {"do": "hello"}                                  -> the facts of the node
+    {"do": "renew"}                                  -> no answer; renews the lease
     {"do": "start", "argv", "log", "environment"}    -> {"pid"}
-    {"do": "end"}                                    -> {}; it ends all that it started, and itself
+    {"do": "end"}                                    -> {}; ends all processes that it started, and itself
 
-It does so as well at its deadline, and when nobody was there for the time of its lease: neither a client nor a process
-that it started. SIGUSR2 (the batch script passes on what `--signal=B:USR2@…` gives it) and SIGTERM become a notice,
-which agents look for (preemption/notices.py, kind "slurm"); after SIGTERM it ends.
+It also ends at its deadline, and when its lease expires: without a request from a client and without a process that it
+started. SIGUSR2 (which the batch script passes on from `--signal=B:USR2@…`) and SIGTERM become a notice, which agents
+read (`preemption/notices.py`, kind "slurm"). After SIGTERM it ends.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 __all__ = ["home_of", "instance_id", "main"]
 
 GRACE = 20.0
-"""From SIGTERM to SIGKILL for what it started; Slurm's own KillWait may be shorter."""
+"""Seconds from SIGTERM to SIGKILL for the processes that it started; Slurm's own KillWait may be shorter."""
 TOLD = "it was told to"
 _TICK = 1.0
 _REQUEST_SECONDS = 5.0
@@ -53,7 +53,7 @@ _BACKLOG = 64
 
 
 def main(arguments: list[str]) -> int:
-    """Holds the node until it is told to end, or has to."""
+    """Run the step daemon until it ends. Returns the exit status."""
     gc.disable()
     options = dict(zip(arguments[::2], arguments[1::2], strict=False))
     job, restart, nodeid = (
@@ -83,11 +83,11 @@ def main(arguments: list[str]) -> int:
 
 
 def _is_shared(directory: str | None, nonce: str | None) -> bool:
-    """Whether a directory here shows what was written into it on the login side."""
+    """Whether a directory here shows a file that was written into it on the login node."""
     if not directory or not nonce:
         return False
     try:
-        # Listing first: it makes a network file system look again.
+        # Listing the directory first makes a network file system refresh its cache.
         os.listdir(directory)
         with open(f"{directory}/probe-{nonce}", encoding="utf-8") as file:
             return file.read().strip() == nonce
@@ -96,7 +96,7 @@ def _is_shared(directory: str | None, nonce: str | None) -> bool:
 
 
 def _announce(home: str, facts: dict[str, Any], shared: str | None) -> None:
-    """Says where it is to those who look at files; it listens by now."""
+    """Write the files that announce this step daemon. Its socket already listens."""
     text = json.dumps(facts).encode()
     atomic_files.place(str(facts["pid"]).encode(), f"{home}/anchor.pid", 0o600)
     atomic_files.place(text, f"{home}/anchor.json", 0o600)
@@ -114,7 +114,7 @@ def _log(text: str) -> None:
 
 
 def _forget_others(directory: str) -> None:
-    """Removes the secrets of nodes that this machine was for jobs whose step daemons were killed."""
+    """Remove the secrets of this machine's earlier nodes whose step daemons were killed."""
     for name in os.listdir(directory):
         home = os.path.join(directory, name)
         try:
@@ -124,7 +124,7 @@ def _forget_others(directory: str) -> None:
             here = noted["host"] == os.uname().nodename
         except (OSError, ValueError, KeyError, TypeError):
             continue
-        # A job may see no processes but its own.
+        # Inside a job, processes of other jobs may be hidden; the socket tells.
         if here and ended and daemon_client.Line(home).hello() is None:
             secret_files.forget(home)
 
@@ -136,7 +136,7 @@ def _bind(listener: socket.socket, address: str) -> None:
         owner = peer_credentials.owner_of_name(address)
         if error.errno != errno.EADDRINUSE or owner in (-1, os.getuid()):
             raise
-        # Anybody on the node can have the name.
+        # Any user of the node can take the name.
         raise SystemExit(
             f"flowlite anchor: the name {address[1:]} is held by uid {owner}, another user of this node; "
             "`sudo ss -xap` there shows the process"
@@ -144,7 +144,7 @@ def _bind(listener: socket.socket, address: str) -> None:
 
 
 class _Forker(courier.Courier):
-    """Forks agents that are asked to end when the step daemon is gone."""
+    """Forks agents that get SIGTERM when the step daemon is gone."""
 
     def _become(self, argv: list[str], log: str, environment: dict[str, str]) -> None:
         signal.set_wakeup_fd(-1)
@@ -155,7 +155,7 @@ class _Forker(courier.Courier):
 
 
 class StepDaemon:
-    """Serves until the node is given back. Single-threaded, so that it may fork."""
+    """Serves requests until the node is given back. Single-threaded, so that it may fork."""
 
     def __init__(
         self, home: str, facts: dict[str, Any], clock: Clock, notices: Notices, grace: float
@@ -179,7 +179,7 @@ class StepDaemon:
         self._listen_to_signals()
 
     def serve(self) -> int:
-        """Until the end; gives the exit status."""
+        """Serve until the end. Returns the exit status."""
         processes.adopt_orphans()
         courier.get_ready()
         poll = select.poll()
@@ -196,10 +196,10 @@ class StepDaemon:
             self._look_after()
         return self._end()
 
-    # What comes
+    # Incoming requests and signals
 
     def _listen_to_signals(self) -> None:
-        # Workers get them only through an agent, which knows who has a handler for them; the rest would die of them.
+        # Workers get these signals only through an agent, which knows the processes that handle them. Others would die.
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         for number in (signal.SIGHUP, signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR2):
             signal.signal(number, lambda *_: None)
@@ -210,11 +210,11 @@ class StepDaemon:
         if signal.SIGUSR2 in came:
             self._notices.ask(signal.SIGUSR2)
         if signal.SIGHUP in came:
-            # `scancel --signal=HUP`: the task is over, and the job ends as one that has done what it should.
+            # `scancel --signal=HUP`: the task is over, and the job ends as completed.
             self._ending = TOLD
         if signal.SIGTERM in came:
-            # Within the grace of a preemption the job has to stay: if its step ended well now, Slurm would take it for
-            # a job that has done what it should, and not bring it back.
+            # In the grace period of a preemption the job has to stay. If its step ended with success now, Slurm would
+            # take the job for completed, and not requeue it.
             if self._notices.in_grace:
                 self._ending = "it got SIGTERM again"
             self._notices.ask(signal.SIGTERM)
@@ -290,11 +290,11 @@ class StepDaemon:
             return {"pid": daemonize.spawn(argv, log, environment, ours=True)}
         return answer
 
-    # What goes on
+    # Housekeeping
 
     def _look_after(self) -> None:
         for _ in processes.ended_children():
-            # Asked for so that it is no zombie; agents leave a report.
+            # The loop reaps zombies. Agents leave a report, so their exit status is not needed.
             continue
         if processes.children_of_mine():
             self._clock.contact()
@@ -304,7 +304,7 @@ class StepDaemon:
         self._ending = self._ending or self._clock.over()
 
     def _end(self) -> int:
-        """Ends all that it started, then itself."""
+        """End all processes that it started. Returns the exit status."""
         _log(f"the end: {self._ending}")
         self._listener.close()
         me = os.getpid()
@@ -312,12 +312,12 @@ class StepDaemon:
         asked: set[int] = set()
         while True:
             self._look_after()
-            # Those that have something to say about it: agents first; they see to what is theirs.
+            # Direct children are signalled first. Agents among them end their own processes.
             children = processes.descendants([me]) - {self._notices.asking}
             own = {pid for pid in children if (each := processes.row(pid)) and each.parent == me}
             if not children or time.monotonic() > until:
                 break
-            # An agent whose gang has ended waits to be let go; what mounts and copies ends with it, and by itself.
+            # After "end", agents only linger, and are killed at once. Sidecars then end by themselves.
             number = signal.SIGKILL if self._ending == TOLD and not asked else signal.SIGTERM
             for pid in own - asked:
                 processes.send(pid, number)
@@ -328,10 +328,10 @@ class StepDaemon:
         if left:
             _log(f"{len(left)} processes do not end, not even by SIGKILL")
         elif self._ending != TOLD:
-            # Somebody may come for the rest.
+            # The supervisor may still collect the outputs.
             secret_files.forget(self._home)
         else:
-            # Whoever says so has brought home what was wanted; nobody gets here without the job.
+            # Requests to end come after the outputs are collected, and nobody can reach this node without the job.
             import shutil
 
             shutil.rmtree(self._home, ignore_errors=True)

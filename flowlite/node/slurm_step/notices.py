@@ -1,4 +1,4 @@
-"""What a step daemon knows of its time: how long it may stay, and what Slurm says when it sends a signal."""
+"""The time limits of a step daemon, and the meaning of the signals that it gets from Slurm."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from typing import Any
 
 USUAL = 30.0
-"""Seconds that are left when Slurm does not say: its usual KillWait."""
+"""Seconds left if Slurm does not say: its default KillWait."""
 _ASK_SECONDS = 3.0
 _TIME_LIMIT, _PREEMPTED = "deadline", "preempted"
 
 
 class Clock:
-    """When a node is given back though nobody says so; a deadline of 0 is none. Monotonic time of one machine only."""
+    """The deadline and the lease of a node, in monotonic time of this machine. A deadline of 0 means none."""
 
     def __init__(self, lease: float, deadline: float) -> None:
         self._lease = lease
@@ -33,11 +33,11 @@ class Clock:
         self._contact = time.monotonic()
 
     def contact(self) -> None:
-        """Somebody is there."""
+        """Renew the lease."""
         self._contact = time.monotonic()
 
     def over(self) -> str:
-        """Why it is time; "" if it is not."""
+        """Returns why the node must be given back; "" if it need not."""
         now = time.monotonic()
         if now > self._until:
             return f"its deadline of {self._deadline:.0f} s is over"
@@ -49,11 +49,11 @@ class Clock:
 class Notices:
     """Turns Slurm's signals into `notice.json`: {"kind", "reason", "seconds", "at"}, `at` on this machine's clock.
 
-    Which of its reasons it is, `scontrol show job` says, if it answers at once; the node need not have it.
+    `scontrol show job` tells the reason of a signal, if it answers in time. A node may have no `scontrol`.
 
     Attributes:
-        asking: The process that asks, 0 if none does.
-        in_grace: Whether the job was told that it will be preempted, and runs for some time yet.
+        asking: Process id of a running `scontrol`, or 0.
+        in_grace: Whether the job is being preempted, and still runs in its grace period.
     """
 
     def __init__(self, home: str, job: int, signal_seconds: float) -> None:
@@ -69,7 +69,7 @@ class Notices:
         self.in_grace = False
 
     def ask(self, number: int) -> None:
-        """A signal came."""
+        """Handle a signal: ask `scontrol` for its reason."""
         if self.asking or (self._told and number != signal.SIGTERM):
             self._number = max(self._number, number)
             return
@@ -90,7 +90,7 @@ class Notices:
         os.close(writing)
 
     def look(self) -> None:
-        """Writes the notice once it is known what it is about."""
+        """Write the notice once the reason is known, or the time for the answer is over."""
         if self._reading < 0:
             return
         ended = time.monotonic() - self._since > _ASK_SECONDS
@@ -120,15 +120,15 @@ class Notices:
 
 
 def is_in_grace(job: str) -> bool:
-    """Whether a job, as `scontrol show job` has it, was told to go and has not come to its end yet."""
+    """Whether a job, as `scontrol show job` prints it, is being preempted but still runs."""
     fields = dict(re.findall(r"(?:^|\s)(\w+)=(\S*)", job))
     return fields.get("JobState") == "RUNNING" and _time(fields.get("PreemptTime", "")) is not None
 
 
 def notice_of(job: str, number: int, now: float) -> dict[str, Any]:
-    """What a signal means, from `scontrol show job` in one line; "known" is whether that said when the job ends.
+    """Returns the meaning of a signal, from one line of `scontrol show job`. "known" tells if that has the end time.
 
-    Both times are those of the cluster, whose nodes keep one clock: munge refuses others.
+    Both times are on the cluster's clock. Its nodes agree on the time, since munge rejects larger differences.
     """
     fields = dict(re.findall(r"(?:^|\s)(\w+)=(\S*)", job))
     end = _time(fields.get("EndTime", ""))
@@ -138,7 +138,7 @@ def notice_of(job: str, number: int, now: float) -> dict[str, Any]:
     if _time(fields.get("PreemptTime", "")) is not None or fields.get("JobState") == "PREEMPTED":
         reason = "preempted by Slurm"
     elif number == signal.SIGUSR2:
-        # Nothing is to be said of the job's end by whoever does not know: should it be preemption, Slurm will say so.
+        # Without an end time from Slurm this makes no statement about the job's end. Slurm announces a preemption.
         kind = _TIME_LIMIT
         reason = (
             f"Slurm's time limit of {fields['TimeLimit']} is nearly over"
