@@ -1,13 +1,13 @@
-"""Asking the holder of a host's lease (holder.py), and what is known of one that is not ours.
+"""Requests to the holder of a host's lease (`holder.py`), and what is known of a holder of another user.
 
-Any user of the host can have the name. So an answer is read only from a process of our own user; of anybody else counts
-what the kernel says: that the name is taken, and by which user. `ask` gives None where nobody has the name, else the
-answer of a holder of ours, or
+Any user of the host can take the name. An answer is therefore read only from a process of the same user. For any other
+process, only the kernel's information counts: that the name is taken, and by which user. `ask` returns None if the name
+is free, else the answer of this user's holder, or
 
     {"ok": false, "other": true, "held": {"state": "foreign", "uid", "user"}}   another user has the name
-    {"ok": false, "held": {"state": "silent", "uid", "user"}}                   it is ours, and does not answer
+    {"ok": false, "held": {"state": "silent", "uid", "user"}}                   this user's holder does not answer
 
-It is sent to hosts as text, too, and runs there on Python 3.6 (provider_adapters/ssh/hosts.py).
+This module is also sent to hosts as text, and runs there on Python 3.6 (`provider_adapters/ssh/hosts.py`).
 """
 
 import json
@@ -20,12 +20,12 @@ from ..system import peer_credentials
 MARKER = "FLOW_LEASE"
 """Variable of every process that belongs to a lease: `name/id`."""
 ANSWER_SECONDS = 15.0
-"""A release waits until the last process has died."""
+"""Longest wait for an answer. A release waits until the last process has ended."""
 _MOST_BYTES = 1 << 20
 
 
 def address(name: str) -> str:
-    """The name as the kernel wants it: abstract names begin with a zero byte."""
+    """Returns the socket address of a name: abstract names begin with a zero byte."""
     if not sys.platform.startswith("linux"):
         raise OSError("hosts are leased on Linux only; this one runs " + sys.platform)
     return "\0" + name
@@ -36,19 +36,19 @@ def ask(
     name: str,
     seconds: float = 0.0,
 ) -> "dict | None":  # type: ignore[type-arg]
-    """What the holder answers; None if nobody holds the host.
+    """Returns the holder's answer, or None if the host is free.
 
-    A holder that does not answer (it is stopped, or its host is starved) holds the host all the same.
+    A holder that does not answer (it is suspended, or its host is overloaded) still holds the host.
 
     Args:
-        seconds: How long it may take; else `ANSWER_SECONDS`.
+        seconds: How long to wait; 0 for `ANSWER_SECONDS`.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(seconds or ANSWER_SECONDS)
         try:
             connection.connect(address(name))
         except ConnectionRefusedError:
-            # Whoever only binds a name keeps it from all others, too. Our own holder is about to listen.
+            # The name is free, or is bound without a listener. This user's own holder is about to listen.
             owner = peer_credentials.owner_of_name(address(name))
             return None if owner in (-1, os.getuid()) else _foreign(owner)
         except OSError:
@@ -63,12 +63,12 @@ def ask(
             return _unheard(uid)
         except OSError:
             answer = b""
-    # It ended while we asked: the host is free, or about to be.
+    # No answer: the holder ended meanwhile, and the host is free, or about to be.
     return json.loads(answer.decode()) if answer else None
 
 
 def read_line(connection: socket.socket) -> bytes:
-    """One line, or b"" if the other side leaves before it is complete."""
+    """Returns one line, or b"" if the connection ends before it is complete."""
     got = b""
     while not got.endswith(b"\n"):
         block = connection.recv(65536)
@@ -79,7 +79,7 @@ def read_line(connection: socket.socket) -> bytes:
 
 
 def user_name(uid: int) -> str:
-    """A user's name, or the number where there is none."""
+    """Returns a user's name, or `uid N` if there is none."""
     try:
         import pwd
 
@@ -93,7 +93,7 @@ def _foreign(uid: int) -> dict:  # type: ignore[type-arg]
 
 
 def _unheard(uid: int) -> dict:  # type: ignore[type-arg]
-    """What is known of a holder that says nothing."""
+    """Returns what is known of a holder that does not answer."""
     if uid not in (-1, os.getuid()):
         return _foreign(uid)
     return {"ok": False, "held": {"state": "silent", **(_who(uid) if uid >= 0 else {})}}

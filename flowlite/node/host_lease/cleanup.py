@@ -1,8 +1,8 @@
-"""What a task leaves on a host: its processes, its mounts, its directory, and what is kept by content hash.
+"""Removes what a task leaves on a host: processes, mounts, its directory, and files kept by content hash.
 
 Below the node's root:
 
-    blobs/ envs/         kept for the next task, by content hash, until nobody has used them for a while
+    blobs/ envs/         kept for the next task, by content hash, until they have not been used for a while
     tasks/<instance>/    the home of one node of one task
 """
 
@@ -31,15 +31,15 @@ UNUSED_SECONDS = 14 * 86400.0
 
 
 def members(marker: str) -> set[int]:
-    """Processes that bear the marker of a lease, and all below them."""
+    """Returns the processes that have a lease's marker in their environment, and all their descendants."""
     found = processes.marked({MARKER: marker})
     return (found | processes.descendants(found)) - {os.getpid()}
 
 
 def strays(name: str, marker: str) -> set[int]:
-    """Processes of other leases of this name: nobody holds them any more.
+    """Returns the processes of other leases of this name, which have no holder any more.
 
-    A name counts within one network namespace; a container on this host may have a lease of its own.
+    A name is valid within one network namespace, so containers on this host may have leases of their own.
     """
     prefix, own = f"{name}/", _network(os.getpid())
     found = set()
@@ -57,7 +57,7 @@ def _network(pid: int) -> str:
         return ""
 
 
-# Signs of life
+# Activity
 
 
 def agent_lives(home: str) -> bool:
@@ -66,7 +66,7 @@ def agent_lives(home: str) -> bool:
 
 
 class _Agent:
-    """An agent as it noted itself. `host` is the machine that it runs, or ran, on."""
+    """An agent, as its pid file describes it. `host` is the machine that it runs, or ran, on."""
 
     def __init__(self, noted: Mapping[str, Any]) -> None:
         self.pid = int(noted["pid"])
@@ -86,7 +86,7 @@ def _agents(home: str) -> list[_Agent]:
 
 
 def facts(*directories: str) -> dict[str, tuple[int, int]]:
-    """Size and time of what lies in some directories and their attempts: another answer means that somebody writes."""
+    """Returns size and time of the files in some directories and their attempts, to detect that they are written."""
     found = {}
     for directory in directories:
         for each in (directory, *attempts(directory)):
@@ -102,10 +102,10 @@ def facts(*directories: str) -> dict[str, tuple[int, int]]:
 
 
 def remove_home(root: str, home: str) -> bool:
-    """Removes a task's directory with all that is in it, never what is mounted there. False if something stays."""
+    """Remove a task's directory, but nothing that is mounted there. False if something is left."""
     if not _is_home(root, home):
         return False
-    # Long to import, for a holder that lives as long as a task and needs it once.
+    # Imported here because it is slow to import: a holder lives as long as its task and needs this once.
     from ..mount_namespace import unmount
 
     place = os.path.realpath(home)
@@ -116,7 +116,7 @@ def remove_home(root: str, home: str) -> bool:
 
 
 def keep_outputs(root: str, home: str) -> bool:
-    """Removes what lies in a task's directory but for what its ranks wrote. False if there is no such directory."""
+    """Remove all files of a task's directory except the outputs of its ranks. False if there is no such directory."""
     if not _is_home(root, home) or not os.path.isdir(home):
         return False
     shed(home)
@@ -124,7 +124,7 @@ def keep_outputs(root: str, home: str) -> bool:
 
 
 def shed(home: str) -> None:
-    """Removes all of a task's directory, secrets included, but for what its ranks wrote."""
+    """Remove all files of a task's directory, including secrets, except the outputs of its ranks."""
     from ..mount_namespace import unmount
 
     place = os.path.realpath(home)
@@ -155,14 +155,14 @@ def _is_output(name: str) -> bool:
 
 
 def _remove(path: str, mounted: set[str]) -> None:
-    """Removes a tree. Links are removed, not followed; mounts, and other file systems, are left alone."""
+    """Remove a tree. Symbolic links are not followed; mounts and other file systems are left alone."""
     status = os.lstat(path)
     if not stat.S_ISDIR(status.st_mode):
         os.unlink(path)
         return
     if os.path.realpath(path) in mounted or os.lstat(os.path.dirname(path)).st_dev != status.st_dev:
         return
-    # A worker may have made it unreadable, for itself or for us.
+    # A worker may have removed the permissions.
     os.chmod(path, 0o700)
     with os.scandir(path) as entries:
         names = [entry.path for entry in entries]
@@ -173,9 +173,9 @@ def _remove(path: str, mounted: set[str]) -> None:
 
 
 def forget_secrets(root: str, but: str, *, dry_run: bool = False) -> list[str]:
-    """Removes the secrets of tasks that have ended on this host without having been given back; gives their homes.
+    """Remove the secrets of tasks that ended on this host without being released. Returns their homes.
 
-    Hosts may share their home directories, so only those count whose agents ran on this very host.
+    Hosts may share their home directories, so this covers only tasks whose agents ran on this host.
 
     Args:
         but: The home of the task that has the host now.
@@ -192,10 +192,10 @@ def forget_secrets(root: str, but: str, *, dry_run: bool = False) -> list[str]:
 
 
 def by_age(root: str, unused: float = UNUSED_SECONDS) -> list[str]:
-    """Removes what nobody has used for so long; gives the paths. What a task of any host uses stays."""
+    """Remove files that were not used for `unused` seconds. Files that a task on any host uses are kept."""
     removed = []
     for path, used in _kept(root):
-        # By this host's own clock on both sides, so that it does not matter whether it is right.
+        # This host's clock set both times, so its error does not matter.
         if time.time() - used > unused:
             from ..mount_namespace import unmount
 
@@ -203,7 +203,7 @@ def by_age(root: str, unused: float = UNUSED_SECONDS) -> list[str]:
                 _remove(path, set(unmount.mounted_below(os.path.realpath(path))))
                 removed.append(path)
     if os.path.isdir(os.path.join(root, "envs")):
-        # Not at the top: a holder has no need of what this brings along.
+        # Imported here: the holder does not need what these modules import.
         from pathlib import Path
 
         from ..python_env.environments import clean
@@ -214,12 +214,12 @@ def by_age(root: str, unused: float = UNUSED_SECONDS) -> list[str]:
 
 
 def _kept(root: str) -> Iterator[tuple[str, float]]:
-    """Path and last use of files kept by their hash, and of what lapsed leases have left."""
+    """Yields path and last use of files that are kept by their hash, and of homes that expired leases have left."""
     for entry in _entries(os.path.join(root, "blobs")):
         with contextlib.suppress(OSError):
             status = entry.stat(follow_symlinks=False)
             if status.st_nlink == 1:
-                # A link made or taken away changes the ctime of what it leads to.
+                # The ctime of a file changes when a link to it is made or removed.
                 yield entry.path, max(status.st_mtime, status.st_ctime)
     for entry in _entries(os.path.join(root, "tasks")):
         with contextlib.suppress(OSError):

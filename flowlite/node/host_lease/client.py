@@ -1,20 +1,20 @@
-"""The lease of a host: one task at a time, whoever asks.
+"""The client of a host's lease: takes, releases and shows it. A host runs one task at a time, across all its users.
 
-The lock is a name that the kernel gives to one process at a time, for all users of the host: a Unix socket in the
-abstract namespace. A small process, the holder (holder.py), has it from the launch on, answers who holds the host, and
-loses it when it dies, however that happens; no file can be left over, and no clock is involved.
+The lock is a Unix socket in the abstract namespace. The kernel gives its name to one process at a time, across all
+users of the host. A small process, the holder (`holder.py`), has the name from the launch on, and tells who holds the
+host. It loses the name when it dies, for any reason. No file can be left over, and no clock is involved.
 
 `agent.pyz lease WHAT` reads a request as JSON from its standard input and writes the answer as JSON:
 
     take     {"lease", "token", "task", "name", "client", "label", "instance", "root", "home", "ttl", "data",
               "towards": [addresses], "make": [directories]}
              -> {"ok": true, "lease": {...}, "address": …, "boot": …} or {"ok": false, "held": {...}}
-    release  {"token"} or {"task", "client"}: ends everything of the task on this host, and removes its directory; with
-             "retain", what its ranks wrote there stays
-    keep     {"task", "client", "seconds", "data"}: ends the task, but keeps the host for its owner, and with it what
-             was imported there (kept.py)
+    release  {"token"} or {"task", "client"}: ends all processes of the task on this host, and removes its directory;
+             with "retain", the outputs of its ranks are kept
+    keep     {"task", "client", "seconds", "data"}: ends the task, but keeps the host for its owner, with its fork
+             servers (forkserver/registry.py)
     show     {} -> {"ok": true, "held": {...} or null}
-    tidy     {"root", "dry_run"}: removes secrets of tasks that have ended there without a word -> {"homes": [...]}
+    tidy     {"root", "dry_run"}: removes secrets of tasks that ended there without a release -> {"homes": [...]}
 
 An owner is a user of the host together with a FLOW_HOME (`client`).
 """
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 
 NAME = "flowlite-host"
 _TAKE_TRIES = 20
-# On a full disk, names and small files can often be made still.
+# On a full disk, names and small files can often still be created.
 _PROBE_BYTES = 256 * 1024
 
 
 def take(request: Mapping[str, Any], name: str = NAME) -> dict[str, Any]:
-    """Takes the host for a task, or says who holds it. The same token again gives the same lease."""
+    """Take the host for a task, or return who holds it. The same token gives the same lease again (idempotent)."""
     from . import holder
 
     answer: dict[str, Any] | None = None
@@ -51,7 +51,7 @@ def take(request: Mapping[str, Any], name: str = NAME) -> dict[str, Any]:
             answer = holder.start(request, name)
         if answer is not None:
             break
-        # Somebody was quicker, or is just leaving.
+        # Another process took the name first, or is about to release it.
         time.sleep(0.02)
     if answer is None:
         error = f"the name {name} is taken by a process that does not listen; `sudo ss -xap src @{name}` there shows it"
@@ -64,16 +64,16 @@ def take(request: Mapping[str, Any], name: str = NAME) -> dict[str, Any]:
 
 
 def release(request: Mapping[str, Any], name: str = NAME) -> dict[str, Any]:
-    """Ends a task on this host. What its lease left behind when it lapsed is removed, too."""
+    """End a task on this host, and remove the files of a lease that has expired."""
     answer = ask({**request, "do": "release"}, name)
     if answer is not None and not answer.get("other"):
         return answer
-    # Held by nobody, or by somebody else: of this task there is at most a directory.
+    # The host is free, or held for another task. At most this task's directory is left.
     return {"ok": True, "gone": _forget(request)}
 
 
 def show(name: str = NAME) -> dict[str, Any]:
-    """Who holds the host."""
+    """Returns who holds the host."""
     return {"ok": True, "held": (ask({"do": "show"}, name) or {}).get("held")}
 
 
@@ -86,7 +86,7 @@ def _boot_id() -> str:
 
 
 def _address(towards: Any) -> str | None:
-    """This host's address on the way to the first of the others that there is a way to."""
+    """Returns this host's address on the route to the first of the other hosts that has a route."""
     for other in towards:
         own = addresses.address_towards(str(other))
         if own is not None and not own.startswith("127.") and own != "::1":
@@ -95,7 +95,7 @@ def _address(towards: Any) -> str | None:
 
 
 def _make(directories: Any) -> str:
-    """Makes directories of shared volumes; "" or what is wrong."""
+    """Create directories of shared volumes. Returns the error, or ""."""
     for each in directories:
         try:
             os.makedirs(os.path.expanduser(str(each)), exist_ok=True)
@@ -105,13 +105,13 @@ def _make(directories: Any) -> str:
 
 
 def _write(root: str) -> str:
-    """Writes something where all files of the task will lie, and removes it; "" or what is wrong."""
+    """Write a probe file to the task's root and remove it. Returns the error, or ""."""
     probe = os.path.join(root, f".probe-{os.getpid()}-{os.urandom(4).hex()}")
     try:
         os.makedirs(root, mode=0o700, exist_ok=True)
         descriptor = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
-            # Buffered by no library: what does not fit is said here, or at the latest by `close`.
+            # Unbuffered, so that a full disk raises an error here, or at the latest in `close`.
             left = _PROBE_BYTES
             while left > 0:
                 left -= os.write(descriptor, bytes(left))
@@ -135,7 +135,7 @@ def _forget(request: Mapping[str, Any]) -> bool:
 
 
 def _templates() -> list[dict[str, Any]]:
-    """The processes of this user that wait with their imports for the next task."""
+    """Returns this user's fork servers that are kept for the next task."""
     from ..forkserver import client, registry
 
     try:
@@ -146,7 +146,7 @@ def _templates() -> list[dict[str, Any]]:
 
 
 def obey(what: str, request: Mapping[str, Any], name: str = NAME) -> dict[str, Any]:
-    """Does one of them."""
+    """Carry out one request."""
     if what == "take":
         return take(request, name)
     if what == "release":
@@ -169,7 +169,7 @@ def _tidy(request: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def main(arguments: list[str]) -> int:
-    """`lease WHAT [NAME]`. 0 also where the answer is no."""
+    """`lease WHAT [NAME]`. The exit status is 0 even if the answer is no."""
     what, name = arguments[0], arguments[1] if len(arguments) > 1 else NAME
     known = ("take", "release", "keep", "show", "tidy")
     if what not in known:

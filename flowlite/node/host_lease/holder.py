@@ -1,8 +1,8 @@
 """The holder: the process that has a host's lease, from launch to release.
 
-It gives the host back when it is told to, when no agent of the task has shown a sign of life for its `ttl`, or when the
-time is over for which a host was kept without a task. Before it does, it ends every process of the lease. A second
-process of it, the guard, sees to that if the holder itself is killed; the name is free only when both have gone.
+It gives the host back when it is told to, when the task's agent has shown no activity for `ttl` seconds, or when the
+time for which the host was kept without a task is over. Before that, it ends every process of the lease. A second
+process, the guard, does this if the holder itself is killed. The name becomes free when both have exited.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LONGEST_TICK = 2.0
 
 
 def start(request: Mapping[str, Any], name: str) -> dict[str, Any] | None:
-    """Forks a holder. Gives its answer to the request; None if another process has the name."""
+    """Fork a holder. Returns its answer to the request, or None if another process has the name."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -61,7 +61,7 @@ def _be_holder(request: Mapping[str, Any], name: str, answer: int) -> int:
         raise
     os.setsid()
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    # Whoever forked it may do both in a way of his own.
+    # The parent may have set its own SIGCHLD handler and disabled the collector.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     gc.enable()
     os.chdir("/")
@@ -73,13 +73,13 @@ def _be_holder(request: Mapping[str, Any], name: str, answer: int) -> int:
     with open(answer, "wb") as pipe:
         pipe.write(json.dumps({"ok": True, "lease": holder.describe()}).encode())
     holder.serve(listener)
-    # Told that all is done, the guard leaves, and with it goes the name.
+    # This byte makes the guard exit, which frees the name.
     os.write(guarded, b"x")
     return 0
 
 
 def _detach(root: str, keep: tuple[int, ...]) -> None:
-    """Nothing of whoever started it is kept open: an SSH session ends when its last output is closed."""
+    """Close all descriptors of the parent: an SSH session ends only when its last output is closed."""
     os.umask(0o077)
     null = os.open(os.devnull, os.O_RDWR)
     try:
@@ -98,7 +98,7 @@ def _detach(root: str, keep: tuple[int, ...]) -> None:
 
 
 def _start_guard(holder: Holder, listener: socket.socket, answer: int) -> int:
-    """A process that waits for the holder's death and then does what the holder could not. It has the name, too."""
+    """Fork the guard, which ends the lease's processes if the holder dies. It has the listening socket, too."""
     reading, writing = os.pipe()
     if os.fork() != 0:
         os.close(reading)
@@ -120,7 +120,7 @@ def _start_guard(holder: Holder, listener: socket.socket, answer: int) -> int:
 
 
 class Holder:
-    """One lease, and what is asked of it."""
+    """One lease, and its requests."""
 
     def __init__(self, request: Mapping[str, Any], name: str) -> None:
         self._name = name
@@ -139,7 +139,7 @@ class Holder:
         return f"{self._name}/{self._id}"
 
     def describe(self) -> dict[str, Any]:
-        """The lease, for its owner."""
+        """Returns the lease, for its owner."""
         now = time.monotonic()
         told: dict[str, Any] = {
             **self._request,
@@ -157,7 +157,7 @@ class Holder:
     # Serving
 
     def serve(self, listener: socket.socket) -> None:
-        """Answers and watches until the lease is over."""
+        """Answer requests and watch the task until the lease is over."""
         listener.setblocking(False)
         with selectors.DefaultSelector() as selector:
             selector.register(listener, selectors.EVENT_READ)
@@ -168,7 +168,7 @@ class Holder:
                         if accepted := accept(listener):
                             self._serve_one(accepted[0])
                     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-                        # Anybody on this host may send anything.
+                        # Processes of this user may send anything.
                         _say(f"a request was not understood: {type(error).__name__}")
                 self._look()
         listener.close()
@@ -177,7 +177,7 @@ class Holder:
     def _serve_one(self, connection: socket.socket) -> None:
         with connection:
             if not peer_credentials.is_ours(connection):
-                # The kernel has told them who holds the host; nothing that a stranger does keeps the owner waiting.
+                # The kernel has already told other users who holds the host. They cannot delay the owner's requests.
                 return
             connection.settimeout(_REQUEST_SECONDS)
             line = asking.read_line(connection)
@@ -202,13 +202,13 @@ class Holder:
         return {"ok": True, **held} if what == "show" else {"ok": False, "other": True, **held}
 
     def _is_meant(self, request: Mapping[str, Any]) -> bool:
-        """Whether this lease is the one that is talked about: by token, or by task and owner."""
+        """Whether a request is about this lease: by token, or by task and owner."""
         if request.get("token"):
             return bool(request["token"] == self._request.get("token"))
         same = ("task", "client")
         return all(request.get(key) and request[key] == self._request.get(key) for key in same)
 
-    # What can be asked
+    # Requests
 
     def _take(self, request: Mapping[str, Any]) -> None:
         kept = {"warm": self._request["warm"]} if "warm" in self._request else {}
@@ -231,7 +231,7 @@ class Holder:
         return {"ok": True, "gone": True}
 
     def _keep(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Ends the task, but keeps the host, and the processes that are to be spared, for the same owner's next one."""
+        """End the task, but keep the host and the spared processes for the same owner's next task."""
         left = self._kill(request.get("spare", ()))
         if left:
             return {"ok": False, "error": f"processes {sorted(left)} do not end"}
@@ -245,7 +245,7 @@ class Holder:
     # Watching
 
     def _look(self) -> None:
-        """Ends the lease when nobody needs it any more."""
+        """End the lease when it has expired."""
         if self._over:
             return
         now = time.monotonic()
@@ -263,17 +263,17 @@ class Holder:
         self._over = not self.end_alone()
 
     def _shows_life(self) -> bool:
-        """Whether an agent of the task runs, or something is being written for it."""
+        """Whether an agent of the task runs, or files are being written for it."""
         if cleanup.agent_lives(self._home):
             return True
         seen = cleanup.facts(self._home, os.path.join(self.root, "blobs"))
         before, self._seen = self._seen, seen
         return seen != before
 
-    # The end
+    # Ending
 
     def end(self, *, forget: bool) -> set[int]:
-        """Ends every process of the lease; gives those that would not die."""
+        """End every process of the lease. Returns those that could not be killed."""
         self._state = "ending"
         left = self._kill(())
         if forget and not left:
@@ -281,13 +281,13 @@ class Holder:
         return left
 
     def end_alone(self) -> set[int]:
-        """As `end`, with no word from the owner, who may come for what the ranks wrote: that stays, and no secret."""
+        """End the lease without the owner. Removes secrets, but keeps outputs, which the owner may collect later."""
         left = self.end(forget=False)
         secret_files.forget(self._home)
         return left
 
     def sweep(self) -> None:
-        """Ends what leases of this name left running when holder and guard were killed, and removes their secrets."""
+        """End processes of earlier leases whose holder and guard were killed, and remove their secrets."""
         processes.kill_all(lambda: cleanup.strays(self._name, self._marker))
         cleanup.forget_secrets(self.root, self._home)
 
@@ -298,7 +298,7 @@ class Holder:
             if processes.is_alive(int(each["pid"]), str(each["start"]))
         }
         left = processes.kill_all(lambda: cleanup.members(self._marker) - spared)
-        # Warm processes that were killed cannot take their sockets away.
+        # Fork servers that were killed have not removed their sockets.
         with contextlib.suppress(OSError):
             registry.tidy_alone(runtime_dir.find())
         return left
