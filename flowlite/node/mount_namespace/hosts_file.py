@@ -1,9 +1,9 @@
-"""A hosts file of the task's own, so that no worker waits for a name server to tell it who its peers are.
+"""A hosts file for the task, so that workers do not wait for a name server to resolve their peers.
 
-torch asks for the name of every peer of its store, by the address as an IPv6 one sees it. Few machines have that in
-their hosts file, so a name server is asked, and one that does not answer costs each start 5 s or more, at random.
-Where this process may have mounts of its own (as root; not worth a user namespace), its `/etc/hosts` becomes a copy to
-which the addresses of the gang are added. The machine's own file is never touched.
+torch looks up the name of every peer of its store, by the peer's address as an IPv6 socket shows it. Few machines have
+it in their hosts file, so a name server is asked. One that does not answer delays each start by 5 s or more, at random.
+If this process may have its own mounts (as root; a user namespace is not worth it), `/etc/hosts` becomes a copy to
+which the gang's addresses are added. The machine's own file is never changed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ADDED = "# the gang, by flowlite\n"
 
 
 def own_hosts(path: str) -> bool:
-    """Put a copy of the hosts file, made at `path`, in its place for this process and what it starts from now on."""
+    """Mount a copy of the hosts file, made at `path`, over it, for this process and its future children."""
     if sys.platform != "linux" or os.geteuid() != 0:
         return False
     libc = Libc()
@@ -42,19 +42,19 @@ def own_hosts(path: str) -> bool:
 
 
 def add_gang(path: str, addresses: Sequence[str]) -> None:
-    """Add the nodes' addresses, by rank, to the file of `own_hosts`. May be called again, by every node on it."""
+    """Add the nodes' addresses, by rank, to the file of `own_hosts`. Every node that shares it may call this again."""
     with open(path, encoding="utf-8", errors="surrogateescape") as file:
         known = file.read()
     known = known.partition(_ADDED)[0]
     lines = "".join(f"{each}\n" for each in lines_for(addresses))
-    # In place: the mount shows this file, and not whatever might come under its name.
+    # Written in place: the mount shows this inode, and would not show a file that replaced it.
     with open(path, "r+", encoding="utf-8", errors="surrogateescape") as file:
         file.write(known + _ADDED + lines)
         file.truncate()
 
 
 def gang_is_known() -> bool:
-    """Whether the hosts file that this process sees has the nodes of the gang."""
+    """Whether the hosts file that this process sees contains the gang's nodes."""
     try:
         with open(HOSTS, encoding="utf-8", errors="surrogateescape") as file:
             return _ADDED in file
@@ -63,7 +63,7 @@ def gang_is_known() -> bool:
 
 
 def lines_for(addresses: Sequence[str]) -> list[str]:
-    """Lines of a hosts file: each address, as itself and as IPv6 sees an IPv4 one, with the name of its first rank."""
+    """Returns lines of a hosts file: each address (IPv4 also in its IPv6 form), with the name of its first node."""
     lines = []
     for address in dict.fromkeys(addresses):
         name = f"flow-node-{list(addresses).index(address)}"

@@ -1,8 +1,8 @@
-"""Volumes at the path they were asked for, without touching the machine.
+"""Shows volumes at the paths that the user chose, without changing the machine.
 
-Where the kernel allows it, the processes of a task live in a mount namespace of their own, and a volume is mounted
-there at its path; nobody else sees it, and it is gone with the last of them. Elsewhere (macOS, a hardened container) a
-symbolic link is made, where the path is free; and where it is not, the volume is refused with the reason.
+Where the kernel allows it, the processes of a task have a mount namespace of their own, and a volume is mounted there
+at its path. No other process sees it, and it disappears with the last of them. Elsewhere (macOS, a hardened container)
+a symbolic link is created if the path is free; otherwise the volume is refused, with the reason.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _CLONE_NEWUSER = 0x10000000
 _MS_RDONLY = 1
 _MS_REMOUNT = 32
-# What of a mount must be given again when it is mounted anew, as `statvfs` and `mount` name it.
+# Flags that a remount must repeat to keep them: `statvfs` flag to `mount` flag.
 _KEPT_FLAGS = {2: 2, 4: 4, 8: 8, 1024: 1024, 2048: 2048, 4096: 1 << 21}
 _SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _CAPABILITY_VERSION_3 = 0x20080522
@@ -35,12 +35,12 @@ class MountError(OSError):
 def show(
     volumes: Iterable[Mapping[str, Any]], hide_nothing_of: Iterable[str] = ()
 ) -> list[dict[str, str]]:
-    """Show every volume at its path, to this process and what it starts from now on. Single-threaded callers only.
+    """Show every volume at its path, to this process and its future children. The caller must be single-threaded.
 
     Args:
-        volumes: {"name", "path", "source"} each; `source` is the directory that holds the data. Where others hold the
-            same, `alike` is a pattern for them: a link that leads there serves as well. With `read_only` nothing can be
-            written there.
+        volumes: {"name", "path", "source"} each; `source` is the directory that holds the data. If other directories
+            hold the same data, `alike` is a pattern for them: an existing link to one of them is accepted. With
+            `read_only` the volume cannot be written to.
         hide_nothing_of: Paths that must stay visible (the node's own directory).
 
     Returns:
@@ -77,7 +77,7 @@ def show(
 def _show_one(
     name: str, path: str, source: str, private: OSError | bool, alike: str, sealed: bool
 ) -> str:
-    """Show one volume; `sealed` says that it has to be made read-only. Raises MountError."""
+    """Show one volume; `sealed` says whether it has to be made read-only. Raises MountError."""
     reason = "this system has no mount namespaces" if private is False else str(private)
     if private is True:
         try:
@@ -123,7 +123,7 @@ def _link_at(path: str, source: str, alike: str = "") -> None:
 
 
 def _shows_the_same(path: str, alike: str) -> bool:
-    """Whether a link leads to what another node of this machine shows; one that leads nowhere any more is removed."""
+    """Whether a link leads to another node's mount of the same volume on this machine. Removes a dangling link."""
     from fnmatch import fnmatchcase
 
     target = os.readlink(path)
@@ -136,7 +136,7 @@ def _shows_the_same(path: str, alike: str) -> bool:
 
 
 def _led_to_the_same_volume(path: str, source: str) -> bool:
-    """Whether a link leads nowhere, and led to the volume of this name in a FLOW_HOME that is gone."""
+    """Whether a link dangles, and led to the volume of this name in a FLOW_HOME that is gone."""
     if os.path.exists(path) or not os.path.islink(path):
         return False
     before, now = os.readlink(path).split("/"), os.path.abspath(source).split("/")
@@ -144,14 +144,14 @@ def _led_to_the_same_volume(path: str, source: str) -> bool:
 
 
 def _replace_link(path: str, source: str) -> None:
-    """Lead a link elsewhere in one step: other nodes of this machine do the same at the same time."""
+    """Change a link's target atomically, since other nodes of this machine do the same at the same time."""
     beside = f"{path}.{os.getpid()}"
     os.symlink(os.path.abspath(source), beside)
     os.replace(beside, path)
 
 
 def enter_private() -> OSError | bool:
-    """True if this process now has mounts of its own; else the error; False where there is no such thing."""
+    """Enter a private mount namespace. Returns True, or the error, or False where there are no mount namespaces."""
     if sys.platform != "linux":
         return False
     libc = Libc()
@@ -189,7 +189,7 @@ def _is_read_only(path: str) -> bool:
 
 
 def _make_read_only(path: str) -> None:
-    """Let nothing be written to what is mounted at a path of this namespace, nor to what is mounted below it."""
+    """Make a mount of this namespace read-only, and all mounts below it."""
     libc = Libc()
     for point in dict.fromkeys((path, *mounted_below(path))):
         found = os.statvfs(point).f_flag
@@ -198,7 +198,7 @@ def _make_read_only(path: str) -> None:
 
 
 def _make_room(path: str) -> None:
-    """Make a directory that only this namespace sees, without making one on the machine."""
+    """Create a directory that only this namespace sees, without creating it on the machine."""
     existing = os.path.dirname(path)
     while not os.path.isdir(existing):
         existing = os.path.dirname(existing)
@@ -228,13 +228,13 @@ def _new_root(path: str) -> None:
     os.chdir("/")
     libc.call("umount2", b"/.before-flowlite", MNT_DETACH)
     os.rmdir("/.before-flowlite")
-    # The mirrored tree has the stage within itself; below it is what was there before.
+    # The mirrored tree contains the stage itself. Unmounting shows the original directory below it.
     libc.call("umount2", stage.encode(), MNT_DETACH)
     os.chdir(here)
 
 
 def pivot(root: str, old: str) -> None:
-    """Make a mounted directory the root of this process; what was the root is at `old` then. Raises OSError."""
+    """Make a mounted directory the root of this process, and move the old root to `old`. Raises OSError."""
     number = _SYS_PIVOT_ROOT.get(os.uname().machine)
     if number is None:
         raise MountError(f"pivot_root is not known on {os.uname().machine}")
@@ -242,7 +242,7 @@ def pivot(root: str, old: str) -> None:
 
 
 def _staging_directory() -> str:
-    # Not at the top: an entry of the root cannot be mirrored onto what is mounted on itself.
+    # Not a top-level directory: an entry of the root cannot be mirrored onto a mount on itself.
     for each in ("/usr/share", "/usr/lib", "/var/lib", "/var/tmp"):
         if os.path.realpath(each) == each and os.path.isdir(each):
             return each
@@ -254,7 +254,7 @@ def _tmpfs_options(like: str) -> str:
 
 
 def _mirror(source: str, target: str) -> None:
-    """Make every entry of a directory appear in another one, which is on an empty tmpfs."""
+    """Bind every entry of a directory into another directory, which is on an empty tmpfs."""
     libc = Libc()
     for name in os.listdir(source):
         entry, image = os.path.join(source, name), os.path.join(target, name)
@@ -272,7 +272,7 @@ def _mirror(source: str, target: str) -> None:
 
 
 def drop_capabilities() -> None:
-    """Have none any more. A user namespace gives all within it, and workers are to have none, as before."""
+    """Drop all capabilities. A user namespace grants all within it, and workers must have none, as before."""
     import ctypes
 
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
@@ -281,15 +281,15 @@ def drop_capabilities() -> None:
 
 
 def enter_own_namespace() -> bool:
-    """Have mounts of this process's own from now on, which go with the last process that has them. False if refused."""
+    """Enter a mount namespace that ends with its last process. False if this is refused."""
     return enter_private() is True
 
 
 def enter(pid: int) -> bool:
-    """Go into the user and mount namespaces of another process. False if they are ours already.
+    """Enter the user and mount namespaces of another process. False if this process is already in them.
 
     Raises:
-        OSError: The process is gone, or is not ours to follow.
+        OSError: The process is gone, or this process has no permission.
     """
     if sys.platform != "linux":
         return False

@@ -1,4 +1,4 @@
-"""What is mounted below a directory of ours, and taking it away. Nothing is ever deleted through a mount."""
+"""Lists and removes the mounts below a directory. Nothing is ever deleted through a mount."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SECONDS = 10.0
 
 
 def mounted_below(directory: str | os.PathLike[str]) -> list[str]:
-    """Mount points at or below a directory, the deepest first, as this process sees them; dead ones too."""
+    """Returns the mount points at or below a directory, the deepest first, as this process sees them, dead or alive."""
     top = os.path.abspath(directory)
     try:
         with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
@@ -25,15 +25,15 @@ def mounted_below(directory: str | os.PathLike[str]) -> list[str]:
 
 
 def is_mounted(point: str | os.PathLike[str]) -> bool:
-    """Whether something is mounted at a path. Never touches the path itself, which may hang."""
+    """Whether something is mounted at a path. Never accesses the path itself, which may hang."""
     return os.path.abspath(point) in mounted_below(point)
 
 
 def unmount(point: str | os.PathLike[str]) -> bool:
-    """Take away whatever is mounted at a path, however dead or busy it is. True if nothing is there any more."""
+    """Unmount everything at a path, even if it is dead or busy. True if nothing is mounted there any more."""
     path = os.path.abspath(point)
     for way in (_by_program, _by_system_call):
-        # One mount may lie upon another.
+        # Mounts may be stacked on one mount point.
         for _ in range(8):
             if not is_mounted(path):
                 return True
@@ -43,9 +43,9 @@ def unmount(point: str | os.PathLike[str]) -> bool:
 
 
 def unmount_below(directory: str | os.PathLike[str]) -> list[str]:
-    """Take away everything mounted at or below a directory; gives what could not be taken away.
+    """Unmount everything at or below a directory. Returns the mount points that could not be unmounted.
 
-    To be called before anything is deleted there: what is mounted is not ours.
+    Call this before deleting anything there, since mounted files must not be deleted.
     """
     return [point for point in mounted_below(directory) if not unmount(point)]
 
@@ -83,7 +83,7 @@ def _by_system_call(path: str) -> bool:
 
 
 def _unquoted(text: str) -> str:
-    """A path as mountinfo writes it, with blanks as \\040."""
+    """Returns a path from mountinfo, with escapes such as \\040 (blank) decoded."""
     parts = text.split("\\")
     rest = (chr(int(part[:3], 8)) + part[3:] for part in parts[1:])
     return parts[0] + "".join(rest)

@@ -1,7 +1,7 @@
-"""What the workers of one node see beyond the machine: volumes and buckets at their paths, and who their peers are.
+"""The view of the machine that a reaper gives its workers: volumes and buckets at their paths, and a hosts file.
 
-A reaper sets the scene for the workers that it forks, so that nodes and tasks that share one warm process still see
-their own, and nothing of it outlives them.
+Nodes and tasks that share one fork server each have a view of their own, since their reapers differ. The view ends with
+its last process.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ def describe(
     keep_visible: Iterable[str] = (),
     within: int | None = None,
 ) -> dict[str, Any]:
-    """What a reaper is told of its scene.
+    """Returns the "scene": the description of the view that is sent to a reaper.
 
     Args:
-        volumes: {"name", "path", "source"} each, buckets among them; to be shown at their paths.
-        keep_visible: Paths that none of them may hide.
-        within: A process in whose mounts the sources are; None where they can be seen from everywhere.
+        volumes: {"name", "path", "source"} each, including buckets; they are shown at their paths.
+        keep_visible: Paths that no volume may hide.
+        within: A process in whose mount namespace the sources are; None if they are visible everywhere.
     """
     return {
         "volumes": [dict(volume) for volume in volumes],
@@ -35,14 +35,14 @@ def describe(
 
 
 def enter(scene: Mapping[str, Any], hosts: str) -> dict[str, Any]:
-    """Set the scene for this process and what it starts from now on. Single-threaded callers only.
+    """Set up the view for this process and its future children. The caller must be single-threaded.
 
     Args:
-        scene: As `describe` made it; may be empty.
-        hosts: Where the hosts file of the gang may be put.
+        scene: The dict from `describe`; may be empty.
+        hosts: Path at which the gang's hosts file may be created.
 
     Returns:
-        {"volumes": what is shown, and how, "volumes_error": why not, or None, "hosts": `hosts`, or None if not needed}.
+        {"volumes": the volumes shown, and how, "volumes_error": error or None, "hosts": `hosts`, or None if unused}.
     """
     from . import hosts_file
 
@@ -61,7 +61,7 @@ def enter(scene: Mapping[str, Any], hosts: str) -> dict[str, Any]:
 
 
 def leave(hosts: str) -> None:
-    """Remove the file that `enter` may have made. Mounts go by themselves, with the last process that sees them."""
+    """Remove the file that `enter` may have created. Mounts disappear with the last process that sees them."""
     try:
         os.unlink(hosts)
     except FileNotFoundError:
