@@ -1,1 +1,1 @@
-"""The machine beneath: processes, signals, files, addresses, sockets, system calls."""
+"""Access to the machine: processes, signals, files, addresses, sockets, system calls."""

@@ -1,7 +1,7 @@
-"""Accepting connections without spinning or ending when this process can hold no more of them, or of threads.
+"""Accepts connections without a busy loop when this process runs out of descriptors, memory or threads.
 
-When file descriptors or memory have run out, `accept` fails and the connection stays in the kernel's queue: a poll
-reports the listener as ready again at once, and a loop that only goes on takes a whole core until a descriptor is free.
+When file descriptors or memory have run out, `accept` fails and the connection stays in the backlog. A poll reports
+the listener as ready again at once, so a plain loop would take a whole core until a descriptor is free.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from typing import Any
 
 PAUSE = 0.1
-"""Seconds until the next try, when there was no room for a connection."""
+"""Seconds until the next try after resources ran out."""
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _NOT_LISTENING = (errno.EBADF, errno.EINVAL, errno.ENOTSOCK)
 
 
 def accept(listener: socket.socket) -> tuple[socket.socket, Any] | None:
-    """The next connection and its address; None if there is none now, or it broke before it was accepted.
+    """Returns the next connection and its address; None if there is none, or it broke before it was accepted.
 
-    Waits for `PAUSE` when there is no room for a connection.
+    Waits for `PAUSE` if resources have run out.
 
     Raises:
         OSError: The listener does not listen any more.
@@ -42,9 +42,9 @@ def accept(listener: socket.socket) -> tuple[socket.socket, Any] | None:
 
 
 def start_thread(target: Callable[..., None], *arguments: Any) -> bool:
-    """Starts a thread that serves somebody. False, after `PAUSE`, where this process can have no more threads.
+    """Start a thread that serves a connection. False, after `PAUSE`, if this process can have no more threads.
 
-    Whoever called serves others: it must turn away the one it has no thread for, and go on.
+    The caller must then reject the connection and continue to serve others.
     """
     try:
         threading.Thread(target=target, args=arguments, daemon=True).start()
@@ -57,7 +57,7 @@ def start_thread(target: Callable[..., None], *arguments: Any) -> bool:
 def accept_in_loop(
     loop: asyncio.AbstractEventLoop, listener: socket.socket, acceptable: Callable[[], None]
 ) -> tuple[socket.socket, Any] | None:
-    """The same for a reader of an event loop, which must not wait: the reader is taken away for `PAUSE` instead.
+    """`accept` for a reader of an event loop, which must not wait: the reader is removed for `PAUSE` instead.
 
     Args:
         acceptable: The callback that was given to `add_reader` for this listener.

@@ -1,4 +1,4 @@
-"""Which of this machine's addresses and interfaces reaches another node. Addresses only; no name is resolved."""
+"""The addresses and interfaces of this machine that reach another node. No name is resolved."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SIOCGIFADDR = 0xC0206921 if sys.platform == "darwin" else 0x8915
 
 
 def address_towards(address: str, port: int = 9) -> str | None:
-    """This machine's own address on the way to another one; None if there is no way. Sends nothing."""
+    """Returns this machine's own address on the route to another one, or None without a route. Sends nothing."""
     try:
         family, _, _, _, target = socket.getaddrinfo(
             address, port, type=socket.SOCK_DGRAM, flags=socket.AI_NUMERICHOST
@@ -26,10 +26,10 @@ def address_towards(address: str, port: int = 9) -> str | None:
 
 
 def interface_towards(address: str) -> str | None:
-    """The name of the interface on the way to another node (`eth0`, `lo`), or None if it cannot be told.
+    """Returns the name of the interface that reaches another node (`eth0`, `lo`), or None if it is not known.
 
-    Frameworks need it by name: where the host name leads to 127.0.1.1, as on Debian, gloo otherwise tells its peers
-    an address that reaches nobody.
+    Frameworks need this name. If the host name resolves to 127.0.1.1, as on Debian, gloo would otherwise announce an
+    address that its peers cannot reach.
     """
     own = address_towards(address)
     if own is None:
@@ -39,7 +39,7 @@ def interface_towards(address: str) -> str | None:
 
 
 def network_of(addresses: Iterable[str]) -> str | None:
-    """The network (`10.0.0.0/16`) of an interface of this machine in which all of these addresses lie; else None."""
+    """Returns the network (`10.0.0.0/16`) of a local interface that contains all of these addresses, or None."""
     import ipaddress
 
     wanted = [ipaddress.ip_address(each) for each in addresses]

@@ -1,4 +1,4 @@
-"""Files put in their places on a node: whole or not at all, with the directories above them, 0700 each."""
+"""Writes files atomically on a node, and creates the directories above them with mode 0700."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ _LONGEST_NAME = 200
 
 
 def write(descriptor: int, data: bytes | memoryview) -> None:
-    """Writes all of it."""
+    """Write all of the data."""
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
 
 
 def place(content: bytes, target: str, mode: int) -> None:
-    """Writes a file whole or not at all."""
+    """Write a file atomically."""
     partial = beside(target)
     try:
         descriptor = begin(partial)
@@ -34,7 +34,7 @@ def place(content: bytes, target: str, mode: int) -> None:
 
 
 def link(there: str, target: str, mode: int) -> None:
-    """Shows what lies in the cache under another name, too."""
+    """Make a file of the cache available under another path, as a hard link or a copy."""
     try:
         if os.path.samefile(there, target):
             return
@@ -50,12 +50,12 @@ def link(there: str, target: str, mode: int) -> None:
         else:
             _copy(there, partial, mode)
         os.replace(partial, target)
-        # Renaming one link onto another of the same file leaves both.
+        # rename() does nothing if both names are links to the same file.
         remove(partial)
     except BaseException:
         remove(partial)
         raise
-    # Its age counts from its last use.
+    # The age of a cached file counts from its last use.
     os.utime(there)
 
 
@@ -71,19 +71,19 @@ def _copy(source: str, target: str, mode: int) -> None:
 
 
 def begin(partial: str) -> int:
-    """Opens a new file, 0600."""
+    """Create a file with mode 0600, and return its descriptor."""
     return os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
 
 
 def beside(target: str) -> str:
-    """A name for what is not whole yet, in a directory that is there after this."""
+    """Returns a temporary name beside the target, and creates the directory."""
     directory, _, name = target.rpartition("/")
     make(directory or "/")
     return f"{directory}/.{name[:_LONGEST_NAME]}.{os.urandom(4).hex()}.part"
 
 
 def make(directory: str) -> None:
-    """Makes a directory and those above it, 0700 each."""
+    """Create a directory and its parents, with mode 0700 each."""
     if not os.path.isdir(directory):
         make(os.path.dirname(directory))
         try:
@@ -95,7 +95,7 @@ def make(directory: str) -> None:
 
 
 def remove(partial: str) -> None:
-    """Removes a file that may not be there."""
+    """Remove a file, if it exists."""
     try:
         os.unlink(partial)
     except OSError:

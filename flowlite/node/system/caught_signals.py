@@ -1,4 +1,4 @@
-"""Which processes have a handler for a signal, as /proc says it: only those are sent it, the others would die of it."""
+"""Finds the processes that handle a signal, from /proc: a signal is sent only to them, since it would kill others."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def catches(pid: int, number: int) -> bool:
-    """Whether a process has a handler of its own for a signal. False where the kernel does not tell."""
+    """Whether a process has a handler for a signal. False if the kernel does not tell."""
     try:
         with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
             caught = next(line for line in file if line.startswith("SigCgt:"))
@@ -20,5 +20,5 @@ def catches(pid: int, number: int) -> bool:
 
 
 def listeners(ancestors: Iterable[int], number: int) -> list[int]:
-    """All descendants of some processes that have a handler for a signal."""
+    """Returns all descendants of some processes that have a handler for a signal."""
     return sorted(pid for pid in processes.descendants(ancestors) if catches(pid, number))

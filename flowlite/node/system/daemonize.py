@@ -1,4 +1,4 @@
-"""A command started on a node so that it outlives whoever asked for it: its own session, a log, nothing inherited."""
+"""Starts a command that outlives its caller: in its own session, with a log, and with nothing inherited."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 def spawn(
     argv: Sequence[str], log: str, environment: Mapping[str, str], *, ours: bool = False
 ) -> int:
-    """Starts a command and gives its process id.
+    """Start a command and return its process id.
 
     Args:
-        ours: The caller waits for its children, and this one is to be asked to end (SIGTERM) when the caller is gone.
-            Else it is nobody's child.
+        ours: The command becomes a child that the caller reaps, and gets SIGTERM when the caller dies. Otherwise it is
+            detached by a double fork.
 
     Raises:
-        OSError: It cannot be started.
+        OSError: The command cannot be started.
     """
     reading, writing = os.pipe()
     os.set_inheritable(writing, False)

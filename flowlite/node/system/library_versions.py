@@ -1,4 +1,4 @@
-"""Versions of the libraries that ranks talk and compute with: read from file names, importing nothing."""
+"""Versions of the libraries that ranks communicate and compute with, read from file names without any import."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 TALKING = ("torch", "nvidia-nccl", "nvidia-cuda-runtime", "horovod", "deepspeed")
-"""Ranks that differ in these may hang or fail in a collective."""
+"""Ranks that differ in the versions of these may hang or fail in a collective."""
 COMPUTING = (
     "numpy", "transformers", "accelerate", "open-clip-torch", "open-flamingo", "axolotl", "webdataset",
     "torchvision", "peft", "bitsandbytes", "flash-attn", "ray", "tokenizers", "datasets", "triton",
 )  # fmt: skip
-"""Ranks that differ in these may compute something else."""
+"""Ranks that differ in the versions of these may compute different results."""
 
 FRAMEWORKS = frozenset(
     {"torch", "transformers", "accelerate", "deepspeed", "horovod", "lightning", "pytorch_lightning", "axolotl"}
     | {"open_clip", "open_clip_train", "open_flamingo"}
 )  # fmt: skip
-"""Modules by which one sees that ranks will talk to each other."""
+"""Modules whose import shows that ranks will communicate."""
 
 _PROGRAMS = re.compile(
     r"(^|[\s/])(python[\d.]*|torchrun|accelerate|deepspeed|axolotl|horovodrun|\S+\.py)(\s|$)"
@@ -29,12 +29,12 @@ _DISTRIBUTION = re.compile(r"(?P<name>[\w.]+)-(?P<version>[^-/]+)(?:-[^/]*)?\.(?
 
 
 def versions_of(python: str, environment: Mapping[str, str], minor: str) -> dict[str, str]:
-    """Name and version of what is known of and installed; the first one found counts, as for Python itself.
+    """Returns names and versions of the known libraries that are installed. The first one on the path counts.
 
     Args:
         python: The workers' interpreter.
-        environment: Theirs; PYTHONPATH counts.
-        minor: Its version, as in "3.11".
+        environment: The workers' environment, for its PYTHONPATH.
+        minor: The version of that Python, such as "3.11".
     """
     known = {*TALKING, *COMPUTING}
     found: dict[str, str] = {}
@@ -55,10 +55,10 @@ def versions_of(python: str, environment: Mapping[str, str], minor: str) -> dict
 
 
 def relevant(call: Mapping[str, Any]) -> tuple[set[str], bool]:
-    """Which packages count for a call, and whether its ranks surely talk to each other.
+    """Returns the packages that matter for a call, and whether its ranks certainly communicate.
 
     Args:
-        call: `AgentConfig.call`. The imports of a function are known; a command is known by its words.
+        call: `AgentConfig.call`. For a function its imports are known; for a command only its words.
     """
     everything = {*TALKING, *COMPUTING}
     if call.get("kind") == "command":
@@ -71,7 +71,7 @@ def relevant(call: Mapping[str, Any]) -> tuple[set[str], bool]:
 
 
 def directories(python: str, environment: Mapping[str, str], minor: str) -> Iterator[str]:
-    """Where that interpreter looks for packages, as far as paths tell."""
+    """Yields the directories in which that interpreter looks for packages, as far as paths tell."""
     yield from (each for each in environment.get("PYTHONPATH", "").split(os.pathsep) if each)
     prefix = os.path.dirname(os.path.dirname(python))
     settings = _settings(os.path.join(prefix, "pyvenv.cfg"))

@@ -1,4 +1,4 @@
-"""Whether the interfaces that NCCL and Gloo are told to use are there: they stop with words that name no interface."""
+"""Checks that the interfaces configured for NCCL and Gloo exist; their own errors do not name the interface."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _INFINIBAND = "/sys/class/infiniband"
 
 
 def names() -> list[str]:
-    """The interfaces of this node."""
+    """Returns the names of this node's interfaces."""
     try:
         return [name for _, name in socket.if_nameindex()]
     except OSError:
@@ -18,7 +18,7 @@ def names() -> list[str]:
 
 
 def adapters(directory: str = _INFINIBAND) -> list[str]:
-    """Its InfiniBand adapters (`mlx5_0`)."""
+    """Returns the names of this node's InfiniBand adapters (`mlx5_0`)."""
     try:
         return sorted(os.listdir(directory))
     except OSError:
@@ -26,12 +26,12 @@ def adapters(directory: str = _INFINIBAND) -> list[str]:
 
 
 def wrong(variables: Mapping[str, str], here: Sequence[str], *, nccl: bool) -> str | None:
-    """What the variables name and this node lacks, so that ranks cannot talk; None if nothing.
+    """Returns an error if a variable names no interface of this node, so that ranks cannot communicate; else None.
 
     Args:
         variables: The environment of the workers.
-        here: Names of interfaces.
-        nccl: Whether it will be NCCL by which they talk. A run that is rehearsed without GPUs does not use it.
+        here: Names of the node's interfaces.
+        nccl: Whether ranks will communicate through NCCL. A rehearsal without GPUs does not use it.
     """
     names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if nccl else ("GLOO_SOCKET_IFNAME",)
     for name in names:
@@ -46,7 +46,7 @@ def wrong(variables: Mapping[str, str], here: Sequence[str], *, nccl: bool) -> s
 
 
 def doubtful(variables: Mapping[str, str], cards: Sequence[str]) -> str | None:
-    """What NCCL is told of InfiniBand that this node does not have: it goes on without, slowly and without a word.
+    """Returns a warning if NCCL is told to use an InfiniBand adapter that is missing: it would silently be slow.
 
     Args:
         variables: The environment of the workers.
@@ -62,7 +62,7 @@ def doubtful(variables: Mapping[str, str], cards: Sequence[str]) -> str | None:
 
 
 def _nccl(wished: str, there: Sequence[str]) -> bool:
-    """NCCL's lists: beginnings of names, `=` in front for whole names, `^` for all others."""
+    """Whether an NCCL list fits a name: it has prefixes, or after `=` whole names; `^` inverts it."""
     but = wished.startswith("^")
     whole = wished.lstrip("^").startswith("=")
     words = [word.partition(":")[0] for word in wished.lstrip("^=").split(",") if word]

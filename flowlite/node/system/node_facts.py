@@ -1,4 +1,4 @@
-"""What a node says of itself when it joins: the facts that the gang's nodes are compared by before they start."""
+"""The facts that a node reports when it joins. The nodes of a gang are compared by them before GO."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 _NVIDIA = Path("/proc/driver/nvidia/gpus")
-# Device files of other accelerators that torch trains on.
+# Device files of other accelerators that torch supports.
 _OTHERS = ("kfd", "accel*", "hl[0-9]*", "davinci[0-9]*", "neuron*", "mthreads*", "cambricon*")
 
 
@@ -22,12 +22,12 @@ def facts(
     visible_gpus: str | None,
     python: str | None = None,
 ) -> dict[str, Any]:
-    """All of it, read now.
+    """Returns the facts of this node, read now.
 
     Args:
-        address: This node's address on the way to the leader.
-        visible_gpus: The GPU indices of this node, where it shares a machine.
-        python: The version the workers get, where that is not the agent's own.
+        address: This node's address on the route to the leader.
+        visible_gpus: The GPU indices of this node, if it shares a machine.
+        python: The Python version of the workers, if it is not the agent's own.
     """
     version = python or sys.version.split()[0]
     disk = os.statvfs(home)
@@ -47,7 +47,7 @@ def facts(
 
 
 def surroundings() -> dict[str, Any]:
-    """What NCCL and data loaders need of a node beside its GPUs."""
+    """Returns what NCCL and data loaders need besides GPUs: InfiniBand, shared memory, limit of locked memory."""
     import resource
 
     found: dict[str, Any] = {"infiniband": os.path.isdir("/sys/class/infiniband")}
@@ -62,7 +62,7 @@ def surroundings() -> dict[str, Any]:
 
 
 def code_digest(call: Mapping[str, Any]) -> str:
-    """One hash for all that the workers will run."""
+    """Returns one hash of everything that the workers will run."""
     import hashlib
     import json
 
@@ -77,12 +77,12 @@ _agent_digest: list[str] = []
 
 
 def note_digest(sha256: str) -> None:
-    """The hash of the archive that this package lies in, from somebody who knows it."""
+    """Set the hash of the archive that holds this package, if the caller knows it."""
     _agent_digest[:] = [sha256[:16]]
 
 
 def agent_digest() -> str:
-    """A hash of the node's package, by which nodes see that they speak the same protocol."""
+    """Returns a hash of the node package. Nodes with the same hash use the same protocol."""
     import hashlib
 
     if not _agent_digest:
@@ -98,7 +98,7 @@ def agent_digest() -> str:
 
 
 def cores() -> int:
-    """Processor cores that this process may use, at least 1; a container's share counts."""
+    """Returns the processor cores that this process may use, at least 1, within the limit of its container."""
     try:
         allowed = len(os.sched_getaffinity(0))
     except (AttributeError, OSError):
@@ -113,10 +113,10 @@ def cores() -> int:
 
 
 def gpus(visible: str | None = None) -> dict[str, Any]:
-    """How many GPUs of what kind; {"count": 0, "kind": None} without any.
+    """Returns the number and kind of this node's GPUs; {"count": 0, "kind": None} without any.
 
-    Reads what the driver says in /proc, which starts nothing and touches no device. `visible` lists the
-    indices that belong to this node ("" for none).
+    This reads the driver's files in /proc, which starts no process and opens no device. `visible` lists the indices
+    that belong to this node ("" for none).
     """
     kinds = []
     try:
@@ -134,7 +134,7 @@ def gpus(visible: str | None = None) -> dict[str, Any]:
             if name.strip() == "Model":
                 kind = value.strip()
         kinds.append(kind)
-    # A container may list cards of the machine that it was not given.
+    # A container may list GPUs of the machine that it was not given.
     usable = sum(1 for each in range(len(kinds)) if os.path.exists(f"/dev/nvidia{each}"))
     count = usable or len(kinds)
     if visible is not None:
@@ -143,14 +143,14 @@ def gpus(visible: str | None = None) -> dict[str, Any]:
 
 
 def only_cpu(visible: str | None = None) -> bool:
-    """Whether a trainer finds nothing here but processors; `visible` as for `gpus`."""
+    """Whether this node has no accelerator that a trainer could use; `visible` as for `gpus`."""
     if gpus(visible)["count"]:
         return False
     return not any(any(Path("/dev").glob(each)) for each in _OTHERS)
 
 
 def wrong_gpus(expected: Mapping[str, Any] | None, found: Mapping[str, Any]) -> str | None:
-    """What is wrong with the GPUs of this node, or None."""
+    """Returns what is wrong with this node's GPUs, or None."""
     if not expected or not expected.get("count"):
         return None
     if found["count"] < int(expected["count"]):

@@ -1,4 +1,4 @@
-"""Whether the kernel has ended a process for lack of memory: read from its own counters, not guessed from a signal."""
+"""Tells from the kernel's counters whether it killed a process for lack of memory."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _KILLS = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
-# A limit of version 1 that means none: the largest number of whole pages.
+# In cgroup v1, a limit of the largest number of whole pages means no limit.
 _NO_LIMIT = 1 << 60
 
 
 class OomWatch:
-    """The counters that concern one process, as they were when the watch began.
+    """Compares the kernel's counters for one process with their values at the start of the watch.
 
     Args:
-        pid: The process; what it starts is in its control group too, unless it sees to that itself.
-        root: Where `/proc` and what is mounted are looked for.
+        pid: The process. Its children belong to the same control group, unless they move to another.
+        root: The directory that contains `proc` and the mounted control groups.
     """
 
     def __init__(self, pid: int, root: str = "/") -> None:
@@ -28,7 +28,7 @@ class OomWatch:
         self._before = self._counts()
 
     def why(self) -> str:
-        """What the counters say of a kill since then, for parentheses; "" where there are none to read."""
+        """Returns what the counters say about a kill since the start, for parentheses; "" if there are no counters."""
         before, now = self._before, self._counts()
         if before is None or now is None:
             return ""
@@ -39,12 +39,12 @@ class OomWatch:
         return "not by the kernel for lack of memory"
 
     def starved(self) -> bool:
-        """Whether the kernel has ended a process of its control group since then."""
+        """Whether the kernel has killed a process of the control group since the start."""
         now = self._counts()
         return now is not None and self._before is not None and now[0] > self._before[0]
 
     def _counts(self) -> tuple[int, int] | None:
-        """Kills in its control group, and on the machine; the latter counts all of the former."""
+        """Returns the kills in the control group and on the machine; the latter include the former."""
         found = _KILLS.search(self._read("proc/vmstat"))
         if found is None:
             return None
@@ -58,7 +58,7 @@ class OomWatch:
         return 0
 
     def _room(self) -> str:
-        """The memory there was."""
+        """Returns the memory limit or size, as text."""
         limits = []
         for group in self._groups:
             for name in ("memory.max", "memory.limit_in_bytes"):
@@ -72,7 +72,7 @@ class OomWatch:
         return f"the machine has {_size(machine)}" if machine else "no memory was left"
 
     def _groups_of(self, pid: int) -> Iterator[str]:
-        """Directories of its control group for memory and of those above it, from the inside out."""
+        """Yields the directories of the process's memory control group and its ancestors, the innermost first."""
         mounts = self._mounts()
         for line in self._read(f"proc/{pid}/cgroup").splitlines():
             _, _, rest = line.partition(":")
@@ -81,7 +81,7 @@ class OomWatch:
             if mount is None or (kinds and "memory" not in kinds.split(",")):
                 continue
             top, inside = mount
-            # In a container, what is mounted may be the group of the container alone.
+            # In a container, the mount may show only the container's own group.
             below = path[len(inside) :] if inside != "/" and path.startswith(inside) else path
             parts = [part for part in below.split("/") if part and part != ".."]
             for length in range(len(parts), -1, -1):
@@ -90,7 +90,7 @@ class OomWatch:
                     yield group
 
     def _mounts(self) -> dict[str, tuple[str, str]]:
-        """Where the hierarchies are: "memory" of version 1, "" of version 2; each with what of it is mounted."""
+        """Returns mount point and mounted root of the hierarchies: "memory" for cgroup v1, "" for v2."""
         found: dict[str, tuple[str, str]] = {}
         for line in self._read("proc/self/mountinfo").splitlines():
             before, _, after = line.partition(" - ")

@@ -1,10 +1,11 @@
-"""Whether others can change what lies in a directory: the rule by which sshd looks at a user's files (StrictModes).
+"""Whether other users can change files in a directory, by the rule of sshd for a user's files (StrictModes).
 
-A directory and all above it must belong to root or to us, and nobody else may write there. In a directory with the
-sticky bit, such as /tmp, others may, since they cannot rename or remove what is not theirs. Links on the way must
-belong to root or to us as well.
+A directory and all its parents must belong to root or to this user, and must not be writable by others. A directory
+with the sticky bit, such as /tmp, may be writable, since others cannot rename or remove foreign files there. Symbolic
+links on the path must belong to root or to this user as well.
 
-It is sent to nodes as text, too, and runs there on Python 3.6 (flowlite/connect/programs.py, provider_adapters/ssh).
+This module is also sent to nodes as text, and runs there on Python 3.6 (`flowlite/connect/programs.py`,
+`provider_adapters/ssh`).
 """
 
 import os
@@ -16,10 +17,10 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def problem(directory: str, *within: str) -> str:
-    """Why others can change what lies in a directory, or will lie there once it is made; "" if they cannot.
+    """Returns why others can change files in a directory, which need not exist yet; "" if they cannot.
 
     Args:
-        within: Names of directories in it that are looked at as well, if they are there.
+        within: Names of directories in it that are checked as well, if they exist.
     """
     found = _on_the_way(os.path.abspath(directory))
     for name in within:
@@ -46,7 +47,7 @@ def _on_the_way(path: str) -> str:
 
 
 def _of(path: str) -> str:
-    """What is wrong with one directory, or link; "" if it is not there."""
+    """Returns what is wrong with one directory or link; "" if it does not exist."""
     try:
         found = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -65,7 +66,7 @@ def _is_trusted(uid: int) -> bool:
     if uid in (_ROOT, os.getuid()):
         return True
     try:
-        # In a container that has no root of the machine, what is root's shows as that of nobody.
+        # In a rootless container, files of the machine's root show the overflow user id.
         with open("/proc/self/uid_map") as file:
             rootless = all(line.split()[1] != "0" for line in file)
         with open("/proc/sys/kernel/overflowuid") as file:

@@ -1,9 +1,9 @@
-"""Who is at the other end of a Unix socket, as the kernel tells it.
+"""The user at the other end of a Unix socket, as the kernel reports it.
 
-Any user of a machine can listen at a name in the abstract namespace, or connect to it. Whoever reads from a Unix socket
-asks here first whose process it is, on both ends.
+Any user of a machine can listen on a name in the abstract namespace, or connect to it. Both ends therefore check the
+other end's user before they read.
 
-It is sent to hosts as text, too, and runs there on Python 3.6 (provider_adapters/ssh/hosts.py).
+This module is also sent to hosts as text, and runs there on Python 3.6 (`provider_adapters/ssh/hosts.py`).
 """
 
 import errno
@@ -14,7 +14,7 @@ import struct
 _CREDENTIALS = struct.Struct("3i")
 _ROOT = 0
 
-# Of linux/netlink.h, linux/sock_diag.h and linux/unix_diag.h.
+# From linux/netlink.h, linux/sock_diag.h and linux/unix_diag.h.
 _NETLINK_SOCK_DIAG = 4
 _SOCK_DIAG_BY_FAMILY = 20
 _REQUEST_DUMP = 0x301
@@ -31,7 +31,7 @@ _BLOCK = 1 << 16
 
 
 def uid_of(connection: socket.socket) -> int:
-    """The user at the other end. Raises OSError where the kernel does not tell (only Linux does)."""
+    """Returns the user id of the other end. Raises OSError if the kernel does not tell (only Linux does)."""
     if not hasattr(socket, "SO_PEERCRED"):
         raise OSError(errno.ENOTSUP, "this system does not tell who is at the other end")
     found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
@@ -39,20 +39,20 @@ def uid_of(connection: socket.socket) -> int:
 
 
 def is_ours(connection: socket.socket) -> bool:
-    """Whether the process at the other end belongs to our own user."""
+    """Whether the process at the other end belongs to this process's user."""
     return uid_of(connection) == os.getuid()
 
 
 def may_be_trusted(connection: socket.socket) -> bool:
-    """Whether the other end of a socket in a directory of ours is our own user, or root.
+    """Whether the other end of a socket in this user's directory belongs to this user, or to root.
 
-    Where the kernel does not tell, the mode of the directory is what keeps others out.
+    Where the kernel does not tell, the mode of the directory keeps other users out.
     """
     return not hasattr(socket, "SO_PEERCRED") or uid_of(connection) in (os.getuid(), _ROOT)
 
 
 def owner_of_name(address: str) -> int:
-    """The user who has made the socket with this abstract name ("\\0name"), also if nobody can connect to it.
+    """Returns the user who bound the socket of this abstract name ("\\0name"), even if it does not listen.
 
     -1 if there is none, or the kernel does not tell (before Linux 5.3).
     """
@@ -69,7 +69,7 @@ def owner_of_name(address: str) -> int:
 
 
 def _find(line: socket.socket, name: bytes) -> int:
-    """Looks through the kernel's list of Unix sockets, which comes in several messages."""
+    """Search the kernel's list of Unix sockets, which comes in several messages."""
     while True:
         block, begin = line.recv(_BLOCK), 0
         while begin < len(block):
@@ -83,7 +83,7 @@ def _find(line: socket.socket, name: bytes) -> int:
 
 
 def _attributes(block: bytes) -> dict:  # type: ignore[type-arg]
-    """Values by their number."""
+    """Returns the values of a message's attributes, by their number."""
     found, begin = {}, 0
     while begin + _ATTRIBUTE.size <= len(block):
         length, number = _ATTRIBUTE.unpack_from(block, begin)

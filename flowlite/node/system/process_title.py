@@ -1,8 +1,8 @@
-"""Whose a process is, as others see it in /proc: the environment that it was started with, rewritten in place.
+"""Rewrites the environment and command line that /proc shows of this process.
 
-Everything of a task is found by `FLOW_TASK_ID` in that environment. A reaper that was forked from a warm process that
-serves many tasks has inherited the environment of that process; it writes its own task there before it starts anything.
-The kernel shows these bytes as they lie in the memory of the process, so that no privilege is needed.
+All processes of a task are found by `FLOW_TASK_ID` in the environment in /proc. A reaper that is forked from a fork
+server for many tasks has inherited that process's environment, so it first writes its own task there. The kernel reads
+these bytes from the memory of the process, so this needs no privilege.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 PADDING = "FLOW_WARM_PADDING"
-"""A variable that only makes room; `room` gives its value."""
+"""A variable that only reserves space; `room` returns its value."""
 _ROOM = 512
 _ARGUMENTS_BEGIN, _ARGUMENTS_END, _ENVIRONMENT_BEGINS, _ENVIRONMENT_ENDS = 45, 46, 47, 48
 
 
 def room() -> str:
-    """The value of `PADDING` in the environment of a process whose children will be marked."""
+    """Returns the value of `PADDING` for a process whose children will be marked."""
     return "." * _ROOM
 
 
 def mark(variables: Mapping[str, str], command: Sequence[str] = ()) -> bool:
-    """Make /proc show these variables, and no others, as the environment this process was started with.
+    """Make /proc show these variables, and no others, as the environment that this process was started with.
 
-    `os.environ` stays as it is. False where this cannot be done; nothing has changed then.
+    `os.environ` is not changed. Returns False, and changes nothing, if this is impossible.
 
     Args:
-        command: What it is to show as the command line, if there is room for it.
+        command: The command line to show, if there is room for it.
     """
     if not processes.LINUX:
         return False
@@ -47,7 +47,7 @@ def mark(variables: Mapping[str, str], command: Sequence[str] = ()) -> bool:
     begin, end = int(fields[_ENVIRONMENT_BEGINS]), int(fields[_ENVIRONMENT_ENDS])
     if not begin or end - begin < len(block):
         return False
-    # Who asks the C library for a variable must not read what is written there now.
+    # getenv() in the C library must not read from the memory that is overwritten below.
     for name, value in os.environ.items():
         os.putenv(name, value)
     ctypes.memmove(begin, block.ljust(end - begin, b"\0"), end - begin)

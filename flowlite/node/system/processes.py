@@ -1,7 +1,7 @@
-"""Processes of this machine: who they are, whose they are, and how to end them to the last grandchild.
+"""Processes of this machine: finding them, telling them apart, and ending them with all their descendants.
 
-Everything here works on Linux from /proc and elsewhere from `ps`. A pid alone names nobody, because pids are used
-again; a process is named by its pid and the time it started.
+The information comes from /proc on Linux, and from `ps` elsewhere. Since pids are reused, a process is identified by
+its pid together with its start time.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class Row:
 
     @property
     def dead(self) -> bool:
-        """Ended, and only waiting to be collected by its parent."""
+        """Whether the process has ended, and only waits to be reaped by its parent."""
         return self.state in "ZX"
 
 
 def row(pid: int) -> Row | None:
-    """A process, or None if there is none with this pid."""
+    """Returns a process, or None if there is none with this pid."""
     if not LINUX:
         return _ps_rows(["-p", str(pid)]).get(pid)
     try:
@@ -52,13 +52,13 @@ def row(pid: int) -> Row | None:
             text = file.read()
     except OSError:
         return None
-    # The name in parentheses may itself contain blanks and parentheses.
+    # The name in parentheses may contain blanks and parentheses.
     rest = text[text.rindex(b")") + 2 :].split()
     return Row(pid, int(rest[1]), int(rest[2]), int(rest[3]), rest[19].decode(), rest[0].decode())
 
 
 def table() -> dict[int, Row]:
-    """All processes, by pid."""
+    """Returns all processes, by pid."""
     if not LINUX:
         return _ps_rows(["-A"])
     found = {}
@@ -81,9 +81,9 @@ def _ps(arguments: list[str]) -> list[str]:
 
 
 def parse_ps(lines: Iterable[str]) -> dict[int, Row]:
-    """Rows from the lines of `ps -o pid=,ppid=,pgid=,stat=,lstart=`.
+    """Returns the rows for the lines of `ps -o pid=,ppid=,pgid=,stat=,lstart=`.
 
-    `ps` elsewhere than on Linux does not name sessions; the group stands in for it.
+    Outside Linux, `ps` shows no sessions; the process group is used in their place.
     """
     found = {}
     for line in lines:
@@ -99,24 +99,24 @@ def _ps_rows(which: list[str]) -> dict[int, Row]:
 
 
 def start_of(pid: int) -> str | None:
-    """When a process started, as text that only serves to be compared; None if it is not there."""
+    """Returns the start time of a process, as text for comparisons only; None if the process does not exist."""
     each = row(pid)
     return each.start if each is not None else None
 
 
 def identity(pid: int) -> dict[str, Any]:
-    """A process as it is written down, to be found again: {"pid", "start"}."""
+    """Returns a process's identity in the form that is written to files: {"pid", "start"}."""
     return {"pid": pid, "start": start_of(pid)}
 
 
 def is_alive(pid: int, start: str | None = None) -> bool:
-    """Whether a process runs: this pid, and where `start` is given, that very process."""
+    """Whether a process with this pid runs and, if `start` is given, has this start time."""
     each = row(pid)
     return each is not None and not each.dead and (start is None or each.start == start)
 
 
 def descendants(ancestors: Iterable[int], rows: Mapping[int, Row] | None = None) -> set[int]:
-    """The living children of some processes, their children, and so on, without themselves."""
+    """Returns the living descendants of some processes, without the processes themselves."""
     rows = table() if rows is None else rows
     children: dict[int, list[int]] = {}
     for each in rows.values():
@@ -132,7 +132,7 @@ def descendants(ancestors: Iterable[int], rows: Mapping[int, Row] | None = None)
 
 
 def ended_children() -> Iterator[tuple[int, int]]:
-    """Children of this process that have ended, each with its wait status; none is left a zombie."""
+    """Reap all children of this process that have ended; yields pid and wait status of each."""
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -144,7 +144,7 @@ def ended_children() -> Iterator[tuple[int, int]]:
 
 
 def children_of_mine() -> set[int] | None:
-    """Direct children of the calling single-threaded process, None where the kernel does not tell."""
+    """Returns the direct children of the calling single-threaded process, or None if the kernel does not tell."""
     try:
         with open(f"/proc/self/task/{os.getpid()}/children", "rb") as file:
             return {int(pid) for pid in file.read().split()}
@@ -153,7 +153,7 @@ def children_of_mine() -> set[int] | None:
 
 
 def environment_of(pid: int) -> dict[str, str]:
-    """The environment a process was started with (a mere fork has that of its parent); {} if it is not ours to read."""
+    """Returns the environment that a process was started with (after a fork, its parent's); {} if it is unreadable."""
     if not LINUX:
         words = " ".join(_ps(["-Eww", "-o", "command=", "-p", str(pid)])).split()
         pairs = [word.encode() for word in words]
@@ -171,7 +171,7 @@ def environment_of(pid: int) -> dict[str, str]:
 
 
 def marked(markers: Mapping[str, str]) -> set[int]:
-    """Processes started with all of these environment variables, without the calling one."""
+    """Returns the processes that were started with all of these environment variables, except the calling one."""
     needed = {f"{name}={value}".encode() for name, value in markers.items()}
     found = set()
     for pid, each in table().items():
@@ -191,9 +191,9 @@ def marked(markers: Mapping[str, str]) -> set[int]:
 
 
 def writers(paths: Iterable[str], among: Iterable[int] | None = None) -> set[int]:
-    """Processes (of `among`, else all) that hold one of these files open for writing, without the calling one.
+    """Returns the processes (of `among`, else all) that have one of these files open for writing, except this one.
 
-    Empty where the kernel does not tell. A process that only reads is none: a supervisor may be collecting.
+    Empty where the kernel does not tell. Readers do not count, since a supervisor may be collecting the files.
     """
     wanted = {os.path.realpath(path) for path in paths}
     found = set()
@@ -217,7 +217,7 @@ def _writes(pid: int, wanted: set[str]) -> bool:
 
 
 def send(pid: int, number: int) -> bool:
-    """Send a signal to one process. False if it is gone."""
+    """Send a signal to one process. False if it is gone, or may not be signalled."""
     try:
         os.kill(pid, number)
     except (ProcessLookupError, PermissionError):
@@ -226,9 +226,9 @@ def send(pid: int, number: int) -> bool:
 
 
 def send_group(leader: int, number: int) -> bool:
-    """Send a signal to the process group of a worker. False if nobody is in it.
+    """Send a signal to the process group of a worker. False if the group is empty.
 
-    A child that has not yet made its own group is reached by its pid.
+    A child that has not created its group yet is reached by its pid.
     """
     try:
         os.killpg(leader, number)
@@ -242,10 +242,10 @@ def send_group(leader: int, number: int) -> bool:
 def end_all(
     find: Callable[[], Iterable[int]], grace: float = 0.0, give_up: float = 10.0
 ) -> set[int]:
-    """End whatever `find` finds, again and again until it finds nothing: SIGTERM, `grace` seconds, SIGKILL.
+    """End all processes that `find` returns, until it returns none: SIGTERM, `grace` seconds, then SIGKILL.
 
     Returns:
-        What could not be ended within `give_up` seconds more (a process in uninterruptible I/O).
+        The processes that did not end within another `give_up` seconds (they are in uninterruptible I/O).
     """
     start = time.monotonic()
     asked: set[int] = set()
@@ -265,16 +265,16 @@ def end_all(
 
 
 def kill_all(find: Callable[[], set[int]], give_up: float = 10.0) -> set[int]:
-    """SIGKILL to whatever `find` finds until it finds nothing.
+    """Send SIGKILL to all processes that `find` returns, until it returns none.
 
     Returns:
-        What could not be ended within `give_up` seconds: it waits for a device or a file system.
+        The processes that did not end within `give_up` seconds: they wait for a device or a file system.
     """
     until = time.monotonic() + give_up
     while found := find():
         for pid in found:
             send(pid, signal.SIGKILL)
-        # Looking at all processes of the machine takes longer than most need to die.
+        # To list all processes of the machine takes longer than most processes need to die.
         pause = 0.0005
         while any(is_alive(pid) for pid in found):
             if time.monotonic() > until:
@@ -293,7 +293,7 @@ def _prctl(option: int, value: int) -> bool:
 
 
 def die_with_parent(parent: int, number: int = signal.SIGKILL) -> bool:
-    """Be killed when the parent dies, also if it already has. False where the kernel cannot do that."""
+    """Make the kernel send this process a signal when its parent dies, or has died. False if that is unsupported."""
     if not _prctl(_PR_SET_PDEATHSIG, number):
         return False
     if os.getppid() != parent:
@@ -302,7 +302,7 @@ def die_with_parent(parent: int, number: int = signal.SIGKILL) -> bool:
 
 
 def watch_parent(parent: int, every: float = 0.5) -> None:
-    """The same by looking now and then, for a Python process: it ends its whole group."""
+    """Poll for the parent's death from a thread, and then kill this process's group. Replaces `die_with_parent`."""
     import threading
 
     def watch() -> None:
@@ -314,14 +314,14 @@ def watch_parent(parent: int, every: float = 0.5) -> None:
 
 
 def adopt_orphans() -> bool:
-    """Become the parent of every descendant whose own parent dies. False where the kernel cannot do that."""
+    """Become the parent of every descendant whose own parent dies. False if the kernel does not support that."""
     return _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def stand_alone(log: str) -> None:
-    """Have a session of one's own, no terminal, and nothing of whoever started this process; a log instead."""
+    """Detach this process from its parent: own session, no terminal, and output to a log."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    # A group leader cannot, as when a shell started it as a job.
+    # A group leader, such as a job of a shell, cannot create a session.
     if os.getpgrp() != os.getpid():
         os.setsid()
     null = os.open(os.devnull, os.O_RDONLY)
@@ -334,7 +334,7 @@ def stand_alone(log: str) -> None:
 
 
 def own_command(python: str, *arguments: str, flags: Iterable[str] = ()) -> list[str]:
-    """The command line that runs a subcommand of the node's own package: from the zipapp, or from the source tree."""
+    """Returns the command that runs a subcommand of this package, from the zipapp or from the source tree."""
     package = (__package__ or "flowlite_node.system").rpartition(".")[0]
     above = __file__
     for _ in range(package.count(".") + 3):
@@ -346,7 +346,7 @@ def own_command(python: str, *arguments: str, flags: Iterable[str] = ()) -> list
 
 
 def write_program(path: Path, command: Sequence[str]) -> None:
-    """A program of one line that runs a command, with what it is given behind it."""
+    """Write a shell script that runs a command and appends its own arguments to it."""
     import shlex
 
     part = path.with_name(f"{path.name}.{os.getpid()}.part")

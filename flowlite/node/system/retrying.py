@@ -1,11 +1,11 @@
-"""How long a proof before GO is tried again: an outage passes, a firewall does not.
+"""Decides how long a check before GO is retried: an outage passes, a firewall does not.
 
-A connection that cannot be made looks the same in both. What tells them apart is whether the other node is heard
-meanwhile, through the connection that every node has with the leader:
+Both make connections fail in the same way. The difference is whether the other node is heard from meanwhile, through
+the connection that every node has to the leader:
 
-    it is heard, but this way was never open, for `NEVER_REACHED` seconds     a firewall
-    it refuses, for `REFUSED` seconds                                         a firewall, or nobody listens
-    it is not heard, or this way was open before                              an outage: tried until the join time-out
+    heard from, but this path was never open, for `NEVER_REACHED` seconds     a firewall
+    the connection is refused, for `REFUSED` seconds                          a firewall, or no process listens
+    not heard from, or this path was open before                              an outage: retried until the join timeout
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 _BUSY = (429, 500, 502, 503, 504)
 
 AGAIN = 0.5
-"""Pause between two tries."""
+"""Seconds between two tries."""
 TRY_SECONDS = 5.0
-"""For one connection to be made."""
+"""Timeout for one connection."""
 NEVER_REACHED = fencing.FENCE_AFTER * fencing.SUPERVISED
-"""Longer than it takes to find out that a node is gone, which must not be taken for a closed port."""
+"""Longer than it takes to detect that a node is gone, so that a lost node is not taken for a closed port."""
 REFUSED = 15.0
 FIREWALL = "a firewall"
-"""The words that only a way has that was never open."""
+"""Words in the message about a path that was never open, and in no other message."""
 HEARD = 3.0
-"""A node that was heard so many seconds ago counts as heard now."""
+"""A node that was heard from within this many seconds counts as connected."""
 
 PASSING_ERRORS = frozenset(
     {
@@ -55,18 +55,18 @@ PASSING_ERRORS = frozenset(
         errno.EAGAIN,
     }
 )
-"""What a file system of the network, or a connection, says while its network is gone."""
+"""Errors of network file systems and connections while their network is down."""
 
 
 class RetryWindow:
-    """One way to another node, while it is being tried.
+    """The attempts to open one path to another node.
 
     Args:
-        silence: Seconds since the other node was last heard.
-        longest: Seconds an outage may last.
+        silence: Returns the seconds since the other node was last heard from.
+        longest: Seconds that an outage may last.
 
     Attributes:
-        reached: Whether the way was open at any time.
+        reached: Whether the path was ever open.
     """
 
     def __init__(self, silence: Callable[[], float], longest: float) -> None:
@@ -78,7 +78,7 @@ class RetryWindow:
         self.reached = False
 
     def failed(self, error: BaseException) -> str:
-        """Takes note of a try that came to nothing; gives what is wrong, or "" as long as it is to be tried again."""
+        """Record a failed try. Returns what is wrong, or "" if it should be retried."""
         now, silence = time.monotonic(), self._silence()
         refused = isinstance(error, ConnectionRefusedError)
         self._refused_since = (self._refused_since or now) if refused else None
@@ -98,14 +98,14 @@ class RetryWindow:
 
 
 def is_passing(error: BaseException) -> bool:
-    """Whether a file system or a connection that says so may be well again by itself."""
+    """Whether the cause of an error of a file system or a connection may be temporary."""
     if isinstance(error, TimeoutError):
         return True
     return isinstance(error, OSError) and error.errno in PASSING_ERRORS
 
 
 def passing_cause(error: BaseException) -> BaseException | None:
-    """What in an error, or behind it, may be over soon: a network that is out, a service that is overloaded."""
+    """Returns the temporary cause in an error or its causes (network down, service overloaded), or None."""
     seen: BaseException | None = error
     while seen is not None:
         reason = getattr(seen, "reason", None)
@@ -119,10 +119,10 @@ def passing_cause(error: BaseException) -> BaseException | None:
 
 
 def through_outages(do: Callable[[], Value], trial: RetryWindow) -> Value:
-    """Does something that blocks again and again, as long as what is in the way may be over soon.
+    """Call a blocking function, and retry it as long as its errors may be temporary.
 
     Raises:
-        Exception: What it raised at last.
+        Exception: The error of the last try.
     """
     while True:
         try:

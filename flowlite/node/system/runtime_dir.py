@@ -1,9 +1,9 @@
-"""The runtime directory of this user on this machine: sockets of warm processes, locks, and who uses which GPU.
+"""This user's runtime directory on this machine, for sockets of fork servers, locks, and the use of GPUs.
 
-It is `flowlite-UID` in the directory for temporary files. Anybody may make that first; then it is a directory in the
-user's home, which nobody else can take. All processes of the user come to the same one.
+It is `flowlite-UID` in the directory for temporary files. If another user has created that, it is a directory in the
+user's home, which no other user can take. All processes of the user find the same directory.
 
-It is sent to hosts as text, too, and runs there on Python 3.6 (provider_adapters/ssh/hosts.py).
+This module is also sent to hosts as text, and runs there on Python 3.6 (`provider_adapters/ssh/hosts.py`).
 """
 
 import errno
@@ -13,17 +13,17 @@ import stat
 from . import ownership
 
 LONGEST_PATH = 100
-"""Of a socket, with some room left."""
+"""The longest path of a socket, with some reserve."""
 LONGEST_NAME = 33
-"""Of a file in the directory."""
+"""The longest name of a file in the directory."""
 
 
 class NoRuntimeDirectory(OSError):
-    """There is none that is safe from other users; the text says why, and what to do."""
+    """No directory is safe from other users; the text says why, and what to do."""
 
 
 def find() -> str:
-    """The directory, made if need be. Raises NoRuntimeDirectory."""
+    """Returns the directory, and creates it if needed. Raises NoRuntimeDirectory."""
     wrong = []
     for each in _places():
         why = _make(each)
@@ -35,7 +35,7 @@ def find() -> str:
 
 
 def problem() -> str:
-    """What is wrong with the first place, so that another one serves, if any; "" if nothing is."""
+    """Returns why the first candidate cannot be used; "" if it can."""
     return _make(_places()[0])
 
 
@@ -55,7 +55,7 @@ def _is_short(directory: str) -> bool:
 
 
 def _home() -> str:
-    """As the system has it: variables differ between the processes of one user."""
+    """The home from the user database, since variables may differ between the processes of one user."""
     try:
         import pwd
 
@@ -65,7 +65,7 @@ def _home() -> str:
 
 
 def _make(directory: str) -> str:
-    """Makes a directory, if it is not there; says why it will not do, or ""."""
+    """Create a directory if needed. Returns why it cannot be used, or ""."""
     try:
         above = os.path.dirname(directory)
         if not os.path.isdir(above):

@@ -1,7 +1,7 @@
-"""Processes that an agent has beside it: for what mounts, serves or copies.
+"""Sidecars: processes beside the agent that mount, serve or copy.
 
-Each is this very program with another subcommand. It holds the other end of a pipe from the agent, and leaves when that
-ends, however the agent ended; what it has to say comes as lines on its output.
+Each sidecar runs this program with another subcommand. It holds the other end of a pipe from the agent and exits when
+that pipe closes, however the agent ended. It reports by lines on its standard output.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from . import processes
 
 
 async def start(what: str, *arguments: str, log: Path) -> asyncio.subprocess.Process:
-    """Starts a subcommand of the node's program; its standard error goes to the end of `log`."""
+    """Start a subcommand of the node's program, and append its standard error to `log`."""
     command = processes.own_command(sys.executable, what, *arguments, flags=("-I", "-S"))
     with open(log, "ab") as said:
         return await asyncio.create_subprocess_exec(

@@ -1,4 +1,4 @@
-"""Signals of this process as bytes in a pipe."""
+"""Delivers this process's signals as bytes in a pipe."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def watch_signals(wake_writer: int, numbers: Iterable[int]) -> None:
-    """Let signals become bytes in a pipe, to be read by a poll loop."""
+    """Write signals as bytes to a pipe, which a poll loop reads."""
     os.set_blocking(wake_writer, False)
     signal.set_wakeup_fd(wake_writer, warn_on_full_buffer=False)
     for number in numbers:

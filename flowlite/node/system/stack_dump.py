@@ -1,8 +1,8 @@
-"""Where each worker is: its pid on disk, and the stack it stands in when somebody asks.
+"""Finds a node's workers and their Python stacks.
 
-A worker notes its pid as `r<rank>.pid`. A function worker also lets a signal write its Python stack to
-`r<rank>.stacks`; the note names the signal only once that is so, because an unexpecting process would die of it.
-Anything else is looked at with py-spy, where the node has it.
+A worker writes its pid to `r<rank>.pid`. A function worker also installs a signal handler that writes its Python stack
+to `r<rank>.stacks`. Its note names the signal only after that, since the signal would kill a process without a handler.
+The stacks of other processes are read with py-spy, if the node has it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<fu
 
 
 def note_worker(order: Mapping[str, Any], dumps_on: int | None = None) -> None:
-    """Write down which process this worker is. A full disk must not keep it from running."""
+    """Write the note that identifies this worker. A full disk must not keep the worker from running."""
     path = _beside(order, "pid")
     note = {"rank": order["rank"], **processes.identity(os.getpid()), "signal": dumps_on}
     try:
@@ -42,7 +42,7 @@ def note_worker(order: Mapping[str, Any], dumps_on: int | None = None) -> None:
 
 
 def answer_for_stacks(order: Mapping[str, Any]) -> None:
-    """From now on the signal of `dump_signal` writes this process's Python stacks to its file."""
+    """Make the signal of `dump_signal` write this process's Python stacks to its file."""
     import faulthandler
 
     number = dump_signal()
@@ -58,7 +58,7 @@ def answer_for_stacks(order: Mapping[str, Any]) -> None:
 
 
 def dump_signal() -> int | None:
-    """A signal that trainers leave alone: SIGUSR1 and SIGUSR2 are taken by schedulers and their plugins."""
+    """Returns a signal that trainers do not use. Schedulers and their plugins use SIGUSR1 and SIGUSR2."""
     if hasattr(signal, "SIGRTMIN"):
         return int(signal.SIGRTMIN) + 5
     return int(signal.SIGINFO) if hasattr(signal, "SIGINFO") else None
@@ -68,11 +68,11 @@ def _beside(order: Mapping[str, Any], kind: str) -> str:
     return f"{str(order['failure']).removesuffix('.failure')}.{kind}"
 
 
-# Looking from outside
+# In other processes
 
 
 def living_workers(attempt: str) -> list[dict[str, Any]]:
-    """The notes of an attempt's workers that run, by rank."""
+    """Returns the notes of an attempt's running workers, by rank."""
     found = []
     for name in os.listdir(attempt):
         if re.fullmatch(r"r\d+\.pid", name):
@@ -87,9 +87,9 @@ def living_workers(attempt: str) -> list[dict[str, Any]]:
 
 
 def stack_of(note: Mapping[str, Any], python: str) -> dict[str, Any]:
-    """The stack of one process: {"how": "py-spy" | "faulthandler" | "", "frames": [...], "why"}.
+    """Returns the stack of one process: {"how": "py-spy" | "faulthandler" | "", "frames": [...], "why"}.
 
-    Frames are {"file", "line", "function"}, the innermost first, of the main thread.
+    Frames are {"file", "line", "function"} of the main thread, the innermost first.
     """
     tool = find_py_spy(python)
     why = "py-spy is not installed on this node (pip install py-spy)"
@@ -106,7 +106,7 @@ def stack_of(note: Mapping[str, Any], python: str) -> dict[str, Any]:
 
 
 def find_py_spy(python: str) -> str | None:
-    """py-spy beside the task's Python or on the PATH."""
+    """Returns the py-spy beside the task's Python or on the PATH, or None."""
     from shutil import which
 
     beside = os.path.join(os.path.dirname(python), "py-spy")
@@ -114,7 +114,7 @@ def find_py_spy(python: str) -> str | None:
 
 
 def with_py_spy(tool: str, pid: int) -> tuple[list[dict[str, Any]], str]:
-    """Frames of a process's main thread by py-spy, and why there are none."""
+    """Returns the frames of a process's main thread as py-spy reports them, or none and the reason."""
     import subprocess
 
     try:
@@ -139,7 +139,7 @@ def with_py_spy(tool: str, pid: int) -> tuple[list[dict[str, Any]], str]:
 
 
 def with_signal(note: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Frames of the main thread of a worker that answers for its stacks."""
+    """Returns the frames of the main thread of a worker that handles the signal."""
     path = f"{str(note['note']).removesuffix('.pid')}.stacks"
     try:
         before = os.path.getsize(path)
@@ -150,7 +150,7 @@ def with_signal(note: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _new_text(path: str, before: int) -> str:
-    """What was appended to a file, once nothing has come for a moment."""
+    """Returns the text that was appended to a file, once the file has stopped growing."""
     until, size, since = time.monotonic() + _DUMP_SECONDS, before, time.monotonic()
     while time.monotonic() < until:
         now = os.path.getsize(path)
@@ -165,7 +165,7 @@ def _new_text(path: str, before: int) -> str:
 
 
 def main_thread(text: str) -> list[dict[str, Any]]:
-    """Frames of the main thread in what faulthandler wrote: it writes the oldest thread last."""
+    """Returns the main thread's frames in faulthandler's output, which has the oldest thread last."""
     threads: list[list[dict[str, Any]]] = []
     for line in text.splitlines():
         if "most recent call first" in line:
