@@ -1,1 +1,1 @@
-"""What other commands ask of a node while it runs: `flow ssh`, `flow doctor`, `flow top`, bandwidth between nodes."""
+"""Commands that inspect a running node: for `flow ssh`, `flow doctor`, `flow top`, and bandwidth between nodes."""

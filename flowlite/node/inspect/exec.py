@@ -1,7 +1,7 @@
-"""`exec NODE_HOME -- ARGV`: a command on a node as its workers would run it.
+"""`exec NODE_HOME -- ARGV`: runs a command on a node as its workers would run it.
 
-It gets the environment of the node's first worker, the task's directory, and, while the task runs, sees the volumes
-where the workers see them.
+It gets the environment of the node's first worker and the task's directory. While the task runs, it sees the volumes at
+the same paths as the workers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..worker.environment import without_launchers
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command in place of this process; returns only if that is impossible."""
+    """Replace this process by the command. Returns only if that fails."""
     home = arguments[0]
     argv = arguments[2:] if arguments[1:2] == ["--"] else arguments[1:]
     if not argv:
@@ -48,7 +48,7 @@ def main(arguments: list[str]) -> int:
 
 
 def latest_entry(home: str) -> dict[str, Any]:
-    """What the agent of the latest attempt wrote: {"environment", "workdir", "reaper"}; {} if nothing."""
+    """Returns the agent's entry for the latest attempt: {"environment", "workdir", "reaper"}; {} if there is none."""
     for directory in _attempts(home):
         try:
             with open(os.path.join(directory, "env.json"), encoding="utf-8") as file:
@@ -60,12 +60,12 @@ def latest_entry(home: str) -> dict[str, Any]:
 
 
 def latest_attempt(home: str) -> str | None:
-    """The directory of the latest attempt on this node, None before the first."""
+    """Returns the directory of the latest attempt on this node, or None before the first."""
     return next(iter(_attempts(home)), None)
 
 
 def _attempts(home: str) -> list[str]:
-    """Directories of all attempts, the latest first."""
+    """Returns the directories of all attempts, the latest first."""
     try:
         names = [name for name in os.listdir(home) if name[:1] == "a" and name[1:].isdigit()]
     except OSError:

@@ -1,4 +1,4 @@
-"""`look NODE_HOME`: where each worker of a node is, and how the node is, for `flow doctor`."""
+"""`look NODE_HOME`: reports the stacks of a node's workers and the state of the node, for `flow doctor`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def main(arguments: list[str]) -> int:
-    """Prints what `flow doctor` asks of a node, as one line of JSON."""
+    """Print the report as one line of JSON."""
     home = arguments[0]
     attempt = latest_attempt(home)
     if attempt is None:
@@ -64,7 +64,7 @@ def _workers(attempt: str, python: str, given: Mapping[str, str]) -> Iterator[di
 def _python_processes(
     note: Mapping[str, Any], rows: Mapping[int, processes.Row]
 ) -> list[tuple[int, int]]:
-    """The processes to look at for one worker, each with its rank: itself, or what its own launcher started."""
+    """Returns the processes to inspect for one worker, with their ranks: itself, or those that its launcher started."""
     ranked = []
     for pid in processes.descendants([int(note["pid"])], rows):
         rank = processes.environment_of(pid).get("RANK", "")

@@ -1,4 +1,4 @@
-"""What a node is doing, as counters: `flow top` reads them twice and shows the difference."""
+"""Counters of a node's activity. `flow top` reads them twice and shows the difference."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _GPU_SECONDS = 10.0
 
 
 def main(arguments: list[str]) -> int:
-    """`stats NODE_HOME`: counters of this moment, as one line of JSON."""
+    """`stats NODE_HOME`: print the current counters as one line of JSON."""
     from .exec import latest_attempt
 
     attempt = latest_attempt(arguments[0])
@@ -41,7 +41,7 @@ def main(arguments: list[str]) -> int:
 
 
 def workers_of(attempt: str) -> list[dict[str, Any]]:
-    """For each running worker: CPU seconds and resident bytes of it and what it started."""
+    """Returns CPU seconds and resident bytes of each running worker, including its descendants."""
     rows = processes.table()
     found = []
     for note in stack_dump.living_workers(attempt):
@@ -59,7 +59,7 @@ def workers_of(attempt: str) -> list[dict[str, Any]]:
 
 
 def _usage(pid: int) -> tuple[float, int]:
-    """CPU seconds and resident bytes of one process; memory that forks share counts once for each."""
+    """Returns CPU seconds and resident bytes of one process; memory shared after a fork counts for each process."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             rest = file.read().rpartition(b")")[2].split()
@@ -70,7 +70,7 @@ def _usage(pid: int) -> tuple[float, int]:
 
 
 def machine_cpu() -> dict[str, float] | None:
-    """Seconds all cores were busy, and all seconds they had, since boot."""
+    """Returns the busy seconds and all seconds of all cores since boot."""
     try:
         with open("/proc/stat", encoding="ascii") as file:
             fields = [int(each) for each in file.readline().split()[1:9]]
@@ -82,7 +82,7 @@ def machine_cpu() -> dict[str, float] | None:
 
 
 def memory() -> dict[str, int] | None:
-    """Bytes of memory that are used and that there are."""
+    """Returns the used and the total memory in bytes."""
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
             found = dict(re.findall(r"(\w+):\s+(\d+) kB", file.read()))
@@ -93,7 +93,7 @@ def memory() -> dict[str, int] | None:
 
 
 def network() -> dict[str, int] | None:
-    """Bytes received and sent by all interfaces but loopback."""
+    """Returns the bytes received and sent by all interfaces except loopback."""
     try:
         with open("/proc/net/dev", encoding="ascii") as file:
             lines = [line.replace(":", " ").split() for line in file if ":" in line]
@@ -107,7 +107,7 @@ def network() -> dict[str, int] | None:
 
 
 def gpus(visible: str | None) -> list[dict[str, Any]]:
-    """The node's GPUs as nvidia-smi sees them now. Figures it does not give are None."""
+    """Returns the node's GPUs as nvidia-smi reports them now. Values that it does not report are None."""
     tool = which("nvidia-smi")
     if tool is None or visible == "":
         return []
@@ -126,7 +126,7 @@ def gpus(visible: str | None) -> list[dict[str, Any]]:
 
 
 def parse_gpus(text: str, visible: str | None = None) -> list[dict[str, Any]]:
-    """Reads the lines of nvidia-smi; memory in bytes, utilisation in percent."""
+    """Returns the GPUs in the output of nvidia-smi; memory in bytes, utilisation in percent."""
     found = []
     for line in text.splitlines():
         fields = [each.strip() for each in line.split(",")]
@@ -146,7 +146,7 @@ def parse_gpus(text: str, visible: str | None = None) -> list[dict[str, Any]]:
 
 
 def disks(paths: Iterable[str]) -> list[dict[str, Any]]:
-    """Free and total bytes of the file systems that these paths are on, each once."""
+    """Returns free and total bytes of the file systems of these paths, each file system once."""
     found: dict[int, dict[str, Any]] = {}
     for path in paths:
         try:

@@ -1,6 +1,6 @@
-"""How fast and how far it is to another node: a small server on one, a measurement from the other.
+"""Measures latency and bandwidth between two nodes: a small server on one, a client on the other.
 
-    links serve ADDRESS SECONDS          prints {"port"}, answers whoever knows the token, and ends by itself
+    links serve ADDRESS SECONDS          prints {"port"}, answers clients that have the token, and ends by itself
     links measure ADDRESS PORT           prints {"round_trip", "bytes_per_second"} or {"error"}
 
 The token comes on standard input, so that no other user of the node sees it.
@@ -30,7 +30,7 @@ _PATIENCE = 5.0
 
 
 def main(arguments: list[str]) -> int:
-    """One of the two subcommands; gives the exit code."""
+    """Run one of the two subcommands. Returns the exit code."""
     token = sys.stdin.buffer.read(_TOKEN)
     if len(token) != _TOKEN:
         sys.stderr.write(f"links: the token on standard input must have {_TOKEN} bytes\n")
@@ -47,7 +47,7 @@ def main(arguments: list[str]) -> int:
 
 
 def serve(address: str, seconds: float, token: bytes) -> None:
-    """Answer measurements, one at a time, until the time is over. Forks, so that whoever starts it need not wait."""
+    """Answer measurements, one at a time, until the time is over. Forks, so that the caller need not wait."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:
         listener.bind((address, 0))
@@ -89,7 +89,7 @@ def _answer(peer: socket.socket, token: bytes) -> None:
 
 
 def measure(address: str, port: int, token: bytes) -> dict[str, float]:
-    """Round trip in seconds (the shortest of several) and bytes per second to a server at an address."""
+    """Returns the shortest of several round trips in seconds, and the bytes per second, to a server."""
     with socket.create_connection((address, port), timeout=_PATIENCE) as peer:
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         peer.sendall(token)

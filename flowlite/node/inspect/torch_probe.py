@@ -1,4 +1,4 @@
-"""How a worker's process is, beyond its stack: whether it has torch, and is connected to the others by it."""
+"""Facts about a worker's process besides its stack: whether torch is loaded, and connected to the other ranks."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ COMMON = (
     "CUDA_VISIBLE_DEVICES", "CUDA_HOME", "LD_LIBRARY_PATH", "PYTHONPATH", "OMP_NUM_THREADS", "ACCELERATE_", "FSDP_",
     "AXOLOTL_", "SEED", "GLOBAL_SEED", "PL_GLOBAL_SEED", "HF_HOME",
 )  # fmt: skip
-"""Beginnings of the names of variables by which ranks talk, or by which they would compute something else."""
+"""Prefixes of the variables that affect how ranks communicate, or what they compute."""
 _OURS_DIFFER = ("HOROVOD_RANK", "HOROVOD_LOCAL", "HOROVOD_CROSS", "HOROVOD_HOSTNAME", "FLOW_")
 _ESTABLISHED, _LISTENING = "01", "0A"
 
 
 def telling(variables: dict[str, str]) -> dict[str, str]:
-    """Those variables that say how ranks talk and compute."""
+    """Returns the variables that affect how ranks communicate and compute."""
     return {
         name: value
         for name, value in sorted(variables.items())
@@ -32,10 +32,11 @@ def telling(variables: dict[str, str]) -> dict[str, str]:
 
 
 def of_process(pid: int, given: Mapping[str, str]) -> dict[str, Any]:
-    """{"torch": whether it is loaded, "group": whether it is connected to the master port, None where unknown}.
+    """Returns {"torch": whether it is loaded, "group": whether it is connected to the master port; None if unknown}.
 
     Args:
-        given: What flowlite gave its worker; a forked process does not show that, one of a launcher has its own.
+        given: The environment that flowlite gave the worker. /proc does not show it for a forked worker; processes of
+            a launcher have their own.
     """
     environment = processes.environment_of(pid)
     if "MASTER_PORT" not in environment:
@@ -47,7 +48,7 @@ def of_process(pid: int, given: Mapping[str, str]) -> dict[str, Any]:
 
 
 def has_torch(pid: int) -> bool:
-    """Whether torch is loaded there."""
+    """Whether torch is loaded in a process."""
     try:
         with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
             return "libtorch" in file.read()
@@ -56,7 +57,7 @@ def has_torch(pid: int) -> bool:
 
 
 def _talks_at(pid: int, port: int) -> bool | None:
-    """Whether the process has a connection from or to that port; None where that cannot be seen."""
+    """Whether the process has a connection from or to this port, or listens on it; None if that cannot be seen."""
     try:
         inodes = {
             target[8:-1]
