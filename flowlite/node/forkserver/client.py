@@ -144,7 +144,7 @@ def make_kept_spec(
 
 
 def begin(spec: Mapping[str, Any]) -> None:
-    """Start the fork server of a spec if needed, and its imports, without waiting for them.
+    """Starts the fork server of a spec if needed, and its imports, without waiting for them.
 
     Raises:
         ForkServerError: It cannot be started.
@@ -154,7 +154,7 @@ def begin(spec: Mapping[str, Any]) -> None:
 
 
 def fork(spec: Mapping[str, Any]) -> None:
-    """Fork a fork server that imports nothing from this process, so that it needs no interpreter of its own.
+    """Forks a fork server that imports nothing from this process, so that it needs no interpreter of its own.
 
     Call this before any thread or event loop exists. A fork server that already runs is left alone.
 
@@ -180,7 +180,7 @@ def fork(spec: Mapping[str, Any]) -> None:
 
 
 def _be_forked(spec: Mapping[str, Any], listener: socket.socket, log: int) -> NoReturn:
-    """Run the fork server in the forked process, without its parent's files, locks and environment."""
+    """Runs the fork server in the forked process, without its parent's files, locks and environment."""
     from . import server
 
     try:
@@ -198,7 +198,7 @@ def _be_forked(spec: Mapping[str, Any], listener: socket.socket, log: int) -> No
 
 
 def join(spec: Mapping[str, Any]) -> socket.socket:
-    """Connect to the fork server of a spec, starting it if needed, and ask it for a reaper.
+    """Connects to the fork server of a spec, starting it if needed, and asks it for a reaper.
 
     Raises:
         ForkServerError: It cannot be started.
@@ -209,7 +209,7 @@ def join(spec: Mapping[str, Any]) -> socket.socket:
 
 
 def dismiss(path: str) -> None:
-    """Ask the fork server at a socket to exit with its last reaper, without waiting for the idle time."""
+    """Asks the fork server at a socket to exit with its last reaper, without waiting for the idle time."""
     registry.tell(path, "dismiss")
 
 

@@ -85,7 +85,7 @@ class Reaper:
         self._asked_strays: set[int] = set()
 
     def serve(self, unblock: Iterable[int] = ()) -> int:
-        """Serve the agent, then stop the workers that are left. Returns the exit status."""
+        """Serves the agent, then stops the workers that are left. Returns the exit status."""
         self._wake_reader, wake_writer = os.pipe()
         os.set_blocking(self._wake_reader, False)
         signals.watch_signals(wake_writer, (signal.SIGCHLD, signal.SIGTERM))
@@ -238,7 +238,7 @@ class Reaper:
                 held.asked_to_stop = False
 
     def _look_after(self) -> None:
-        """Take the next step with every worker that is ending: signal it, kill it, or report it."""
+        """Takes the next step with every worker that is ending: signals it, kills it, or reports it."""
         now = time.monotonic()
         for held in list(self._held.values()):
             if held.status is None:
@@ -348,7 +348,7 @@ class Reaper:
 
 
 def _become_afresh(order: Mapping[str, Any], python: str, reaper: int) -> None:
-    """Replace this forked child by a new Python interpreter, which runs the same worker."""
+    """Replaces this forked child by a new Python interpreter, which runs the same worker."""
     os.setsid()
     processes.die_with_parent(reaper)
     path = f"{order['failure']}.order"
@@ -361,7 +361,7 @@ def _become_afresh(order: Mapping[str, Any], python: str, reaper: int) -> None:
 
 
 def _write_to(log: str) -> None:
-    """Redirect this process's output to the task's log, since all tasks share the fork server's own log."""
+    """Redirects this process's output to the task's log, since all tasks share the fork server's own log."""
     try:
         opened = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     except OSError as error:
@@ -383,7 +383,7 @@ def _prepare(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def probe(paths: Iterable[str], token: str, write: bool) -> dict[str, Any]:
-    """Write a probe file into each volume, or check that it is there.
+    """Writes a probe file into each volume, or checks that it is there.
 
     Returns:
         {"missing": paths where the file is not there (yet), "errors": {path: reason}, "passing": paths whose error may
@@ -412,7 +412,7 @@ def probe(paths: Iterable[str], token: str, write: bool) -> dict[str, Any]:
 
 
 def forget_probe(paths: Iterable[str], token: str) -> None:
-    """Remove the probe files."""
+    """Removes the probe files."""
     for path in paths:
         try:
             os.unlink(os.path.join(path, f".flowlite-probe-{token}"))

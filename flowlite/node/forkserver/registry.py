@@ -58,7 +58,7 @@ class WarmServer:
 
 @contextlib.contextmanager
 def alone(path: str) -> Iterator[None]:
-    """Hold the lock under which this user's fork servers are started and removed. `path` is any of their sockets."""
+    """Holds the lock under which this user's fork servers are started and removed. `path` is any of their sockets."""
     import fcntl
 
     lock = os.open(os.path.join(os.path.dirname(path), "lock"), os.O_RDWR | os.O_CREAT, 0o600)
@@ -70,7 +70,7 @@ def alone(path: str) -> Iterator[None]:
 
 
 def note(path: str, agents: int, until: float | None) -> None:
-    """Record the state of the fork server at this socket. Errors are ignored, since a full disk must not end it."""
+    """Records the state of the fork server at this socket. Errors are ignored, since a full disk must not end it."""
     told = {
         **processes.identity(os.getpid()),
         "agents": agents,
@@ -118,7 +118,7 @@ def all_of(directory: str) -> list[WarmServer]:
 
 
 def make_room(directory: str, most: int) -> None:
-    """Retire the least recently used idle fork servers, so that `most` is not exceeded by one more. Those in use stay.
+    """Retires the least recently used idle fork servers, so that `most` is not exceeded by one more. Those in use stay.
 
     The caller holds the lock (`alone`).
     """
@@ -130,13 +130,13 @@ def make_room(directory: str, most: int) -> None:
 
 
 def tidy_alone(directory: str) -> None:
-    """Run `tidy` under the lock."""
+    """Runs `tidy` under the lock."""
     with alone(os.path.join(directory, "any")):
         tidy(directory)
 
 
 def tidy(directory: str) -> None:
-    """Remove the files of fork servers that were killed, kept or not. The caller holds the lock (`alone`)."""
+    """Removes the files of fork servers that were killed, kept or not. The caller holds the lock (`alone`)."""
     # A fork server in a container binds its socket a moment before it listens.
     dead = _dead(directory)
     if dead:
@@ -157,7 +157,7 @@ def _dead(directory: str) -> set[str]:
 
 
 def _forget_reapers(directory: str, name: str) -> None:
-    """Remove the hosts files of a fork server's reapers, except of reapers that outlive a retired fork server."""
+    """Removes the hosts files of a fork server's reapers, except of reapers that outlive a retired fork server."""
     for each in os.listdir(directory):
         socket_name, _, rest = each.partition(".")
         pid = rest.removesuffix(".hosts")
@@ -179,7 +179,7 @@ def _listens(path: str) -> bool:
 
 
 def end(templates: list[WarmServer]) -> None:
-    """Retire these fork servers, and wait until the idle ones have ended. Those in use end with their last agent."""
+    """Retires these fork servers, and waits until the idle ones have ended. Those in use end with their last agent."""
     for each in templates:
         tell(each.socket, "retire")
     last = time.monotonic() + _END_SECONDS
@@ -189,7 +189,7 @@ def end(templates: list[WarmServer]) -> None:
 
 
 def tell(path: str, what: str) -> None:
-    """Send a request without an answer to the fork server at a socket. It is no error if there is none."""
+    """Sends a request without an answer to the fork server at a socket. It is no error if there is none."""
     with (
         socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection,
         contextlib.suppress(OSError),
@@ -200,7 +200,7 @@ def tell(path: str, what: str) -> None:
 
 
 def forget(path: str) -> None:
-    """Remove the socket of a fork server and the files beside it."""
+    """Removes the socket of a fork server and the files beside it."""
     for each in (path, f"{path}.json", _state(path), _part(path), f"{path}.log"):
         with contextlib.suppress(OSError):
             os.unlink(each)

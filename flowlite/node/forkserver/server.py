@@ -43,7 +43,7 @@ _LONGEST_LINE = 1 << 20
 
 
 def main(arguments: list[str]) -> NoReturn:
-    """`warm SPEC.json [LISTENING_DESCRIPTOR]`: run the fork server."""
+    """`warm SPEC.json [LISTENING_DESCRIPTOR]`: runs the fork server."""
     with open(arguments[0], encoding="utf-8") as file:
         spec = json.load(file)
     if spec.get("inside"):
@@ -59,7 +59,7 @@ def main(arguments: list[str]) -> NoReturn:
 
 
 def serve(spec: Mapping[str, Any], listener: socket.socket) -> NoReturn:
-    """Run the fork server of a spec, then exit."""
+    """Runs the fork server of a spec, then exits."""
     os.set_inheritable(listener.fileno(), False)
     os._exit(ForkServer(spec, listener).serve())
 
@@ -90,7 +90,7 @@ class ForkServer:
         self._poll = select.poll()
 
     def serve(self) -> int:
-        """Import, then fork a reaper for each agent until the idle time has passed. Returns the exit status."""
+        """Imports, then forks a reaper for each agent until the idle time has passed. Returns the exit status."""
         for each in (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):
             signal.signal(each, signal.SIG_IGN)
         signals.watch_signals(self._wake_writer, (signal.SIGCHLD, signal.SIGTERM))
@@ -155,7 +155,7 @@ class ForkServer:
         self._poll.register(connection.fileno(), select.POLLIN)
 
     def _hear(self, caller: _Caller) -> None:
-        """Read from a connection, and carry out the request once the first line is complete."""
+        """Reads from a connection, and carries out the request once the first line is complete."""
         try:
             data = caller.connection.recv(1 << 16)
         except OSError:
@@ -196,7 +196,7 @@ class ForkServer:
     # Forking
 
     def _fork(self, connection: socket.socket, request: Mapping[str, Any], received: bytes) -> None:
-        """Fork a reaper for the agent at the other end of the connection."""
+        """Forks a reaper for the agent at the other end of the connection."""
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGCHLD, signal.SIGTERM))
         pid = os.fork()
         if pid:
@@ -250,13 +250,13 @@ class ForkServer:
     # Shutting down
 
     def _retire(self) -> None:
-        """Release the socket's name for another fork server, and exit with the last reaper."""
+        """Releases the socket's name for another fork server, and exits with the last reaper."""
         with registry.alone(self._spec["socket"]):
             self._give_up_name()
         self._ending = True
 
     def _leave(self) -> bool:
-        """Remove the socket, so that the next client starts a new fork server. False if a client is connecting."""
+        """Removes the socket, so that the next client starts a new fork server. False if a client is connecting."""
         if not self._listening:
             return True
         with registry.alone(self._spec["socket"]):
@@ -274,7 +274,7 @@ class ForkServer:
             self._listener.close()
 
     def _note(self) -> None:
-        """Write the state of this process to the file that others read (registry.py)."""
+        """Writes the state of this process to the file that others read (registry.py)."""
         if self._spec["key"] and self._listening:
             until = None if self._reapers else self._idle_until - time.monotonic() + time.time()
             registry.note(self._spec["socket"], len(self._reapers), until)
@@ -296,7 +296,7 @@ class Imports:
         self.seconds = 0.0
 
     def take(self, names: Iterable[str]) -> None:
-        """Import the modules that are missing. Errors are recorded, so that the worker raises them when it imports."""
+        """Imports the modules that are missing. Errors are recorded, so that the worker raises them when it imports."""
         done = self._done or set()
         missing = [name for name in names if name not in done]
         if not missing and self._done is not None:
@@ -327,7 +327,7 @@ class Imports:
 
 
 def preload() -> None:
-    """Import the modules of flowlite that reapers and workers use: the zip may be gone when they need them."""
+    """Imports the modules of flowlite that reapers and workers use: the zip may be gone when they need them."""
     from ..mount_namespace import hosts_file, namespace
     from ..worker import worker
     from . import reaper

@@ -57,7 +57,7 @@ class Loaded:
                 self.note()
 
     def note(self, since: float | None = None) -> None:
-        """Record the modules that were imported since the last call.
+        """Records the modules that were imported since the last call.
 
         Args:
             since: Unix time before which no module was imported, if imports were not watched. Files that changed after
@@ -130,7 +130,10 @@ def _files() -> Iterator[str]:
 
 
 def _directories() -> Iterator[str]:
-    """Returns the directories that change when a package is installed or removed."""
+    """Returns the directories that change when a package is installed or removed.
+
+    They also show a package that an earlier import did not find.
+    """
     return (path for path in sys.path if os.path.basename(path) in _INSTALLED)
 
 

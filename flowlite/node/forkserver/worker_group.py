@@ -85,15 +85,15 @@ class Workers:
         return len(self._orders)
 
     def use_python(self, python: str) -> None:
-        """Set the Python that the fork server is started with. Call this before `connect`."""
+        """Sets the Python that the fork server is started with. Call this before `connect`."""
         self._spec["python"] = python
 
     def use(self, spec: dict[str, Any]) -> None:
-        """Replace the spec of the fork server. Call this before `connect`."""
+        """Replaces the spec of the fork server. Call this before `connect`."""
         self._spec = spec
 
     async def connect(self, scene: Awaitable[Mapping[str, Any]] | None = None) -> dict[str, Any]:
-        """Start or find the fork server and get a reaper from it. Returns the reaper's "ready" event.
+        """Starts or finds the fork server and gets a reaper from it. Returns the reaper's "ready" event.
 
         `scene`, the mounts that the workers see (mount_namespace/worker_view.py), may be ready later than the fork
         server, which imports meanwhile.
@@ -131,20 +131,20 @@ class Workers:
         )
 
     async def prepare(self, call: Mapping[str, Any]) -> str | None:
-        """Verify the call and extract its source. Returns the error, or None."""
+        """Verifies the call and extracts its source. Returns the error, or None."""
         answer = await self._ask("prepared", do="prepare", call=dict(call))
         return answer["error"]  # type: ignore[no-any-return]
 
     async def probe(self, paths: Sequence[str], token: str, *, write: bool) -> dict[str, Any]:
-        """Write or check the probe files of volumes in the workers' view of the file system."""
+        """Writes or checks the probe files of volumes in the workers' view of the file system."""
         return await self._ask("probed", do="probe", paths=list(paths), token=token, write=write)
 
     def forget_probe(self, paths: Sequence[str], token: str) -> None:
-        """Remove the probe files."""
+        """Removes the probe files."""
         self._send(do="forget", paths=list(paths), token=token)
 
     def start(self, orders: Sequence[Mapping[str, Any]]) -> None:
-        """Start workers. A worker that cannot be started is reported as ended.
+        """Starts workers. A worker that cannot be started is reported as ended.
 
         Raises:
             WorkersLost: The workers were told to stop already.
@@ -159,7 +159,7 @@ class Workers:
         self._send(do="start", orders=list(orders))
 
     async def stop(self, grace: float | None = None) -> None:
-        """Stop every worker. Returns when none is left and each was reported."""
+        """Stops every worker. Returns when none is left and each was reported."""
         self._stopping = True
         grace = self._grace if grace is None else grace
         if self._orders and self._follower is not None and not self._follower.done():
@@ -175,7 +175,7 @@ class Workers:
         await self._none_left.wait()
 
     async def wait(self) -> None:
-        """Wait until every worker has ended and was reported."""
+        """Waits until every worker has ended and was reported."""
         await self._none_left.wait()
 
     def listeners(self, number: int) -> list[int]:
@@ -184,11 +184,11 @@ class Workers:
         return caught_signals.listeners([int(reaper)], number) if reaper and self._orders else []
 
     def dismiss(self) -> None:
-        """Let the fork server exit as soon as no agent uses it."""
+        """Lets the fork server exit as soon as no agent uses it."""
         self._send(do="dismiss")
 
     async def close(self) -> None:
-        """Close the connection to the reaper, which then exits."""
+        """Closes the connection to the reaper, which then exits."""
         if self._writer is not None:
             self._writer.close()
         if self._follower is not None:
@@ -201,7 +201,7 @@ class Workers:
             self._writer.write(json.dumps(request).encode() + b"\n")
 
     async def _ask(self, event: str, **request: Any) -> dict[str, Any]:
-        """Send a request, and wait for the event of that name."""
+        """Sends a request, and waits for the event of that name."""
         waiting = self._answers.get(event)
         if waiting is None:
             waiting = self._answers[event] = asyncio.get_running_loop().create_future()
@@ -249,7 +249,7 @@ class Workers:
     # When the reaper is gone
 
     def _sweep(self) -> None:
-        """End the processes that a lost reaper left.
+        """Ends the processes that a lost reaper left.
 
         Where the kernel supports it, its workers died with it, but not their children.
         """

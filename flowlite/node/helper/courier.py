@@ -44,7 +44,7 @@ ROOM = "." * 300
 
 
 def main(arguments: list[str]) -> int:
-    """`courier [ROOM]`: answer requests until the channel ends."""
+    """`courier [ROOM]`: answers requests until the channel ends."""
     # This process makes hardly any garbage, and imports are faster without the collector.
     gc.disable()
     requests, answers = Requests(0), os.dup(1)
@@ -91,7 +91,7 @@ class Requests:
         self.silent = False
 
     def expect(self, seconds: float) -> None:
-        """Set the longest time between two reads from the client."""
+        """Sets the longest time between two reads from the client."""
         self._within = seconds
 
     def line(self) -> bytes:
@@ -126,7 +126,7 @@ class Requests:
 
 
 def end_session() -> None:
-    """End the sshd session that this process belongs to, if there is one: its client is gone."""
+    """Ends the sshd session that this process belongs to, if there is one: its client is gone."""
     parent = os.getppid()
     try:
         with open(f"/proc/{parent}/comm", encoding="ascii", errors="replace") as file:
@@ -139,7 +139,7 @@ def end_session() -> None:
 
 
 def get_ready() -> None:
-    """Import the modules of an agent, so that agents forked from this process do not have to."""
+    """Imports the modules of an agent, so that agents forked from this process do not have to."""
     if "ssl" not in sys.modules:
         # As for a started agent (__main__.py); the modules that encrypt remove this block.
         sys.modules["ssl"] = None  # type: ignore[assignment]
@@ -160,7 +160,7 @@ class Courier:
         self._hashes: dict[tuple[int, ...], str] = {}
 
     def do(self, request: Mapping[str, Any], content: bytes) -> tuple[dict[str, Any], bytes]:
-        """Carry out one request. Returns the answer and the content that follows it."""
+        """Carries out one request. Returns the answer and the content that follows it."""
         what = request["do"]
         if what == "lease":
             name = request.get("name", client.NAME)
@@ -176,7 +176,7 @@ class Courier:
     # Files
 
     def _put(self, files: list[dict[str, Any]], content: bytes) -> dict[str, Any]:
-        """Put files in their places, one after the other; none if one is missing."""
+        """Puts files in their places, one after the other; none if one is missing."""
         for each in files:
             each["place"] = f"{each['cache']}/{each['sha256']}" if each["cache"] else each["target"]
             if each["size"] is None and not self._has(each["place"], each["sha256"]):
@@ -207,7 +207,7 @@ class Courier:
     # The agent
 
     def _start(self, argv: list[str], log: str, environment: dict[str, str]) -> dict[str, Any]:
-        """Fork an agent, if the command is this program, run by this Python."""
+        """Forks an agent, if the command is this program, run by this Python."""
         ours = [sys.executable, "-I", "-S"]
         if argv[:3] != ours or argv[4:5] != ["agent"] or len(argv) != 6 or not self._is_us(argv[3]):
             return {"unfit": True}
@@ -231,7 +231,7 @@ class Courier:
             os._exit(code)
 
     def _note_digest(self) -> None:
-        """Spare the agent hashing the program again, which was hashed here before it was put in its place."""
+        """Spares the agent hashing the program again, which was hashed here before it was put in its place."""
         from ..system import node_facts
 
         for sha256 in self._hashes.values():
@@ -239,7 +239,7 @@ class Courier:
                 node_facts.note_digest(sha256)
 
     def _become(self, argv: list[str], log: str, environment: dict[str, str]) -> None:
-        """Detach the forked process from the courier, including its environment and command line in /proc."""
+        """Detaches the forked process from the courier, including its environment and command line in /proc."""
         from ..system import process_title, processes
 
         gc.enable()

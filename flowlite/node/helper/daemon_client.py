@@ -59,7 +59,7 @@ class Line:
             return None
 
     def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Send a request and return the answer. Raises OSError if the step daemon is missing or gives no answer."""
+        """Sends a request and returns the answer. Raises OSError if the step daemon is missing or gives no answer."""
         with self._connect() as line:
             line.settimeout(SECONDS)
             line.sendall(json.dumps(dict(request)).encode() + b"\n")
@@ -74,7 +74,7 @@ class Line:
         return found
 
     def renew(self) -> None:
-        """Report that the client is alive. Does not wait, and ignores a missing step daemon."""
+        """Reports that the client is alive. Does not wait, and ignores a missing step daemon."""
         try:
             if self._renewing is None:
                 self._renewing = self._connect()

@@ -25,7 +25,7 @@ _BLOCK = 256 * 1024
 
 
 def obey(request: Mapping[str, Any], anchor: str | None) -> int:
-    """Carry out one request. Returns the exit status."""
+    """Carries out one request. Returns the exit status."""
     try:
         what = request["do"]
         if what == "put":
@@ -65,7 +65,7 @@ def _put(files: list[dict[str, Any]]) -> None:
 
 
 def _take(file: Mapping[str, Any]) -> None:
-    """Read the content of one file from standard input, and put it in its place."""
+    """Reads the content of one file from standard input, and puts it in its place."""
     place = file["place"]
     if os.path.isdir(place):
         raise IsADirectoryError(errno.EISDIR, f"{place} is a directory")

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
         """The mux server as a job sees it: sends frames, and watches descriptors."""
 
         def send(self, kind: int, stream: int, payload: bytes = b"") -> None:
-            """Send a frame."""
+            """Sends a frame."""
 
         def watch(self, descriptor: int, events: int, job: Job) -> None:
-            """Call the job on these events of one of its descriptors; 0 for none."""
+            """Calls the job on these events of one of its descriptors; 0 for none."""
 
 
 GENTLE_SECONDS = 10.0
@@ -61,7 +61,7 @@ class Job:
     # Starting
 
     def fork(self, request: dict[str, Any], anchor: str | None) -> None:
-        """Fork a child that runs a command or works with files."""
+        """Forks a child that runs a command or works with files."""
         (theirs, self._sink), (out, out_end), (err, err_end) = os.pipe(), os.pipe(), os.pipe()
         porter = os.getpid()
         self._gently = bool(request.get("gently"))
@@ -76,7 +76,7 @@ class Job:
         self._watch()
 
     def connect(self, address: str, port: int) -> None:
-        """Open a TCP stream. Raises OSError."""
+        """Opens a TCP stream. Raises OSError."""
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         self._socket = socket.socket(family, socket.SOCK_STREAM)
         self._socket.setblocking(False)
@@ -103,7 +103,7 @@ class Job:
     # From the client
 
     def give(self, data: bytes) -> None:
-        """Pass bytes to its input."""
+        """Passes bytes to its input."""
         if self._sink < 0:
             # Its input is closed. The bytes are acknowledged, so that the client can continue.
             self._outlet.send(mux_framing.ACK, self._stream, mux_framing.count(len(data)))
@@ -112,17 +112,17 @@ class Job:
         self._pour()
 
     def end_input(self) -> None:
-        """Close its input after the bytes that are queued."""
+        """Closes its input after the bytes that are queued."""
         self._input_ended = True
         self._pour()
 
     def taken(self, count: int) -> None:
-        """Note that the client has consumed `count` bytes."""
+        """Notes that the client has consumed `count` bytes."""
         self._under_way -= count
         self._watch()
 
     def abandon(self) -> None:
-        """Abandon the request without further frames. A `gently` command may still end by itself, for a short time."""
+        """Abandons the request without further frames. A `gently` command may still end by itself, for a short time."""
         if not self._gently or self._code is not None:
             self.kill()
         elif self.kill_at is None:
@@ -134,7 +134,7 @@ class Job:
             self._watch()
 
     def kill(self) -> None:
-        """Kill the child now, and close all descriptors."""
+        """Kills the child now, and closes all descriptors."""
         if self.pid and self._code is None:
             for target in (-self.pid, self.pid):
                 try:
@@ -147,7 +147,7 @@ class Job:
     # Events
 
     def on_event(self, descriptor: int, events: int) -> None:
-        """Handle a descriptor that can be read from or written to."""
+        """Handles a descriptor that can be read from or written to."""
         if self._connecting:
             self._connected()
         elif descriptor == self._sink:
@@ -156,17 +156,17 @@ class Job:
             self._draw(descriptor)
 
     def exited(self, code: int) -> None:
-        """Note that its child has exited."""
+        """Notes that its child has exited."""
         self._code = code
         self._finish()
 
     def fail(self, number: int, text: str) -> None:
-        """Report that the request failed."""
+        """Reports that the request failed."""
         self._close()
         self._tell({"errno": number, "text": text})
 
     def _pour(self) -> None:
-        """Write queued bytes to the child's input or the socket."""
+        """Writes queued bytes to the child's input or the socket."""
         if self._sink < 0 or self._connecting:
             return
         given = 0
@@ -198,7 +198,7 @@ class Job:
             self._finish()
 
     def _draw(self, descriptor: int) -> None:
-        """Send the output that can be read."""
+        """Sends the output that can be read."""
         kind = self._sources[descriptor]
         try:
             data = os.read(descriptor, mux_framing.BLOCK)
@@ -225,7 +225,7 @@ class Job:
         self._finish()
 
     def _watch(self) -> None:
-        """Read output only while the client's window has space (back-pressure)."""
+        """Reads output only while the client's window has space (back-pressure)."""
         wanted = _READ if self._under_way < mux_framing.WINDOW else 0
         for descriptor in self._sources:
             self._outlet.watch(descriptor, wanted, self)
@@ -260,7 +260,7 @@ class Job:
 def _be_child(
     request: dict[str, Any], anchor: str | None, porter: int, stdin: int, stdout: int, stderr: int
 ) -> None:
-    """Become the child of a request. Does not return."""
+    """Becomes the child of a request. Does not return."""
     code = 1
     try:
         signal.set_wakeup_fd(-1)
@@ -293,7 +293,7 @@ def _be_child(
 
 
 def _execute(argv: list[str]) -> int:
-    """Replace this process by a command. If it cannot be run, returns the exit status that a shell would use."""
+    """Replaces this process by a command. If it cannot be run, returns the exit status that a shell would use."""
     try:
         os.execvp(argv[0], argv)
     except OSError as error:

@@ -38,7 +38,7 @@ SILENCE = 180.0
 
 
 def main(arguments: list[str]) -> int:
-    """Serve until the client is gone."""
+    """Serves until the client is gone."""
     # This process makes hardly any garbage, and imports are faster without the collector.
     gc.disable()
     anchor = arguments[1] if arguments[:1] == ["--anchor"] else None
@@ -85,11 +85,11 @@ class MuxServer:
     # Called by jobs
 
     def send(self, kind: int, stream: int, payload: bytes = b"") -> None:
-        """Queue a frame. It is sent as soon as the pipe accepts it."""
+        """Queues a frame. It is sent as soon as the pipe accepts it."""
         self._out += mux_framing.frame(kind, stream, payload)
 
     def watch(self, descriptor: int, events: int, job: Job) -> None:
-        """Set the events that a job waits for on one of its descriptors; 0 for none."""
+        """Sets the events that a job waits for on one of its descriptors; 0 for none."""
         known = self._selector.get_map().get(descriptor)
         if known is None and events:
             self._selector.register(descriptor, events, job)
@@ -101,7 +101,7 @@ class MuxServer:
     # The loop
 
     def serve(self) -> None:
-        """Serve until the pipe ends."""
+        """Serves until the pipe ends."""
         self._selector.register(self._incoming, selectors.EVENT_READ)
         self._selector.register(self._wake, selectors.EVENT_READ)
         self._out += mux_framing.GREETING
@@ -127,7 +127,7 @@ class MuxServer:
             self._turn()
 
     def _turn(self) -> None:
-        """Wait for events, and handle them."""
+        """Waits for events, and handles them."""
         leaving = any(job.kill_at is not None for job in self._jobs.values())
         for key, events in self._selector.select(0.5 if leaving else 30.0):
             if key.data is not None:

@@ -102,7 +102,7 @@ def facts(*directories: str) -> dict[str, tuple[int, int]]:
 
 
 def remove_home(root: str, home: str) -> bool:
-    """Remove a task's directory, but nothing that is mounted there. False if something is left."""
+    """Removes a task's directory, but nothing that is mounted there. False if something is left."""
     if not _is_home(root, home):
         return False
     # Imported here because it is slow to import: a holder lives as long as its task and needs this once.
@@ -116,7 +116,7 @@ def remove_home(root: str, home: str) -> bool:
 
 
 def keep_outputs(root: str, home: str) -> bool:
-    """Remove all files of a task's directory except the outputs of its ranks. False if there is no such directory."""
+    """Removes all files of a task's directory except the outputs of its ranks. False if there is no such directory."""
     if not _is_home(root, home) or not os.path.isdir(home):
         return False
     shed(home)
@@ -124,7 +124,7 @@ def keep_outputs(root: str, home: str) -> bool:
 
 
 def shed(home: str) -> None:
-    """Remove all files of a task's directory, including secrets, except the outputs of its ranks."""
+    """Removes all files of a task's directory, including secrets, except the outputs of its ranks."""
     from ..mount_namespace import unmount
 
     place = os.path.realpath(home)
@@ -155,7 +155,7 @@ def _is_output(name: str) -> bool:
 
 
 def _remove(path: str, mounted: set[str]) -> None:
-    """Remove a tree. Symbolic links are not followed; mounts and other file systems are left alone."""
+    """Removes a tree. Symbolic links are not followed; mounts and other file systems are left alone."""
     status = os.lstat(path)
     if not stat.S_ISDIR(status.st_mode):
         os.unlink(path)
@@ -173,7 +173,7 @@ def _remove(path: str, mounted: set[str]) -> None:
 
 
 def forget_secrets(root: str, but: str, *, dry_run: bool = False) -> list[str]:
-    """Remove the secrets of tasks that ended on this host without being released. Returns their homes.
+    """Removes the secrets of tasks that ended on this host without being released. Returns their homes.
 
     Hosts may share their home directories, so this covers only tasks whose agents ran on this host.
 
@@ -192,7 +192,7 @@ def forget_secrets(root: str, but: str, *, dry_run: bool = False) -> list[str]:
 
 
 def by_age(root: str, unused: float = UNUSED_SECONDS) -> list[str]:
-    """Remove files that were not used for `unused` seconds. Files that a task on any host uses are kept."""
+    """Removes files that were not used for `unused` seconds. Files that a task on any host uses are kept."""
     removed = []
     for path, used in _kept(root):
         # This host's clock set both times, so its error does not matter.

@@ -41,7 +41,7 @@ _PROBE_BYTES = 256 * 1024
 
 
 def take(request: Mapping[str, Any], name: str = NAME) -> dict[str, Any]:
-    """Take the host for a task, or return who holds it. The same token gives the same lease again (idempotent)."""
+    """Takes the host for a task, or returns who holds it. The same token gives the same lease again (idempotent)."""
     from . import holder
 
     answer: dict[str, Any] | None = None
@@ -64,7 +64,7 @@ def take(request: Mapping[str, Any], name: str = NAME) -> dict[str, Any]:
 
 
 def release(request: Mapping[str, Any], name: str = NAME) -> dict[str, Any]:
-    """End a task on this host, and remove the files of a lease that has expired."""
+    """Ends a task on this host, and removes the files of a lease that has expired."""
     answer = ask({**request, "do": "release"}, name)
     if answer is not None and not answer.get("other"):
         return answer
@@ -95,7 +95,7 @@ def _address(towards: Any) -> str | None:
 
 
 def _make(directories: Any) -> str:
-    """Create directories of shared volumes. Returns the error, or ""."""
+    """Creates directories of shared volumes. Returns the error, or ""."""
     for each in directories:
         try:
             os.makedirs(os.path.expanduser(str(each)), exist_ok=True)
@@ -105,7 +105,7 @@ def _make(directories: Any) -> str:
 
 
 def _write(root: str) -> str:
-    """Write a probe file to the task's root and remove it. Returns the error, or ""."""
+    """Writes a probe file to the task's root and removes it. Returns the error, or ""."""
     probe = os.path.join(root, f".probe-{os.getpid()}-{os.urandom(4).hex()}")
     try:
         os.makedirs(root, mode=0o700, exist_ok=True)
@@ -146,7 +146,7 @@ def _templates() -> list[dict[str, Any]]:
 
 
 def obey(what: str, request: Mapping[str, Any], name: str = NAME) -> dict[str, Any]:
-    """Carry out one request."""
+    """Carries out one request."""
     if what == "take":
         return take(request, name)
     if what == "release":

@@ -35,7 +35,7 @@ _LONGEST_TICK = 2.0
 
 
 def start(request: Mapping[str, Any], name: str) -> dict[str, Any] | None:
-    """Fork a holder. Returns its answer to the request, or None if another process has the name."""
+    """Forks a holder. Returns its answer to the request, or None if another process has the name."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -79,7 +79,7 @@ def _be_holder(request: Mapping[str, Any], name: str, answer: int) -> int:
 
 
 def _detach(root: str, keep: tuple[int, ...]) -> None:
-    """Close all descriptors of the parent: an SSH session ends only when its last output is closed."""
+    """Closes all descriptors of the parent: an SSH session ends only when its last output is closed."""
     os.umask(0o077)
     null = os.open(os.devnull, os.O_RDWR)
     try:
@@ -98,7 +98,7 @@ def _detach(root: str, keep: tuple[int, ...]) -> None:
 
 
 def _start_guard(holder: Holder, listener: socket.socket, answer: int) -> int:
-    """Fork the guard, which ends the lease's processes if the holder dies. It has the listening socket, too."""
+    """Forks the guard, which ends the lease's processes if the holder dies. It has the listening socket, too."""
     reading, writing = os.pipe()
     if os.fork() != 0:
         os.close(reading)
@@ -157,7 +157,7 @@ class Holder:
     # Serving
 
     def serve(self, listener: socket.socket) -> None:
-        """Answer requests and watch the task until the lease is over."""
+        """Answers requests and watches the task until the lease is over."""
         listener.setblocking(False)
         with selectors.DefaultSelector() as selector:
             selector.register(listener, selectors.EVENT_READ)
@@ -231,7 +231,7 @@ class Holder:
         return {"ok": True, "gone": True}
 
     def _keep(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """End the task, but keep the host and the spared processes for the same owner's next task."""
+        """Ends the task, but keeps the host and the spared processes for the same owner's next task."""
         left = self._kill(request.get("spare", ()))
         if left:
             return {"ok": False, "error": f"processes {sorted(left)} do not end"}
@@ -245,7 +245,7 @@ class Holder:
     # Watching
 
     def _look(self) -> None:
-        """End the lease when it has expired."""
+        """Ends the lease when it has expired."""
         if self._over:
             return
         now = time.monotonic()
@@ -273,7 +273,7 @@ class Holder:
     # Ending
 
     def end(self, *, forget: bool) -> set[int]:
-        """End every process of the lease. Returns those that could not be killed."""
+        """Ends every process of the lease. Returns those that could not be killed."""
         self._state = "ending"
         left = self._kill(())
         if forget and not left:
@@ -281,13 +281,13 @@ class Holder:
         return left
 
     def end_alone(self) -> set[int]:
-        """End the lease without the owner. Removes secrets, but keeps outputs, which the owner may collect later."""
+        """Ends the lease without the owner. Removes secrets, but keeps outputs, which the owner may collect later."""
         left = self.end(forget=False)
         secret_files.forget(self._home)
         return left
 
     def sweep(self) -> None:
-        """End processes of earlier leases whose holder and guard were killed, and remove their secrets."""
+        """Ends processes of earlier leases whose holder and guard were killed, and removes their secrets."""
         processes.kill_all(lambda: cleanup.strays(self._name, self._marker))
         cleanup.forget_secrets(self.root, self._home)
 

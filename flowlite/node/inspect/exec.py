@@ -17,7 +17,7 @@ from ..worker.environment import without_launchers
 
 
 def main(arguments: list[str]) -> int:
-    """Replace this process by the command. Returns only if that fails."""
+    """Replaces this process by the command. Returns only if that fails."""
     home = arguments[0]
     argv = arguments[2:] if arguments[1:2] == ["--"] else arguments[1:]
     if not argv:

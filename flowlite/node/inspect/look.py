@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def main(arguments: list[str]) -> int:
-    """Print the report as one line of JSON."""
+    """Prints the report as one line of JSON."""
     home = arguments[0]
     attempt = latest_attempt(home)
     if attempt is None:

@@ -22,7 +22,7 @@ _GPU_SECONDS = 10.0
 
 
 def main(arguments: list[str]) -> int:
-    """`stats NODE_HOME`: print the current counters as one line of JSON."""
+    """`stats NODE_HOME`: prints the current counters as one line of JSON."""
     from .exec import latest_attempt
 
     attempt = latest_attempt(arguments[0])

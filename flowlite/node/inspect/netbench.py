@@ -30,7 +30,7 @@ _PATIENCE = 5.0
 
 
 def main(arguments: list[str]) -> int:
-    """Run one of the two subcommands. Returns the exit code."""
+    """Runs one of the two subcommands. Returns the exit code."""
     token = sys.stdin.buffer.read(_TOKEN)
     if len(token) != _TOKEN:
         sys.stderr.write(f"links: the token on standard input must have {_TOKEN} bytes\n")
@@ -47,7 +47,7 @@ def main(arguments: list[str]) -> int:
 
 
 def serve(address: str, seconds: float, token: bytes) -> None:
-    """Answer measurements, one at a time, until the time is over. Forks, so that the caller need not wait."""
+    """Answers measurements, one at a time, until the time is over. Forks, so that the caller need not wait."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:
         listener.bind((address, 0))

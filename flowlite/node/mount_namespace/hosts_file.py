@@ -22,7 +22,7 @@ _ADDED = "# the gang, by flowlite\n"
 
 
 def own_hosts(path: str) -> bool:
-    """Mount a copy of the hosts file, made at `path`, over it, for this process and its future children."""
+    """Mounts a copy of the hosts file, made at `path`, over it, for this process and its future children."""
     if sys.platform != "linux" or os.geteuid() != 0:
         return False
     libc = Libc()
@@ -42,7 +42,7 @@ def own_hosts(path: str) -> bool:
 
 
 def add_gang(path: str, addresses: Sequence[str]) -> None:
-    """Add the nodes' addresses, by rank, to the file of `own_hosts`. Every node that shares it may call this again."""
+    """Adds the nodes' addresses, by rank, to the file of `own_hosts`. Every node that shares it may call this again."""
     with open(path, encoding="utf-8", errors="surrogateescape") as file:
         known = file.read()
     known = known.partition(_ADDED)[0]

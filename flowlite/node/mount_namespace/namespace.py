@@ -35,7 +35,7 @@ class MountError(OSError):
 def show(
     volumes: Iterable[Mapping[str, Any]], hide_nothing_of: Iterable[str] = ()
 ) -> list[dict[str, str]]:
-    """Show every volume at its path, to this process and its future children. The caller must be single-threaded.
+    """Shows every volume at its path, to this process and its future children. The caller must be single-threaded.
 
     Args:
         volumes: {"name", "path", "source"} each; `source` is the directory that holds the data. If other directories
@@ -77,7 +77,7 @@ def show(
 def _show_one(
     name: str, path: str, source: str, private: OSError | bool, alike: str, sealed: bool
 ) -> str:
-    """Show one volume; `sealed` says whether it has to be made read-only. Raises MountError."""
+    """Shows one volume; `sealed` says whether it has to be made read-only. Raises MountError."""
     reason = "this system has no mount namespaces" if private is False else str(private)
     if private is True:
         try:
@@ -144,14 +144,14 @@ def _led_to_the_same_volume(path: str, source: str) -> bool:
 
 
 def _replace_link(path: str, source: str) -> None:
-    """Change a link's target atomically, since other nodes of this machine do the same at the same time."""
+    """Changes a link's target atomically, since other nodes of this machine do the same at the same time."""
     beside = f"{path}.{os.getpid()}"
     os.symlink(os.path.abspath(source), beside)
     os.replace(beside, path)
 
 
 def enter_private() -> OSError | bool:
-    """Enter a private mount namespace. Returns True, or the error, or False where there are no mount namespaces."""
+    """Enters a private mount namespace. Returns True, or the error, or False where there are no mount namespaces."""
     if sys.platform != "linux":
         return False
     libc = Libc()
@@ -189,7 +189,7 @@ def _is_read_only(path: str) -> bool:
 
 
 def _make_read_only(path: str) -> None:
-    """Make a mount of this namespace read-only, and all mounts below it."""
+    """Makes a mount of this namespace read-only, and all mounts below it."""
     libc = Libc()
     for point in dict.fromkeys((path, *mounted_below(path))):
         found = os.statvfs(point).f_flag
@@ -198,7 +198,7 @@ def _make_read_only(path: str) -> None:
 
 
 def _make_room(path: str) -> None:
-    """Create a directory that only this namespace sees, without creating it on the machine."""
+    """Creates a directory that only this namespace sees, without creating it on the machine."""
     existing = os.path.dirname(path)
     while not os.path.isdir(existing):
         existing = os.path.dirname(existing)
@@ -234,7 +234,7 @@ def _new_root(path: str) -> None:
 
 
 def pivot(root: str, old: str) -> None:
-    """Make a mounted directory the root of this process, and move the old root to `old`. Raises OSError."""
+    """Makes a mounted directory the root of this process, and moves the old root to `old`. Raises OSError."""
     number = _SYS_PIVOT_ROOT.get(os.uname().machine)
     if number is None:
         raise MountError(f"pivot_root is not known on {os.uname().machine}")
@@ -254,7 +254,7 @@ def _tmpfs_options(like: str) -> str:
 
 
 def _mirror(source: str, target: str) -> None:
-    """Bind every entry of a directory into another directory, which is on an empty tmpfs."""
+    """Binds every entry of a directory into another directory, which is on an empty tmpfs."""
     libc = Libc()
     for name in os.listdir(source):
         entry, image = os.path.join(source, name), os.path.join(target, name)
@@ -272,7 +272,7 @@ def _mirror(source: str, target: str) -> None:
 
 
 def drop_capabilities() -> None:
-    """Drop all capabilities. A user namespace grants all within it, and workers must have none, as before."""
+    """Drops all capabilities. A user namespace grants all within it, and workers must have none, as before."""
     import ctypes
 
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
@@ -281,12 +281,12 @@ def drop_capabilities() -> None:
 
 
 def enter_own_namespace() -> bool:
-    """Enter a mount namespace that ends with its last process. False if this is refused."""
+    """Enters a mount namespace that ends with its last process. False if this is refused."""
     return enter_private() is True
 
 
 def enter(pid: int) -> bool:
-    """Enter the user and mount namespaces of another process. False if this process is already in them.
+    """Enters the user and mount namespaces of another process. False if this process is already in them.
 
     Raises:
         OSError: The process is gone, or this process has no permission.

@@ -30,7 +30,7 @@ def is_mounted(point: str | os.PathLike[str]) -> bool:
 
 
 def unmount(point: str | os.PathLike[str]) -> bool:
-    """Unmount everything at a path, even if it is dead or busy. True if nothing is mounted there any more."""
+    """Unmounts everything at a path, even if it is dead or busy. True if nothing is mounted there any more."""
     path = os.path.abspath(point)
     for way in (_by_program, _by_system_call):
         # Mounts may be stacked on one mount point.
@@ -43,7 +43,7 @@ def unmount(point: str | os.PathLike[str]) -> bool:
 
 
 def unmount_below(directory: str | os.PathLike[str]) -> list[str]:
-    """Unmount everything at or below a directory. Returns the mount points that could not be unmounted.
+    """Unmounts everything at or below a directory. Returns the mount points that could not be unmounted.
 
     Call this before deleting anything there, since mounted files must not be deleted.
     """

@@ -35,7 +35,7 @@ def describe(
 
 
 def enter(scene: Mapping[str, Any], hosts: str) -> dict[str, Any]:
-    """Set up the view for this process and its future children. The caller must be single-threaded.
+    """Sets up the view for this process and its future children. The caller must be single-threaded.
 
     Args:
         scene: The dict from `describe`; may be empty.
@@ -61,7 +61,7 @@ def enter(scene: Mapping[str, Any], hosts: str) -> dict[str, Any]:
 
 
 def leave(hosts: str) -> None:
-    """Remove the file that `enter` may have created. Mounts disappear with the last process that sees them."""
+    """Removes the file that `enter` may have created. Mounts disappear with the last process that sees them."""
     try:
         os.unlink(hosts)
     except FileNotFoundError:

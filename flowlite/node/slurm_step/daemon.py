@@ -53,7 +53,7 @@ _BACKLOG = 64
 
 
 def main(arguments: list[str]) -> int:
-    """Run the step daemon until it ends. Returns the exit status."""
+    """Runs the step daemon until it ends. Returns the exit status."""
     gc.disable()
     options = dict(zip(arguments[::2], arguments[1::2], strict=False))
     job, restart, nodeid = (
@@ -96,7 +96,7 @@ def _is_shared(directory: str | None, nonce: str | None) -> bool:
 
 
 def _announce(home: str, facts: dict[str, Any], shared: str | None) -> None:
-    """Write the files that announce this step daemon. Its socket already listens."""
+    """Writes the files that announce this step daemon. Its socket already listens."""
     text = json.dumps(facts).encode()
     atomic_files.place(str(facts["pid"]).encode(), f"{home}/anchor.pid", 0o600)
     atomic_files.place(text, f"{home}/anchor.json", 0o600)
@@ -114,7 +114,7 @@ def _log(text: str) -> None:
 
 
 def _forget_others(directory: str) -> None:
-    """Remove the secrets of this machine's earlier nodes whose step daemons were killed."""
+    """Removes the secrets of this machine's earlier nodes whose step daemons were killed."""
     for name in os.listdir(directory):
         home = os.path.join(directory, name)
         try:
@@ -179,7 +179,7 @@ class StepDaemon:
         self._listen_to_signals()
 
     def serve(self) -> int:
-        """Serve until the end. Returns the exit status."""
+        """Serves until the end. Returns the exit status."""
         processes.adopt_orphans()
         courier.get_ready()
         poll = select.poll()
@@ -304,7 +304,7 @@ class StepDaemon:
         self._ending = self._ending or self._clock.over()
 
     def _end(self) -> int:
-        """End all processes that it started. Returns the exit status."""
+        """Ends all processes that it started. Returns the exit status."""
         _log(f"the end: {self._ending}")
         self._listener.close()
         me = os.getpid()

@@ -33,7 +33,7 @@ class Clock:
         self._contact = time.monotonic()
 
     def contact(self) -> None:
-        """Renew the lease."""
+        """Renews the lease."""
         self._contact = time.monotonic()
 
     def over(self) -> str:
@@ -69,7 +69,7 @@ class Notices:
         self.in_grace = False
 
     def ask(self, number: int) -> None:
-        """Handle a signal: ask `scontrol` for its reason."""
+        """Handles a signal: asks `scontrol` for its reason."""
         if self.asking or (self._told and number != signal.SIGTERM):
             self._number = max(self._number, number)
             return
@@ -90,7 +90,7 @@ class Notices:
         os.close(writing)
 
     def look(self) -> None:
-        """Write the notice once the reason is known, or the time for the answer is over."""
+        """Writes the notice once the reason is known, or the time for the answer is over."""
         if self._reading < 0:
             return
         ended = time.monotonic() - self._since > _ASK_SECONDS

@@ -42,7 +42,7 @@ def accept(listener: socket.socket) -> tuple[socket.socket, Any] | None:
 
 
 def start_thread(target: Callable[..., None], *arguments: Any) -> bool:
-    """Start a thread that serves a connection. False, after `PAUSE`, if this process can have no more threads.
+    """Starts a thread that serves a connection. False, after `PAUSE`, if this process can have no more threads.
 
     The caller must then reject the connection and continue to serve others.
     """

@@ -10,14 +10,14 @@ _LONGEST_NAME = 200
 
 
 def write(descriptor: int, data: bytes | memoryview) -> None:
-    """Write all of the data."""
+    """Writes all of the data."""
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
 
 
 def place(content: bytes, target: str, mode: int) -> None:
-    """Write a file atomically."""
+    """Writes a file atomically."""
     partial = beside(target)
     try:
         descriptor = begin(partial)
@@ -34,7 +34,7 @@ def place(content: bytes, target: str, mode: int) -> None:
 
 
 def link(there: str, target: str, mode: int) -> None:
-    """Make a file of the cache available under another path, as a hard link or a copy."""
+    """Makes a file of the cache available under another path, as a hard link or a copy."""
     try:
         if os.path.samefile(there, target):
             return
@@ -71,7 +71,7 @@ def _copy(source: str, target: str, mode: int) -> None:
 
 
 def begin(partial: str) -> int:
-    """Create a file with mode 0600, and return its descriptor."""
+    """Creates a file with mode 0600, and returns its descriptor."""
     return os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
 
 
@@ -83,7 +83,7 @@ def beside(target: str) -> str:
 
 
 def make(directory: str) -> None:
-    """Create a directory and its parents, with mode 0700 each."""
+    """Creates a directory and its parents, with mode 0700 each."""
     if not os.path.isdir(directory):
         make(os.path.dirname(directory))
         try:
@@ -95,7 +95,7 @@ def make(directory: str) -> None:
 
 
 def remove(partial: str) -> None:
-    """Remove a file, if it exists."""
+    """Removes a file, if it exists."""
     try:
         os.unlink(partial)
     except OSError:

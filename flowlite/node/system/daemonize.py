@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def spawn(
     argv: Sequence[str], log: str, environment: Mapping[str, str], *, ours: bool = False
 ) -> int:
-    """Start a command and return its process id.
+    """Starts a command and returns its process id.
 
     Args:
         ours: The command becomes a child that the caller reaps, and gets SIGTERM when the caller dies. Otherwise it is

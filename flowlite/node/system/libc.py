@@ -26,7 +26,7 @@ class Libc:
         self._library = ctypes.CDLL(None, use_errno=True)
 
     def call(self, name: str, *arguments: Any) -> int:
-        """Call a C function; a negative result becomes OSError."""
+        """Calls a C function; a negative result becomes OSError."""
         result = int(getattr(self._library, name)(*arguments))
         if result < 0:
             number = self._ctypes.get_errno()

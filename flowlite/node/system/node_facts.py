@@ -77,7 +77,7 @@ _agent_digest: list[str] = []
 
 
 def note_digest(sha256: str) -> None:
-    """Set the hash of the archive that holds this package, if the caller knows it."""
+    """Sets the hash of the archive that holds this package, if the caller knows it."""
     _agent_digest[:] = [sha256[:16]]
 
 

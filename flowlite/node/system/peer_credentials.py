@@ -69,7 +69,7 @@ def owner_of_name(address: str) -> int:
 
 
 def _find(line: socket.socket, name: bytes) -> int:
-    """Search the kernel's list of Unix sockets, which comes in several messages."""
+    """Searches the kernel's list of Unix sockets, which comes in several messages."""
     while True:
         block, begin = line.recv(_BLOCK), 0
         while begin < len(block):

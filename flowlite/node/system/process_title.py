@@ -27,7 +27,7 @@ def room() -> str:
 
 
 def mark(variables: Mapping[str, str], command: Sequence[str] = ()) -> bool:
-    """Make /proc show these variables, and no others, as the environment that this process was started with.
+    """Makes /proc show these variables, and no others, as the environment that this process was started with.
 
     `os.environ` is not changed. Returns False, and changes nothing, if this is impossible.
 

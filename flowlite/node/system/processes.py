@@ -132,7 +132,7 @@ def descendants(ancestors: Iterable[int], rows: Mapping[int, Row] | None = None)
 
 
 def ended_children() -> Iterator[tuple[int, int]]:
-    """Reap all children of this process that have ended; yields pid and wait status of each."""
+    """Reaps all children of this process that have ended; yields pid and wait status of each."""
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -217,7 +217,7 @@ def _writes(pid: int, wanted: set[str]) -> bool:
 
 
 def send(pid: int, number: int) -> bool:
-    """Send a signal to one process. False if it is gone, or may not be signalled."""
+    """Sends a signal to one process. False if it is gone, or may not be signalled."""
     try:
         os.kill(pid, number)
     except (ProcessLookupError, PermissionError):
@@ -226,7 +226,7 @@ def send(pid: int, number: int) -> bool:
 
 
 def send_group(leader: int, number: int) -> bool:
-    """Send a signal to the process group of a worker. False if the group is empty.
+    """Sends a signal to the process group of a worker. False if the group is empty.
 
     A child that has not created its group yet is reached by its pid.
     """
@@ -242,7 +242,7 @@ def send_group(leader: int, number: int) -> bool:
 def end_all(
     find: Callable[[], Iterable[int]], grace: float = 0.0, give_up: float = 10.0
 ) -> set[int]:
-    """End all processes that `find` returns, until it returns none: SIGTERM, `grace` seconds, then SIGKILL.
+    """Ends all processes that `find` returns, until it returns none: SIGTERM, `grace` seconds, then SIGKILL.
 
     Returns:
         The processes that did not end within another `give_up` seconds (they are in uninterruptible I/O).
@@ -265,7 +265,7 @@ def end_all(
 
 
 def kill_all(find: Callable[[], set[int]], give_up: float = 10.0) -> set[int]:
-    """Send SIGKILL to all processes that `find` returns, until it returns none.
+    """Sends SIGKILL to all processes that `find` returns, until it returns none.
 
     Returns:
         The processes that did not end within `give_up` seconds: they wait for a device or a file system.
@@ -293,7 +293,7 @@ def _prctl(option: int, value: int) -> bool:
 
 
 def die_with_parent(parent: int, number: int = signal.SIGKILL) -> bool:
-    """Make the kernel send this process a signal when its parent dies, or has died. False if that is unsupported."""
+    """Makes the kernel send this process a signal when its parent dies, or has died. False if that is unsupported."""
     if not _prctl(_PR_SET_PDEATHSIG, number):
         return False
     if os.getppid() != parent:
@@ -302,7 +302,7 @@ def die_with_parent(parent: int, number: int = signal.SIGKILL) -> bool:
 
 
 def watch_parent(parent: int, every: float = 0.5) -> None:
-    """Poll for the parent's death from a thread, and then kill this process's group. Replaces `die_with_parent`."""
+    """Does the work of `die_with_parent` with a thread that polls for the death, and then kills this process group."""
     import threading
 
     def watch() -> None:
@@ -314,12 +314,12 @@ def watch_parent(parent: int, every: float = 0.5) -> None:
 
 
 def adopt_orphans() -> bool:
-    """Become the parent of every descendant whose own parent dies. False if the kernel does not support that."""
+    """Becomes the parent of every descendant whose own parent dies. False if the kernel does not support that."""
     return _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def stand_alone(log: str) -> None:
-    """Detach this process from its parent: own session, no terminal, and output to a log."""
+    """Detaches this process from its parent: own session, no terminal, and output to a log."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     # A group leader, such as a job of a shell, cannot create a session.
     if os.getpgrp() != os.getpid():
@@ -346,7 +346,7 @@ def own_command(python: str, *arguments: str, flags: Iterable[str] = ()) -> list
 
 
 def write_program(path: Path, command: Sequence[str]) -> None:
-    """Write a shell script that runs a command and appends its own arguments to it."""
+    """Writes a shell script that runs a command and appends its own arguments to it."""
     import shlex
 
     part = path.with_name(f"{path.name}.{os.getpid()}.part")

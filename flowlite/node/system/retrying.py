@@ -78,7 +78,7 @@ class RetryWindow:
         self.reached = False
 
     def failed(self, error: BaseException) -> str:
-        """Record a failed try. Returns what is wrong, or "" if it should be retried."""
+        """Records a failed try. Returns what is wrong, or "" if it should be retried."""
         now, silence = time.monotonic(), self._silence()
         refused = isinstance(error, ConnectionRefusedError)
         self._refused_since = (self._refused_since or now) if refused else None
@@ -119,7 +119,7 @@ def passing_cause(error: BaseException) -> BaseException | None:
 
 
 def through_outages(do: Callable[[], Value], trial: RetryWindow) -> Value:
-    """Call a blocking function, and retry it as long as its errors may be temporary.
+    """Calls a blocking function, and retries it as long as its errors may be temporary.
 
     Raises:
         Exception: The error of the last try.

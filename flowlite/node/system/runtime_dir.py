@@ -65,7 +65,7 @@ def _home() -> str:
 
 
 def _make(directory: str) -> str:
-    """Create a directory if needed. Returns why it cannot be used, or ""."""
+    """Creates a directory if needed. Returns why it cannot be used, or ""."""
     try:
         above = os.path.dirname(directory)
         if not os.path.isdir(above):

@@ -14,7 +14,7 @@ from . import processes
 
 
 async def start(what: str, *arguments: str, log: Path) -> asyncio.subprocess.Process:
-    """Start a subcommand of the node's program, and append its standard error to `log`."""
+    """Starts a subcommand of the node's program, and appends its standard error to `log`."""
     command = processes.own_command(sys.executable, what, *arguments, flags=("-I", "-S"))
     with open(log, "ab") as said:
         return await asyncio.create_subprocess_exec(

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def watch_signals(wake_writer: int, numbers: Iterable[int]) -> None:
-    """Write signals as bytes to a pipe, which a poll loop reads."""
+    """Writes signals as bytes to a pipe, which a poll loop reads."""
     os.set_blocking(wake_writer, False)
     signal.set_wakeup_fd(wake_writer, warn_on_full_buffer=False)
     for number in numbers:

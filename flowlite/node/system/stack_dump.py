@@ -30,7 +30,7 @@ _FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<fu
 
 
 def note_worker(order: Mapping[str, Any], dumps_on: int | None = None) -> None:
-    """Write the note that identifies this worker. A full disk must not keep the worker from running."""
+    """Writes the note that identifies this worker. A full disk must not keep the worker from running."""
     path = _beside(order, "pid")
     note = {"rank": order["rank"], **processes.identity(os.getpid()), "signal": dumps_on}
     try:
@@ -42,7 +42,7 @@ def note_worker(order: Mapping[str, Any], dumps_on: int | None = None) -> None:
 
 
 def answer_for_stacks(order: Mapping[str, Any]) -> None:
-    """Make the signal of `dump_signal` write this process's Python stacks to its file."""
+    """Makes the signal of `dump_signal` write this process's Python stacks to its file."""
     import faulthandler
 
     number = dump_signal()

@@ -8,7 +8,7 @@ Ranks with a process group exit together, since rank 0 holds the store that othe
 (`torch_teardown.py`). Ranks connect to that store only when it listens (`torch_store.py`), because torch waits 0.3 to
 1.1 s after a connection that was refused.
 
-Trainers read the variables of launchers in different orders, and some silently train alone if these contradict each
-other. The environment therefore drops the variables of other launchers. In manual mode `launcher_files.py` writes a
-hostfile and an Accelerate configuration.
+Trainers read the variables of launchers in different orders, and some then silently train alone. The environment
+therefore drops the variables of other launchers. In manual mode `launcher_files.py` writes a hostfile and an Accelerate
+configuration.
 """

@@ -19,7 +19,7 @@ ACCELERATE_CONFIG = "accelerate.yaml"
 def write(
     directory: Path, addresses: Sequence[str], slots: int, environment: Mapping[str, str]
 ) -> None:
-    """Write the files on one node.
+    """Writes the files on one node.
 
     Args:
         directory: The directory to write to.

@@ -41,7 +41,7 @@ def begin(order: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _lead(directory: str, environment: dict[str, str]) -> dict[str, Any]:
-    """Start the leader process beside this one, and return its answer."""
+    """Starts the leader process beside this one, and returns its answer."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:

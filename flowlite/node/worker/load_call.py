@@ -32,7 +32,7 @@ class Call:
     results: str
 
     def run(self) -> Any:
-        """Call the function. A coroutine is run to completion."""
+        """Calls the function. A coroutine is run to completion."""
         value = self.function(*self.args, **self.kwargs)
         if isinstance(value, types.CoroutineType):
             import asyncio
@@ -42,7 +42,7 @@ class Call:
 
 
 def prepare_call(call: dict[str, Any], home: str | os.PathLike[str] = ".") -> None:
-    """Verify the bundle and extract its source, once per node.
+    """Verifies the bundle and extracts its source, once per node.
 
     The reaper calls this before it forks workers, so that a bad bundle fails before GO. Forked workers do not hash a
     verified bundle again, and find the source extracted.
@@ -60,7 +60,10 @@ def prepare_call(call: dict[str, Any], home: str | os.PathLike[str] = ".") -> No
 
 
 def load_call(call: dict[str, Any], home: str | os.PathLike[str] = ".") -> Call:
-    """Verify the call, put its source snapshots first in `sys.path`, and load it. Arguments as for `prepare_call`."""
+    """Verifies the call, puts its source snapshots first in `sys.path`, and loads it.
+
+    Arguments and errors are those of `prepare_call`.
+    """
     envelope = _open(call, home)
     for source in reversed(call.get("source", ())):
         directory = _extract(os.path.join(home, source["zip"]), source["sha256"])
@@ -83,7 +86,7 @@ def load_call(call: dict[str, Any], home: str | os.PathLike[str] = ".") -> Call:
 
 
 def fill_main(names: dict[str, Any], call: dict[str, Any], home: str) -> None:
-    """Copy the names that a notebook's main module has in the worker into that of a process that the worker started."""
+    """Gives a process that a worker started the names that the worker's main module has from a notebook."""
     main_module.fresh_main()
     load_call({**call, "main": "filled"}, home)
     names.update(
@@ -101,7 +104,7 @@ def run_call(
     rank: int,
     home: str | os.PathLike[str] = ".",
 ) -> dict[str, Any] | None:
-    """Load and run a call, and write its outcome to the file `result`, which appears when it is complete.
+    """Loads and runs a call, and writes its outcome to the file `result`, which appears when it is complete.
 
     Returns:
         None when the function returned and its value was written. Otherwise the `failure` of the worker event:
@@ -136,7 +139,7 @@ def _report(
 def _load_main(
     call: dict[str, Any], home: str | os.PathLike[str], main: dict[str, Any] | None
 ) -> None:
-    """Load the main module that the call needs as `__main__`.
+    """Loads the main module that the call needs as `__main__`.
 
     Raises:
         LoadError: The program's file raised an error; the message names the line.
@@ -240,7 +243,7 @@ def _import_function(module: str, qualname: str) -> Callable[..., Any]:
 
 
 def _add_packed_modules() -> None:
-    """Make the modules in the zip (cloudpickle) importable, after all modules that the node has itself."""
+    """Makes the modules in the zip (cloudpickle) importable, after all modules that the node has itself."""
     archive = getattr(__spec__.loader, "archive", None) if __spec__ is not None else None
     if archive is not None:
         packed = os.path.join(archive, "packed")
@@ -249,7 +252,7 @@ def _add_packed_modules() -> None:
 
 
 def _show_lines(files: dict[str, str]) -> None:
-    """Register the source of code that was pickled by value, for tracebacks and for `inspect.getsource`.
+    """Registers the source of code that was pickled by value, for tracebacks and for `inspect.getsource`.
 
     Compilers of kernels use `inspect.getsource`.
     """

@@ -42,7 +42,7 @@ def note_settings(*, torch_too: bool) -> dict[str, Any]:
 
 
 def make_settings(noted: dict[str, Any]) -> None:
-    """Apply the settings of `note_settings` to this process."""
+    """Applies the settings of `note_settings` to this process."""
     if any(name.startswith("torch_") for name in noted):
         import torch  # type: ignore[import-not-found, unused-ignore]
 

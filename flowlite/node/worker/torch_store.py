@@ -32,7 +32,7 @@ _NAMES = ("host_name", "port", "world_size", "is_master", "timeout")
 
 
 def come_when_it_listens(rendezvous: ModuleType) -> None:
-    """Make the clients that `torch.distributed.rendezvous` creates wait until their store listens.
+    """Makes the clients that `torch.distributed.rendezvous` creates wait until their store listens.
 
     Args:
         rendezvous: That module. It is left alone if this version of torch has no such class in it.

@@ -38,7 +38,7 @@ _last_gang: tuple[Any, int, int] | None = None
 
 
 def settle() -> None:
-    """Set up torch in the worker. Call this before the user's function."""
+    """Sets up torch in the worker. Call this before the user's function."""
     _set_threads()
     if _DISTRIBUTED in sys.modules:
         _care_for(sys.modules[_DISTRIBUTED])
@@ -64,7 +64,7 @@ def _set_threads() -> None:
 
 
 def leave_together() -> None:
-    """Wait until every rank of the gang's process group has finished, if others may still need this rank.
+    """Waits until every rank of the gang's process group has finished, if others may still need this rank.
 
     A rank that failed never arrives. In that case the gang is stopped, and this worker with it.
     """
@@ -93,7 +93,7 @@ def _gang(inner: ModuleType) -> tuple[Any, int, int]:
 
 
 def keep_process_groups(distributed: ModuleType) -> None:
-    """Make `destroy_process_group` keep groups, so that their destructors do not run before the process exits."""
+    """Makes `destroy_process_group` keep groups, so that their destructors do not run before the process exits."""
     inner = sys.modules.get(f"{_DISTRIBUTED}.distributed_c10d")
     destroy = getattr(distributed, "destroy_process_group", None)
     if inner is None or destroy is None or hasattr(destroy, "__wrapped__"):
@@ -118,7 +118,7 @@ class _WhenImported:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Find the module in the usual way, and set it up once it is loaded."""
+        """Finds the module in the usual way, and sets it up once it is loaded."""
         if name != _DISTRIBUTED:
             return None
         sys.meta_path.remove(self)

@@ -29,7 +29,7 @@ would delay the report of the failure."""
 
 
 def preload() -> None:
-    """Import the modules that run a function, so that workers forked later do not have to."""
+    """Imports the modules that run a function, so that workers forked later do not have to."""
     import atexit
     import contextlib
     import faulthandler
@@ -49,7 +49,7 @@ def preload() -> None:
 
 
 def main(order: Mapping[str, Any], parent: int, *, forked: bool) -> NoReturn:
-    """Run the worker of an order. Never returns.
+    """Runs the worker of an order. Never returns.
 
     Args:
         order: {"rank", "local_rank", "node", "name", "environment", "workdir", "out", "err", "result", "failure"} and
@@ -84,7 +84,7 @@ def main(order: Mapping[str, Any], parent: int, *, forked: bool) -> NoReturn:
 
 
 def main_of_spawned(arguments: list[str]) -> NoReturn:
-    """`worker ORDER.json PARENT`: run a worker in a spawned process."""
+    """`worker ORDER.json PARENT`: runs a worker in a spawned process."""
     with open(arguments[0], encoding="utf-8") as file:
         order = json.load(file)
     os.unlink(arguments[0])
@@ -96,7 +96,7 @@ _SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signa
 
 
 def _settle(order: Mapping[str, Any], parent: int, forked: bool) -> None:
-    """Set up session, death with the reaper, signals, streams and environment."""
+    """Sets up session, death with the reaper, signals, streams and environment."""
     if os.getsid(0) != os.getpid():
         os.setsid()
     if not processes.die_with_parent(parent) and "call" in order:
@@ -123,7 +123,7 @@ def redirect(order: Mapping[str, Any]) -> None:
 
 
 def open_stream(path: str) -> int:
-    """Open the file of a stream for appending, so that other writers' output is not overwritten."""
+    """Opens the file of a stream for appending, so that other writers' output is not overwritten."""
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
 
@@ -149,7 +149,7 @@ def _cannot_start(order: Mapping[str, Any], error: OSError, what: str) -> NoRetu
 
 
 def _begin(order: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Prepare the call on node 0 if it leads the gang; on other nodes, replace this process by the follower."""
+    """Prepares the call on node 0 if it leads the gang; on other nodes, replaces this process by the follower."""
     from . import leader_run
 
     try:
@@ -161,7 +161,7 @@ def _begin(order: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def run_function(order: Mapping[str, Any], *, forked: bool = False) -> int:
-    """Load and call the function. Returns the exit code."""
+    """Loads and calls the function. Returns the exit code."""
     import faulthandler
 
     from . import load_call, torch_teardown
@@ -193,7 +193,7 @@ def run_function(order: Mapping[str, Any], *, forked: bool = False) -> int:
 
 
 def _show_traceback(order: Mapping[str, Any], failure: Mapping[str, Any]) -> None:
-    """Print the traceback that Python would have printed. It is read from the result."""
+    """Prints the traceback that Python would have printed. It is read from the result."""
     from ..serialization import result_file
 
     try:
@@ -220,7 +220,7 @@ def _exit_code(order: Mapping[str, Any], error: SystemExit) -> int:
 
 
 def _note_failure(order: Mapping[str, Any], failure: Mapping[str, Any]) -> None:
-    """Write the failure for the agent. An error here, such as a full disk, must not hide the failure itself."""
+    """Writes the failure for the agent. An error here, such as a full disk, must not hide the failure itself."""
     part = f"{order['failure']}.part"
     try:
         with open(part, "w", encoding="utf-8") as file:
@@ -231,7 +231,7 @@ def _note_failure(order: Mapping[str, Any], failure: Mapping[str, Any]) -> None:
 
 
 def _open_standard_streams() -> None:
-    """Open unbuffered standard streams, so that no output is lost if the worker is killed."""
+    """Opens unbuffered standard streams, so that no output is lost if the worker is killed."""
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
     for number, name in ((1, "stdout"), (2, "stderr")):
         raw = io.FileIO(number, "w", closefd=False)
@@ -261,7 +261,7 @@ def _line_buffer_c_streams() -> None:
 
 
 def _fresh_main(order: Mapping[str, Any]) -> None:
-    """Install a new `__main__` module. The call determines its contents (serialization/main_module.py)."""
+    """Installs a new `__main__` module. The call determines its contents (serialization/main_module.py)."""
     from ..serialization import main_module
 
     main_module.fresh_main()
@@ -269,14 +269,14 @@ def _fresh_main(order: Mapping[str, Any]) -> None:
 
 
 def _reseed() -> None:
-    """Give each forked worker its own numpy random seed. `random` reseeds itself."""
+    """Gives each forked worker its own numpy random seed. `random` reseeds itself."""
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()
 
 
 def leave(code: int) -> NoReturn:
-    """Exit as Python does, but without finalising the interpreter.
+    """Exits as Python does, but without finalising the interpreter.
 
     Threads are joined, exit handlers run, and buffers are flushed. Finalisation would take torch a second, and
     aborts at random with gloo.
