@@ -296,7 +296,7 @@ class Imports:
         self.seconds = 0.0
 
     def take(self, names: Iterable[str]) -> None:
-        """Imports the modules that are missing. Errors are recorded, so that the worker raises them when it imports."""
+        """Imports the modules that are missing. Errors are only recorded: the worker's own import will raise them."""
         done = self._done or set()
         missing = [name for name in names if name not in done]
         if not missing and self._done is not None:

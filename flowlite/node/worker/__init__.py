@@ -4,7 +4,7 @@ A worker has its own session and process group. It reads from /dev/null and writ
 environment is the one of `environment.py`, which has the only table of its variables. A command replaces the process.
 A function is loaded (its hash and Python version are checked first) and called, and its outcome is written to a file.
 Then the exit handlers run, and the process exits without finalising the interpreter, which would take torch a second.
-Ranks with a process group exit together, since rank 0 holds the store that others may still need
+Ranks with a process group exit together, rank 0 last, since it holds the store that others may still need
 (`torch_teardown.py`). Ranks connect to that store only when it listens (`torch_store.py`), because torch waits 0.3 to
 1.1 s after a connection that was refused.
 
