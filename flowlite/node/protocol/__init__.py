@@ -1,13 +1,13 @@
-"""What goes over a wire between two processes of flowlite, and the check of all that comes in.
+"""Messages between flowlite's processes: their format, their authentication and the check of incoming ones.
 
 A connection of the rendezvous opens with three frames in which both sides prove, over both nonces, that they know the
-task's secret. After that every frame carries an HMAC-SHA256 with a session key for each direction and the frame's
-number, so a forged, changed, dropped, reordered or replayed frame ends the connection. Before the proof a frame is at
-most 4 KiB, a peer has 5 s, and at most 256 peers may be unproved at a time. Bodies are JSON of at most 1 MiB; log
-bytes travel beside them. Between machines this runs inside TLS 1.3: members and supervisor accept the one certificate
-that the supervisor made for the attempt.
+task's secret. After that every frame carries an HMAC-SHA256 over its content and its sequence number, with a session
+key for each direction. A frame that was forged, changed, dropped, reordered or replayed ends the connection. Before the
+proof a frame is at most 4 KiB, a peer has 5 s, and at most 256 peers may be unauthenticated at a time. Headers are JSON
+of at most 1 MiB; log bytes follow them in the same frame. Between machines the connection runs inside TLS 1.3: members
+and supervisor accept only the certificate that the supervisor made for the attempt.
 
-`messages.py` lists all messages. `message_check.py` checks what another machine says before anybody acts on it:
-messages in both directions, events, files that an agent leaves. `mux_framing.py` frames the pipe of the mux server
+`messages.py` lists all messages. `message_check.py` validates what another machine sent before it is used: messages in
+both directions, events, and the files that an agent leaves. `mux_framing.py` frames the pipe of the mux server
 (`helper/`).
 """

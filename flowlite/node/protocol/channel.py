@@ -1,8 +1,8 @@
-"""One authenticated connection over a socket; what leader and member have in common.
+"""One authenticated connection over a socket, used by the leader and by its clients.
 
-It stands on `add_reader` and `add_writer` of the loop rather than on asyncio's transports: at the joining of a thousand
-nodes those cost as much as the protocol itself, and they copy what the kernel does not take at once. Small messages
-written in one turn of the loop leave together; a message with bytes beside it leaves at once.
+It uses the loop's `add_reader` and `add_writer` rather than asyncio's transports. When a thousand nodes join,
+transports cost as much as the protocol itself, and they copy the data that the kernel does not accept at once. Small
+messages written in one iteration of the loop are sent together; a message with a blob is sent at once.
 """
 
 from __future__ import annotations
@@ -20,23 +20,24 @@ if TYPE_CHECKING:
 
 HIGH_WATER = 512 * 1024
 LOW_WATER = 128 * 1024
-"""Bytes not yet taken by the kernel above which a connection counts as full, and below which it does no more."""
+"""Thresholds, in unsent bytes, above which a connection counts as full and below which it no longer does."""
 
 _READ_LITTLE, _READ_MUCH = 8 * 1024, 256 * 1024
 
 
 class Channel:
-    """Feeds a session. Subclasses say what to do when something happens: the methods that begin with `on_`.
+    """Moves bytes between a socket and a `Session`. Subclasses override the `on_...` callbacks.
 
     Attributes:
-        full: Whether the other side (or the network) is slower than we write.
-        closing: Whether it is over; nothing more comes in, nothing more goes out but what was sent before.
+        full: Whether the peer or the network is slower than we write (back-pressure).
+        closing: Whether the connection is closed or closing. It receives nothing more, and writes only what was sent
+            before.
     """
 
     def __init__(self, session: Session, shield: TlsSession | None = None) -> None:
         """
         Args:
-            shield: Encrypts what goes over the network; None leaves it plain.
+            shield: The TLS session of this connection; None for a connection without encryption.
         """
         self.session = session
         self.full = False
@@ -52,34 +53,40 @@ class Channel:
         self._backlog_size = 0
 
     def on_opened(self) -> None:
-        """Both sides have proved the secret."""
+        """Called when both sides have proved that they know the secret."""
 
     def on_frame(self, frame: Frame) -> None:
-        """A frame came."""
+        """Called for each frame received."""
 
     def on_nonsense(self, error: WireError) -> None:
-        """The peer does not know the secret, or the stream was tampered with. The connection is aborted after this."""
+        """Called when the peer does not know the secret, or the stream was tampered with, just before the abort."""
 
     def on_room(self) -> None:
-        """The connection is not full any more."""
+        """Called when the connection is no longer full."""
 
     def on_closed(self, error: Exception | None) -> None:
-        """The connection is gone. Called once, if it was ever begun, and never from within another call of ours."""
+        """Called when the connection has ended.
+
+        It is called once, only if the connection was begun, and from the loop rather than from within another method.
+        """
 
     def begin(self, connected: socket.socket) -> None:
-        """Take over a connected socket."""
+        """Takes over a connected socket."""
         connected.setblocking(False)
         with suppress(OSError):
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket = connected
-        # By its number: a selector writes out in words, for nobody, what it does not know yet, which takes longer than
-        # adding it.
+        # The descriptor and not the socket object: for an unknown object the selector formats an error message that is
+        # thrown away, which takes longer than the registration.
         self._loop.add_reader(connected.fileno(), self._readable)
         self._shake_hands()
         self._answer()
 
     def send(self, header: bytes, blob: bytes = b"", *, urgent: bool = True) -> None:
-        """Send a message; `header` is encoded. What is not urgent leaves with the next message that is."""
+        """Sends a message; `header` is encoded already.
+
+        A message that is not urgent is sent with the next one that is.
+        """
         if self.closing or self._socket is None:
             return
         self._pending.append(self.session.seal(header, blob))
@@ -89,7 +96,7 @@ class Channel:
             self._flushing = self._loop.call_soon(self.flush)
 
     def flush(self) -> None:
-        """Hand everything to the kernel, as far as it takes it."""
+        """Writes all pending messages to the socket, as far as the kernel accepts them."""
         if self._flushing is not None:
             self._flushing.cancel()
             self._flushing = None
@@ -101,7 +108,7 @@ class Channel:
             self._write(data if self._shield is None else self._shield.seal(data))
 
     def close(self) -> None:
-        """End the connection after what was sent."""
+        """Closes the connection after everything sent so far has been written."""
         if self.closing:
             return
         self.flush()
@@ -112,7 +119,7 @@ class Channel:
                 self._end(None)
 
     def abort(self, error: Exception | None = None) -> None:
-        """End the connection at once."""
+        """Closes the connection at once."""
         self.closing = True
         self._pending.clear()
         self._backlog.clear()
@@ -141,12 +148,13 @@ class Channel:
         if not data:
             self.abort()
             return
-        # Room for much costs time to get, so it is asked for only while much comes.
+        # Allocating a large buffer takes time, so a large read is only asked for while much data arrives.
         self._read_size = _READ_MUCH if len(data) >= _READ_LITTLE else _READ_LITTLE
         try:
             self._receive(data)
         except Exception as error:
-            # Nobody foresaw it, so nobody knows what of it was done: start over with a new connection.
+            # The error is unexpected and the message may be half processed, so only a new connection is in a known
+            # state.
             self.abort(error)
             raise
 
@@ -174,7 +182,7 @@ class Channel:
             self.flush()
 
     def _shake_hands(self) -> None:
-        """What the encryption wants sent, and, once it stands, what waited for it."""
+        """Writes the TLS session's handshake data and, once it is open, schedules the pending messages."""
         if self._shield is not None:
             if wanted := self._shield.take():
                 self._write(wanted)
@@ -182,7 +190,7 @@ class Channel:
                 self._flushing = self._loop.call_soon(self.flush)
 
     def _answer(self) -> None:
-        """What the opening wants sent."""
+        """Queues the session's part of the opening handshake."""
         if self.session.outgoing:
             self._pending.append(self.session.outgoing)
             self.session.outgoing = b""

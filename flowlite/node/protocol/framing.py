@@ -1,21 +1,21 @@
-"""The wire: authenticated frames over a byte stream. No I/O here; bytes go in and come out.
+"""Authenticated frames over a byte stream. This module does no I/O.
 
 A frame is
 
     header length (u32) · blob length (u32) · header · blob · HMAC-SHA256 (32 bytes)
 
-The MAC covers the number of the frame in its direction (u64, not sent), both lengths, header and blob. So a frame that
-was changed, left out, moved, sent back or replayed does not verify, and the connection ends.
+The MAC covers the frame's sequence number in its direction (u64, not sent), both lengths, header and blob. A frame that
+was changed, dropped, reordered, reflected or replayed does not verify, and the connection ends.
 
-A connection opens with three frames; nothing else is looked at before they have verified:
+A connection opens with three frames; nothing else is processed before they have verified:
 
     client -> server   hello: JSON {flowlite, task, role, peer, epoch, nonce}; key: derived from the secret alone
     server -> client   32 random bytes;  key: server's session key, frame 0
     client -> server   proof, empty;     key: client's session key, frame 0
 
-Session keys, one per direction, derive from the secret and from both first frames whole, hence from both nonces, the
-task, the role and the name of the peer. Whoever does not know the secret is turned away at the first frame; whoever
-replays somebody else's first frame, at the second.
+The two session keys, one per direction, derive from the secret and from the complete first frame of each side, and
+therefore from both nonces, the task, the role and the peer's name. A peer that does not know the secret is rejected at
+the first frame; a peer that replays another peer's first frame, at the second.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .messages import Message
 HEADER_LIMIT = 1024 * 1024
 BLOB_LIMIT = 1024 * 1024
 OPENING_LIMIT = 4096
-"""Whole size of a frame before the peer has proved that it knows the secret."""
+"""The most bytes of a whole frame before the peer has proved that it knows the secret."""
 
 VERSION = 1
 ROLES = ("member", "supervisor")
@@ -48,22 +48,22 @@ _encode_json = json.JSONEncoder(separators=(",", ":"), check_circular=False).enc
 
 
 class WireError(Exception):
-    """Bytes that no holder of the secret has sent in this place. The connection cannot go on."""
+    """The peer sent bytes that no holder of the secret would send here. The connection cannot continue."""
 
 
 class NotAMessage(WireError):
-    """A frame that is no JSON object. From a peer that is authenticated it says that the peer is none of ours."""
+    """A header is not a JSON object. If the peer is authenticated, it runs other software than ours."""
 
 
 class Frame(NamedTuple):
-    """A message, and the bytes beside it."""
+    """A message and its blob."""
 
     message: Message
     blob: bytes
 
 
 class Hello(NamedTuple):
-    """Who a connection says it is; true once the session is authenticated."""
+    """The identity that a peer claims. It is verified once the session is authenticated."""
 
     task: str
     role: str
@@ -72,12 +72,12 @@ class Hello(NamedTuple):
 
 
 def encode(message: Mapping[str, Any]) -> bytes:
-    """The header of a message. Encode once, then `Session.seal` it for as many peers as should get it."""
+    """Encodes a message as a header. Encode once, then call `Session.seal` for each peer that gets the message."""
     return _encode_json(message).encode("ascii")
 
 
 def decode(header: bytes) -> Message:
-    """The message of a header. Raises `WireError` unless it is a JSON object."""
+    """Decodes a header. Raises `NotAMessage`, a `WireError`, unless it is a JSON object."""
     try:
         message = json.loads(header, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
@@ -88,7 +88,7 @@ def decode(header: bytes) -> Message:
 
 
 def _no_number(name: str) -> None:
-    """NaN and infinities, which JSON does not know."""
+    """Rejects NaN and infinities, which are not JSON."""
     raise ValueError(name)
 
 
@@ -114,7 +114,7 @@ class _Sealer:
 
 
 class _Opener:
-    """Cuts a byte stream into frames, within caps, and verifies each before anybody sees it."""
+    """Splits a byte stream into frames within the size limits, and verifies each frame before it returns it."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -123,7 +123,7 @@ class _Opener:
         self._next = 0
 
     def use(self, key: bytes) -> None:
-        """From here on frames must be signed with `key`, numbered from 0."""
+        """Expects the following frames to be signed with `key` and numbered from 0."""
         self._key = key
         self._mac = None
         self._next = 0
@@ -132,7 +132,7 @@ class _Opener:
         self._buffer += data
 
     def _lengths(self, opening: bool) -> tuple[int, int] | None:
-        """The lengths of the frame at the front if it is wholly there. Caps are checked before waiting for its end."""
+        """Returns the lengths of the first frame once it is complete, else None. The limits are checked before that."""
         if len(self._buffer) < _LENGTHS.size:
             return None
         header, blob = _LENGTHS.unpack_from(self._buffer)
@@ -143,14 +143,14 @@ class _Opener:
         return (header, blob) if len(self._buffer) >= header + blob + _FRAME_OVERHEAD else None
 
     def peek(self) -> bytes | None:
-        """The header of the opening frame at the front, not verified."""
+        """Returns the header of the first frame of the opening, not verified."""
         lengths = self._lengths(opening=True)
         if lengths is None:
             return None
         return bytes(self._buffer[_LENGTHS.size : _LENGTHS.size + lengths[0]])
 
     def take(self, *, opening: bool = False) -> tuple[bytes, bytes] | None:
-        """The next frame as (header, blob), verified; None if it is not wholly there yet."""
+        """Returns the next frame, verified, as (header, blob); None while it is incomplete."""
         lengths = self._lengths(opening)
         if lengths is None:
             return None
@@ -183,7 +183,7 @@ def _derive(secret: bytes, label: bytes, transcript: bytes = b"") -> bytes:
 class Session:
     """One end of one connection.
 
-    `receive` gives whole verified frames; whatever `outgoing` then holds must be sent first.
+    `receive` returns complete, verified frames. Send what `outgoing` holds after each call, before anything else.
     """
 
     authenticated: bool
@@ -198,13 +198,13 @@ class Session:
         self.outgoing = b""
 
     def seal(self, header: bytes, blob: bytes = b"") -> bytes:
-        """An encoded message as bytes for the connection. Frames must be sent in the order they were sealed in."""
+        """Encodes and signs a message. Frames must be sent in the order in which they were sealed."""
         if self._sealer is None or not self.authenticated:
             raise WireError("the connection is not authenticated yet")
         return self._sealer.seal(header, blob)
 
     def receive(self, data: bytes) -> list[Frame]:
-        """Take what the connection brought.
+        """Processes received bytes and returns the complete frames.
 
         Raises:
             WireError: The peer does not know the secret, or the stream was tampered with. Close the connection.
@@ -218,11 +218,11 @@ class Session:
         return frames
 
     def _open(self) -> bool:
-        """Go on with the opening; gives whether the peer is now authenticated."""
+        """Continues the opening and returns whether the peer is now authenticated."""
         raise NotImplementedError
 
     def _keys(self, hello: bytes, challenge: bytes) -> tuple[bytes, bytes]:
-        """(client's, server's) session key."""
+        """Returns the session keys (client's, server's)."""
         transcript = hashlib.sha256(hello).digest() + hashlib.sha256(challenge).digest()
         return (
             _derive(self._secret, b"client", transcript),
@@ -231,7 +231,7 @@ class Session:
 
 
 class ClientSession(Session):
-    """The end that dials. Send `outgoing` first of all."""
+    """The end that connects. Send `outgoing` first."""
 
     def __init__(self, secret: bytes, hello: Hello) -> None:
         super().__init__(secret)
@@ -258,7 +258,7 @@ class ServerSession(Session):
     """The end that listens.
 
     Attributes:
-        hello: Who the peer is; None until its first frame has verified. Trust it once `authenticated`.
+        hello: The peer's identity; None until its first frame has verified. Trust it once `authenticated`.
     """
 
     def __init__(self, secret: bytes, task: str) -> None:

@@ -1,7 +1,7 @@
-"""Shapes of JSON values that another machine sent: what they may be, before anything here acts on them.
+"""Validators for JSON values that another machine sent.
 
-A shape is a function that raises ValueError for a value that does not have it; the text says where and what, and does
-not repeat the value.
+A shape is a function that raises ValueError for a value that does not have that shape. The text says where and what is
+wrong, and does not repeat the value.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Any
 Shape = Callable[[Any], None]
 
 LARGEST = 2**63 - 1
-"""No number of ours is larger, and SQLite keeps none that is."""
+"""The largest number that we send and that SQLite stores."""
 _LATEST = 60e9
 
 
 def anything(value: Any) -> None:
-    """What is only kept, shown or compared."""
+    """Any value, for fields that are only stored, shown or compared."""
 
 
 def text(value: Any) -> None:
-    """A text."""
+    """A string."""
     _check(isinstance(value, str), "a text", value)
 
 
@@ -37,24 +37,24 @@ def integer(value: Any) -> None:
 
 
 def count(value: Any) -> None:
-    """A rank, an offset, a number of bytes: not negative."""
+    """A number that is not negative: a rank, an offset, a number of bytes."""
     _check(_is_integer(value) and 0 <= value <= LARGEST, "a number from 0 on", value)
 
 
 def number(value: Any) -> None:
-    """A duration, or a time of a steady clock: finite."""
+    """A finite number: a duration, or a time of a monotonic clock."""
     whole = _is_integer(value) or (isinstance(value, float) and math.isfinite(value))
     _check(whole and abs(value) <= LARGEST, "a number", value)
 
 
 def moment(value: Any) -> None:
-    """A time of some clock, in seconds since 1970: of a year that has a name."""
+    """A Unix time in seconds, within the years that can be formatted as a date."""
     number(value)
     _check(abs(value) <= _LATEST, "a time", value)
 
 
 def one_of(values: Collection[str]) -> Shape:
-    """One of these words."""
+    """One of the given strings."""
 
     def shape(value: Any) -> None:
         _check(isinstance(value, str) and value in values, f"one of {', '.join(values)}", value)
@@ -63,7 +63,7 @@ def one_of(values: Collection[str]) -> Shape:
 
 
 def maybe(inner: Shape) -> Shape:
-    """This, or null."""
+    """The inner shape, or null."""
 
     def shape(value: Any) -> None:
         if value is not None:
@@ -73,7 +73,7 @@ def maybe(inner: Shape) -> Shape:
 
 
 def listing(inner: Shape) -> Shape:
-    """A list of these."""
+    """A list of values of the inner shape."""
 
     def shape(value: Any) -> None:
         _check(isinstance(value, list), "a list", value)
@@ -84,7 +84,7 @@ def listing(inner: Shape) -> Shape:
 
 
 def pair(inner: Shape) -> Shape:
-    """A list of two of these."""
+    """A list of two values of the inner shape."""
     two = listing(inner)
 
     def shape(value: Any) -> None:
@@ -95,7 +95,7 @@ def pair(inner: Shape) -> Shape:
 
 
 def mapping(inner: Shape) -> Shape:
-    """An object whose values are these, under any names."""
+    """An object with any keys and values of the inner shape."""
 
     def shape(value: Any) -> None:
         _check(isinstance(value, dict), "an object", value)
@@ -106,7 +106,7 @@ def mapping(inner: Shape) -> Shape:
 
 
 def fields(required: Mapping[str, Shape], optional: Mapping[str, Shape] | None = None) -> Shape:
-    """An object with these fields; it may have others, which nobody reads."""
+    """An object with these fields. Other fields are allowed and ignored."""
 
     def shape(value: Any) -> None:
         _check(isinstance(value, dict), "an object", value)

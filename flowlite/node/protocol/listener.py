@@ -1,4 +1,7 @@
-"""The leader's door for streams of the other nodes: whoever proves the task's secret comes in, and nobody else."""
+"""The leader's listener for connections of the other nodes outside of the rendezvous.
+
+Only peers that prove the task's secret are served.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,14 @@ _MOST_OPENING = 256
 
 
 class Listener:
-    """Listens on the node's private address; a thread for each that comes, at most so many unproved at a time."""
+    """Listens on the node's private address, with one thread per connection and a limit of 256 unauthenticated ones."""
 
     def __init__(
         self, config: AgentConfig, paths: AttemptPaths, known: Callable[[str], bool]
     ) -> None:
         """
         Args:
-            known: Whether somebody of the gang may come in for this.
+            known: Whether what a member asks for, such as a volume, is served here.
         """
         self._config = config
         self._known = known
@@ -36,7 +39,7 @@ class Listener:
             self._shields = tls.server(paths.certificate, paths.certificate_key)
 
     def open(self, serve: Callable[[Stream, str, str], None]) -> int:
-        """Begins to listen; gives the port.
+        """Starts to listen and returns the port.
 
         Args:
             serve: Called in a thread of its own with the stream, what it is for, and the address it comes from.

@@ -1,7 +1,8 @@
-"""The one place where what another machine says is checked: messages of the rendezvous, events, files of an agent.
+"""Validation of what other machines send: messages of the rendezvous, events, and an agent's files.
 
-What comes out of here has all fields that are read anywhere, each of its kind, and no number that is not finite or is
-larger than any of ours. Whether a rank is in the gang, and whether a message fits the moment, is decided by who knows.
+This is the only place where it is done. A value that passes has all fields that are read anywhere, each of its type,
+and no number that is not finite or exceeds our limits. Whether a rank is in the gang, and whether a message is expected
+in the current phase, is checked by the code that knows these.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ _FACTS = fields(
         "meeting": maybe(count),
     },
 )
-"""What a node says of itself when it joins."""
+"""What a node reports of itself when it joins."""
 _PREPARED = fields(
     {},
     {
@@ -68,7 +69,7 @@ _PREPARED = fields(
         "doubt": maybe(text),
     },
 )
-"""What it says when it is ready."""
+"""What a node reports when it is ready."""
 _OFFSETS = mapping(count)
 _ADDRESSES: dict[str, Shape] = {"addresses": listing(text), "packed": text}
 _STREAMS = listing(one_of(STREAMS))
@@ -81,13 +82,13 @@ _CHUNK: dict[str, Shape] = {
     "time": moment,
 }
 _PASSED_ON = fields({**_CHUNK, "node": count})
-"""A chunk as a leader passes it on, who adds whose it is."""
+"""A chunk as the leader forwards it, with the node that it comes from."""
 
 FIELDS: dict[str, Shape] = {
-    # a member to its leader
+    # Member to leader.
     "join": fields({"instance": text, "incarnation": text, "facts": _FACTS}),
     "ready": fields({"facts": _PREPARED}),
-    # "passing": whether another attempt may fare better.
+    # "passing": whether another attempt may succeed.
     "unready": fields({"error": text}, {"passing": flag}),
     "started": fields({}),
     "worker": _WORKER,
@@ -96,7 +97,7 @@ FIELDS: dict[str, Shape] = {
     "stopped": fields({}),
     "vanish": fields({"kind": text, "reason": text, "seconds": number}),
     "calls": fields({"callers": count, "waiting": listing(count)}, {"listeners": count}),
-    # the leader to a member
+    # Leader to member.
     "welcome": fields({"rank": count, "roster": text}),
     "refuse": fields({"reason": text}),
     "prepare": fields(
@@ -107,13 +108,13 @@ FIELDS: dict[str, Shape] = {
     "ended": fields({"outcome": text, "reason": text}),
     "hold": fields({"seconds": number}),
     "resume": fields({"call": count}),
-    # the supervisor to the leader
+    # Supervisor to leader.
     "attach": fields({"after": count}),
     "lost": fields({"instance": text, "why": text}, {"answers": flag}),
-    # the leader to the supervisor
+    # Leader to supervisor.
     "state": fields({"phase": one_of(PHASES), "joined": count, "ready": count}),
     "event": fields({"event": lambda value: _event(value)}),
-    # more than one way
+    # In more than one direction.
     "beat": fields({}, {"steady": number}),
     "stop": fields({"reason": text}, {"kind": text, "grace": number}),
     "release": fields({}),
@@ -121,7 +122,7 @@ FIELDS: dict[str, Shape] = {
     "ack": fields({"offsets": _OFFSETS}),
     "chunk": fields(_CHUNK),
 }
-"""The fields of every message beside type, task and epoch."""
+"""The fields of every message apart from type, task and epoch."""
 
 _NODE: dict[str, Shape] = {"instance": text, "rank": count}
 EVENTS: dict[str, Shape] = {
@@ -151,7 +152,7 @@ EVENTS: dict[str, Shape] = {
         },
     ),
 }
-"""The fields of every kind of event beside seq, time and kind."""
+"""The fields of every kind of event apart from seq, time and kind."""
 _EVENT = fields({"seq": count, "time": moment, "kind": one_of(tuple(EVENTS))})
 
 _PROCESS = fields({"pid": count}, {"start": anything})
@@ -164,7 +165,7 @@ FILES: dict[str, Shape] = {
         {"outcome": maybe(text), "reason": maybe(text), "workers": listing(_WORKER)},
     ),
 }
-"""What an agent leaves in the directory of its attempt for its supervisor."""
+"""The files that an agent leaves in the directory of its attempt for the supervisor."""
 
 FROM_MEMBER = frozenset(
     {
@@ -191,10 +192,10 @@ _STAMP = fields({"epoch": integer}, {"steady": number})
 
 
 def check(message: Mapping[str, Any], allowed: frozenset[str], task: str) -> str:
-    """The type of a message, after making sure that it is one of `allowed`, of this task, and whole.
+    """Returns a message's type, after checking that it is one of `allowed`, belongs to this task, and is complete.
 
     Raises:
-        MessageError: It is not. The text says what was wrong, without repeating the message.
+        MessageError: The message is not valid. The text says what is wrong, without repeating the message.
     """
     kind = message.get("type")
     if not isinstance(kind, str) or kind not in allowed:
@@ -211,7 +212,7 @@ def check(message: Mapping[str, Any], allowed: frozenset[str], task: str) -> str
 
 
 def check_event(event: Mapping[str, Any]) -> None:
-    """Makes sure that an event is still one, after it was cut to what can be kept. Raises MessageError."""
+    """Checks an event that was shortened to what can be stored. Raises MessageError."""
     try:
         _event(event)
     except ValueError as error:
@@ -219,7 +220,7 @@ def check_event(event: Mapping[str, Any]) -> None:
 
 
 def check_file(name: str, value: Mapping[str, Any]) -> None:
-    """Makes sure that a file of an agent is one. Raises MessageError."""
+    """Checks the content of a file that an agent wrote. Raises MessageError."""
     try:
         FILES[name](value)
     except ValueError as error:

@@ -1,41 +1,42 @@
-"""What the rendezvous says: every message, every event, every phase and outcome, in one place.
+"""The rendezvous' messages, events, phases and outcomes.
 
-A message is a JSON object with `type`, `task` and `epoch`, plus the fields in message_check.py, where every message is
-checked before anybody acts on it; `chunk` has bytes beside it.
+A message is a JSON object with `type`, `task` and `epoch`, plus the fields listed in `message_check.py`, which
+validates every message before it is used. A `chunk` has a blob.
 
-What the leader says to its supervisor has "steady" beside that, the leader's steady clock when it was said, or when the
-event happened: so the supervisor knows how long ago that was, however late it hears of it (`SupervisorLink`).
+The leader's messages to the supervisor also have "steady", the leader's monotonic clock when the message was sent or
+the event happened. From it the supervisor knows how long ago that was, however late the message arrives
+(`SupervisorClient`).
 
-Events are what the supervisor learns, as dictionaries `{"seq": n, "time": unix of the leader, "kind": ..., ...}`,
-numbered from 1 without gaps, always in this order of fields. Kinds, with what they carry:
+Events are what the supervisor learns. They are dictionaries `{"seq": n, "time": unix of the leader, "kind": ..., ...}`,
+numbered from 1 without gaps, always with the fields in this order. The kinds, with their fields:
 
-    joined        instance, rank, address, facts          a node is there
+    joined        instance, rank, address, facts          a node has joined
     back          instance, rank                          a suspected node answers again
     warning       text [, instance, rank]                 clock off, disk nearly full, a second claimant of an id,
-                                                          a notice of a node (a bucket that does not answer)
-    checkpoint    text, instance, rank                    what of the checkpoints was copied, in the end
-    unkept        text, instance, rank                    files that its task wrote there and nobody keeps
-    preempting    text, seconds, instance, rank           a node will be taken away in so many seconds
-    should_stop   text, call                              from this call on it is True on all ranks
-    preparing     master_addr, master_port                all are there and agree; nodes prepare
+                                                          a node's notice (a bucket that does not answer)
+    checkpoint    text, instance, rank                    the final state of the copies of checkpoints
+    unkept        text, instance, rank                    files that the task wrote and that are not kept
+    preempting    text, seconds, instance, rank           a node will be taken away in that many seconds
+    should_stop   text, call                              from this call on `should_stop()` is True on all ranks
+    preparing     master_addr, master_port                all nodes have joined and agree; they prepare
     ready         instance, rank, facts                   a node has prepared
     go            addresses, master_addr, master_port     the barrier has opened
     started       instance, rank                          the workers of a node run
-    worker        the body the node reported (below)      a worker has ended
+    worker        the body that the node sent (below)     a worker has ended
     first_failure the same body, and reason               the failure that stops the gang
     suspect       instance, rank, why                     probe it through its connection; answer `lost` if it is gone
-    lost          instance, rank, why                     given up; it may be reused only after it was killed
+    lost          instance, rank, why                     given up; reuse it only after it was killed
     stopping      outcome, reason                         stop was sent to every node
     stopped       instance, rank                          no worker of the node is left
     ended         outcome, reason, first_failure (body or None), missing [instances], unstopped [instances]
 
-`ended` is the last event and there is exactly one. `unstopped` names nodes that did not confirm: their workers may live
-on until the node is killed or has fenced itself (`fence_after` + `grace` seconds after the end).
+`ended` is the last event and there is exactly one. `unstopped` names nodes that did not confirm the stop: their workers
+may run until the node is killed or has fenced itself (`fence_after` + `grace` seconds after the end).
 
 The body of a worker that ended: rank, local_rank, node, code (int | None), signal (int | None), failure (None or
 {"kind": "exception"|"signal"|"exit"|"load"|"result", "type", "message"}), tail [last lines], sizes {"out", "err",
-"result"} and, of a node's first rank, {"setup"} (final, in bytes), started, ended (unix of the node). It failed unless
-code is 0 and failure is None.
+"result"} and, of a node's first rank, {"setup"} (final, in bytes), started, ended (unix of the node). The worker failed
+unless code is 0 and failure is None.
 """
 
 from __future__ import annotations
@@ -78,36 +79,37 @@ STOP_OUTCOMES = {
     "fenced": LOST,
     "lost": LOST,
 }
-"""What a stop asked for by the supervisor (or a node) ends the gang with."""
+"""The gang's outcome for each kind of stop that the supervisor or a node asks for."""
 
 STREAMS = ("out", "err", "setup", "result")
-"""The files of each rank that are followed; a stream is named "<rank>.<stream>". "setup" is what `setup=` says on a
-node; it belongs to the first rank there."""
+"""The files of each rank that are followed; a stream is named "<rank>.<stream>". "setup" is the output of `setup=` on a
+node; it belongs to the first rank there.
+"""
 
 
 class MessageError(ValueError):
-    """A message that is not one of ours: unknown type, a field missing or of the wrong kind."""
+    """A message is not valid: its type is unknown, or a field is missing or of the wrong type."""
 
 
 @dataclass(frozen=True)
 class GangSettings:
-    """What leader and members must know of their gang. Durations are seconds.
+    """The settings of a gang that leader and members share. Durations are seconds.
 
     Attributes:
         task: Task id.
         epoch: Number of the attempt; rises with every restart. Older epochs are refused everywhere.
-        roster: Instance ids by node rank (`roster.assign_ranks`).
+        roster: Instance ids by node rank (`config/ranks.py`).
         processes_per_node: Workers per node.
-        leader_address: What other nodes reach node 0 by; becomes MASTER_ADDR.
-        beat: How often both sides show that they live.
+        leader_address: The address at which other nodes reach node 0; becomes MASTER_ADDR.
+        beat: Interval of the heartbeats of both sides.
         lost_after: Silence after which a node is suspected.
         fence_after: Silence of the leader after which a node stops its own workers, and of a node after which the
             leader gives it up.
         join_timeout: How long the leader waits for all nodes to join, and a node for its leader.
         prepare_timeout: How long all nodes may take to prepare.
-        linger: How long a finished gang waits to be collected.
-        grace: From the stop signal to SIGKILL.
-        after_stop: How long a node may take once its workers have ended, for a last copy of checkpoints.
+        linger: How long the agents of a finished gang stay to be collected.
+        grace: Grace period from the stop signal to SIGKILL.
+        after_stop: How long a node may take after its workers have ended, for a last copy of checkpoints.
     """
 
     task: str
@@ -139,44 +141,44 @@ class GangSettings:
 
     @property
     def nodes(self) -> int:
-        """How many nodes the gang has."""
+        """The number of nodes in the gang."""
         return len(self.roster)
 
     @property
     def world_size(self) -> int:
-        """How many workers the gang has."""
+        """The number of workers in the gang."""
         return len(self.roster) * self.processes_per_node
 
     def rank_of(self, instance: str) -> int:
-        """The node rank of an instance. Raises KeyError if it is not in the gang."""
+        """Returns the node rank of an instance. Raises KeyError if it is not in the gang."""
         return self._ranks[instance]
 
     def name(self, rank: int) -> str:
-        """How a node is called in messages to people."""
+        """Returns a node's name for messages to people."""
         return f"node {rank} ({self.roster[rank]})"
 
     @property
     def heartbeat(self) -> float:
-        """Seconds between beats: `beat`, stretched for gangs of thousands so that beats do not become the load."""
+        """Seconds between heartbeats: `beat`, or more in gangs of thousands, to limit the load."""
         return max(self.beat, min(self.lost_after / 5, self.nodes / 1000))
 
     @property
     def window(self) -> int:
-        """Bytes of log and result a node may have under way before the supervisor has acknowledged them."""
+        """The most bytes of logs and results that a node may have in flight, not yet acknowledged by the supervisor."""
         return max(256 * 1024, 16 * 1024 * 1024 // self.nodes)
 
 
 NOTICES = ("warning", "checkpoint", "unkept")
-"""The kinds of events that a node may have recorded with a notice."""
+"""The kinds of events that a node can record by sending a notice."""
 
 
 def failed(body: Mapping[str, Any]) -> bool:
-    """Whether a worker that ended failed."""
+    """Whether a worker that ended has failed."""
     return body.get("code") != 0 or body.get("failure") is not None
 
 
 def describe_failure(body: Mapping[str, Any]) -> str:
-    """One line for people: `node 2, rank 17: ValueError: no such layer`."""
+    """Describes a failure in one line: `node 2, rank 17: ValueError: no such layer`."""
     where = f"node {body.get('node')}, rank {body.get('rank')}"
     failure = body.get("failure") or {}
     if failure.get("kind") == "signal" or (body.get("signal") and not failure.get("message")):
@@ -190,13 +192,13 @@ def describe_failure(body: Mapping[str, Any]) -> str:
 
 
 TEXT_LIMIT = 16 * 1024
-"""Most characters of a text that people wrote or programs made (an exception's message may hold a whole array)."""
+"""The most characters of a text from a user or a program (an exception's message may hold a whole array)."""
 
 _TAIL_LINES, _TAIL_LIMIT = 20, 8 * 1024
 
 
 def shorten(text: Any, limit: int = TEXT_LIMIT) -> str:
-    """A text that fits into a message, with its beginning and its end."""
+    """Returns a text that fits into a message, with its beginning and its end."""
     whole = str(text)
     if len(whole) <= limit:
         return whole
@@ -205,7 +207,7 @@ def shorten(text: Any, limit: int = TEXT_LIMIT) -> str:
 
 
 def shorten_body(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The body of a worker that ended, so that no message or last line is too long to be sent."""
+    """Shortens the texts in the body of a worker that ended, so that the message is not too long to be sent."""
     short = dict(body)
     if isinstance(failure := body.get("failure"), Mapping):
         short["failure"] = {
@@ -223,7 +225,7 @@ _PLAIN_ADDRESSES = 64
 
 
 def pack_addresses(addresses: Sequence[str]) -> dict[str, Any]:
-    """Fields of `go` that carry all addresses; packed for large gangs, where every node gets every address."""
+    """Returns the fields of `go` that carry the addresses of all nodes, compressed for large gangs."""
     if len(addresses) <= _PLAIN_ADDRESSES:
         return {"addresses": list(addresses)}
     return {
@@ -232,13 +234,15 @@ def pack_addresses(addresses: Sequence[str]) -> dict[str, Any]:
 
 
 def pack_places(addresses: Sequence[str], ports: Sequence[Any]) -> dict[str, Any]:
-    """As `pack_addresses`, for the check before GO (preflight/connectivity.py); port 0 where a node does not listen."""
+    """Like `pack_addresses`, for the check before GO (`preflight/connectivity.py`); port 0 where a node does not
+    listen.
+    """
     pairs = zip(addresses, ports, strict=True)
     return pack_addresses([f"{at} {port if isinstance(port, int) else 0}" for at, port in pairs])
 
 
 def unpack_addresses(message: Mapping[str, Any]) -> list[str]:
-    """The addresses by rank of a `go` message. Raises `MessageError` if it has none."""
+    """Returns the addresses by rank in a `go` message. Raises `MessageError` if it has none."""
     try:
         if "packed" in message:
             inflate = zlib.decompressobj()

@@ -1,11 +1,11 @@
-"""What goes over one pipe to the mux server and back: many streams side by side, in frames.
+"""The framing of the mux server's pipe, which carries many streams at once.
 
-A frame is a head (kind, stream, size), as many bytes, and a newline: what carries the standard output of a Slurm step
-holds back what comes after the last newline. Whoever sends keeps at most `WINDOW` bytes of a stream under way that the
-other side has not acknowledged, so that a stream nobody reads never stops the others.
+A frame is a head (kind, stream, size), that many bytes, and a newline. The newline is there because Slurm holds back a
+step's standard output after the last newline. A sender keeps at most `WINDOW` unacknowledged bytes of a stream in
+flight, so a stream that is not read never blocks the others.
 
     to the mux server    OPEN {"do", …}   IN bytes   END   ACK count   CLOSE   PING
-    from it          READY   OUT bytes   ERR bytes   END   ACK count   DONE {…}   PONG
+    from it              READY   OUT bytes   ERR bytes   END   ACK count   DONE {…}   PONG
 """
 
 from __future__ import annotations
@@ -17,45 +17,45 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 GREETING = b"flowlite-porter-1\n"
-"""The first line of a mux server. What a login shell or a prologue says comes before it."""
+"""The first line of a mux server. Output of a login shell or a prologue comes before it."""
 OPEN, IN, OUT, ERR, END, ACK, CLOSE, READY, DONE, PING, PONG = range(1, 12)
 WINDOW = 1 << 20
 BLOCK = 64 * 1024
 MOST_UNDER_WAY = WINDOW + 2 * BLOCK
-"""A stream's bytes that may be under way at a time: of both outputs of a program one more block may have been read."""
+"""The most bytes of a stream in flight. A program's two outputs may each have read one more block than `WINDOW`."""
 LARGEST = 64 << 20
 _HEAD = struct.Struct(">BII")
 _COUNT = struct.Struct(">I")
 
 
 class NotAFrame(ValueError):
-    """What came is nothing that the other side has sent."""
+    """The bytes received are not a frame of the other side."""
 
 
 def frame(kind: int, stream: int, payload: bytes = b"") -> bytes:
-    """One frame as bytes."""
+    """Encodes one frame."""
     return _HEAD.pack(kind, stream, len(payload)) + payload + b"\n"
 
 
 def count(taken: int) -> bytes:
-    """What an ACK says: so many more bytes were taken."""
+    """Encodes an ACK's payload: how many more bytes were taken."""
     return _COUNT.pack(taken)
 
 
 def count_of(payload: bytes) -> int:
-    """How many bytes an ACK acknowledges."""
+    """Decodes the number of bytes that an ACK acknowledges."""
     return int(_COUNT.unpack(payload)[0])
 
 
 class Parser:
-    """Frames from bytes as they come, each of at most `largest` bytes."""
+    """Decodes frames of at most `largest` bytes from a byte stream."""
 
     def __init__(self, largest: int = LARGEST) -> None:
         self._rest = bytearray()
         self._largest = largest
 
     def take(self, data: bytes) -> Iterator[tuple[int, int, bytes]]:
-        """(kind, stream, payload) of each frame that is complete now. Raises NotAFrame."""
+        """Yields (kind, stream, payload) of each frame that is now complete. Raises NotAFrame."""
         self._rest += data
         begin = 0
         try:

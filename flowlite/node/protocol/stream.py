@@ -1,13 +1,14 @@
-"""The way from a member to a volume that its leader serves: proved with the task's secret, encrypted between machines.
+"""An authenticated byte stream from a member to the leader, such as the one to a volume that the leader serves.
 
-A connection opens so (inside TLS with the certificate of the attempt, where the rendezvous is encrypted, too):
+The connection opens with three messages, inside TLS with the certificate of the attempt where the rendezvous is
+encrypted:
 
     leader -> member   32 random bytes
     member -> leader   one line of JSON: {"task", "epoch", "instance", "volume", "nonce", "proof"}
     leader -> member   32 bytes: its proof
 
-Both proofs are HMACs with the task's secret over all that was said, so neither side speaks to a stranger, and nothing
-said once can be said again. After that it is a plain stream to an `sftp-server`.
+Both proofs are HMACs with the task's secret over everything sent before, so each side is authenticated and no message
+can be replayed. After that it is a plain stream, to an `sftp-server` for instance.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _FIELDS = ("task", "epoch", "instance", "volume")
 
 
 def proof(secret: bytes, side: str, ours: bytes, hello: dict[str, Any]) -> bytes:
-    """What one side sends to show that it knows the secret.
+    """Returns the bytes with which one side proves that it knows the secret.
 
     Args:
         side: "member" or "leader".
@@ -50,7 +51,7 @@ def proof(secret: bytes, side: str, ours: bytes, hello: dict[str, Any]) -> bytes
 
 
 class Stream:
-    """One end of a connection: plain bytes here, sealed ones on the network where there is a shield."""
+    """One end of a connection. It gives and takes plain bytes, and encrypts them where there is a TLS session."""
 
     def __init__(self, network: socket.socket, shield: TlsSession | None) -> None:
         self.network = network
@@ -67,14 +68,14 @@ class Stream:
             self._flush()
 
     def read_exactly(self, size: int) -> bytes:
-        """While opening: so many bytes. Raises WireError, TimeoutError."""
+        """Reads exactly `size` bytes of the opening. Raises WireError, TimeoutError."""
         while len(self._plain) < size:
             self._fill()
         taken, self._plain = self._plain[:size], self._plain[size:]
         return taken
 
     def read_line(self) -> bytes:
-        """While opening: a line, without its end."""
+        """Reads a line of the opening, without its newline."""
         while b"\n" not in self._plain:
             if len(self._plain) > HELLO_LIMIT:
                 raise WireError("a first line without end")
@@ -83,16 +84,16 @@ class Stream:
         return line
 
     def be_patient(self) -> None:
-        """From now on, reading waits for as long as it takes."""
+        """Ends the time limit of the opening: reads now wait without one."""
         self._until = math.inf
         self.network.settimeout(None)
 
     def send(self, data: bytes) -> None:
-        """While opening."""
+        """Sends data of the opening."""
         self.network.sendall(self._shield.seal(data) if self._shield is not None else data)
 
     def bridge(self, source: int, sink: int) -> None:
-        """Carry bytes both ways until one side ends: from a descriptor to the network, and from there to another."""
+        """Copies bytes from `source` to the network and from the network to `sink`, until one side ends."""
         self.network.setblocking(False)
         os.set_blocking(source, False)
         os.set_blocking(sink, False)
@@ -167,7 +168,10 @@ class Stream:
 
 
 def _wait(reading: list[int], writing: list[int]) -> tuple[set[int], set[int]]:
-    """Descriptors that can be read, and that can be written. Not by `select`, which knows those below 1024 only."""
+    """Waits for the descriptors and returns those that can be read and those that can be written.
+
+    It uses poll, since `select` is limited to descriptors below 1024.
+    """
     poll = select.poll()
     for number in {*reading, *writing}:
         wanted = select.POLLIN * (number in reading) | select.POLLOUT * (number in writing)
@@ -183,7 +187,7 @@ def _wait(reading: list[int], writing: list[int]) -> tuple[set[int], set[int]]:
 def knock(
     stream: Stream, secret: bytes, *, task: str, epoch: int, instance: str, volume: str
 ) -> None:
-    """The member's side of the opening. Raises WireError: the other end is not our leader."""
+    """Performs the member's side of the opening. Raises WireError: the other end is not this gang's leader."""
     theirs = stream.read_exactly(NONCE)
     hello: dict[str, Any] = {
         "task": task,
@@ -202,13 +206,13 @@ def knock(
 def admit(
     stream: Stream, secret: bytes, *, task: str, epoch: int, known: Callable[[str, str], bool]
 ) -> str:
-    """The leader's side of the opening; gives the volume.
+    """Performs the leader's side of the opening and returns the requested volume.
 
     Args:
-        known: Whether an instance is in the gang, and a volume shared.
+        known: Whether an instance is in the gang, and the volume is served.
 
     Raises:
-        WireError: It is not one of ours; nothing was said to it that it could use.
+        WireError: The peer is not a member of this gang. It was sent nothing that it could use.
     """
     ours = os.urandom(NONCE)
     stream.send(ours)

@@ -1,10 +1,10 @@
 """Encryption of the rendezvous: TLS 1.3 with the one certificate that was made for this attempt. No I/O here.
 
-Both sides know the certificate before they meet, since it came with the rest of what an agent is told. So nothing is
-looked up or inherited: a peer that shows any other certificate is not the leader, whoever signed it. Who the peers are
-is settled inside, by the secret (see framing.py); TLS only keeps others from reading along.
+Both sides have the certificate before they connect, since it is sent with the agent's configuration. No certificate
+authority is involved: a peer that shows any other certificate is not the leader, whoever signed it. The peers
+authenticate inside TLS with the secret (`framing.py`); TLS only provides confidentiality.
 
-Importing this module costs an agent some megabytes: only those whose rendezvous is encrypted do it.
+Importing this module costs several megabytes of memory, so an agent imports it only if its rendezvous is encrypted.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 if sys.modules.get("ssl", sys) is None:
-    # Kept away from asyncio, which would import it for nothing.
+    # Removes the None that keeps asyncio from importing ssl needlessly.
     del sys.modules["ssl"]
 import ssl
 
@@ -24,17 +24,17 @@ _RECORD = 16 * 1024
 
 
 class TlsSession:
-    """One end of one encrypted connection: bytes of the network go in and come out.
+    """One end of one encrypted connection. It processes bytes and does no I/O.
 
     Attributes:
-        open: Whether the handshake is done, and the peer showed the right certificate.
-        outgoing: What the handshake wants sent.
+        open: Whether the handshake is done and the peer showed the right certificate.
+        outgoing: Handshake data to send.
     """
 
     def __init__(self, context: ssl.SSLContext, pinned: bytes | None) -> None:
         """
         Args:
-            pinned: The certificate (DER) that the other end must show; None for the end that shows it.
+            pinned: The certificate (DER) that the peer must show; None for the end that shows it.
         """
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._pinned = pinned
@@ -45,10 +45,10 @@ class TlsSession:
             self.receive(b"")
 
     def receive(self, data: bytes) -> bytes:
-        """What the network brought, in plain. Send `outgoing` after every call.
+        """Decrypts received bytes. Send `outgoing` after every call.
 
         Raises:
-            WireError: It is no TLS, or the peer is not the one. Close the connection.
+            WireError: The data is not TLS, or the peer shows another certificate. Close the connection.
         """
         self._incoming.write(data)
         plain = []
@@ -68,12 +68,12 @@ class TlsSession:
         return b"".join(plain)
 
     def seal(self, data: bytes) -> bytes:
-        """Bytes for the network, once `open`."""
+        """Encrypts data, once the session is `open`."""
         self._tls.write(data)
         return self._outgoing.read()
 
     def take(self) -> bytes:
-        """`outgoing`, which is the caller's now."""
+        """Returns `outgoing` and clears it."""
         taken, self.outgoing = self.outgoing, b""
         return taken
 
@@ -83,20 +83,20 @@ class TlsSession:
 
 
 def server(certificate: Path, key: Path) -> Callable[[], TlsSession]:
-    """Makes shields for the leader's end."""
+    """Returns a factory of TLS sessions for the leader's end."""
     context = _context(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
-    # Nobody resumes a session: a reconnect proves everything again.
+    # No session is resumed: a reconnect authenticates again.
     context.num_tickets = 0
     return lambda: TlsSession(context, None)
 
 
 def client(certificate: Path) -> Callable[[], TlsSession]:
-    """Makes shields for the ends that dial."""
+    """Returns a factory of TLS sessions for the ends that connect."""
     text = certificate.read_text("ascii")
     pinned = ssl.PEM_cert_to_DER_cert(text)
     context = _context(ssl.PROTOCOL_TLS_CLIENT)
-    # Its name says nothing; it is this very certificate or none.
+    # The host name does not matter: only this exact certificate is accepted.
     context.check_hostname = False
     context.load_verify_locations(cadata=text)
     return lambda: TlsSession(context, pinned)
