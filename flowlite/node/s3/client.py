@@ -1,15 +1,15 @@
-"""S3 as a node sees it: which bucket, where, with which credential; and small signed requests of our own to it.
+"""Buckets as a node uses them: name, endpoint and credential, and small signed requests to S3.
 
-`storage.json` in the node's directory (0600; made by flowlite/bucket_credentials.py where the task was submitted) has
-one entry for each use. A use is the path of a mount, or "checkpoint":
+`storage.json` in the node's directory (0600; written by `bucket_credentials.py` on the submitting machine) has one
+entry for each use. A use is the path of a mount, or "checkpoint":
 
     {"/data": {"url": "s3://bucket/prefix", "endpoint_url": "http://…" | null, "region": "eu-central-1" | null,
                "credential": {"access_key", "secret_key", "session_token" | null, "expires" | null} | null,
                "source": "profile 'lab' of ~/.aws/credentials"}}
 
-What others need of this module stays as it is: `Store.open(storage_json, use)`, `Store.request`, `Store.list`,
-`Store.key`, `S3Error` (`code`, `status`, text for people). Everything here blocks; over https it needs a process with
-ssl, which an agent is not: start a process of its own, as buckets/handle.py does.
+Other modules rely on `Store.open(storage_json, use)`, `Store.request`, `Store.list`, `Store.key` and `S3Error` (`code`,
+`status`, text for people). All calls block. https needs a process that has ssl, which an agent has not: run a sidecar,
+as `node/buckets/agent_side.py` does.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from xml.etree import ElementTree
 from .sigv4 import Credential, signed_headers
 
 SECONDS = 20.0
-"""For one request without a body of consequence."""
+"""Timeout of one request with a small body."""
 DEFAULT_REGION = "us-east-1"
 
 _HOST_BUCKET = re.compile(r"[a-z0-9-]{3,63}", re.ASCII)
 
 
 class S3Error(OSError):
-    """A request was refused, or nobody answered. The text says what and why, without any secret.
+    """A request was refused, or the server did not answer. The text says what and why, without any secret.
 
     Attributes:
-        code: S3's name for it ("NoSuchBucket", "SignatureDoesNotMatch"), or "" where nobody answered.
-        status: HTTP status, 0 where nobody answered.
-        region: Where the bucket is, if the answer says so.
+        code: S3's error code ("NoSuchBucket", "SignatureDoesNotMatch"), or "" if there was no answer.
+        status: HTTP status, 0 if there was no answer.
+        region: The bucket's region, if the answer gives it.
     """
 
     def __init__(self, text: str, code: str = "", status: int = 0, region: str = "") -> None:
@@ -73,15 +73,15 @@ class Entry:
 
 @dataclass(frozen=True)
 class Store:
-    """A bucket, or what lies below a prefix of it, and how it is opened.
+    """A bucket, or the part of it below a prefix, and how it is accessed.
 
     Attributes:
-        url: As it was asked for.
+        url: The URL as the user gave it.
         prefix: Without slashes at its ends; "" is the whole bucket.
         endpoint_url: None for AWS itself.
-        region: None where nobody said.
-        source: Which credential it is, in words.
-        own_role: It is opened by the node's own role, which every tool finds, and renews, by itself.
+        region: None if it is not known.
+        source: The origin of the credential, in words.
+        own_role: Whether the node's own role is used, which every tool finds and renews by itself.
     """
 
     url: str
@@ -95,7 +95,7 @@ class Store:
 
     @classmethod
     def of(cls, entry: Mapping[str, Any]) -> Store:
-        """From one entry of `storage.json`."""
+        """Makes a store from one entry of `storage.json`."""
         bucket, _, prefix = str(entry["url"]).removeprefix("s3://").partition("/")
         given = entry.get("credential")
         return cls(
@@ -110,10 +110,10 @@ class Store:
 
     @classmethod
     def open(cls, storage: str | os.PathLike[str], use: str) -> Store:
-        """The store for a use ("/data", "checkpoint"), or the one with that URL.
+        """Returns the store for a use ("/data", "checkpoint"), or the one with that URL.
 
         Raises:
-            S3Error: `storage.json` has nothing for it.
+            S3Error: `storage.json` has no such entry.
         """
         entries = read_storage(storage)
         found = entries.get(use) or next((e for e in entries.values() if e["url"] == use), None)
@@ -123,15 +123,15 @@ class Store:
 
     @property
     def place(self) -> str:
-        """Where it is, for people: the endpoint, or AWS with its region."""
+        """The location for messages: the endpoint, or AWS with its region."""
         return self.endpoint_url or f"AWS ({self.region or 'region unknown'})"
 
     def key(self, name: str) -> str:
-        """The whole key of a name below the prefix."""
+        """Returns the whole key of a name below the prefix."""
         return f"{self.prefix}/{name}" if self.prefix else name
 
     def base(self) -> str:
-        """URL of the bucket; always with the bucket in the path, which every server understands."""
+        """Returns the bucket's URL, always with the bucket in the path, which every server understands."""
         region = self.region or DEFAULT_REGION
         suffix = ".cn" if region.startswith("cn-") else ""
         endpoint = self.endpoint_url or f"https://s3.{region}.amazonaws.com{suffix}"
@@ -148,13 +148,13 @@ class Store:
         length: int | None = None,
         timeout: float = SECONDS,
     ) -> Response:
-        """One signed request. `key` is a whole key (see `key`).
+        """Sends one signed request. `key` is a whole key (see `key`).
 
         Args:
             body: Bytes, or an open file of `length` bytes; a file is sent without a hash of its content.
 
         Raises:
-            S3Error: It was refused, or nobody answered.
+            S3Error: The request was refused, or there was no answer.
         """
         sending = self._open(method, key, query or {}, headers or {}, body, length)
         try:
@@ -168,7 +168,7 @@ class Store:
             raise self._silence(error) from error
 
     def read(self, key: str, *, timeout: float = SECONDS) -> Iterator[bytes]:
-        """The bytes of an object, in blocks. Raises S3Error."""
+        """Yields the bytes of an object, in blocks. Raises S3Error."""
         try:
             with _opener().open(
                 self._open("GET", key, {}, {}, b"", None), timeout=timeout
@@ -184,7 +184,7 @@ class Store:
     def list(
         self, below: str = "", *, most: int | None = None, timeout: float = SECONDS
     ) -> Iterator[Entry]:
-        """Objects whose whole key begins with `below`, by key. Raises S3Error."""
+        """Yields the objects whose whole key begins with `below`, sorted by key. Raises S3Error."""
         token, given = "", 0
         while True:
             page = 1000 if most is None else min(1000, most - given)
@@ -204,14 +204,18 @@ class Store:
                 return
 
     def folders(self, below: str = "") -> tuple[str, ...]:
-        """What would be directories right below a beginning of keys, with their slash; the first thousand."""
+        """Returns the common prefixes directly below `below`, with their slash; at most the first thousand."""
         query = {"list-type": "2", "prefix": below, "delimiter": "/", "encoding-type": "url"}
         found = _without_namespace(self.request("GET", "", query).body)
         names = (each.findtext("Prefix") or "" for each in found.iter("CommonPrefixes"))
         return tuple(urllib.parse.unquote_plus(name) for name in names)
 
     def located(self) -> Store:
-        """This store with the region in which its bucket is, where AWS says so. Raises S3Error if it cannot be read."""
+        """Returns this store with its bucket's region, if AWS reports another one.
+
+        Raises:
+            S3Error: It cannot be read.
+        """
         try:
             next(self.list(self.below, most=1), None)
         except S3Error as error:
@@ -224,7 +228,7 @@ class Store:
 
     @property
     def below(self) -> str:
-        """What all keys of this store begin with."""
+        """The beginning of all keys of this store."""
         return f"{self.prefix}/" if self.prefix else ""
 
     def _silence(self, error: Exception) -> S3Error:
@@ -244,7 +248,7 @@ class Store:
         url = f"{self.base()}/{urllib.parse.quote(key, safe='/~')}" if key else self.base()
         if query:
             url += f"?{urllib.parse.urlencode(sorted(query.items()), quote_via=urllib.parse.quote)}"
-        # Without one, urllib says that it is a form.
+        # Without a content type, urllib declares the body a form.
         sent = {"content-type": "application/octet-stream", **headers} if body else dict(headers)
         if not isinstance(body, bytes):
             sent["content-length"] = str(length)
@@ -264,7 +268,7 @@ class Store:
 
 
 def read_storage(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
-    """`storage.json`, by use; {} where there is none. Raises S3Error if it is not what it should be."""
+    """Reads `storage.json`, by use; {} if there is no file. Raises S3Error if the content is not valid."""
     try:
         with open(path, "rb") as file:
             found = json.load(file)
@@ -278,7 +282,7 @@ def read_storage(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    # A signature is for one host; and a credential is not shown to another one.
+    # A signature is valid for one host, and the credential must not be sent to another one.
     def redirect_request(self, *_: Any) -> None:
         return None
 

@@ -1,4 +1,4 @@
-"""The credential that a node has by itself: variables, ~/.aws, or the role its cloud gives it."""
+"""The node's own credential: from variables, `~/.aws`, or the role its cloud gives it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from pathlib import Path
 from .sigv4 import Credential
 
 SECONDS = 2.0
-"""The service of a cloud answers at once; anywhere else nobody does."""
+"""A cloud's metadata service answers at once; elsewhere there is no answer."""
 _METADATA = "http://169.254.169.254"
 _CONTAINER = "http://169.254.170.2"
 
 
 def node_credential() -> tuple[Credential, str, bool] | None:
-    """The node's own credential, what it is in words, and whether it is renewed now and then; None if it has none."""
+    """Returns the node's own credential, its origin in words, and whether it is renewed at intervals.
+
+    Returns None if the node has none.
+    """
     found = _variables() or _file()
     if found is not None:
         return (*found, False)
@@ -92,7 +95,7 @@ def _of(body: bytes) -> Credential:
 
 
 def _fetch(url: str, method: str = "GET", headers: dict[str, str] | None = None) -> bytes:
-    # Never through a proxy: the address means this very machine.
+    # Never through a proxy: the address is local to this machine.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     request = urllib.request.Request(url, headers=headers or {}, method=method)
     with opener.open(request, timeout=SECONDS) as reply:

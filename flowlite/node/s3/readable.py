@@ -1,6 +1,6 @@
-"""Whether a bucket can be read from this node, by requests of our own; and if not, why, and what to do about it.
+"""Checks with requests of our own whether this node can read a bucket, and explains why not.
 
-Programs that mount buckets say little of what S3 answers them, and some nothing at all.
+Programs that mount buckets report little or nothing of S3's answers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ TRIES, PAUSE = 3, 2.0
 
 
 def find(store: Store, over: threading.Event) -> tuple[Store, bool]:
-    """The store as it can be read from here (region known, or by the node's own role), and whether it is empty.
+    """Returns the store as this node can read it, and whether it is empty.
+
+    The store then has its region, or uses the node's own role.
 
     Raises:
         S3Error: It cannot be read.
@@ -25,7 +27,7 @@ def find(store: Store, over: threading.Event) -> tuple[Store, bool]:
         try:
             return _find(store)
         except S3Error as error:
-            # Refused is refused; only silence may pass.
+            # A refusal is final. Only an outage may pass.
             if error.status not in (0, 500, 502, 503) or not left or over.wait(PAUSE):
                 raise
     raise AssertionError
@@ -48,7 +50,7 @@ def _find(store: Store) -> tuple[Store, bool]:
 
 
 def _is_empty(store: Store) -> bool:
-    """Whether a bucket has nothing in it. Raises S3Error where nothing lies below the prefix that was asked for."""
+    """Whether a bucket is empty. Raises S3Error if there is nothing below the prefix that was asked for."""
     if next(store.list(store.below, most=1), None) is not None:
         return False
     if not store.prefix:
@@ -68,7 +70,10 @@ def _is_empty(store: Store) -> bool:
 
 
 def explain(path: str, store: Store, error: Exception | None) -> str:
-    """Why a bucket cannot be read: what was asked, where, with which credential, what was answered, what to do."""
+    """Explains why a bucket cannot be read.
+
+    The text says what was requested, where, with which credential, what the answer was, and what to do.
+    """
     code = getattr(error, "code", "")
     advice = {
         "InvalidAccessKeyId": "The server does not know this access key; give another credential",

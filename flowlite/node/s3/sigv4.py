@@ -1,4 +1,4 @@
-"""AWS Signature Version 4 for S3: pure functions, nothing is sent here.
+"""AWS Signature Version 4 for S3, as pure functions. Nothing is sent here.
 
 https://docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html
 """
@@ -17,7 +17,7 @@ UNSIGNED = "UNSIGNED-PAYLOAD"
 
 @dataclass(frozen=True)
 class Credential:
-    """What opens a bucket. `expires` is a unix time, None where it does not."""
+    """A credential for a bucket. `expires` is a Unix time, or None if it does not expire."""
 
     access_key: str
     secret_key: str = field(repr=False)
@@ -34,7 +34,7 @@ def signed_headers(
     region: str,
     now: float,
 ) -> dict[str, str]:
-    """The headers with a signature over method, URL, all of them and the body.
+    """Returns the headers with a signature over method, URL, headers and body.
 
     Args:
         url: As it will be sent: path and query quoted, the query sorted by name.

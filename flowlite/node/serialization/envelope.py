@@ -1,14 +1,14 @@
-"""The file that calls and results travel in: a JSON header and aligned parts, guarded by a hash.
+"""The file format of calls and results: a JSON header and aligned parts, verified by a hash.
 
     magic (8 bytes) | header length (4, little endian) | header, JSON | padding | part | padding | part ... | seal (32)
 
-A call is known by the SHA-256 of its whole file, which reaches the node another way; it has no seal. A result carries
-its seal: the SHA-256 over the SHA-256 of each 16 MiB before it, so that all cores of the reader can check it.
+A call is identified by the SHA-256 of its whole file, which is sent to the node separately; it has no seal. A result
+ends with a seal: the SHA-256 over the SHA-256 of each 16 MiB before it, so that the reader can check it on all cores.
 
-Every part begins at a multiple of 64 bytes, so that arrays can be used where they lie in the mapped file.
-The header says where the parts are ("parts": [[offset, size], ...], offsets counted from the first multiple
-of 64 behind the header) and whatever the writer adds. The file is written once, the hash computed meanwhile
-on another core, and appears under its name only when whole.
+Every part begins at a multiple of 64 bytes, so that arrays can be used in place in the mapped file. The header gives
+the positions of the parts ("parts": [[offset, size], ...], with offsets counted from the first multiple of 64 behind
+the header) and any fields that the writer adds. The file is written once while the hash is computed on another core,
+and gets its name only when it is complete.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ _SEAL = 32
 _BLOCK = 16 * 1024 * 1024
 _MOST_THREADS = 8
 _MAX_HEADER = 64 * 1024 * 1024
-# Of a result, whose reader does not trust its writer: a document takes up to 30 times its size in memory.
+# For results, whose reader does not trust the writer: a parsed document takes up to 30 times its size in memory.
 _MAX_SEALED_HEADER = 4 * 1024 * 1024
 # Below this, starting a thread costs more than hashing.
 _THREAD_FROM = 1024 * 1024
 # One writev takes at most IOV_MAX (1024) pieces; one write at most 2 GiB - 4 KiB on Linux.
 _MOST_PIECES = 512
 _LARGEST_WRITE = 256 * 1024 * 1024
-# What this process, or the one it was forked from, has hashed already; so a node's ranks do not hash a large call each.
+# Hashes verified by this process or the one it was forked from, so that the ranks of a node hash a large call once.
 _verified: dict[tuple[int, ...], str] = {}
 
 Piece = bytes | bytearray | memoryview
 
 
 class EnvelopeError(Exception):
-    """The file is missing, cut off, damaged, or not the one that was expected."""
+    """The file is missing, truncated, damaged, or not the expected one."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Written:
 
 @dataclass(frozen=True)
 class Envelope:
-    """An envelope that has been verified: its header, and views of its parts (writable, private to this process)."""
+    """A verified envelope: its header, and views of its parts (writable, private to this process)."""
 
     header: dict[str, Any]
     parts: list[memoryview]
@@ -73,7 +73,7 @@ def write_envelope(
     *,
     sealed: bool,
 ) -> Written:
-    """Write the file atomically; each part is given in pieces, which are not copied. Raises OSError."""
+    """Writes the file atomically. Each part is given in pieces, which are not copied. Raises OSError."""
     pieces = list(_pieces(SEALED if sealed else ADDRESSED, header, parts))
     size = sum(len(piece) for piece in pieces)
     hash_them = functools.partial(_seal_over if sealed else _hash_of, pieces)
@@ -89,12 +89,12 @@ def write_envelope(
 
 
 def open_envelope(path: str | os.PathLike[str], *, sha256: str | None = None) -> Envelope:
-    """Map the file and verify it, before anything in it is looked at.
+    """Maps the file and verifies it before anything in it is read.
 
     Args:
         path: The file. It stays mapped for as long as a part is in use.
-        sha256: What the whole file must hash to. Without it, the seal inside the file is checked, which tells damage
-            but not exchange.
+        sha256: The hash that the whole file must have. Without it, the seal inside the file is checked, which detects
+            damage but not replacement.
     """
     data, status = _map(path)
     if sha256 is None:
@@ -105,7 +105,7 @@ def open_envelope(path: str | os.PathLike[str], *, sha256: str | None = None) ->
 
 
 def _map(path: str | os.PathLike[str]) -> tuple[memoryview, os.stat_result]:
-    """The file as writable memory of this process only: pages are read when touched, copied when written."""
+    """Maps the file as memory private to this process: pages are read when touched and copied when written."""
     try:
         with open(path, "rb") as file:
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
@@ -117,10 +117,10 @@ def _map(path: str | os.PathLike[str]) -> tuple[memoryview, os.stat_result]:
 def _verify_whole(
     data: memoryview, status: os.stat_result, path: str | os.PathLike[str], sha256: str
 ) -> None:
-    """Check the file against a hash that came another way; once per file and process, its children included.
+    """Checks the file against a separately received hash, once per file and process, including forked children.
 
-    A file counts as the same while its inode, size and times are: changing it and setting the change time
-    back takes root.
+    A file counts as unchanged while its inode, size and times are the same. Changing it and restoring the change time
+    requires root.
     """
     identity = (
         status.st_dev,
@@ -137,7 +137,7 @@ def _verify_whole(
 
 
 def _verify_seal(data: memoryview, path: str | os.PathLike[str]) -> None:
-    """Check the hash that the file itself carries."""
+    """Checks the hash that the file itself contains."""
     if len(data) < _PRELUDE.size + _SEAL:
         raise EnvelopeError(f"{os.fspath(path)} is cut off: {len(data)} bytes")
     if _seal_of(data[:-_SEAL]) != bytes(data[-_SEAL:]):
@@ -158,7 +158,7 @@ def _seal_of(data: memoryview) -> bytes:
 
 
 def _parse(data: memoryview, path: str | os.PathLike[str], expected: bytes) -> Envelope:
-    """Header and parts of data that has been verified; `expected` is how it begins."""
+    """Splits verified data into header and parts; `expected` is the magic."""
     try:
         magic, length = _PRELUDE.unpack_from(data)
         if magic != expected or length > _most_header(magic):
@@ -180,7 +180,7 @@ def _parse(data: memoryview, path: str | os.PathLike[str], expected: bytes) -> E
 def _pieces(
     magic: bytes, header: dict[str, Any], parts: Sequence[Sequence[Piece]]
 ) -> Iterator[Piece]:
-    """All bytes of the file but the seal."""
+    """Yields all bytes of the file except the seal."""
     table = []
     offset = 0
     for part in parts:
@@ -233,12 +233,12 @@ def _seal_over(pieces: Iterable[Piece]) -> bytes:
 
 @contextlib.contextmanager
 def _hashing(function: Callable[[], bytes], *, threaded: bool) -> Iterator[Callable[[], bytes]]:
-    """A hash computed meanwhile, in a thread, where that pays (hashlib lets go of the interpreter lock)."""
+    """Computes a hash in a thread meanwhile, where that is worth it (hashlib releases the GIL)."""
     if not threaded:
         yield function
         return
-    # A generator and no object that holds itself: where the garbage collector finds the pieces, views of views among
-    # them, instead of the last reference going, CPython 3.11 crashes (mbuf_clear).
+    # A generator rather than an object with a reference to itself: CPython 3.11 crashes (mbuf_clear) when the garbage
+    # collector, and not the last reference, frees views of views among the pieces.
     digests: list[bytes] = []
     thread = threading.Thread(target=lambda: digests.append(function()), daemon=True)
     thread.start()
@@ -250,13 +250,13 @@ def _hashing(function: Callable[[], bytes], *, threaded: bool) -> Iterator[Calla
     try:
         yield result
     finally:
-        # What is hashed belongs to the caller, who may change it as soon as we return.
+        # The caller owns the hashed memory and may change it as soon as we return.
         thread.join()
 
 
 @contextlib.contextmanager
 def _atomically(path: str | os.PathLike[str]) -> Iterator[int]:
-    """A descriptor whose file takes the name when all went well, and is gone otherwise."""
+    """Yields a descriptor whose file gets its name on success and is removed otherwise."""
     target = os.fspath(path)
     temporary = f"{target}.{os.getpid()}.{threading.get_ident()}.tmp"
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -273,7 +273,7 @@ def _atomically(path: str | os.PathLike[str]) -> Iterator[int]:
 
 
 def _write_all(descriptor: int, pieces: Sequence[Piece]) -> None:
-    """Write every byte, many small pieces in one system call, whatever the kernel takes at a time."""
+    """Writes every byte, many small pieces per system call, and continues after partial writes."""
     batch: list[memoryview] = []
     pending = 0
     for piece in pieces:

@@ -1,11 +1,11 @@
-"""The main module of a worker: the program's own file, loaded as multiprocessing loads it in a child process.
+"""The main module of a worker: the program's file, loaded as multiprocessing loads it in a child process.
 
-Python pickles what a program's file defines by the name `__main__.NAME`, so `__main__` of a worker must hold it. Code
-under `if __name__ == "__main__":` is left out. Unlike in a child of multiprocessing, `__name__` is "__main__" all the
-same: classes, loggers and checkpoints have the names that they have where the program was started.
+Python pickles the definitions of a program's file by the name `__main__.NAME`, so `__main__` of a worker must contain
+them. Code under `if __name__ == "__main__":` is left out. Unlike in a multiprocessing child, `__name__` still is
+"__main__", so classes, loggers and checkpoints have the same names as on the submitting machine.
 
-A notebook has no file. Its `__main__` is filled with the functions, classes and values that came with the call, and
-its `__file__` is a small file of ours that does the same in processes that the worker starts.
+A notebook has no file. Its `__main__` is filled with the functions, classes and values sent with the call, and its
+`__file__` is a small generated file that does the same in processes that the worker starts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 PROGRAM = "__flowlite_program__"
-"""Name in `__main__` of the hash of its file: where it is the same, classes are found by name."""
+"""The name in `__main__` that holds the hash of its file. Where the hash is the same, classes are found by name."""
 
 _FILLED = '''\
 """Written by flowlite: the main module of processes that a worker starts. The task came from a notebook."""
@@ -44,13 +44,13 @@ class MainModuleError(Exception):
 
 
 def compile_main(text: str, path: str) -> types.CodeType:
-    """The code of a main module without what runs only where the program was started.
+    """Compiles a main module without the code that only runs on the submitting machine.
 
-    Comparisons of `__name__` outside of functions come out as in a child process of multiprocessing. All other code
-    is what Python itself makes of the file.
+    Comparisons of `__name__` outside of functions have the results that they have in a multiprocessing child. All other
+    code is compiled unchanged.
 
     Raises:
-        SyntaxError: The text is no Python.
+        SyntaxError: The text is not valid Python.
     """
     if "__name__" not in text:
         return compile(text, path, "exec", dont_inherit=True)
@@ -59,7 +59,7 @@ def compile_main(text: str, path: str) -> types.CodeType:
 
 
 class _Guards(ast.NodeTransformer):
-    """Lets every comparison of `__name__` at the top level, or in a class body, find another name."""
+    """Makes comparisons of `__name__` at the top level or in a class body see another name."""
 
     def visit_Compare(self, node: ast.Compare) -> ast.expr:
         operands = [node.left, *node.comparators]
@@ -102,12 +102,12 @@ def _other_name(node: ast.expr) -> ast.expr:
 def make_main(
     path: str, file: str, *, module: str | None, digest: str, argv: Sequence[str]
 ) -> types.ModuleType:
-    """A `__main__` for a program's file, and `sys.argv` for it; `run_main` runs the file.
+    """Makes `__main__` and sets `sys.argv` for a program's file; `run_main` runs the file.
 
     Args:
-        path: Where the program lay when it was started.
-        file: Where it lies here; processes that are started from here load it from there.
-        module: Its name, where it was started with `python -m`.
+        path: The program's path on the submitting machine.
+        file: Its path here; processes started from here load it from there.
+        module: Its module name, if it was started with `python -m`.
         digest: Hash of the file.
         argv: Arguments of the program, without its name.
     """
@@ -120,11 +120,11 @@ def make_main(
 
 
 def run_main(main: types.ModuleType, text: str, path: str) -> None:
-    """Run a program's file as `main`, without what only the program itself does. Tracebacks name it `path`.
+    """Runs a program's file as `main`, without the code that only the program itself runs. Tracebacks name it `path`.
 
     Raises:
-        MainModuleError: The file ended Python.
-        BaseException: What the file raised.
+        MainModuleError: The file exited Python.
+        BaseException: The file raised this.
     """
     linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
     code = compile_main(text, path)
@@ -140,7 +140,7 @@ def run_main(main: types.ModuleType, text: str, path: str) -> None:
 
 
 def fresh_main() -> types.ModuleType:
-    """An empty `__main__`.
+    """Returns an empty `__main__`.
 
     Without `__file__` and `__spec__`, processes that the user's code spawns do not try to run the agent again.
     """
@@ -148,9 +148,9 @@ def fresh_main() -> types.ModuleType:
 
 
 def fillable_main(directory: str, call: Mapping[str, Any], home: str, *, loader: str) -> None:
-    """An empty `__main__` for what a notebook sends, and its file for processes that are started from here.
+    """Returns an empty `__main__` for a notebook's objects, with a file for processes started from here.
 
-    `loader` names the module whose `fill_main` loads the call there.
+    `loader` names the module whose `fill_main` loads the call in such a process.
     """
     main = _new_main()
     package = sys.modules[loader.partition(".")[0]]
@@ -166,7 +166,7 @@ def fillable_main(directory: str, call: Mapping[str, Any], home: str, *, loader:
 
 
 def where_in(error: BaseException, path: str) -> str:
-    """The place in a file at which an error was raised, as `FILE, line N`."""
+    """Returns the line of a file at which an error was raised, as `FILE, line N`."""
     line = None
     trace = error.__traceback__
     while trace is not None:
@@ -182,13 +182,13 @@ def _new_main() -> types.ModuleType:
     main = types.ModuleType("__main__")
     main.__dict__["__builtins__"] = builtins
     sys.modules["__main__"] = main
-    # What multiprocessing calls it in child processes.
+    # The name that multiprocessing uses in child processes.
     sys.modules["__mp_main__"] = main
     return main
 
 
 def _describe(main: types.ModuleType, file: str, module: str | None, package: str | None) -> None:
-    """What Python notes of a main module; multiprocessing reads it to load the same in a child."""
+    """Sets the attributes from which multiprocessing loads the same main module in a child."""
     from importlib.machinery import ModuleSpec, SourceFileLoader
 
     loader = SourceFileLoader("__main__" if module is None else module, file)

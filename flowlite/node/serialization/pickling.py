@@ -1,21 +1,20 @@
-"""Pickles of calls, results and exceptions: cloudpickle, with large memory kept apart instead of copied.
+"""Pickles of calls, results and exceptions: cloudpickle, with large memory passed as views instead of copied.
 
 What this adds to cloudpickle:
 
-- Buffers of `OUT_OF_BAND` bytes and more (numpy arrays through protocol 5, torch tensors through the
-  reducer below) are given as views of the memory they lie in.
-- Torch tensors travel by storage, as with `torch.save`: tensors that share memory still share it
-  afterwards, strides are kept. Tensors on a device travel as CPU tensors, since the reader may have no such
-  device. A tensor that is read back cannot be enlarged in place (`resize_`), since its memory is the
-  file's.
-- A decorated flowlite `Function` travels as its module's attribute where its module can be imported (so it
-  is whatever the module makes it there), else as the user's own function, decorated anew where it is loaded.
-- Functions and classes of the program's file travel as attributes of `__main__` (`Program`), together with the global
-  variables that they use and that the file alone does not make so. What else belongs to `__main__` travels by value,
-  shares the `__main__` of the worker, and is found there by its name.
+- Buffers of `OUT_OF_BAND` bytes and more (numpy arrays through protocol 5, torch tensors through the reducer below) are
+returned as views of the original memory.
+- Torch tensors are sent by storage, as with `torch.save`: tensors that share memory still share it afterwards, and
+strides are kept. Tensors on a device are sent as CPU tensors, since the reader may have no such device. A tensor that
+is read back cannot be enlarged in place (`resize_`), since its memory is the file's.
+- A decorated flowlite `Function` is pickled as an attribute of its module if the module can be imported (so it is what
+the module makes it there), else as the user's function, which is decorated again where it is loaded.
+- Functions and classes of the program's file are pickled as attributes of `__main__` (`Program`), with those global
+variables they use that the file alone does not produce. Other objects of `__main__` are pickled by value, share the
+`__main__` of the worker, and are found there by name.
 
-Pickles never refer to this package, which has another name on nodes: what they need for loading travels in
-them by value.
+Pickles never refer to this package, which has another name on nodes. The functions they need for loading are pickled by
+value.
 """
 
 from __future__ import annotations
@@ -39,37 +38,37 @@ _NOWHERE = "__flowlite_pickle__"
 
 
 class Program(Protocol):
-    """The program that a call is made from, where it has a file that nodes load (bundle/main_program.py)."""
+    """The program that a call is made from, if it has a file that nodes load (`bundle/main_program.py`)."""
 
     def holds(self, value: Any) -> bool:
-        """Whether a node finds this very function or class by its name in `__main__`."""
+        """Whether a node finds this same function or class by its name in `__main__`."""
 
     def is_of_file(self, function: types.FunctionType) -> bool:
-        """Whether a function uses the global variables of the file."""
+        """Whether a function's globals are those of the file."""
 
     def state_of(self, value: Any) -> dict[str, Any]:
-        """Global variables that go with a function or class."""
+        """Returns the global variables to send with a function or class."""
 
     def attributes_of(self, kind: type) -> dict[str, Any]:
-        """Attributes of a class that go with it."""
+        """Returns the attributes of a class to send with it."""
 
     def must_send(self, name: str, value: Any) -> bool:
-        """Whether a global variable may be another than the file alone makes it."""
+        """Whether a global variable's value may differ from the one that the file alone produces."""
 
 
 @dataclass(frozen=True)
 class Pickled:
-    """A pickle in pieces, and what was met while it was made.
+    """A pickle in pieces, and the objects met while it was made.
 
     Attributes:
-        stream: The pickle proper.
-        buffers: Memory it refers to, in views.
-        modules: Where its classes, its functions and the modules in it come from.
+        stream: The pickle itself.
+        buffers: Views of memory that the pickle refers to.
+        modules: The modules of its classes and functions, and modules it contains.
         by_value: Functions whose code is in the pickle.
         by_reference: Functions that are imported when it is loaded.
-        devices: Devices that tensors were fetched from, such as "cuda:0".
-        main: What of `__main__` it needs where it is loaded: "file" for the program's file, "names" for a `__main__`
-            that takes what it brings, or None.
+        devices: Devices that tensors were copied from, such as "cuda:0".
+        main: The `__main__` needed to load it: "file" for the program's file, "names" for a `__main__` that is filled
+            from the pickle, or None.
     """
 
     stream: list[Piece]
@@ -82,11 +81,11 @@ class Pickled:
 
     @property
     def size(self) -> int:
-        """Bytes in all."""
+        """Total size in bytes."""
         return sum(map(len, self.stream)) + sum(map(len, self.buffers))
 
     def joined(self) -> bytes:
-        """The pickle proper as one string."""
+        """Returns the pickle itself as one byte string."""
         return b"".join(bytes(piece) for piece in self.stream)
 
 
@@ -97,13 +96,13 @@ def dumps(
     to_worker: bool = False,
     program: Program | None = None,
 ) -> Pickled:
-    """Pickle; raises whatever the value's own reducers raise.
+    """Pickles a value. Raises any exception of the value's own reducers.
 
     Args:
-        value: What to pickle.
-        in_one_piece: Keep no buffers apart.
-        to_worker: It is a call, to be loaded by a worker whose `__main__` is the call's to fill.
-        program: The program that the call is made from, where it has a file.
+        value: The value to pickle.
+        in_one_piece: Keep all buffers inside the pickle.
+        to_worker: The value is a call, loaded by a worker whose `__main__` the call may fill.
+        program: The program that the call is made from, if it has a file.
     """
     if to_worker:
         value = (*value, _Names())
@@ -150,14 +149,14 @@ def reference_of(fn: Any) -> tuple[str, str] | None:
 
 
 def unwrap(held: Any, until: Any = None) -> Any:
-    """The user's function under flowlite `Function` objects, known by `__flowlite_function__` on their class."""
+    """Returns the user's function inside flowlite `Function` objects (`__flowlite_function__` on their class)."""
     while held is not until and getattr(type(held), "__flowlite_function__", False):
         held = held.__wrapped__
     return held
 
 
 class _Sink:
-    """A file that keeps what is written to it, without copying."""
+    """A file that keeps the pieces written to it, without copying."""
 
     def __init__(self) -> None:
         self.pieces: list[Piece] = []
@@ -170,7 +169,7 @@ class _Sink:
 
 
 class _Storage:
-    """Stands for one torch storage while a pickle is made; the pickler keeps one for all tensors that share it."""
+    """Stands for one torch storage while a pickle is made. All tensors that share a storage share one of these."""
 
     __slots__ = ("storage",)
 
@@ -183,12 +182,12 @@ class _MainGlobals:
 
 
 class _Names:
-    """Stands for what is to be found in the worker's `__main__` by its name, once all else is pickled."""
+    """Stands for the names to set in the worker's `__main__`; pickled after everything else."""
 
 
 @functools.cache
 def _pickler_class() -> Any:
-    """Made on first use, since importing cloudpickle takes 35 ms."""
+    """Returns the pickler class. Made on first use, since importing cloudpickle takes 35 ms."""
     import cloudpickle
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
@@ -210,9 +209,9 @@ def _pickler_class() -> Any:
             self._to_worker = to_worker
             self._program = program
             self._namespace: dict[str, Any] = getattr(sys.modules.get("__main__"), "__dict__", {})
-            # By name, what was met of `__main__` and travels by value.
+            # Objects of `__main__` that are pickled by value, by name.
             self._names: dict[str, Any] = {}
-            # Those of them that are in the pickle.
+            # The names among them that are in the pickle already.
             self._bound: set[str] = set()
             if to_worker:
                 self.globals_ref[id(self._namespace)] = _MainGlobals()
@@ -257,7 +256,7 @@ def _pickler_class() -> Any:
             return self._program is not None and self._program.holds(obj)
 
         def _reduce_held(self, obj: Any, load: Callable[..., Any]) -> Any:
-            """By name in the program's file, with what has to be set there before it is used."""
+            """Reduces an object to its name in the program's file, with the state to set there before its use."""
             assert self._program is not None
             self.main = "file"
             reference = ("__main__", obj.__qualname__)
@@ -287,7 +286,7 @@ def _pickler_class() -> Any:
             return reduced
 
         def _note_name(self, obj: Any) -> None:
-            """Remember what travels by value, so that the worker's `__main__` has it under its name."""
+            """Records an object that is pickled by value, so that the worker's `__main__` has it under its name."""
             name = obj.__qualname__
             if self._to_worker and unwrap(self._namespace.get(name), until=obj) is obj:
                 self.main = self.main or "names"
@@ -297,14 +296,17 @@ def _pickler_class() -> Any:
                     self._note_annotations(inspect.get_annotations(base))
 
         def _note_annotations(self, annotations: Any) -> None:
-            """Names in annotations that are texts: `typing.get_type_hints` looks them up."""
+            """Records the names used in string annotations, since `typing.get_type_hints` looks them up."""
             for text in annotations.values():
                 for name in re.findall(r"[^\W\d]\w*", text) if isinstance(text, str) else ():
                     if name in self._namespace:
                         self._names.setdefault(name, self._namespace[name])
 
         def _reduce_names(self) -> Any:
-            """What is to be found in the worker's `__main__` by its name; to pickle it may note more, which follows."""
+            """Reduces the recorded names.
+
+            Pickling them may record more names, so the reduction repeats until there are none.
+            """
             fresh = {name: value for name, value in self._names.items() if name not in self._bound}
             if not fresh:
                 return _portable(_main_globals), ()
@@ -330,14 +332,14 @@ def _pickler_class() -> Any:
             return _portable(_decorate), (raw, described())
 
         def _reduce_returning(self, kind: type) -> Any:
-            """A class of the worker's main module: by name where the same program reads it, else by value."""
+            """Reduces a class of the worker's main module: by name for the same program, else by value."""
             program = self._namespace.get(PROGRAM)
             if program is None or not _found_in_main(kind):
                 return super().reducer_override(kind)
             try:
                 value = _by_value_pickler(kind)
             except Exception:
-                # Its methods use something that cannot travel; the program itself needs no copy of it.
+                # Its methods use something that cannot be pickled. The program itself needs no copy of the class.
                 value = b""
             return _portable(_returned_class), (program, kind.__qualname__, value)
 
@@ -348,7 +350,7 @@ def _pickler_class() -> Any:
                 self.devices.add(str(storage.device))
             key = storage._cdata
             if key not in self._storages:
-                # The original is kept as well: its address must not be used again while this pickle is made.
+                # The original storage is kept alive too: its address must not be reused while this pickle is made.
                 holder = _Storage(storage if storage.device.type == "cpu" else storage.cpu())
                 self._storages[key] = holder
                 self._alive.append(storage)
@@ -372,7 +374,7 @@ def _found_in_main(kind: type) -> bool:
 
 
 def _by_value_pickler(kind: type) -> bytes:
-    """A class of `__main__` with its code, in one piece."""
+    """Pickles a class of `__main__` with its code, in one piece."""
     import cloudpickle
 
     data: bytes = cloudpickle.dumps(kind, protocol=_PROTOCOL)
@@ -380,7 +382,7 @@ def _by_value_pickler(kind: type) -> bytes:
 
 
 def _by_value(fn: Any) -> bool:
-    """Whether the function's module, or a package around it, was registered with cloudpickle to travel by value."""
+    """Whether the function's module, or a parent package, is registered with cloudpickle to be pickled by value."""
     from cloudpickle.cloudpickle import list_registry_pickle_by_value
 
     registered = list_registry_pickle_by_value()
@@ -391,7 +393,7 @@ def _by_value(fn: Any) -> bool:
 
 
 def _is_wrapped(module: str, qualname: str, fn: Any) -> bool:
-    """Whether the module holds something around `fn` (a flowlite `Function`), not `fn` itself."""
+    """Whether the module holds a wrapper of `fn` (a flowlite `Function`) rather than `fn` itself."""
     held: Any = sys.modules[module]
     for part in qualname.split("."):
         held = getattr(held, part)
@@ -399,7 +401,7 @@ def _is_wrapped(module: str, qualname: str, fn: Any) -> bool:
 
 
 def _is_plain_tensor(obj: Any) -> bool:
-    """A dense tensor without anything that only torch's own reducer knows how to keep."""
+    """Whether this is a dense tensor without state that only torch's own reducer preserves."""
     torch = sys.modules.get("torch")
     return (
         torch is not None
@@ -413,7 +415,7 @@ def _is_plain_tensor(obj: Any) -> bool:
 
 
 def storage_bytes(storage: Any) -> memoryview:
-    """The memory of a CPU storage, without numpy, which a node with torch need not have."""
+    """Returns the memory of a CPU storage, without numpy, which a node with torch may lack."""
     import ctypes
 
     if storage.nbytes() == 0:
@@ -425,7 +427,7 @@ def storage_bytes(storage: Any) -> memoryview:
 
 @functools.cache
 def _portable(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """A twin of a function that cloudpickle sends by value: it names a module that nobody has."""
+    """Returns a copy of a function that cloudpickle pickles by value, since its module does not exist."""
     code = fn.__code__.replace(co_filename="<flowlite>")
     names = {"__builtins__": __builtins__, "__name__": _NOWHERE}
     twin = types.FunctionType(code, names, fn.__name__)
@@ -434,7 +436,7 @@ def _portable(fn: Callable[..., Any]) -> Callable[..., Any]:
     return twin
 
 
-# The functions below run where the pickle is loaded: they import what they need, and use no name of this module.
+# The functions below run where the pickle is loaded. They import what they need and use no name of this module.
 
 
 def _load_storage(buffer):  # type: ignore[no-untyped-def]

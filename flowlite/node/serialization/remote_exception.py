@@ -1,13 +1,13 @@
-"""A worker's exception made portable: always as text, and as itself where that works.
+"""Makes a worker's exception portable: always as text, and as an exception object where that works.
 
-Three steps, each tried in the worker before it is believed:
+There are three forms. The first two are tried out in the worker before they are used:
 
-1. a pickle that comes back as the same type with the same text;
-2. a rebuild without `__init__`: `cls.__new__(cls, *args)`, its `args` and what of its `__dict__` can be
-   pickled. This is for classes whose `__init__` takes other arguments than `args` holds, or which hold a
-   lock or a socket. It comes second because it loses what C classes keep outside of both (the file name of
-   FileNotFoundError, the object of UnicodeDecodeError);
-3. nothing but the text, from which the client makes a `RemoteError`.
+1. a pickle that loads as the same type with the same text;
+2. a rebuild without `__init__`: `cls.__new__(cls, *args)`, its `args`, and the picklable part of its `__dict__`. This
+   is for classes whose `__init__` takes other arguments than `args` holds, or which hold a lock or a socket. It comes
+   second because it loses what C classes keep outside of both (the file name of FileNotFoundError, the object of
+   UnicodeDecodeError);
+3. only the text, from which the client makes a `RemoteError`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .safe_base import type_name
 
 _LONGEST_MESSAGE = 64 * 1024
 _LONGEST_TRACEBACK = 256 * 1024
-# An exception that carries more than this (a tensor in its arguments, say) travels as text.
+# An exception larger than this (with a tensor in its arguments, say) is sent as text.
 _LARGEST_PICKLE = 16 * 1024 * 1024
 
 
@@ -38,7 +38,7 @@ class Summary:
 
 
 def summarise(error: BaseException) -> Summary:
-    """The text of an exception; works for every exception, whatever its own methods do."""
+    """Returns the text of an exception. This works for every exception, even if its own methods fail."""
     return Summary(
         type_name(error),
         _cut(text_of(error), _LONGEST_MESSAGE),
@@ -47,7 +47,7 @@ def summarise(error: BaseException) -> Summary:
 
 
 def text_of(error: BaseException) -> str:
-    """`str(error)`, or a note on why that failed."""
+    """Returns `str(error)`, or a note on why that failed."""
     try:
         return str(error)
     except Exception as inner:
@@ -55,7 +55,7 @@ def text_of(error: BaseException) -> str:
 
 
 def portable(error: BaseException) -> tuple[str, bytes] | None:
-    """("pickle" | "rebuild", pickle), or None where only the text can travel."""
+    """Returns ("pickle" | "rebuild", pickle), or None if only the text can be sent."""
     text = text_of(error)
     for form, content, exact in _forms(error):
         try:
@@ -66,13 +66,13 @@ def portable(error: BaseException) -> tuple[str, bytes] | None:
             if type(copy) is type(error) and (not exact or text_of(copy) == text):
                 return form, stream
         except Exception:
-            # Whatever the class's own methods raise, the next step may work.
+            # The class's own methods may raise anything; the next form may work.
             continue
     return None
 
 
 def restore(form: str, stream: bytes | memoryview) -> BaseException:
-    """The exception that `portable` gave as (form, stream); raises whatever its class raises."""
+    """Restores the exception that `portable` returned as (form, stream). Raises any exception of its class."""
     content = pickling.loads(stream)
     if form == "rebuild":
         cls, args, state = content
@@ -85,11 +85,11 @@ def restore(form: str, stream: bytes | memoryview) -> BaseException:
 
 
 def _forms(error: BaseException) -> Iterator[tuple[str, Any, bool]]:
-    """What to try: form, content, and whether the text has to come back as it was."""
+    """Yields the forms to try: form, content, and whether the text must be the same afterwards."""
     yield "pickle", error, True
     travels = [_travels(item) for item in error.args]
-    # An argument that cannot travel becomes its text: the type of the exception says more than the looks of
-    # its message.
+    # An argument that cannot be pickled is replaced by its text: the exception's type is worth more than an exact
+    # message.
     args = tuple(
         item if fits else repr(item)[:1000] for item, fits in zip(error.args, travels, strict=True)
     )
@@ -120,14 +120,14 @@ def _formatted(error: BaseException) -> str:
 
 
 def _without_own_head(trace: TracebackType | None) -> TracebackType | None:
-    """The traceback from the first frame that is not ours."""
+    """Returns the traceback from the first frame that is not flowlite's."""
     while trace is not None and _is_own(trace.tb_frame.f_code.co_filename):
         trace = trace.tb_next
     return trace
 
 
 def _drop_own_frames(summary: traceback.TracebackException) -> None:
-    """Take our frames out of the exception, its causes and contexts, and the members of a group."""
+    """Removes flowlite's frames from the exception, its causes and contexts, and the members of a group."""
     left, seen = [summary], set()
     while left:
         current = left.pop()
@@ -143,12 +143,12 @@ def _is_own(filename: str) -> bool:
     return filename.startswith(_OWN_DIRECTORY + os.sep)
 
 
-# Taken from a code object, since that is what frames name; inside the zip it is not the directory of `__file__`.
+# Taken from a code object, since frames name the same; inside the zip it differs from the directory of `__file__`.
 _OWN_DIRECTORY = os.path.dirname(os.path.dirname(_is_own.__code__.co_filename))
 
 
 def _cut(text: str, longest: int) -> str:
-    """Head and tail of a text that is too long."""
+    """Shortens a text to its beginning and end if it is too long."""
     text = text.encode("utf-8", "backslashreplace").decode()
     if len(text) <= longest:
         return text

@@ -1,7 +1,7 @@
-"""How a worker ended, as a file that travels: a plain value, a pickle, or an exception.
+"""The result file of a worker: a plain value, a pickle, or an exception.
 
-The file is an envelope (`envelope.py`) whose header says "kind": "plain", "pickle" or "exception". A reader
-that allows no pickles gets plain values, and exceptions as text; nothing in such a file can then run code.
+The file is an envelope (`envelope.py`) whose header says "kind": "plain", "pickle" or "exception". A reader that allows
+no pickles gets plain values, and exceptions as text; such a file then cannot run code.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PYTHON = list(sys.version_info[:2])
 
 
 class OutcomeError(Exception):
-    """The file is missing, cut off, damaged, or of a form the reader refuses."""
+    """The file is missing, truncated, damaged, or of a form that the reader refuses."""
 
 
 class ResultError(Exception):
@@ -28,15 +28,15 @@ class ResultError(Exception):
 
 @dataclass
 class OutcomeFile:
-    """A result file, read.
+    """The content of a result file.
 
     Attributes:
         kind: "value", "exception", "load" or "result".
         value: For kind "value".
-        exception: The exception rebuilt, or None where it could not be (or pickles were refused).
+        exception: The restored exception, or None if that failed or pickles were refused.
         type: Qualified type name of the exception.
         message: Its text.
-        traceback: Its formatted traceback, without our own frames.
+        traceback: Its formatted traceback, without flowlite's frames.
     """
 
     kind: str
@@ -50,12 +50,12 @@ class OutcomeFile:
 def write_value(
     path: str | os.PathLike[str], value: Any, policy: str = "any", *, node: int = 0, rank: int = 0
 ) -> None:
-    """Write what the function returned.
+    """Writes the return value of the function.
 
     Args:
-        path: The file; it appears when it is whole.
+        path: The file; it appears once it is complete.
         value: Anything.
-        policy: "plain" takes only what the plain form has a place for; "any" pickles the rest.
+        policy: "plain" accepts only values that the plain form can hold; "any" pickles the others.
         node: For messages.
         rank: For messages.
 
@@ -105,7 +105,7 @@ def write_exception(
     rank: int = 0,
     kind: str = "exception",
 ) -> dict[str, Any]:
-    """Write an exception; gives the `failure` of the worker event: {"kind", "type", "message"}."""
+    """Writes an exception. Returns the `failure` of the worker event: {"kind", "type", "message"}."""
     summary = remote_exception.summarise(error)
     header: dict[str, Any] = {
         "format": 1,
@@ -128,7 +128,7 @@ def write_exception(
 
 
 def read_outcome(path: str | os.PathLike[str], *, allow_pickle: bool) -> OutcomeFile:
-    """Read a result file; the hash it carries is checked before anything is loaded. Raises `OutcomeError`."""
+    """Reads a result file. Its hash is checked before anything is loaded. Raises `OutcomeError`."""
     try:
         envelope = open_envelope(path)
     except EnvelopeError as error:
@@ -176,7 +176,7 @@ def _read_exception(
         try:
             found.exception = remote_exception.restore(str(header.get("form")), parts[0])
         except Exception:
-            # A class that does not exist here, most often; the text remains.
+            # Usually the class does not exist here; the text remains.
             found.exception = None
     return found
 

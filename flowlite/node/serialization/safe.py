@@ -1,13 +1,13 @@
-"""A form for data that cannot execute: numbers, strings, bytes, containers of them, numpy arrays, torch tensors.
+"""The plain form: data that cannot execute code.
 
-Only exactly these types have a place here; a subclass (a namedtuple, an OrderedDict, an enum) is
-`NotPlain`, since it would come back as something else. Objects that occur twice come back as one object,
-cycles through lists and dicts included.
+It holds numbers, strings, bytes, containers of them, numpy arrays and torch tensors. Only exactly these types are
+supported. A subclass (a namedtuple, an OrderedDict, an enum) is `NotPlain`, since it would be read back as another
+type. Objects that occur twice are read back as one object, including cycles through lists and dicts.
 
-The structure is a string of tagged values; lengths are variable-length integers (seven bits a byte, least
-significant first). Rows of items (of lists, tuples, sets, and the keys and values of dicts) that are all
-floats, all int64 or all strings are packed, so that a million numbers cost no million steps. Blocks of
-`OUT_OF_LINE` bytes and more are views, listed beside the structure.
+The structure is a string of tagged values. Lengths are variable-length integers (seven bits a byte, least significant
+first). Rows of items (of lists, tuples, sets, and the keys and values of dicts) that are all floats, all int64 or all
+strings are packed, so that a million numbers do not take a million steps. Blocks of `OUT_OF_LINE` bytes and more are
+views, listed beside the structure.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 __all__ = ["NotPlain", "Plain", "PlainError", "decode", "encode", "type_name"]
 
-# Deep enough for any real data, and far from the interpreter's recursion limit on both sides.
+# Deep enough for real data, and far from the interpreter's recursion limit on both sides.
 MAX_DEPTH = 150
 _PACK_FROM = 8
-# Packing strings forgets that two are one object; beyond this size that could multiply memory.
+# Packing does not preserve that two strings are one object; beyond this size that could multiply memory.
 _PACK_TEXT_UP_TO = 1 << 24
 _SMALL_INT_BITS = 63
 _DOUBLE = struct.Struct("<d")
@@ -43,7 +43,7 @@ class Plain(NamedTuple):
 
 
 def encode(value: Any) -> Plain:
-    """Encode; raises `NotPlain`."""
+    """Encodes a value. Raises `NotPlain`."""
     encoder = Encoder()
     encoder.value(value)
     head = bytearray()
@@ -55,7 +55,7 @@ def encode(value: Any) -> Plain:
 
 
 def decode(structure: bytes | memoryview, buffers: Sequence[memoryview] = ()) -> Any:
-    """Decode; raises `PlainError`. Runs no code of the data's choosing; arrays refer to the buffers given."""
+    """Decodes a value. Raises `PlainError`. Runs no code chosen by the data; arrays refer to the given buffers."""
     try:
         decoder = Decoder(bytes(structure), buffers)
         decoder.head()
@@ -65,8 +65,8 @@ def decode(structure: bytes | memoryview, buffers: Sequence[memoryview] = ()) ->
     except PlainError:
         raise
     except Exception as error:
-        # Whatever damaged data can bring about (out of range, not UTF-8, unhashable keys ...) is one thing
-        # to the caller.
+        # All errors that damaged data can cause (out of range, not UTF-8, unhashable keys ...) become one error for the
+        # caller.
         raise PlainError(f"the data is damaged: {type(error).__name__}: {error}") from None
     return value
 
@@ -84,7 +84,7 @@ class Encoder:
         self._standard = safe_standard.types()
 
     def value(self, value: Any) -> None:
-        """Write one value of any kind."""
+        """Writes one value of any kind."""
         seen = self._memo.get(id(value))
         if seen is not None:
             self.out += b"@"
@@ -102,18 +102,18 @@ class Encoder:
             safe_arrays.write(self, value)
 
     def remember(self, value: Any) -> None:
-        """Give the value the next number, by which `@` refers to it."""
+        """Assigns the value the next number, by which `@` refers to it."""
         self._memo[id(value)] = len(self._memo)
 
     def text(self, tag: bytes, text: str) -> None:
-        """Write a tag and a string."""
+        """Writes a tag and a string."""
         raw = text.encode("utf-8", "surrogatepass")
         self.out += tag
         write_size(self.out, len(raw))
         self.out += raw
 
     def block(self, data: Any) -> None:
-        """Write bytes: in line when small, else as a reference to a buffer."""
+        """Writes bytes: in line if few, else as a reference to a buffer."""
         view = memoryview(data).cast("B")
         if len(view) < OUT_OF_LINE:
             self.out += b"i"
@@ -125,7 +125,7 @@ class Encoder:
             self.buffers.append(view)
 
     def row(self, items: Sequence[Any], step: Callable[[int], str]) -> None:
-        """Write items one after the other, packed if they are all of one simple type."""
+        """Writes items in sequence, packed if all are of one simple type."""
         write_size(self.out, len(items))
         if not items or (len(items) >= _PACK_FROM and self._pack(items)):
             return
@@ -167,7 +167,7 @@ class Encoder:
         self.block(numbers)
 
     def _whole(self, tag: bytes, value: Any, items: Sequence[Any]) -> None:
-        """Write a container that can only be made when its items are there (tuple, frozenset)."""
+        """Writes a container that can only be created after its items (tuple, frozenset)."""
         if id(value) in self._open:
             raise NotPlain(type_name(value), "it contains itself")
         self._open.add(id(value))
@@ -177,13 +177,13 @@ class Encoder:
         self.remember(value)
 
     def _growing(self, tag: bytes, value: Any) -> None:
-        """Begin a container that can be referred to while it is filled."""
+        """Begins a container that can be referred to while it is filled."""
         self.remember(value)
         self.out += tag
 
 
 class Decoder:
-    """Reads one value; every length is checked against what is there."""
+    """Reads one value. Every length is checked against the available data."""
 
     def __init__(self, data: bytes, buffers: Sequence[memoryview]) -> None:
         self.data = data
@@ -194,7 +194,7 @@ class Decoder:
         self._depth = 0
 
     def head(self) -> None:
-        """Read the table of tensors in front of the value."""
+        """Reads the table of tensors that precedes the value."""
         count = self.size()
         if count:
             from . import safe_arrays
@@ -202,7 +202,7 @@ class Decoder:
             self.tensors = safe_arrays.read_tensors(self, count)
 
     def value(self) -> Any:
-        """Read one value of any kind."""
+        """Reads one value of any kind."""
         tag = self.data[self.position]
         self.position += 1
         read = _READERS.get(tag)
@@ -213,7 +213,7 @@ class Decoder:
         return safe_arrays.read(self, tag)
 
     def take(self, length: int) -> bytes:
-        """The next bytes of the structure."""
+        """Returns the next bytes of the structure."""
         end = self.position + length
         if end > len(self.data):
             raise PlainError("the data is cut off")
@@ -222,7 +222,7 @@ class Decoder:
         return raw
 
     def size(self) -> int:
-        """A non-negative integer of at most 63 bits."""
+        """Reads a non-negative integer of at most 63 bits."""
         byte = self.data[self.position]
         self.position += 1
         number, shift = byte & 0x7F, 7
@@ -239,7 +239,7 @@ class Decoder:
         return str(self.take(self.size()), "utf-8", "surrogatepass")
 
     def block(self) -> memoryview:
-        """Bytes in line or in a buffer."""
+        """Reads bytes, in line or from a buffer."""
         tag = self.take(1)
         if tag == b"i":
             return memoryview(self.take(self.size()))
@@ -248,7 +248,7 @@ class Decoder:
         raise PlainError("a block of bytes is missing")
 
     def row(self) -> Iterable[Any]:
-        """The items of a container."""
+        """Reads the items of a container."""
         count = self.size()
         if not count:
             return ()

@@ -1,6 +1,6 @@
-"""Numpy arrays and scalars and torch tensors in the plain form: a few numbers, and the memory as it lies.
+"""Numpy arrays and scalars and torch tensors in the plain form: a few numbers, and the raw memory.
 
-Numpy and torch are only touched when a value of theirs is met, so neither is needed for anything else.
+Numpy and torch are only used when one of their values is met, so neither is required otherwise.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from .safe_base import OUT_OF_LINE, NotPlain, PlainError, type_name, write_size
 if TYPE_CHECKING:
     from .safe_base import Reader, Writer
 
-# Booleans, integers, floats, complex numbers, times, bytes and strings. No objects (they could be
-# anything), no structures.
+# Booleans, integers, floats, complex numbers, times, bytes and strings. No objects, which could be anything, and no
+# structures.
 _DTYPE = re.compile(r"[<>|=](?:[biufc]\d{1,2}|[SU]\d{1,9}|[mM]8(?:\[\d{0,9}[a-zA-Z]{1,7}\])?)")
 _SCALAR_KINDS = "biufcmM"
 _MOST_DIMENSIONS = 64
@@ -32,7 +32,7 @@ _STORAGE_STEP = 64
 
 
 def write(encoder: Writer, value: Any) -> None:
-    """Write a value of numpy or torch; raises `NotPlain` for every other."""
+    """Writes a value of numpy or torch. Raises `NotPlain` for any other."""
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     if numpy is not None and type(value) is getattr(numpy, "ndarray", None):
         _write_array(encoder, value, numpy)
@@ -49,7 +49,7 @@ def write(encoder: Writer, value: Any) -> None:
 
 
 def read(decoder: Reader, tag: int) -> Any:
-    """Read what `write` wrote behind its tag."""
+    """Reads what `write` wrote after its tag."""
     if tag == ord("t"):
         return decoder.remember(decoder.tensors[decoder.size()])
     if tag == ord("a"):
@@ -88,7 +88,7 @@ def _read_dtype(decoder: Reader, numpy: ModuleType) -> Any:
 
 
 def _write_scalar(encoder: Writer, value: Any, numpy: ModuleType) -> None:
-    # Several types can share a name (longlong and int64), and only one of them comes back.
+    # Several types can share a name (longlong and int64), and only one of them is restored.
     if (
         value.dtype.kind not in _SCALAR_KINDS
         or type(value) is not numpy.dtype(value.dtype.str).type
@@ -113,8 +113,8 @@ def _write_array(encoder: Writer, array: Any, numpy: ModuleType) -> None:
     encoder.out += b"a"
     _write_dtype(encoder, array, numpy)
     _write_numbers(encoder.out, int(array.flags.writeable), array.ndim, *array.shape)
-    # The axes from the longest stride to the shortest: with them in this order most arrays (Fortran's,
-    # transposed) lie in one piece.
+    # The axes from the longest stride to the shortest: in this order most arrays (Fortran order, transposed) are
+    # contiguous.
     order = sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]))
     laid_out = array.transpose(order)
     if not laid_out.flags.c_contiguous:
@@ -155,7 +155,7 @@ def _read_shape(decoder: Reader) -> list[int]:
 
 
 class TensorTable:
-    """The tensors of one value: written by the storage they share, and of a storage only the part that is in use."""
+    """The tensors of one value, grouped by shared storage. Only the used part of a storage is written."""
 
     def __init__(self, torch: ModuleType) -> None:
         self._torch = torch
@@ -165,7 +165,7 @@ class TensorTable:
         self._memory: list[Any] = []
 
     def add(self, tensor: Any) -> int:
-        """Take a tensor in; gives its number."""
+        """Adds a tensor and returns its number."""
         self._check(tensor)
         storage = tensor.untyped_storage()
         number = self._storages.setdefault(storage._cdata, len(self._memory))
@@ -183,7 +183,7 @@ class TensorTable:
         return len(self._tensors) - 1
 
     def finish(self, out: bytearray, buffers: list[memoryview]) -> None:
-        """Write the table, and add the memory to the buffers."""
+        """Writes the table and appends the memory to the buffers."""
         _write_numbers(out, len(self._tensors), len(self._memory))
         for storage, (low, high) in zip(self._memory, self._ranges, strict=True):
             _write_numbers(out, len(buffers))
@@ -214,7 +214,7 @@ class TensorTable:
             raise NotPlain("torch.Tensor", why)
 
     def _bytes(self, storage: Any, low: int, high: int) -> memoryview:
-        """A part of a storage; copied only where it lies on a device."""
+        """Returns a part of a storage, copied only if it is on a device."""
         if storage.device.type == "cpu":
             return storage_bytes(storage)[low:high]
         part = self._torch.empty(0, dtype=self._torch.uint8, device=storage.device)
@@ -223,7 +223,7 @@ class TensorTable:
 
 
 def read_tensors(decoder: Reader, count: int) -> list[Any]:
-    """Read the table that `TensorTable.finish` wrote."""
+    """Reads the table that `TensorTable.finish` wrote."""
     torch = _needed("torch", "a torch tensor")
     storages = []
     for _ in range(decoder.size()):
@@ -246,7 +246,7 @@ def _read_tensor(decoder: Reader, torch: ModuleType, storages: list[Any]) -> Any
     strides = [decoder.size() for _ in shape]
     tensor = torch.empty(0, dtype=getattr(torch, name))
     within = storage.nbytes() // tensor.element_size()
-    # `set_` would enlarge the storage of a tensor that reaches beyond it.
+    # `set_` would enlarge the storage for a tensor that reaches beyond it.
     if math.prod(shape) and offset + _reach(shape, strides) >= within:
         raise PlainError("a tensor reaches beyond its memory")
     tensor = tensor.set_(storage, offset if math.prod(shape) else 0, shape, strides)
@@ -254,7 +254,7 @@ def _read_tensor(decoder: Reader, torch: ModuleType, storages: list[Any]) -> Any
 
 
 def _reach(shape: Any, strides: Any) -> int:
-    """How many elements behind its first the last element of a tensor lies."""
+    """Returns the distance, in elements, from a tensor's first element to its last."""
     return sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
 
 

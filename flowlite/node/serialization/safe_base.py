@@ -1,4 +1,4 @@
-"""What the parts of the plain form share: its errors, the names of types, the writing of lengths."""
+"""Definitions shared by the modules of the plain form: errors, type names, and the encoding of lengths."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class Writer(Protocol):
-        """What writes a value, as far as the parts for single kinds of values need it."""
+        """The part of the encoder that the modules for single kinds of values use."""
 
         out: bytearray
         tensors: Any
 
         def remember(self, value: Any) -> None:
-            """Gives the value the next number."""
+            """Assigns the value the next number."""
 
         def text(self, tag: bytes, text: str) -> None:
             """Writes a tag and a string."""
 
         def block(self, data: Any) -> None:
-            """Writes bytes, beside the structure where they are many."""
+            """Writes bytes, outside of the structure if there are many."""
 
     class Reader(Protocol):
-        """What reads a value, as far as the parts for single kinds of values need it."""
+        """The part of the decoder that the modules for single kinds of values use."""
 
         tensors: list[Any]
         buffers: Sequence[memoryview]
 
         def remember(self, value: Any) -> Any:
-            """Gives the value the next number, and returns it."""
+            """Assigns the value the next number, and returns it."""
 
         def size(self) -> int:
             """Reads a non-negative integer."""
@@ -42,16 +42,16 @@ if TYPE_CHECKING:
             """Reads bytes."""
 
 
-# Bytes from which on a block is a view beside the structure, not a copy in it.
+# From this size on, a block is a view outside of the structure rather than a copy in it.
 OUT_OF_LINE = 4096
 
 
 class NotPlain(Exception):
-    """The value holds something the plain form has no place for.
+    """The value contains something that the plain form does not support.
 
     Attributes:
         place: Where in the value, such as "['model'][0]"; empty for the value itself.
-        type_name: What was found there.
+        type_name: The type found there.
         why: A reason beyond the type, if there is one.
     """
 
@@ -62,7 +62,7 @@ class NotPlain(Exception):
         self.why = why
 
     def inside(self, step: str) -> None:
-        """Note one more step on the way from the value to the place."""
+        """Prepends one more step to the place."""
         self.place = step + self.place
 
     def __str__(self) -> str:
@@ -75,7 +75,7 @@ class PlainError(Exception):
 
 
 def type_name(value: Any) -> str:
-    """Qualified name of the value's type, without "builtins."."""
+    """Returns the qualified name of the value's type, without "builtins."."""
     kind = type(value)
     if kind.__module__ == "builtins":
         return kind.__qualname__
@@ -83,7 +83,7 @@ def type_name(value: Any) -> str:
 
 
 def write_size(out: bytearray, number: int) -> None:
-    """Append a non-negative integer."""
+    """Appends a non-negative integer."""
     while number > 0x7F:
         out.append(number & 0x7F | 0x80)
         number >>= 7

@@ -10,7 +10,7 @@ from .safe_base import NotPlain, PlainError, type_name
 
 
 def types() -> dict[type, tuple[bytes, Callable[[Any], str]]]:
-    """Letter and writer by type, for the modules that are loaded: of the others there can be no values."""
+    """Returns letter and writer by type, for loaded modules only: of others there can be no values."""
     found: dict[type, tuple[bytes, Callable[[Any], str]]] = {range: (b"r", _range_text)}
     if datetime := sys.modules.get("datetime"):
         found[datetime.datetime] = (b"t", _datetime_text)
@@ -28,7 +28,7 @@ def types() -> dict[type, tuple[bytes, Callable[[Any], str]]]:
 
 
 def read(letter: bytes | memoryview, text: str) -> Any:
-    """The value written as `text`; ValueError where it is not one."""
+    """Reads the value written as `text`. Raises ValueError if it is not one."""
     reader = _READERS.get(bytes(letter))
     if reader is None:
         raise PlainError("unknown kind of value")
@@ -44,7 +44,7 @@ def _datetime_text(value: Any) -> str:
 
 
 def _time_text(value: Any) -> str:
-    """Numbers; the ISO form has no place for the fold, and reads zones of less than a second wrongly."""
+    """Encodes a time as numbers: the ISO form cannot hold the fold, and reads zones of less than a second wrongly."""
     numbers = [value.hour, value.minute, value.second, value.microsecond, value.fold]
     zone = value.tzinfo
     if zone is not None:
