@@ -1,7 +1,7 @@
-"""The checkpoints of this node, as the agent sees them: copied by a process of their own (sidecar.py).
+"""The agent's side of checkpoints; a sidecar does the copying (`sidecar.py`).
 
-Before GO the newest complete set is brought back; from GO on what is finished is copied away; and when all workers have
-ended, however they did, it is copied once more, within `final_seconds`.
+Before GO the newest complete set is restored. From GO on, finished files are copied. When all workers have ended, for
+any reason, there is one more copy, within `final_seconds`.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _END_SECONDS = 5.0
 log = logging.getLogger("flowlite.checkpoints")
 
 Tell = Callable[[str, str], None]
-"""Lets people hear of something: its kind ("warning" or "checkpoint"), and the text."""
+"""Reports something to the user: its kind ("warning" or "checkpoint"), and the text."""
 
 
 class CheckpointError(OSError):
-    """Checkpoints cannot be kept or brought back; the text is for people."""
+    """Checkpoints cannot be copied or restored; the text is for people."""
 
 
 class Checkpoints:
@@ -52,7 +52,7 @@ class Checkpoints:
         self.volume: dict[str, Any] | None = None
         self._root, self._others_write = self._find_root()
 
-    # Where they are
+    # Locations
 
     @property
     def place(self) -> str:
@@ -60,11 +60,11 @@ class Checkpoints:
 
     @property
     def copies(self) -> bool:
-        """Whether this node copies; all nodes bring back."""
+        """Whether this node copies. All nodes restore."""
         return self._config.is_leader or self._asked["nodes"] == "all"
 
     def _find_root(self) -> tuple[Path, bool]:
-        """The directory that holds the files, and whether other nodes write to it, too."""
+        """Returns the directory that holds the files, and whether other nodes write to it too."""
         path = str(self._asked["path"])
         for volume in self._config.volumes:
             top = str(volume["path"]).rstrip("/")
@@ -78,7 +78,7 @@ class Checkpoints:
         return root, False
 
     def make_room(self) -> None:
-        """Make the directory, so that it can be shown. Raises CheckpointError."""
+        """Creates the directory, so that workers can be shown it. Raises CheckpointError."""
         try:
             self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
@@ -87,13 +87,13 @@ class Checkpoints:
     # Before GO
 
     async def restore(self, token: str) -> dict[str, Any]:
-        """Make sure that checkpoints can be kept, and bring the newest set back.
+        """Checks that checkpoints can be copied, and restores the newest set.
 
         Args:
             token: The same on all nodes of this attempt.
 
         Raises:
-            CheckpointError: It cannot be done; what to do is in the text.
+            CheckpointError: It is not possible; the text says what to do.
         """
         if self._others_write and not self._config.is_leader:
             return {}
@@ -118,26 +118,29 @@ class Checkpoints:
     # While workers run
 
     async def start(self, reaper: int | None) -> None:
-        """Workers start now: copy from here on."""
+        """Begins to copy, since the workers start now."""
         if self.copies and self._process is not None:
             await self._ask("started", do="start", reaper=reaper)
             self._started = True
 
     def worker_ended(self, body: Mapping[str, Any]) -> None:
-        """Take note of an end; what a worker was writing that did not end by itself may be half of a file."""
+        """Records that a worker ended. If it was killed or failed, the files it was writing may be incomplete."""
         by_itself = body["code"] is not None and (body["code"] == 0 or body["stopped"])
         if not by_itself and self._started:
             self._send(do="cut")
 
     def hurry(self) -> None:
-        """The end is near: what is finished goes up now, while workers are still being stopped."""
+        """Copies finished files at once, while workers are still being stopped."""
         if self._started:
             self._send(do="hurry")
 
     # The end
 
     async def finish(self) -> None:
-        """No worker is left: copy once more. Returns when that is done, has failed, or takes too long. Once."""
+        """Makes the final copy, after all workers have ended.
+
+        Returns when it is done, has failed, or takes too long. Further calls wait for the same copy.
+        """
         if not self._started:
             return
         if self._finishing is None:
@@ -176,12 +179,12 @@ class Checkpoints:
             )
 
     async def end(self) -> None:
-        """Let go of the process, whatever it does."""
+        """Ends the sidecar, whatever it is doing."""
         if self._finishing is not None and not self._finishing.done():
             self._finishing.cancel()
         await self._end_process()
 
-    # The process
+    # The sidecar
 
     async def _start_process(self) -> None:
         order = {
@@ -210,7 +213,7 @@ class Checkpoints:
         self._hearing = asyncio.create_task(self._hear(self._process))
 
     def _memory(self) -> Path:
-        # Beside a directory of the user's the note would be lost with the node; within it, it is found again.
+        # In the user's directory the file survives the loss of the node; in the node's home it would not.
         if self.volume is None and self.copies:
             return self._root / ".flowlite-checkpoint.json"
         return self._paths.home / "checkpoint.json"
@@ -250,7 +253,7 @@ class Checkpoints:
     def _on_trouble(self, why: str) -> None:
         log.warning("%s", why)
         self._last_trouble = why
-        # The same is tried again and again; it is said once. What is wrong in the end, the end tells.
+        # A copy is retried many times, but its error is reported once. `finish` reports the final state.
         if why != self._told_trouble and self._finishing is None:
             self._told_trouble = why
             self._tell("warning", f"checkpoint: a copy failed and is tried again: {why}")
@@ -259,7 +262,7 @@ class Checkpoints:
         for waiting in self._answers.values():
             if not waiting.done():
                 waiting.set_exception(CheckpointError(why))
-                # Nobody may be waiting any more.
+                # Retrieved here, since there may be no waiter left.
                 waiting.exception()
         self._answers.clear()
 

@@ -1,4 +1,4 @@
-"""Copying one directory of checkpoints to one place: what is finished goes up, whole sets only are ever named there."""
+"""Copies one directory of checkpoints to one target, as sets that are complete or absent."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ if TYPE_CHECKING:
     from typing import Any
 
 SETTLE_SECONDS = 2.0
-"""How long a file must have been at rest to be taken for finished; less where copies are made more often."""
+"""How long a file must not have changed to count as finished; less if copies are made more often."""
 PROOF_SECONDS = retrying.NEVER_REACHED
 _PARALLEL = 4
 
 
 class Replaced(TargetError):
-    """Somebody else copies to the same place now."""
+    """Another writer copies to the same target now."""
 
 
 class Emptied(TargetError):
-    """What we have put there is gone."""
+    """The copies that we made are gone."""
 
 
 class Copier:
-    """Copies one directory to one place."""
+    """Copies one directory to one target."""
 
     def __init__(self, order: Mapping[str, Any]) -> None:
         """
         Args:
-            order: As `checkpoints.Checkpoints` writes it.
+            order: The settings that `Checkpoints` in `agent_side.py` writes.
         """
         self.order = order
         self.node, self.nodes = int(order["node"]), int(order["nodes"])
@@ -57,7 +57,7 @@ class Copier:
         self.place: Target = place_of(order["sync"], Path(order["storage"]))
         self.memory = CheckpointState(Path(order["memory"]))
         self.watch = StabilityWatch(min(SETTLE_SECONDS, float(order["every"]) / 2))
-        # Nobody says here whether other nodes are heard meanwhile: a place that never answered is taken for closed.
+        # Contact with other nodes is not known here, so a target that never answered counts as closed.
         self._trial = retrying.RetryWindow(lambda: 0.0, float(order["outage"]))
         self.newest: tuple[SetName, Manifest] | None = None
         self._generation = 0
@@ -70,17 +70,17 @@ class Copier:
 
     @property
     def scope(self) -> str:
-        """Below what its files lie."""
+        """The prefix of this node's files at the target."""
         return "files" if self.nodes == 1 else f"files/node{self.node:04d}"
 
     # Before workers start
 
     def check(self) -> None:
-        """Make sure that the place can be used. Raises PlaceError."""
+        """Checks that the target can be used. Raises TargetError."""
         retrying.through_outages(self.place.check, self._trial)
 
     def prove(self, token: str, write: bool) -> None:
-        """Make sure that all nodes see the same place. Raises PlaceError."""
+        """Checks that all nodes see the same target. Raises TargetError."""
         retrying.through_outages(lambda: self._prove(token, write), self._trial)
 
     def _prove(self, token: str, write: bool) -> None:
@@ -101,16 +101,17 @@ class Copier:
             time.sleep(0.1)
 
     def restore(self, aside: bool) -> dict[str, Any]:
-        """Bring the newest set back.
+        """Restores the newest set.
 
         Args:
-            aside: The directory is flowlite's own: files that were cut off are renamed, lest one be taken for whole.
+            aside: The directory is flowlite's own. Incomplete files are renamed, so that they are not taken for
+                complete ones.
         """
         files = tree.look_at(self.root).files
         self.watch.doubtful = self.memory.doubts(files)
         source = bool(self.order["source"])
         put = tree.put_aside(self.root, sorted(self.watch.doubtful)) if aside else []
-        # What a node has that copies is the truth, but for what was cut off.
+        # A node that copies has the newest files itself, except for incomplete ones.
         complete = source and self.memory.known and bool(files)
         which = 0 if self.nodes == 1 else self.node
 
@@ -137,7 +138,7 @@ class Copier:
         }
 
     def claim(self) -> None:
-        """Begin to copy: whoever did before, and still does, stops."""
+        """Registers as the one that copies to the target. A copier registered earlier then stops."""
         paths = self.place.sizes("sets/")
         self._generation = generation_of(self.order["writer"], writers(paths))
         self.place.write(claim_name(self._generation, self.order["writer"]), b"")
@@ -147,10 +148,10 @@ class Copier:
         self._uploaded = {name: size for name, size in needed.items() if present.get(name) == size}
         self._orphans = set(present) - set(needed)
 
-    # Looking
+    # Scanning
 
     def look(self, reaper: int | None) -> None:
-        """Look at the directory once."""
+        """Scans the directory once."""
         found = tree.look_at(self.root)
         pids = processes.descendants([reaper]) if reaper is not None else set()
         writing = tree.open_for_writing(found, pids)
@@ -160,7 +161,7 @@ class Copier:
             self.memory.note(self.watch.finished, self.watch.doubtful)
 
     def cut(self, reaper: int | None) -> None:
-        """A worker was cut off: what was not at rest before that may be half of what it should be."""
+        """Records that a worker was killed or failed: files still changing before that may be incomplete."""
         found = tree.look_at(self.root)
         writing = tree.open_for_writing(found, processes.descendants([reaper] if reaper else []))
         with self._lock:
@@ -169,7 +170,7 @@ class Copier:
             self.memory.note(self.watch.finished, self.watch.doubtful)
 
     def end(self) -> None:
-        """All writers have ended."""
+        """Records that all writers have ended."""
         found = tree.look_at(self.root)
         with self._lock:
             self._look = found
@@ -179,13 +180,13 @@ class Copier:
     # Copying
 
     def copy(self, number: int | None = None) -> bool:
-        """Copy what is finished. False if that would be nothing new.
+        """Copies the finished files as a new set. Returns False if it would be the same as the newest.
 
         Args:
             number: Of the set; None takes the next.
 
         Raises:
-            PlaceError: It failed, or somebody else copies there now.
+            TargetError: The copy failed, or another writer copies to the target now.
         """
         with self._lock:
             finished, found = self.watch.finished, self._look
@@ -219,13 +220,13 @@ class Copier:
         return True
 
     def _earlier(self, unfinished: Iterable[str]) -> list[File]:
-        """What is being written anew stands in the set as it was before."""
+        """Returns the earlier versions of files that are being written, for use in the new set."""
         wanted = set(unfinished)
         known = self.newest[1].files if self.newest is not None else ()
         return [file for file in known if file.path in wanted]
 
     def told(self) -> dict[str, Any]:
-        """The newest set of this node, in figures, and what is not in it."""
+        """Summarises the newest set of this node, and the files that are not in it."""
         left_out = self.watch.unfinished
         if self.newest is None:
             return {"files": 0, "bytes": 0, "set": "", "unfinished": left_out}
@@ -238,7 +239,7 @@ class Copier:
         }
 
     def prune(self) -> None:
-        """Delete the sets that need not be kept, and what no set names any more. Raises PlaceError."""
+        """Deletes the sets beyond `keep`, and the files that are in no set any more. Raises TargetError."""
         paths = self._paths()
         names = [name for path in paths if (name := SetName.parse(path)) is not None]
         gone = superfluous(names, self.node, int(self.order["keep"]))
@@ -246,7 +247,7 @@ class Copier:
         self.place.delete([name.path for name in gone])
         left = [name for name in self._mine(paths) if name not in gone]
         needed = {file.object for name in left for file in self._manifest(name).files}
-        # Only what is known to be superfluous: others may be sending what is in no set yet.
+        # Only files known to be unused: other nodes may be uploading files that are in no set yet.
         unused = sorted((dropped | self._orphans) - needed)
         self.place.delete(unused)
         self._orphans.clear()
@@ -262,14 +263,14 @@ class Copier:
 
     def _says_nothing_new(self, manifest: Manifest) -> bool:
         if self.nodes > 1:
-            # A set needs the manifest of each node, also of one where nothing has changed.
+            # A set needs the manifest of each node, even of one where nothing has changed.
             return False
         if self.newest is None:
             return not (manifest.files or manifest.links)
         return manifest.digest == self.newest[1].digest
 
     def _paths(self) -> dict[str, int]:
-        """What lies below `sets/`. Raises Replaced if somebody has begun to copy there after us, and Emptied."""
+        """Lists everything below `sets/`. Raises Replaced if another writer registered after us, and Emptied."""
         paths = self.place.sizes("sets/")
         mine = (self._generation, str(self.order["writer"]))
         if claim_name(*mine) not in paths:
@@ -302,7 +303,7 @@ class Copier:
         return [file for file in copied if file is not None]
 
     def _copy_file(self, path: str, seen: Seen, mode: int) -> File | None:
-        """One file, unless it is there; None if it changed meanwhile: what was sent may be a mixture."""
+        """Copies one file unless its content is there already. Returns None if it changed meanwhile."""
         source = self.root / path
         try:
             sha256 = self.memory.hash_of(path, seen) or tree.sha256_of(source)
@@ -329,5 +330,5 @@ class Copier:
 
 
 def set_label(name: SetName) -> str:
-    """How people call a set."""
+    """Returns a set's name for messages to people."""
     return f"{name.generation}.{name.number}"

@@ -1,14 +1,14 @@
-"""Sets of checkpoint files as they lie at the place they are copied to: names, manifests, which to take and to keep.
+"""Sets of checkpoint files at the target: names, manifests, and which sets to restore and to keep.
 
     sets/000002.t0123456789.1/000017/0000of0001.5f1c09aa.json      the manifest of one node, written last
-    files/epoch_3.9c56cc51b374c3ba.pt                              a file of it, named by its content
+    files/epoch_3.9c56cc51b374c3ba.pt                              a file of the set, named by its content
     files/node0002/…                                               the same with nodes="all"
 
-A set is what one look found finished. It is complete when the manifests of all its nodes are there, and every file that
-they name, with its size. Files are never overwritten, so a set that was complete stays so.
+A set contains the files that one scan found finished. It is complete when the manifests of all its nodes exist, and
+every file that they list exists with its size. Files are never overwritten, so a complete set stays complete.
 
-The first number is the generation: one more for every attempt that begins to copy. Who sees a higher one than his own
-has been replaced, and stops.
+The first number is the generation, incremented by every attempt that begins to copy. A copier that finds a higher
+generation than its own has been replaced, and stops.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _LONGEST_PART = 150
 
 
 class BadManifest(ValueError):
-    """What lies there as a manifest is not one of ours."""
+    """A file in the place of a manifest is not one of ours."""
 
 
 class SetName(NamedTuple):
-    """What the name of a manifest says. Sets are ordered by `key`, and a set is what has the same key."""
+    """The parsed name of a manifest. Sets are ordered by `key`; manifests with the same key form a set."""
 
     generation: int
     writer: str
@@ -56,7 +56,7 @@ class SetName(NamedTuple):
 
     @classmethod
     def parse(cls, path: str) -> SetName | None:
-        """None for what is no manifest."""
+        """Parses a path. Returns None if it is not a manifest's."""
         found = _NAME.fullmatch(path)
         if found is None:
             return None
@@ -79,12 +79,12 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What one node has in a set.
+    """One node's part of a set.
 
     Attributes:
         links: Symbolic links within the directory, with their targets.
-        directories: Directories that are empty.
-        unfinished: What was left out because it was being written.
+        directories: Empty directories.
+        unfinished: Files left out because they were being written.
     """
 
     node: int
@@ -97,12 +97,12 @@ class Manifest:
 
     @property
     def size(self) -> int:
-        """Bytes in all."""
+        """Total size in bytes."""
         return sum(file.size for file in self.files)
 
     @property
     def digest(self) -> str:
-        """The same for the same content, whenever and by whomever it was copied."""
+        """A hash of the content. It does not depend on when or by which task it was copied."""
         content = [
             sorted((file.path, file.sha256) for file in self.files),
             sorted(self.links.items()),
@@ -113,7 +113,7 @@ class Manifest:
 
     @property
     def places(self) -> frozenset[str]:
-        """The directories that have files in them."""
+        """The directories that contain files."""
         return frozenset(file.path.rpartition("/")[0] for file in self.files)
 
     def to_json(self) -> str:
@@ -121,10 +121,10 @@ class Manifest:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Manifest:
-        """Read a manifest. It comes from outside: nothing in it may lead out of the directory.
+        """Reads a manifest. It is untrusted: no path in it may lead out of the directory.
 
         Raises:
-            BadManifest: It is not one, or of a newer kind.
+            BadManifest: It is not a manifest, or of a newer format.
         """
         try:
             data = json.loads(text)
@@ -166,7 +166,7 @@ def _inside(path: object) -> str:
 
 
 def leads_inside(path: str, target: str) -> bool:
-    """Whether a relative link stays within the directory, going by names alone."""
+    """Whether a relative link stays within the directory, judged by names alone."""
     if target.startswith("/") or "\0" in target or not target:
         return False
     depth = path.count("/")
@@ -178,7 +178,7 @@ def leads_inside(path: str, target: str) -> bool:
 
 
 def object_name(scope: str, path: str, sha256: str) -> str:
-    """Where the content of a file lies. Plain ASCII, so that every tool and file system keeps it as it is."""
+    """Returns the name of the object for a file's content, in plain ASCII that every tool and file system preserves."""
     *above, name = path.split("/")
     stem, dot, suffix = name.rpartition(".")
     if not stem or len(suffix) > 16:
@@ -189,7 +189,7 @@ def object_name(scope: str, path: str, sha256: str) -> str:
 
 
 def _quoted(part: str) -> str:
-    # Bytes that are no UTF-8 come as lone surrogates.
+    # Bytes that are not UTF-8 arrive as lone surrogates.
     plain = quote(part.encode("utf-8", "surrogateescape"), safe=" -_+=@,").replace(" ", "%20")
     if len(plain) > _LONGEST_PART:
         digest = hashlib.sha256(plain.encode()).hexdigest()[:16]
@@ -197,7 +197,7 @@ def _quoted(part: str) -> str:
     return plain
 
 
-# Which sets there are
+# Selecting sets
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +216,7 @@ class SetOf:
 
 
 def whole_sets(names: Iterable[SetName]) -> list[SetOf]:
-    """The sets of which every node's manifest is there, newest first."""
+    """Returns the sets for which every node's manifest exists, newest first."""
     by_key: dict[tuple[int, str, int], dict[int, SetName]] = {}
     for name in names:
         by_key.setdefault(name.key, {})[name.node] = name
@@ -230,47 +230,47 @@ def whole_sets(names: Iterable[SetName]) -> list[SetOf]:
 
 
 def is_complete(manifests: Sequence[Manifest], objects: Mapping[str, int]) -> bool:
-    """Whether every file of a set is there, with its size.
+    """Whether every file of a set exists, with its size.
 
     Args:
         manifests: Of all nodes of the set.
-        objects: The size of every object that is there.
+        objects: The size of every existing object.
     """
     return all(objects.get(file.object) == file.size for each in manifests for file in each.files)
 
 
 def agree(manifests: Sequence[Manifest]) -> bool:
-    """Whether all nodes have files in the same directories: no node had begun what another had not."""
+    """Whether all nodes have files in the same directories, so that no node is a step ahead of another."""
     return len({each.places for each in manifests}) <= 1
 
 
 Writer = tuple[int, str]
-"""A generation, and who it is."""
+"""A generation and the name of its writer."""
 
 
 def writers(paths: Iterable[str]) -> set[Writer]:
-    """All who have begun to copy, by what lies below `sets/`."""
+    """Returns all writers that have registered, from the names below `sets/`."""
     found = (_CLAIM.match(path) for path in paths)
     return {(int(each[1]), each[2]) for each in found if each}
 
 
 def claim_name(generation: int, writer: str) -> str:
-    """What a writer puts there as soon as it begins."""
+    """Returns the name of the file by which a writer registers."""
     return f"sets/{generation:06d}.{writer}/claim"
 
 
 def generation_of(writer: str, known: Iterable[Writer]) -> int:
-    """The generation of a writer: the one that another node of it has claimed, or the next."""
+    """Returns a writer's generation: the one that another node of it has claimed, or the next."""
     known = list(known)
     mine = [generation for generation, who in known if who == writer]
     return mine[0] if mine else max((generation for generation, _ in known), default=0) + 1
 
 
 def superfluous(names: Iterable[SetName], node: int, keep: int) -> list[SetName]:
-    """The manifests of one node that need not be kept.
+    """Returns the manifests of one node that can be deleted.
 
-    Of complete sets, the newest `keep` different ones are kept, each as it was copied last. Of what is not complete
-    (yet), as many, if newer.
+    The newest `keep` complete sets with different contents are kept, each in its latest copy. As many incomplete sets
+    are kept if they are newer.
     """
     names = list(names)
     whole = whole_sets(names)

@@ -1,4 +1,4 @@
-"""Bringing the newest complete set back, before workers start."""
+"""Restores the newest complete set, before workers start."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _PARALLEL = 4
 
 
 class RestoreError(TargetError):
-    """There are sets, and none of them can be brought back."""
+    """There are sets, but none of them can be restored."""
 
 
 class Restore:
-    """Brings the newest complete set into a directory.
+    """Restores the newest complete set into a directory.
 
     Attributes:
-        taken: The set that was brought back: name and manifest of this node; None if there was none.
-        kept: Files that were left as they are, since their content here is known to no set: it is newer.
+        taken: The set that was restored: name and manifest of this node; None if there was none.
+        kept: Files left unchanged because no set has their content, so they are newer.
     """
 
     def __init__(
@@ -39,9 +39,9 @@ class Restore:
     ) -> None:
         """
         Args:
-            node: Whose files to take.
+            node: The node whose files to restore.
             nodes: How many nodes copy.
-            only: Nothing but these paths; None brings all that is not here, or known to be older.
+            only: Restore only these paths; None restores all files that are missing here or known to be older.
         """
         self._place = place
         self._root = root
@@ -55,7 +55,7 @@ class Restore:
         self.problems: list[str] = []
 
     def run(self) -> None:
-        """Raises RestoreError, PlaceError, and OSError where the directory cannot be written."""
+        """Raises RestoreError, TargetError, and OSError if the directory cannot be written."""
         sets = whole_sets(self._names())
         if not sets:
             return
@@ -69,7 +69,7 @@ class Restore:
             if agree(manifests) and self._take(candidate, manifests):
                 return
             loaded.append((candidate, manifests))
-        # No set in which all nodes have the same directories: each node may have its own names.
+        # In no set do all nodes have the same directories; each node may use its own names.
         for candidate, manifests in loaded:
             if not agree(manifests) and self._take(candidate, manifests):
                 return
@@ -91,7 +91,7 @@ class Restore:
         )
 
     def _load(self, candidate: SetOf) -> list[Manifest] | None:
-        """The manifests of a set, if all it needs is there."""
+        """Returns the manifests of a set, if all its files exist."""
         label = f"set {candidate.key[0]}.{candidate.key[2]}"
         try:
             manifests = [
@@ -108,7 +108,7 @@ class Restore:
         return manifests
 
     def _take(self, candidate: SetOf, manifests: Sequence[Manifest]) -> bool:
-        """Bring a set back. False if it turns out not to be whole."""
+        """Restores a set. Returns False if it turns out to be incomplete."""
         mine = manifests[self._node]
         wanted = [file for file in mine.files if self._wants(file)]
         try:
@@ -144,7 +144,7 @@ class Restore:
         if here.mark == (file.size, file.mtime_ns):
             self._memory.learn(file.path, here, file.sha256)
             return False
-        # What we copied or brought ourselves is in some set already, so this one is newer.
+        # A file that we copied or restored is in some set already, so this set's version is newer.
         if self._memory.hash_of(file.path, here) is not None:
             return True
         if here.size == file.size and tree.sha256_of(self._root / file.path) == file.sha256:
@@ -162,4 +162,4 @@ class Restore:
 
 
 class _Damaged(OSError):
-    """An object is not what its manifest says."""
+    """The content of an object differs from its manifest."""

@@ -1,17 +1,17 @@
-"""The process that copies the checkpoints of one node: started by its agent (agent_side.py), and gone with it.
+"""The sidecar that copies the checkpoints of one node, started by the agent (`agent_side.py`) and ended with it.
 
-It is a process of its own, so that hashing and sending never keep the agent from answering, and so that a copy which
-takes too long can simply be ended. Lines of JSON on its standard input and output:
+It is a separate process, so that hashing and uploading never block the agent, and a copy that takes too long can be
+killed. It exchanges lines of JSON on standard input and output:
 
-    from the agent   {"do": "check"}                        can the place be used?             "checked"
-                     {"do": "prove", "token", "write"}      is it the same on all nodes?       "proved"
-                     {"do": "restore", "aside"}             bring the newest set back          "restored"
-                     {"do": "start", "reaper": pid}         copy from now on                   "started"
-                     {"do": "cut"}                          a worker was cut off
+    from the agent   {"do": "check"}                        can the target be used?           "checked"
+                     {"do": "prove", "token", "write"}      is it the same on all nodes?      "proved"
+                     {"do": "restore", "aside"}             restore the newest set            "restored"
+                     {"do": "start", "reaper": pid}         copy from now on                  "started"
+                     {"do": "cut"}                          a worker was killed or failed
                      {"do": "hurry"}                        copy now, the end is near
-                     {"do": "finish"}                       all have ended; copy once more     "finished"
+                     {"do": "finish"}                       all have ended; copy once more    "finished"
     to the agent     {"event": as above, ...}, "copied" after each set, "trouble" with an error after a copy that
-                     failed, and "failed" with an error in place of what was asked for
+                     failed, and "failed" with an error instead of the reply
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 FINAL = 999_999
 """The number of the last set of an attempt, on every node."""
 _QUIET_SECONDS = 60.0
-"""How long a copy that is due waits for a moment in which nothing is being written."""
+"""How long a copy that is due waits for a moment in which no file is being written."""
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
 _LOOKING_SHARE = 20
-"""Looking takes at most one part of so many of the time."""
+"""Scans take at most one part in this many of the time."""
 
 
 class CheckpointSidecar:
-    """Serves the agent until it goes. Looks and commands in the main thread, copies in another."""
+    """Serves the agent until it ends. Scans and commands run in the main thread, copies in another."""
 
     def __init__(self, copier: Copier) -> None:
         self._copier = copier
@@ -106,7 +106,7 @@ class CheckpointSidecar:
     def _finish(self) -> None:
         copier = self._copier
         if self._copying is not None:
-            # What is under way is not waited for longer than it takes; the agent ends us if that is too long.
+            # A copy in progress is not aborted here; the agent kills this process if it takes too long.
             self._copying.join()
         copier.end()
         if copier.order["others_write"]:
@@ -116,14 +116,14 @@ class CheckpointSidecar:
         self._say("finished", replaced=self._replaced, **copier.told())
 
     def _wait_for_rest(self) -> None:
-        """Workers of other nodes may still write to this directory."""
+        """Waits until workers of other nodes have stopped writing to this directory."""
         until = time.monotonic() + 5 * SETTLE_SECONDS
         self._copier.look(None)
         while self._copier.watch.busy and time.monotonic() < until:
             time.sleep(SETTLE_SECONDS / 4)
             self._copier.look(None)
 
-    # Looks and copies, when they are due
+    # Scans and copies when they are due
 
     def _pause(self) -> float | None:
         if self._began is None:
@@ -170,7 +170,7 @@ class CheckpointSidecar:
             self._due = min(self._due, time.monotonic() + self._retry_pause())
 
     def _copy(self, number: int | None) -> bool:
-        """One copy. False if it failed; why was said."""
+        """Makes one copy. Returns False if it failed; the error was reported."""
         try:
             if not self._claimed:
                 self._copier.claim()
@@ -204,7 +204,7 @@ class CheckpointSidecar:
 
 
 def main(arguments: list[str]) -> int:
-    """`checkpoints ORDER.json PID`: be the copier of the agent with that process id."""
+    """`checkpoints ORDER.json PID`: runs the sidecar of the agent with that process id."""
     processes.die_with_parent(int(arguments[1]))
     with open(arguments[0], encoding="utf-8") as file:
         order = json.load(file)

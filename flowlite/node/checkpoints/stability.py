@@ -1,8 +1,8 @@
-"""Which files of a directory are finished: a pure watch over what looks at it have found.
+"""Decides which files of a directory are finished, from repeated scans. Pure.
 
-A file counts as finished once it was at rest between two looks and nobody had it open for writing. When its writers
-have ended by themselves, everything is finished. When one was killed or failed, what was not at rest before that may be
-half of what it should be: it stays *doubtful* until it changes.
+A file counts as finished once it did not change between two scans and no process had it open for writing. When its
+writers have ended by themselves, all files are finished. When a writer was killed or failed, files that were still
+changing may be incomplete. They stay *doubtful* until they change.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LONG_AGO, _NEVER = float("-inf"), float("inf")
 
 
 class Seen(NamedTuple):
-    """A file as one look found it: as long as all of this is the same, so is its content."""
+    """A file's state in one scan. While it is the same, so is the content."""
 
     size: int
     mtime_ns: int
@@ -30,17 +30,17 @@ class Seen(NamedTuple):
 
     @property
     def mark(self) -> tuple[int, int]:
-        """What is the same on every machine that sees the file."""
+        """The part that is the same on every machine that sees the file."""
         return (self.size, self.mtime_ns)
 
     @property
     def was_renamed(self) -> bool:
-        """Whether it got its name (or its mode, or its time) after it was last written: its writer was done with it."""
+        """Whether its name, mode or time was set after the last write, so that its writer had finished it."""
         return self.ctime_ns > self.mtime_ns
 
 
 def is_temporary(path: str) -> bool:
-    """Whether a name, or that of a directory above, says that the file is still being made."""
+    """Whether the name of a file or of a directory above it marks the file as temporary."""
     return any(
         part.endswith(_TEMPORARY_ENDS)
         or part.startswith(_TEMPORARY_STARTS)
@@ -50,10 +50,11 @@ def is_temporary(path: str) -> bool:
 
 
 class StabilityWatch:
-    """What is known of the files of one directory.
+    """Tracks the files of one directory.
 
     Attributes:
-        doubtful: Files whose writer was cut off, as they were then: (size, mtime) by path.
+        doubtful: Files that may be incomplete since their writer was killed or failed: (size, mtime) at that time, by
+            path.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class StabilityWatch:
     ) -> None:
         """
         Args:
-            settle: Seconds a file must have been at rest.
+            settle: Seconds a file must not have changed.
         """
         self._settle = settle
         self._files: dict[str, Seen] = {}
@@ -70,10 +71,10 @@ class StabilityWatch:
         self.doubtful = dict(doubtful or {})
 
     def look(self, files: Mapping[str, Seen], writing: Set[str], now: float) -> None:
-        """Takes in what one look has found.
+        """Processes the result of one scan.
 
         Args:
-            files: All files there are.
+            files: All files that exist.
             writing: Those that a process has open for writing.
             now: Monotonic seconds.
         """
@@ -91,17 +92,17 @@ class StabilityWatch:
 
     @property
     def finished(self) -> dict[str, Seen]:
-        """The files that are finished, as they were at the last look."""
+        """The finished files, as they were at the last scan."""
         return {path: seen for path, seen in self._files.items() if self._is_finished(path)}
 
     @property
     def unfinished(self) -> list[str]:
-        """The files that are not, in order; temporary ones are not counted."""
+        """The unfinished files, sorted, without temporary ones."""
         return sorted(p for p in self._files if not is_temporary(p) and not self._is_finished(p))
 
     @property
     def busy(self) -> bool:
-        """Whether something is being written now, a temporary file included."""
+        """Whether a file is being written now, temporary files included."""
         return any(
             self._now - self._since[path] < self._settle
             for path in self._files
@@ -109,7 +110,7 @@ class StabilityWatch:
         )
 
     def cut(self) -> None:
-        """A writer was killed or failed: what was not at rest at the last look may be half of what it should be."""
+        """Records that a writer was killed or failed: files still changing at the last scan may be incomplete."""
         self.doubtful |= {
             path: self._files[path].mark
             for path in self.unfinished
@@ -117,7 +118,7 @@ class StabilityWatch:
         }
 
     def end(self, files: Mapping[str, Seen]) -> None:
-        """All writers have ended; what is there now and not doubtful is finished."""
+        """Records that all writers have ended: all files there now are finished unless doubtful."""
         self.look(files, frozenset(), self._now)
         self._since = dict.fromkeys(files, _LONG_AGO)
         self._now = 0.0

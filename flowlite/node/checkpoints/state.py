@@ -1,4 +1,4 @@
-"""What is remembered of a directory of checkpoints from one attempt to the next: a small file on the node."""
+"""State of a checkpoint directory that is kept from one attempt to the next, in a small file on the node."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Mark = tuple[int, int]
 
 
 class CheckpointState:
-    """Which files were finished, which doubtful, and the hashes of those that were copied or brought back.
+    """The finished files, the doubtful ones, and the hashes of those that were copied or restored.
 
     Attributes:
-        known: Whether an earlier attempt has left a note here.
+        known: Whether an earlier attempt has left its state here.
     """
 
     def __init__(self, path: Path) -> None:
@@ -30,7 +30,7 @@ class CheckpointState:
         self.known = self._load()
 
     def doubts(self, files: Mapping[str, Seen]) -> dict[str, Mark]:
-        """The files whose writer was cut off, in an attempt before this one."""
+        """Returns the files that may be incomplete, since their writer was killed or failed in an earlier attempt."""
         doubtful = {
             path: mark
             for path, mark in self._doubtful.items()
@@ -47,10 +47,10 @@ class CheckpointState:
     def note(
         self, finished: Mapping[str, Seen], doubtful: Mapping[str, Mark], *, clean: bool = False
     ) -> None:
-        """Write down what is known now.
+        """Saves the current state.
 
         Args:
-            clean: All writers have ended; what is not doubtful is finished.
+            clean: All writers have ended; files that are not doubtful are finished.
         """
         self._finished = {path: seen.mark for path, seen in finished.items()}
         self._doubtful = dict(doubtful)
@@ -58,16 +58,16 @@ class CheckpointState:
         self.save()
 
     def hash_of(self, path: str, seen: Seen) -> str | None:
-        """The hash of a file, if it is known for what the file is now."""
+        """Returns the hash of a file, if it is known for the file's present state."""
         size, mtime_ns, sha256 = self._hashes.get(path, (0, 0, None))
         return sha256 if (size, mtime_ns) == seen.mark else None
 
     def learn(self, path: str, seen: Seen, sha256: str) -> None:
-        """A file's hash is known, and its content is in a set or about to be."""
+        """Records the hash of a file whose content is in a set or about to be."""
         self._hashes[path] = (*seen.mark, sha256)
 
     def save(self) -> None:
-        """Write the file, if it would be another one."""
+        """Writes the file, if its content changes."""
         text = json.dumps(
             {
                 "clean": self._clean,
@@ -84,7 +84,7 @@ class CheckpointState:
             os.replace(partial, self._path)
             self._saved = text
         except OSError:
-            # A full disk. Nothing is lost but the memory of it; the next attempt doubts more.
+            # The disk is full. Only this state is lost; the next attempt treats more files as doubtful.
             with contextlib.suppress(OSError):
                 partial.unlink(missing_ok=True)
 
@@ -101,7 +101,7 @@ class CheckpointState:
         except FileNotFoundError:
             return False
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            # Cut off itself: nothing is known of the files that are there.
+            # The state file is damaged: nothing is known of the existing files.
             self._clean = False
         return True
 

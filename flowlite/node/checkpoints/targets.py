@@ -1,6 +1,6 @@
-"""Where checkpoints are copied to: a directory, or a bucket. Both know the same few things, and both block.
+"""The targets that checkpoints are copied to: a directory, or a bucket. Both have the same interface, and both block.
 
-A name is relative, with slashes, plain ASCII. What `write` and `upload` leave is whole or not there at all.
+A name is a relative path in plain ASCII, with slashes. A file made by `write` or `upload` is complete or absent.
 """
 
 from __future__ import annotations
@@ -25,48 +25,48 @@ Answer = TypeVar("Answer")
 
 _BLOCK = 1 << 20
 PART = 32 << 20
-"""Files above this go to a bucket in parts, each of them signed and checked by the server."""
+"""Larger files are uploaded to a bucket in parts, each of them signed and checked by the server."""
 _MOST_PARTS, _PARTS_AT_ONCE = 9000, 4
 _TRIES = 4
 _FIRST_PAUSE = 0.5
 _TRANSFER_SECONDS = 120.0
 _OWN_SECONDS = 240.0
-"""A cloud renews the credential of a machine five minutes before the old one ends."""
+"""A cloud renews the credential of a machine five minutes before the old one expires."""
 
 
 class TargetError(OSError):
-    """The place cannot be used; the text says which, why, and what to do."""
+    """The target cannot be used; the text says which, why, and what to do."""
 
 
 class Target(Protocol):
-    """What copying needs of a place. All of it raises PlaceError."""
+    """The interface of a target. All methods raise TargetError."""
 
     name: str
 
     def check(self) -> None:
-        """Proves that it can be read and written."""
+        """Checks that it can be read and written."""
 
     def sizes(self, below: str) -> dict[str, int]:
-        """Sizes by name of everything whose name begins with `below` (a directory, with its slash)."""
+        """Returns sizes by name of all files whose name begins with `below` (a directory, with its slash)."""
 
     def read(self, name: str) -> bytes:
-        """A small file. FileNotFoundError if there is none."""
+        """Reads a small file. Raises FileNotFoundError if there is none."""
 
     def write(self, name: str, content: bytes) -> None:
-        """A small file, at once."""
+        """Writes a small file at once."""
 
     def upload(self, source: Path, name: str, size: int) -> None:
-        """Copies a file there."""
+        """Uploads a file."""
 
     def download(self, name: str, target: Path, size: int) -> None:
-        """Copies a file here, over what `target` may be. FileNotFoundError if there is none."""
+        """Downloads a file, replacing `target`. Raises FileNotFoundError if there is none."""
 
     def delete(self, names: list[str]) -> None:
-        """Deletes; what is not there is no error."""
+        """Deletes files; missing ones are no error."""
 
 
 def place_of(sync: str, storage: Path) -> Target:
-    """The place that `sync` names. Raises PlaceError."""
+    """Returns the target that `sync` names. Raises TargetError."""
     if not sync.startswith("s3://"):
         return DirectoryTarget(Path(sync))
     try:
@@ -140,7 +140,7 @@ class DirectoryTarget:
 
     @contextlib.contextmanager
     def _new(self, name: str) -> Iterator[int]:
-        """A file that gets its name once it is whole and on the disk."""
+        """Yields a file that gets its name once it is complete and on the disk."""
         path = self._root / name
         partial = path.with_name(f"{path.name}.{os.getpid()}.part")
         try:
@@ -166,14 +166,14 @@ def _unless_gone(error: OSError) -> None:
 
 
 class BucketTarget:
-    """A bucket, or what lies below a prefix of it."""
+    """A bucket, or the part of it below a prefix."""
 
     def __init__(self, store: s3.Store) -> None:
         self._opened = store
-        # A task without a credential has that of its nodes, which is renewed now and then.
+        # A task without a credential uses the one of its nodes, which is renewed at intervals.
         self._own = store.credential is None
         self._asked = 0.0
-        # Of all files together, so that no more than so many parts are in memory.
+        # Shared by all files, to limit the number of parts in memory.
         self._senders = ThreadPoolExecutor(_PARTS_AT_ONCE)
         self.name = store.url
 
@@ -250,7 +250,7 @@ class BucketTarget:
             for block in self._store.read(self._store.key(name), timeout=_TRANSFER_SECONDS):
                 file.write(block)
             if file.tell() < size:
-                # A connection that breaks looks like the end.
+                # A connection that breaks looks like the end of the file.
                 raise s3.S3Error(f"the connection ended after {file.tell()} of {size} bytes")
 
     def _upload_parts(self, file: IO[bytes], name: str, size: int) -> None:
@@ -274,7 +274,7 @@ class BucketTarget:
             )
             text = f"<CompleteMultipartUpload>{listed}</CompleteMultipartUpload>".encode()
             done = self._request("POST", name, {"uploadId": upload}, body=text).body
-            # It answers 200 before it is done, and may then still fail.
+            # The server answers 200 before it is done, and may still fail afterwards.
             if b"<Error>" in done:
                 raise s3.S3Error(f"putting the parts together failed: {done[:300]!r}", status=500)
         except BaseException:
@@ -301,7 +301,7 @@ class BucketTarget:
 
 
 def _patiently(ask: Callable[[], Answer]) -> Answer:
-    """Ask again, with growing pauses, where that may help."""
+    """Retries with growing pauses, where that may help."""
     pause = _FIRST_PAUSE
     for left in reversed(range(_TRIES)):
         try:
@@ -319,7 +319,7 @@ def _worth_another_try(error: s3.S3Error) -> bool:
 
 
 def _exactly(file: IO[bytes], start: int, size: int) -> bytes:
-    """So many bytes from there. A file that has become shorter was changed; what is sent then is not used."""
+    """Reads exactly `size` bytes. If the file became shorter, it was changed, and the upload is not used."""
     content = bytearray()
     while len(content) < size:
         block = os.pread(file.fileno(), size - len(content), start + len(content))

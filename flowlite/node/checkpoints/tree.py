@@ -1,4 +1,4 @@
-"""The directory of the checkpoints: looking at it, reading it, and putting files back into it."""
+"""The checkpoint directory: scanning and reading it, and putting files back into it."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from .stability import Seen, is_temporary
 _BLOCK = 1 << 20
 _ACCESS_MODE = os.O_RDONLY | os.O_WRONLY | os.O_RDWR
 RESTORING = ".flowlite-restoring-"
-"""What the name of a file begins with that is being brought back."""
+"""The prefix of the name of a file while it is restored."""
 OWN = ".flowlite-"
 
 
 @dataclass(slots=True)
 class Look:
-    """What one look at a directory found, by path relative to it.
+    """The result of one scan of a directory, by path relative to it.
 
     Attributes:
-        identities: Device and inode of each file, to find those who have it open.
-        skipped: What cannot be kept, with the reason.
+        identities: Device and inode of each file, to find the processes that have it open.
+        skipped: Entries that cannot be copied, with the reason.
     """
 
     files: dict[str, Seen] = field(default_factory=dict)
@@ -37,7 +37,7 @@ class Look:
 
 
 def look_at(root: Path) -> Look:
-    """What is in a directory. Links are noted and never followed; what vanishes meanwhile is not there.
+    """Scans a directory. Links are recorded and never followed; entries that vanish meanwhile are left out.
 
     Raises:
         OSError: The directory itself cannot be read.
@@ -84,7 +84,7 @@ def _note(found: Look, root: Path, path: str, entry: os.DirEntry[str], todo: lis
 
 
 def _relative(root: Path, path: str, target: str) -> str:
-    """A link's target relative to the link, where it was written from the root but stays inside."""
+    """Returns a link's target relative to the link, if it is an absolute path inside the directory."""
     top = f"{root}/"
     if not target.startswith(top):
         return target
@@ -96,7 +96,7 @@ def seen_of(status: os.stat_result) -> Seen:
 
 
 def seen_at(path: Path) -> Seen | None:
-    """A file as it is now; None if there is none."""
+    """Returns a file's present state; None if there is none."""
     try:
         status = os.lstat(path)
     except OSError:
@@ -105,7 +105,7 @@ def seen_at(path: Path) -> Seen | None:
 
 
 def open_for_writing(look: Look, pids: Iterable[int]) -> set[str]:
-    """Those files of a look that one of these processes has open for writing, as far as the kernel tells."""
+    """Returns the files of a scan that one of these processes has open for writing, as far as the kernel tells."""
     found: set[str] = set()
     if not look.identities:
         return found
@@ -135,7 +135,7 @@ def _writes(pid: int, number: str) -> bool:
 
 
 def sha256_of(path: Path) -> str:
-    """The hash of a file."""
+    """Returns the hash of a file."""
     digest = hashlib.sha256()
     with open(path, "rb", buffering=0) as file:
         while block := file.read(_BLOCK):
@@ -143,15 +143,15 @@ def sha256_of(path: Path) -> str:
     return digest.hexdigest()
 
 
-# Bringing back
+# Restoring
 
 
 class NotSafe(OSError):
-    """A path of the set leads through something that is no directory of ours."""
+    """A path of the set leads through something that is not a directory of ours."""
 
 
 def make_parents(root: Path, path: str) -> None:
-    """Make the directories above a file. Raises NotSafe where a link or a file stands in their place."""
+    """Creates the directories above a file. Raises NotSafe if a link or a file is in their place."""
     at = root
     for part in path.split("/")[:-1]:
         at = at / part
@@ -163,14 +163,14 @@ def make_parents(root: Path, path: str) -> None:
 
 
 def partial_of(root: Path, path: str) -> Path:
-    """Where a file is put until it is whole, beside its place."""
+    """Returns the temporary path of a file in the same directory, used until it is complete."""
     above, _, name = path.rpartition("/")
     short = hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:16]
     return root / above / f"{RESTORING}{short}"
 
 
 def put_in_place(root: Path, file: File, partial: Path) -> Seen:
-    """Give a file that has been brought back its time, its mode and its name."""
+    """Gives a restored file its time, its mode and its name."""
     os.utime(partial, ns=(file.mtime_ns, file.mtime_ns))
     os.chmod(partial, file.mode | stat.S_IRUSR | stat.S_IWUSR)
     os.replace(partial, root / file.path)
@@ -178,7 +178,7 @@ def put_in_place(root: Path, file: File, partial: Path) -> Seen:
 
 
 def put_link(root: Path, path: str, target: str) -> bool:
-    """Make a link, unless something else is there. True if it was made or changed."""
+    """Creates a link unless something else is there. Returns True if it was created or changed."""
     make_parents(root, path)
     at = root / path
     if at.is_symlink():
@@ -192,7 +192,7 @@ def put_link(root: Path, path: str, target: str) -> bool:
 
 
 def put_aside(root: Path, paths: Iterable[str]) -> list[str]:
-    """Rename files that were cut off to NAME.unfinished, so that nobody takes them for whole; gives those renamed."""
+    """Renames incomplete files to NAME.unfinished, so that they are not taken for complete. Returns those renamed."""
     done = []
     for path in paths:
         if is_temporary(path):
