@@ -1,8 +1,9 @@
 """Gangs that node 0 leads: `distributed_mode="ray"` and `"mpi"`.
 
-The call runs once, on node 0. The worker of every other node holds an exec server, which starts what node 0 asks for
-and ends with node 0's call. A relay beside the leader's agent connects callers and exec servers; each connection
-proves the task's secret, inside TLS where the rendezvous is. Programs reach it as `ssh`, a shim on the task's PATH:
-`mpirun` takes it for its remote shell, and other hosts are left to the machine's own. What happens before the call is
-all that the modes differ in: a Ray cluster is made, or a hostfile is written and Horovod's store served.
+The call runs once, on node 0. The worker of every other node runs an exec server, which starts the commands that node 0
+asks for and ends when node 0's call ends. A relay beside the leader's agent connects callers and exec servers. Each
+connection proves the task's secret, inside TLS where the rendezvous is encrypted. Programs use it as `ssh`, a shim on
+the task's PATH: `mpirun` uses it as its remote shell, and connections to other hosts are passed to the machine's own
+ssh. The modes differ only in the preparation: a Ray cluster is started, or a hostfile is written and Horovod's store
+served.
 """

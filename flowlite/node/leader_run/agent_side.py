@@ -1,4 +1,4 @@
-"""A gang that node 0 leads, as its agents see it."""
+"""The agent's side of a gang that node 0 leads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _START_SECONDS = 60.0
 
 
 class LeaderRun:
-    """What an agent has to do for it on its node. Does nothing in other modes."""
+    """What an agent does for such a gang on its node. Does nothing in other modes."""
 
     def __init__(self, config: AgentConfig, paths: AttemptPaths) -> None:
         self._config = config
@@ -26,7 +26,7 @@ class LeaderRun:
         self.is_led = config.mode in distributed_modes.LED
 
     async def serve(self) -> dict[str, int]:
-        """On node 0: have the nodes connected; gives what the others must know. Raises OSError."""
+        """On node 0: starts the relay. Returns what the other nodes need to know. Raises OSError."""
         if not self.is_led:
             return {}
         directory = self._paths.directory
@@ -42,9 +42,9 @@ class LeaderRun:
         return {"gang": int(told["port"])}
 
     async def missing(self) -> str:
-        """Before GO: what this node lacks for the mode, and what to do; "" if nothing.
+        """Checks before GO what this node lacks for the mode. Returns that and what to do, or "" if nothing.
 
-        What an image lacks shows only when the call begins.
+        A container's image cannot be checked before the call begins.
         """
         if not self.is_led or self._config.container is not None:
             return ""
@@ -58,14 +58,14 @@ class LeaderRun:
                 order["gang"] = str(self._paths.directory)
 
     def worker_ended(self) -> None:
-        """The worker of this node has ended, and all that was below it."""
+        """Cleans up after the worker of this node and all processes below it have ended."""
         if self._config.mode == distributed_modes.RAY:
             from . import ray_cluster
 
             ray_cluster.forget(self._paths.directory)
 
     async def end(self) -> None:
-        """No worker is left."""
+        """Ends the relay, after all workers have ended."""
         hub, self._hub = self._hub, None
         if hub is not None:
             assert hub.stdin is not None

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one of them; gives the exit code."""
+    """Runs one of the programs and returns the exit code."""
     what, directory, rest = arguments[0], arguments[1], arguments[2:]
     if what == "hub":
         from . import relay

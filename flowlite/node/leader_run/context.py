@@ -1,4 +1,4 @@
-"""Where a gang that is led by node 0 meets: what every program of it reads from the attempt's directory."""
+"""The facts about a gang led by node 0, which its programs read from the attempt's directory."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
     from ..protocol.tls import TlsSession
 
 ROOM = "gang/"
-"""Before a role in the opening of a connection; no volume is called so."""
+"""The prefix of a role in the opening of a connection; no volume's name begins with it."""
 FILE = "gang.json"
 
 
 class Unreachable(OSError):
-    """A node of the gang cannot be asked for anything; the text says why."""
+    """A node of the gang cannot be reached for a command; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class GangContext:
-    """One attempt as its programs on one node see it.
+    """One attempt from the view of the programs on one node.
 
     Attributes:
         addresses: Of all nodes, by rank.
-        hub: Address and port of what connects the nodes (relay.py).
-        cores: What this node has.
+        hub: Address and port of the relay (`relay.py`).
+        cores: This node's number of cores.
     """
 
     config: AgentConfig
@@ -65,25 +65,25 @@ class GangContext:
 
     @property
     def rank(self) -> int:
-        """This node's."""
+        """This node's rank."""
         return self.config.node_rank
 
     @property
     def on_one_machine(self) -> bool:
-        """Whether some of the nodes share an address, as all do that the local provider gives."""
+        """Whether some of the nodes share an address, as all nodes of the local provider do."""
         return len(set(self.addresses)) < len(self.addresses)
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """An address for each node that no other node has: its own, where that is enough."""
+        """A unique address for each node: its own, if that is unique."""
         return tuple(apart(self.addresses))
 
     def node(self, host: str) -> int | None:
-        """The rank of a node by its address or name; None if it is not of this gang."""
+        """Returns the rank of a node by its address or name; None if it is not in this gang."""
         return node_named(host, self.hosts)
 
     def dial(self, role: str, **hello: Any) -> Stream:
-        """A proved connection to the hub, which was told what it is for. Raises Unreachable."""
+        """Opens an authenticated connection to the relay for a role. Raises Unreachable."""
         try:
             network = socket.create_connection(self.hub, timeout=OPENING_SECONDS)
         except OSError as error:
@@ -115,6 +115,6 @@ class GangContext:
 
 
 def note(paths: AttemptPaths, go: Mapping[str, Any], cores: int) -> None:
-    """Write down what came with GO, for `GangContext.read`."""
+    """Saves the data received with GO, for `GangContext.read`."""
     told = {"addresses": list(go["addresses"]), "cores": cores}
     write_atomically(paths.directory / FILE, json.dumps(told))

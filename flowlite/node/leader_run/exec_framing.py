@@ -1,9 +1,9 @@
-"""What the two ends of a command on another node say to each other, inside a stream that the hub connects.
+"""The protocol between a caller and an exec server, inside a stream through the relay.
 
-    caller -> post    RUN {"argv", "environment", "directory"}, then INPUT bytes…, INPUT_ENDS
-    post -> caller    OUT bytes…, ERR bytes…, and last EXIT {"code"} or FAULT text
+    caller -> exec server    RUN {"argv", "environment", "directory"}, then INPUT bytes…, INPUT_ENDS
+    exec server -> caller    OUT bytes…, ERR bytes…, and last EXIT {"code"} or FAULT text
 
-Each is one byte that says what it is, four for the length, and so many bytes.
+Each message is one byte for its kind, four for the length, and that many bytes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _HEAD = struct.Struct(">cI")
 
 
 class Broken(OSError):
-    """The other end is gone, or speaks something else."""
+    """The peer is gone, or does not follow the protocol."""
 
 
 class Frames:
@@ -32,12 +32,12 @@ class Frames:
         self._sending = threading.Lock()
 
     def send(self, kind: bytes, body: bytes = b"") -> None:
-        """Raises OSError: nobody listens any more."""
+        """Sends a frame. Raises OSError if the peer is gone."""
         with self._sending:
             self._connection.sendall(_HEAD.pack(kind, len(body)) + body)
 
     def read(self) -> tuple[bytes, bytes] | None:
-        """The next frame; None at the end. Raises Broken."""
+        """Returns the next frame; None at the end. Raises Broken."""
         head = self._exactly(_HEAD.size)
         if head is None:
             return None

@@ -1,8 +1,8 @@
-"""A node's post: what starts commands there that other nodes of the gang ask for.
+"""The exec server of a node, which starts commands for other nodes of the gang.
 
-It is a process below the node's reaper (processes.py), so whatever it starts ends with the task: the reaper adopts
-what a command leaves behind, and ends it with all the rest. As with ssh, a command ends when its process has ended
-and nobody holds its output any more; what it has put into the background with other output goes on.
+It is a process below the node's reaper (`processes.py`), so everything that it starts ends with the task: the reaper
+adopts and ends the processes that a command leaves behind. As with ssh, a command ends when its process has ended and
+no process holds its output any more. Processes in the background with other output continue.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from ..protocol.stream import Stream
 
 STOP_SECONDS = 5.0
-"""From SIGTERM to SIGKILL, for a command whose caller is gone."""
+"""Seconds from SIGTERM to SIGKILL, for a command whose caller is gone."""
 _AGAIN = 0.5
 _LOOK_AGAIN = 0.05
 _MOST_FAILURES = 60
 
 
 class ExecServer:
-    """Takes commands until the hub says that it is over, or this process is told to end."""
+    """Runs commands until the relay reports the end, or this process is told to end."""
 
     def __init__(self, place: GangContext) -> None:
         self._place = place
@@ -45,7 +45,7 @@ class ExecServer:
         self._failures = 0
 
     def serve(self) -> None:
-        """Returns once it is over; `lost` says why, if that was no regular end."""
+        """Returns at the end. `lost` then says why, if the connection was lost."""
         while not self.over.is_set():
             try:
                 self._attend()
@@ -57,7 +57,7 @@ class ExecServer:
             self.over.wait(_AGAIN)
 
     def stop(self, number: int) -> None:
-        """A signal to everything that was started here and still runs."""
+        """Sends a signal to all running commands."""
         with self._lock:
             running = list(self._running.values())
         for process in running:
@@ -66,7 +66,7 @@ class ExecServer:
 
     @property
     def leads(self) -> bool:
-        """Whether this is the post of node 0."""
+        """Whether this is the exec server of node 0."""
         return self._place.config.is_leader
 
     @property
@@ -76,7 +76,7 @@ class ExecServer:
             return bool(self._running)
 
     def _attend(self) -> None:
-        """One connection to the hub, to its end."""
+        """Serves one connection to the relay, until it ends."""
         stream = self._place.dial("post", node=self._place.rank)
         with stream.network:
             self._failures = 0
@@ -151,18 +151,18 @@ class ExecServer:
                 del self._running[process.pid]
         if hearing.is_alive():
             frames.send(EXIT, json.dumps({"code": code}).encode())
-            # What was said last has arrived only when the caller hangs up.
+            # The caller hangs up once it has received everything.
             hearing.join()
 
 
 def carry(stream: Stream, end: socket.socket) -> None:
-    """Bytes between a stream and one end of a pair of sockets, until either ends."""
+    """Copies bytes between a stream and one end of a socket pair, until either ends."""
     with end:
         stream.bridge(end.fileno(), end.fileno())
 
 
 def _hear(frames: Frames, process: subprocess.Popen[bytes]) -> None:
-    """What the caller sends, to its end; then nobody wants the command any more."""
+    """Feeds the caller's input to a command. When the caller is gone, the command is ended."""
     assert process.stdin is not None
     try:
         for kind, body in frames:

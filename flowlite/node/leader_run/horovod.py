@@ -1,8 +1,8 @@
-"""What Horovod's Gloo controller needs where no `horovodrun` is there: who is who, and a store of keys to meet at.
+"""Replaces `horovodrun` for Horovod's Gloo controller: the variables of each process, and a key-value store.
 
-The store is plain HTTP, as Horovod's C++ speaks it: PUT /scope/key, GET of the same (404 until somebody has put it),
-and DELETE /scope/key at the end. Horovod has no secret for it, as torch has none for its own; it lies on the private
-address of node 0, and holds nothing but addresses of ranks. A Horovod that was built with MPI takes MPI instead.
+The store is plain HTTP, as Horovod's C++ code uses it: PUT /scope/key, GET of the same (404 until the key exists), and
+DELETE /scope/key at the end. Horovod supports no secret for it, as torch supports none for its own. It listens on the
+private address of node 0 and holds only addresses of ranks. A Horovod built with MPI uses MPI instead.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ _MOST_KEYS = 1 << 18
 
 
 def serve(address: str) -> str:
-    """Serves until this process ends; gives `ADDRESS:PORT`. Raises OSError."""
+    """Starts the store, which runs until this process ends. Returns `ADDRESS:PORT`. Raises OSError."""
     store = _Store((address, 0), _Handler)
     threading.Thread(target=store.serve_forever, daemon=True).start()
     return f"{address}:{store.server_address[1]}"
 
 
 def variables(place: GangContext, ranks: tuple[int, int, int, int], store: str) -> dict[str, str]:
-    """What `horovodrun` would tell one process.
+    """Returns the variables that `horovodrun` would give one process.
 
     Args:
         ranks: Rank, size, local rank and local size.
-        store: Where it is served.
+        store: Address of the store.
     """
     rank, size, local, here = ranks
     address, _, port = store.rpartition(":")
@@ -60,7 +60,7 @@ class _Store(ThreadingHTTPServer):
         self.values: dict[str, bytes] = {}
 
     def server_bind(self) -> None:
-        # The one of the library asks for the name of the address, which may take a name server that is not there.
+        # The library's version looks up the host name of the address, which may wait for an unreachable name server.
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = (
@@ -101,4 +101,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Says nothing: there are thousands of questions."""
+        """Logs nothing: there are thousands of requests."""

@@ -1,4 +1,4 @@
-"""Which node of a gang a program means by the name of a host."""
+"""Maps host names that programs use to nodes of a gang."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ _PREFIX = "flow-node-"
 
 
 def node_named(host: str, addresses: Sequence[str]) -> int | None:
-    """The rank of a node, by its address, by `flow-node-RANK`, or with a user in front of either; None if it is none.
+    """Returns the rank of a node, or None if it is not in the gang.
+
+    The node is named by its address or by `flow-node-RANK`, with or without a user in front.
 
     Args:
         addresses: One for each node, by rank.

@@ -1,7 +1,7 @@
-"""A gang under `mpirun`: what the launchers of MPI read, and what is started. Pure but for the look at the network.
+"""A gang under `mpirun`: the settings of the MPI launchers, and the command. Pure but for a look at the network.
 
-Open MPI 4 and 5, MPICH and Intel MPI start their daemons through a remote shell; each has a variable that says which
-one. All of them get our stand-in (ssh_shim.py), a hostfile, and no other way to find nodes.
+Open MPI 4 and 5, MPICH and Intel MPI start their daemons through a remote shell; each has a variable that names it. All
+of them get our shim (`ssh_shim.py`), a hostfile, and no other way to find nodes.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from ..system import addresses
 from .context import GangContext
 
 RANK_PROGRAM = "flow-rank"
-"""In the directory of stand-ins on every node: one process of the gang (mpi_rank.py)."""
+"""The program for one process of the gang (`mpi_rank.py`), in the directory of the shims on every node."""
 STORE = "--horovod-store"
 _THROUGH = ("/bin/sh", "-c", f'exec "$FLOW_GANG/bin/{RANK_PROGRAM}" "$@"', RANK_PROGRAM)
 
 
 def machinefile(place: GangContext) -> str:
-    """`ADDRESS:N` for each node, as MPICH and Intel MPI read it."""
+    """Returns `ADDRESS:N` for each node, as MPICH and Intel MPI read it."""
     slots = place.config.processes_per_node
     return "".join(f"{host}:{slots}\n" for host in place.hosts)
 
 
 def command(place: GangContext, store: str = "") -> list[str] | None:
-    """What the worker of node 0 becomes; None where the command of the task does all of it by itself.
+    """Returns the command of node 0's worker; None if the task's own command starts the ranks.
 
     Args:
-        store: Where processes of Horovod meet (horovod.py); "" where they need not.
+        store: Address of Horovod's store (`horovod.py`); "" if it is not needed.
     """
     call = place.config.call
     if call["kind"] == "command" and starts_ranks(call["argv"]):
@@ -40,10 +40,10 @@ def command(place: GangContext, store: str = "") -> list[str] | None:
 
 
 def environment(place: GangContext, directory: str) -> dict[str, str]:
-    """Variables for launchers of MPI, all of which the user's `environment=` overrides.
+    """Returns variables for the MPI launchers. The user's `environment=` overrides them.
 
     Args:
-        directory: Of the hostfile and the stand-ins.
+        directory: Of the hostfile and the shims.
     """
     shell, hosts, machines = (
         f"{directory}/{name}" for name in ("bin/ssh", "hostfile", "machinefile")
@@ -52,14 +52,14 @@ def environment(place: GangContext, directory: str) -> dict[str, str]:
         "FLOW_HOSTFILE": hosts,
         # Open MPI 4
         "OMPI_MCA_plm": "rsh",
-        # By its name: the daemons get this variable, too, and look for it on their own nodes.
+        # By name: the daemons inherit this variable and look for the program on their own nodes.
         "OMPI_MCA_plm_rsh_agent": "ssh",
         "OMPI_MCA_plm_rsh_no_tree_spawn": "1",
         "OMPI_MCA_ras": "^slurm,tm,alps,gridengine,loadleveler",
         "OMPI_MCA_orte_default_hostfile": hosts,
         "OMPI_MCA_hwloc_base_binding_policy": "none",
         "OMPI_MCA_rmaps_base_mapping_policy": "slot",
-        # Open MPI 5, and whatever else starts through PRRTE
+        # Open MPI 5, and other launchers based on PRRTE
         "PRTE_MCA_plm": "ssh",
         "PRTE_MCA_plm_ssh_agent": "ssh",
         "PRTE_MCA_plm_ssh_no_tree_spawn": "1",
@@ -77,24 +77,24 @@ def environment(place: GangContext, directory: str) -> dict[str, str]:
         "I_MPI_HYDRA_HOST_FILE": machines,
     }
     if os.geteuid() == 0:
-        # Both refuse root, who may be all there is in a container or on a rented machine.
+        # Both refuse to run as root, which may be the only user in a container or on a rented machine.
         for name in ("OMPI", "PRTE"):
             found |= {f"{name}_ALLOW_RUN_AS_ROOT": "1", f"{name}_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     if (network := addresses.network_of(place.addresses)) is not None:
-        # Else Open MPI tries every interface of a machine, those of containers too, and waits for what leads nowhere.
+        # Otherwise Open MPI tries every interface, including those of containers, and waits for unreachable ones.
         found |= {
             "OMPI_MCA_btl_tcp_if_include": network,
             "OMPI_MCA_oob_tcp_if_include": network,
             "PRTE_MCA_oob_tcp_if_include": network,
         }
     if place.on_one_machine:
-        # It names its shared memory by machine and local rank: two nodes on one machine would take the same.
+        # Open MPI names its shared memory by machine and local rank, which two nodes on one machine would share.
         found["OMPI_MCA_btl"] = "self,tcp"
     return {name: value for name, value in found.items() if name not in place.config.environment}
 
 
 def ranks(environment: Mapping[str, str]) -> tuple[int, int, int, int] | None:
-    """Rank, size, local rank and local size of a process under any of them; None under none."""
+    """Returns rank, size, local rank and local size of a process under any of these launchers; None under none."""
     for names in (
         (
             "OMPI_COMM_WORLD_RANK",

@@ -1,8 +1,8 @@
-"""One process of a gang that `mpirun` has started: `gang rank ATTEMPT_DIR [--horovod-store ADDRESS] [COMMAND…]`.
+"""One process of a gang started by `mpirun`: `gang rank ATTEMPT_DIR [--horovod-store ADDRESS] [COMMAND…]`.
 
-It tells torch and flowlite the same ranks as MPI does, goes to where the workers of its node start, and runs the
-command, or the function. What rank 0 returns is the result; the first exception of any rank is brought to node 0, so
-that it is raised where the task was submitted.
+It sets the same ranks for torch and flowlite as MPI does, changes to the workers' directory, and runs the command or
+the function. The result is the return value of rank 0. The first exception of any rank is sent to node 0, so that it is
+raised on the submitting machine.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _KEEP = 'exec "$FLOW_GANG/bin/flow-rank" --failed "$1"'
 
 
 def put(directory: Path, attempt: str) -> None:
-    """Put the program of this node into a directory."""
+    """Writes this node's program to a directory."""
     own = processes.own_command(sys.executable, "gang", "rank", attempt)
     processes.write_program(directory / mpi.RANK_PROGRAM, own)
 
 
 def main(directory: str, arguments: Sequence[str]) -> int:
-    """`gang rank ATTEMPT_DIR …`; with `--failed SUMMARY` it takes the failure of a rank on another node."""
+    """Runs `gang rank ATTEMPT_DIR …`. With `--failed SUMMARY` it receives the failure of a rank on another node."""
     place = GangContext.read(directory)
     if arguments[:1] == ["--failed"]:
         return _keep(place, sys.stdin.buffer.read(), arguments[1])
@@ -50,7 +50,7 @@ def main(directory: str, arguments: Sequence[str]) -> int:
             {each: told[each] for each in told.keys() - place.config.environment.keys()}
         )
         arguments = arguments[2:]
-    # A launcher passes this warning on to all, and whoever has not asked for it would die of it.
+    # A launcher forwards this warning signal to all processes; it would kill those without a handler.
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     os.chdir(place.config.workdir or place.paths.home)
     if arguments:
@@ -59,7 +59,7 @@ def main(directory: str, arguments: Sequence[str]) -> int:
 
 
 def variables(place: GangContext, found: tuple[int, int, int, int]) -> dict[str, str]:
-    """What a process that `mpirun` started is told beyond what MPI tells it."""
+    """Returns the variables of a process started by `mpirun`, beyond those that MPI sets."""
     rank, size, local, here = found
     told = {
         "RANK": rank,
@@ -94,12 +94,12 @@ def _call(place: GangContext, rank: int) -> int:
         "result": str(result),
         "failure": str(directory / f"mpi{rank}.failure"),
     }
-    # The first that is registered is the last to run.
+    # Handlers run in reverse order, so the first one registered runs last.
     atexit.register(_finalize)
     code = worker.run_function(order)
     failure = Path(order["failure"])
     if failure.exists():
-        # Its peers may be waiting for it, and it for them.
+        # Without this, finalizing could deadlock, since other ranks may be waiting for this one.
         atexit.unregister(_finalize)
         _bring(place, result, failure.read_text())
     if rank:
@@ -108,14 +108,14 @@ def _call(place: GangContext, rank: int) -> int:
 
 
 def _finalize() -> None:
-    """What mpi4py leaves to the end of the interpreter, which a worker does not wait for."""
+    """Finalizes MPI, which mpi4py leaves to the interpreter's exit; a worker exits without it."""
     module = sys.modules.get("mpi4py.MPI")
     if module is not None and module.Is_initialized() and not module.Is_finalized():
         module.Finalize()
 
 
 def _bring(place: GangContext, result: Path, summary: str) -> None:
-    """The failure of this rank, to node 0."""
+    """Sends the failure of this rank to node 0."""
     if place.rank == 0:
         _keep(place, result.read_bytes(), summary)
         return
@@ -124,7 +124,7 @@ def _bring(place: GangContext, result: Path, summary: str) -> None:
 
 
 def _keep(place: GangContext, outcome: bytes, summary: str) -> int:
-    """On node 0: the first failure that comes is the one that the task tells of."""
+    """On node 0: saves a failure. The first one saved is the one that the task reports."""
     result, failure = place.paths.stream(0, "result"), place.paths.failure(0)
     part = failure.with_name(f"{failure.name}.{os.getpid()}.part")
     part.write_text(json.dumps(json.loads(summary)))

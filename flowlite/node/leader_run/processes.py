@@ -1,10 +1,10 @@
 """The processes on each node of a gang that node 0 leads.
 
-`gang follow ATTEMPT_DIR` is the worker of every node but node 0: it holds the node's post, does what node 0 asks, and
-ends when node 0 has come to its end. `gang lead ATTEMPT_DIR` stands beside the worker of node 0
-(worker/leader_run.py): it holds that node's post, has everything ready that the call is to find, and says so in one
-line of JSON on its standard output: {"environment": {...}, "argv": [...] or null} or {"error": text}. Both end
-whatever was started through them.
+`gang follow ATTEMPT_DIR` is the worker of every node but node 0. It runs the node's exec server, executes commands for
+node 0, and ends when node 0 does. `gang lead ATTEMPT_DIR` runs beside the worker of node 0
+(`node/worker/leader_run.py`). It runs that node's exec server, prepares everything the call needs, and reports in one
+line of JSON on its standard output: {"environment": {...}, "argv": [...] or null} or {"error": text}. Both end all
+commands started through them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LOOK_AGAIN = 0.02
 
 
 class _Ending:
-    """Waits for the end of a post, or for a signal to this process."""
+    """Waits for the end of an exec server, or for a signal to this process."""
 
     def __init__(self, post: ExecServer) -> None:
         self._post = post
@@ -38,7 +38,7 @@ class _Ending:
         self.number = 0
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_signal)
-        # A warning, for whoever has asked for it; here it must not end anything.
+        # A warning signal to the user's code; it must not end this process.
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)
         threading.Thread(target=self._serve, daemon=True).start()
 
@@ -51,9 +51,10 @@ class _Ending:
         self._heard.set()
 
     def wait(self) -> None:
-        """Returns at the end, once what was started has been told to end, too, and had some time for it.
+        """Waits for the end, then stops the started commands and gives them some time.
 
-        After a signal the reaper knows how long that may take; what node 0 runs may need this node until then.
+        After a signal, a node other than node 0 waits until node 0 has ended, since node 0's call may need this node
+        for its shutdown. The reaper limits that time.
         """
         self._heard.wait()
         if self.number:
@@ -67,7 +68,7 @@ class _Ending:
 
 
 def follow(directory: str) -> int:
-    """`gang follow ATTEMPT_DIR`."""
+    """Runs `gang follow ATTEMPT_DIR`."""
     place = GangContext.read(directory)
     os.environ.update(programs_of(place))
     post = ExecServer(place)
@@ -87,7 +88,7 @@ def follow(directory: str) -> int:
 
 
 def lead(directory: str) -> int:
-    """`gang lead ATTEMPT_DIR`."""
+    """Runs `gang lead ATTEMPT_DIR`."""
     place = GangContext.read(directory)
     os.environ.update(programs_of(place))
     post = ExecServer(place)
@@ -98,7 +99,7 @@ def lead(directory: str) -> int:
 
 
 def programs_of(place: GangContext) -> dict[str, str]:
-    """Puts the programs for the workers of this node in their place; gives the variables that lead there."""
+    """Writes the programs for this node's workers and returns the variables that lead to them."""
     directory = place.paths.directory
     ssh_shim.put(directory / "bin", str(directory))
     if place.config.mode == distributed_modes.MPI:
@@ -125,7 +126,7 @@ def _have_ready(place: GangContext, post: ExecServer) -> None:
 
 
 def _await_all(place: GangContext) -> None:
-    """Until every node takes commands. Raises Unreachable."""
+    """Waits until the exec servers of all nodes are connected. Raises Unreachable."""
     stream = place.dial("wait", seconds=place.config.join_timeout)
     with stream.network:
         stream.be_patient()

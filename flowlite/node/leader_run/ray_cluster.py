@@ -1,7 +1,8 @@
-"""A Ray cluster of the nodes of a gang, for one task: node 0 has its head, and all of it ends with the task.
+"""A Ray cluster on the nodes of a gang, for one task. Node 0 is the head, and the cluster ends with the task.
 
-`ray start` on each node starts its processes and returns when they are up. They are below the node's reaper, like
-everything that a post starts, and are ended by it. `ray stop` is never used: it would end what is of other tasks, too.
+`ray start` on each node starts Ray's processes and returns when they are up. They are below the node's reaper, like all
+processes that an exec server starts, and are ended by it. `ray stop` is never used: it would also end Ray processes of
+other tasks.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _PORTS = (
     "runtime-env-agent-port",
     "metrics-export-port",
 )
-"""Named to it, since it waits only 15 s for those that its processes choose: too little on a busy machine."""
+"""Ports chosen here, since Ray waits only 15 s for its processes to choose them: too little on a busy machine."""
 _PROGRAM = """
 import importlib.util, sys
 from ray.scripts.scripts import main
@@ -50,11 +51,11 @@ if port and importlib.util.find_spec("grpc"):
     sys.argv.append(f"--ray-client-server-port={port}")
 main()
 """
-"""Ray takes that option only where it has what its clients need; then it would else take the port of another task."""
+"""Ray accepts that option only if grpc is installed. Without it, Ray would use a port that another task may have."""
 
 
 def gather(place: GangContext) -> dict[str, str]:
-    """Has the cluster; gives the variables of the call. Raises OSError with what went wrong."""
+    """Starts the cluster. Returns the variables of the call. Raises OSError with the reason of a failure."""
     address = place.addresses[0]
     head = ""
 
@@ -77,7 +78,7 @@ def gather(place: GangContext) -> dict[str, str]:
 
 
 def _insist(work: Callable[[], object], what: str) -> None:
-    """Again, if it fails: a port may just have been taken, and Ray itself gives up on a machine that is busy."""
+    """Retries: a port may just have been taken, and Ray itself gives up on a busy machine."""
     for attempt in range(1, _ATTEMPTS + 1):
         try:
             work()
@@ -89,7 +90,7 @@ def _insist(work: Callable[[], object], what: str) -> None:
 
 
 def proof(place: GangContext) -> dict[str, str]:
-    """Variables by which Ray (2.52 and later) lets in only the processes of this task; writes the file they name."""
+    """Returns variables that limit Ray (2.52 and later) to processes of this task, and writes the file they name."""
     path = place.paths.directory / "ray-token"
     token = hmac.digest(place.paths.secret.read_bytes(), b"flowlite ray 1", "sha256").hex()
     write_atomically(path, token)
@@ -97,12 +98,12 @@ def proof(place: GangContext) -> dict[str, str]:
 
 
 def _own(*arguments: str) -> list[str]:
-    """This module's own program, wherever it lies on the node that runs it."""
+    """Returns the command line of this module's program, at its path on the node that runs it."""
     return ["/bin/sh", "-c", 'exec "$FLOW_GANG/bin/flow-ray" "$@"', "flow-ray", *arguments]
 
 
 def put(directory: Path, attempt: str) -> None:
-    """Put the program of this node into a directory."""
+    """Writes this node's program to a directory."""
     own = processes.own_command(sys.executable, "gang", "ray", attempt, flags=("-I", "-S"))
     processes.write_program(directory / "flow-ray", own)
 
@@ -117,12 +118,12 @@ def start_command(
     ports: Mapping[str, int],
     temporary: str,
 ) -> list[str]:
-    """`ray start` on this node.
+    """Returns the command line of `ray start` on this node.
 
     Args:
         arguments: ("head", port, port for Ray's clients) or ("join", address of the head).
-        python: That has Ray.
-        ports: For its processes, by the names of their options.
+        python: The Python that has Ray.
+        ports: For Ray's processes, by the names of their options.
         temporary: Directory of its sockets and logs; short, since the path of a socket may have 107 bytes.
     """
     role, where, *clients = arguments
@@ -135,7 +136,7 @@ def start_command(
         *(head if role == "head" else [f"--address={where}"]),
         f"--node-ip-address={address}",
         *(f"--{name}={port}" for name, port in ports.items()),
-        # Else each node hands out the same range, which several nodes of one machine cannot share.
+        # Otherwise each node uses the same range, which several nodes of one machine cannot share.
         "--min-worker-port=0",
         "--max-worker-port=0",
         f"--temp-dir={temporary}",
@@ -146,7 +147,7 @@ def start_command(
 
 
 def main(directory: str, arguments: Sequence[str]) -> int:
-    """`gang ray ATTEMPT_DIR head PORT CLIENT_PORT` or `… join ADDRESS`: runs `ray start`."""
+    """Runs `gang ray ATTEMPT_DIR head PORT CLIENT_PORT` or `… join ADDRESS`, which runs `ray start`."""
     place = GangContext.read(directory)
     temporary = temporary_of(place.paths.directory)
     words = start_command(
@@ -160,7 +161,7 @@ def main(directory: str, arguments: Sequence[str]) -> int:
     )
     _tidy()
     os.makedirs(temporary, mode=0o700, exist_ok=True)
-    # What started this process lives as long as the cluster may.
+    # The parent process lives as long as the cluster may.
     owner = json.dumps(processes.identity(os.getppid()))
     write_atomically(Path(temporary, _OWNER), owner)
     environment = {name: value for name, value in os.environ.items() if name not in _OF_ANOTHER}
@@ -168,13 +169,13 @@ def main(directory: str, arguments: Sequence[str]) -> int:
     if code:
         sys.stderr.write(f"{_last_words(Path(temporary))}\n")
         sys.stderr.flush()
-        # What it had started already is in this group; the next attempt starts anew.
+        # The processes started so far are in this group; the next attempt starts anew.
         os.killpg(0, signal.SIGKILL)
     return 0
 
 
 def _last_words(temporary: Path) -> str:
-    """Why the raylet of the latest attempt gave up, as far as its log tells."""
+    """Returns why the raylet of the latest attempt failed, as far as its log tells."""
     logs = sorted(
         temporary.glob("session_2*/logs/raylet.out"), key=lambda each: each.stat().st_mtime
     )
@@ -186,7 +187,7 @@ def _last_words(temporary: Path) -> str:
 
 
 def _tidy() -> None:
-    """Removes directories that agents which were killed have left."""
+    """Removes directories of agents that were killed."""
     for each in Path(socket_directory()).glob(f"{_PREFIX}*/{_OWNER}"):
         try:
             owner = json.loads(each.read_bytes())
@@ -198,31 +199,31 @@ def _tidy() -> None:
 
 
 def cores_of(place: GangContext) -> int:
-    """CPUs that Ray is told of: those asked for, else all of the machine, and at least one per process."""
+    """The number of CPUs given to Ray: those asked for, else all of the machine, and at least one per process."""
     asked = (place.config.gang or {}).get("cpus")
     return max(int(asked or place.cores), place.config.processes_per_node)
 
 
 def gpus_of(place: GangContext) -> int:
-    """GPUs that Ray is told of: those asked for, as far as they are there."""
+    """The number of GPUs given to Ray: those asked for, as far as they exist."""
     if not place.config.gpus:
         return 0
     return len(node_facts.gpus(place.config.visible_gpus))
 
 
 def temporary_of(attempt: Path) -> str:
-    """The directory of Ray on one node in one attempt, under a short name."""
+    """Returns Ray's directory on one node in one attempt, under a short name."""
     name = hashlib.sha256(str(attempt).encode()).hexdigest()[:10]
     return f"{socket_directory()}/{_PREFIX}{name}"
 
 
 def forget(attempt: Path) -> None:
-    """Removes what Ray has left on the disk, once nothing of it runs."""
+    """Removes Ray's files, after all its processes have ended."""
     shutil.rmtree(temporary_of(attempt), ignore_errors=True)
 
 
 def free_ports(address: str, count: int) -> list[int]:
-    """Ports that nobody listens on here, now."""
+    """Returns ports that are free here now."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with contextlib.ExitStack() as held:
         found = []

@@ -1,16 +1,16 @@
-"""What connects the nodes of a gang that node 0 leads, so that a program on one can start a command on another.
+"""Connects the nodes of a gang that node 0 leads, so that a program on one node can start a command on another.
 
-`gang hub ATTEMPT_DIR`, started by the leader's agent (agent_side.py); it ends with that. It listens on the leader's
-private address, lets in who proves the task's secret (protocol/stream.py), inside TLS where the rendezvous is
-encrypted, too. It only carries bytes; commands are started by the posts (exec_server.py), one on each node. Roles,
-and their first line:
+`gang hub ATTEMPT_DIR` is started by the leader's agent (`agent_side.py`) and ends with it. It listens on the leader's
+private address and accepts peers that prove the task's secret (`node/protocol/stream.py`), inside TLS where the
+rendezvous is encrypted. It only forwards bytes; the exec servers (`exec_server.py`), one on each node, start the
+commands. The roles of a connection, and the first line each of them sends:
 
-    post    {"node"}     stays, and is told {"take": id} for each call, and {"over": true} at the end
-    call    {"node"}     wants a command there: {"ok": true} or {"error"}, then a stream to the post
-    take    {"id"}       the post's end of that stream
-    wait    {}           wants to know when all posts are there: {"ok": true} or {"error"}
+    post    {"node"}     an exec server; is sent {"take": id} for each call, and {"over": true} at the end
+    call    {"node"}     asks for a command there: gets {"ok": true} or {"error"}, then a stream to the exec server
+    take    {"id"}       the exec server's end of that stream
+    wait    {}           waits until all exec servers are connected: gets {"ok": true} or {"error"}
 
-The end is when the post of node 0 leaves: its call has ended, so the others have nothing to do any more.
+The end is when the exec server of node 0 disconnects: its call has ended, and the other nodes with it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _TAKE_SECONDS = 60.0
 
 
 class _Call:
-    """A command that somebody wants to start: the stream of its post, once it has come."""
+    """A requested command: the stream of its exec server, once that has connected."""
 
     def __init__(self) -> None:
         self.taken: Stream | None = None
@@ -44,7 +44,7 @@ class _Call:
 
 
 class Relay:
-    """The connections of one attempt. A thread for each; they do little."""
+    """The connections of one attempt, with one thread for each."""
 
     def __init__(self, config: AgentConfig, paths: AttemptPaths) -> None:
         self._config = config
@@ -56,7 +56,7 @@ class Relay:
         self._over = False
 
     def run(self) -> None:
-        """Serve until standard input ends."""
+        """Serves until standard input ends."""
         _have_many_files()
         _say(port=self._door.open(self._serve))
         while os.read(0, 4096):
@@ -80,7 +80,7 @@ class Relay:
                 _tell(stream, over=True)
             self._changed.notify_all()
         stream.network.settimeout(None)
-        # It says nothing more; this is how its end is noticed.
+        # It sends nothing more; reading detects its end.
         while stream.network.recv(4096):
             continue
         with self._changed:
@@ -151,7 +151,7 @@ class Relay:
 
 
 def _have_many_files() -> None:
-    """Each command of a large gang takes four descriptors here."""
+    """Raises the limit of open files: each command of a large gang takes four descriptors here."""
     import resource
 
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -176,7 +176,7 @@ def _say(**body: object) -> None:
 
 
 def main(directory: str) -> int:
-    """`gang hub ATTEMPT_DIR`."""
+    """Runs `gang hub ATTEMPT_DIR`."""
     paths = AttemptPaths(Path(directory))
     try:
         config = AgentConfig.from_json(paths.config.read_bytes())
@@ -185,5 +185,5 @@ def main(directory: str) -> int:
         _say(error=str(error))
         return 1
     sys.stderr.flush()
-    # Threads that wait for their ends are not waited for.
+    # Does not wait for the threads of open connections.
     os._exit(0)

@@ -1,10 +1,10 @@
-"""A command on another node of the gang, from a program on this one.
+"""Runs a command on another node of the gang.
 
-    code = run(Place.read(directory), 1, ["hostname"])               its output goes to ours
-    output = ask(Place.read(directory), 1, ["hostname"])             its output, as bytes
+    code = run(GangContext.read(directory), 1, ["hostname"])         its output goes to ours
+    output = ask(GangContext.read(directory), 1, ["hostname"])       its output, as bytes
 
-The command gets the environment of that node's worker, and what is given beyond it; it starts in the worker's
-directory. It ends when whoever called it does.
+The command gets the environment of that node's worker with the given variables, and starts in the worker's directory.
+It ends when its caller does.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Sink = Callable[[bytes], object]
 
 
 class CommandFailed(OSError):
-    """A command on another node ended badly; the text says how, with its last words."""
+    """A command on another node failed; the text says how, with the end of its output."""
 
 
 def call(
@@ -39,14 +39,14 @@ def call(
     environment: Mapping[str, str] | None = None,
     directory: str | None = None,
 ) -> int:
-    """Start a command on a node and stay with it; gives its exit code, negative for a signal.
+    """Runs a command on a node until it ends. Returns its exit code, negative for a signal.
 
     Args:
-        out: Called with what it writes to its standard output, piece by piece.
+        out: Called with each piece of its standard output.
         err: The same for standard error.
-        source: Descriptor its standard input comes from; None for none.
+        source: Descriptor for its standard input; None for none.
         environment: Variables beyond those of the node's worker.
-        directory: Where it starts; None for where the node's worker does.
+        directory: Where it starts; None for the directory of the node's worker.
 
     Raises:
         Unreachable: It cannot be started; the text says why.
@@ -82,7 +82,7 @@ def call(
 
 
 def _answers(frames: Frames, out: Sink, err: Sink) -> int | None:
-    """Passes on what a command writes; gives its exit code, None if that never came."""
+    """Forwards a command's output. Returns its exit code, or None if none was received."""
     for kind, body in frames:
         if kind == OUT:
             out(body)
@@ -104,7 +104,7 @@ def run(
     environment: Mapping[str, str] | None = None,
     directory: str | None = None,
 ) -> int:
-    """The same, with what it writes going to our own standard output and error."""
+    """Like `call`, with the output going to our own standard output and error."""
     return call(
         place,
         node,
@@ -120,7 +120,7 @@ def run(
 def ask(
     place: GangContext, node: int, argv: Sequence[str], environment: Mapping[str, str] | None = None
 ) -> bytes:
-    """What a command on a node writes to its standard output. Raises Unreachable, CommandFailed."""
+    """Returns a command's standard output. Raises Unreachable, CommandFailed."""
     out, err = bytearray(), bytearray()
     code = call(place, node, argv, out=out.extend, err=err.extend, environment=environment)
     if code:
@@ -130,7 +130,7 @@ def ask(
 
 
 def _feed(source: int | None, frames: Frames) -> None:
-    # Whoever reads the answers learns of a broken connection.
+    # A broken connection is detected by the reader of the answers.
     with suppress(OSError):
         if source is not None:
             while data := os.read(source, BLOCK):

@@ -1,4 +1,4 @@
-"""What a node must have for a mode, looked for before GO, so that nothing begins that cannot go on."""
+"""Checks before GO that a node has what a mode needs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LOOK_SECONDS = 60.0
 
 
 async def missing(config: AgentConfig) -> str:
-    """What this node lacks, and what to do; "" if nothing, or if nobody can tell."""
+    """Returns what this node lacks, and what to do; "" if nothing, or if it cannot be determined."""
     if config.mode == distributed_modes.RAY:
         return await _missing_ray(config)
     if config.mode == distributed_modes.MPI:
@@ -25,7 +25,7 @@ async def missing(config: AgentConfig) -> str:
 
 
 def python_on(path: str | None) -> str | None:
-    """The Python that a worker with this PATH means."""
+    """Returns the Python that a worker with this PATH uses."""
     return which("python3", path=path) or which("python", path=path)
 
 
@@ -57,12 +57,12 @@ async def _missing_ray(config: AgentConfig) -> str:
 
 
 def missing_mpi(config: AgentConfig) -> str:
-    """The same for MPI, whose programs are no packages of Python."""
+    """The same for MPI, whose programs are not Python packages."""
     path = config.environment.get("PATH") or path_with(config.python, os.environ.get("PATH"))
     program = launcher_programs.program(config.call)
     name = launcher_programs.name(program)
     if not config.is_leader:
-        # Which one node 0 starts is known there; each kind of MPI has another one for the nodes.
+        # The kind of MPI is known on node 0 only; each kind needs another daemon on the nodes.
         found = any(which(each, path=path) for each in launcher_programs.DAEMONS)
         return (
             ""

@@ -1,7 +1,7 @@
-"""A stand-in for `ssh`: programs that reach other nodes by it reach the nodes of their gang, and no key is needed.
+"""A replacement for `ssh` that reaches the nodes of the gang without a key.
 
-`gang ssh ATTEMPT_DIR ARGUMENTS…`. It lies as `ssh` and `rsh` in front of a worker's PATH (`put`). A host that is no
-node of the gang is left to the machine's own ssh.
+`gang ssh ATTEMPT_DIR ARGUMENTS…`. It is installed as `ssh` and `rsh` at the front of a worker's PATH (`put`).
+Connections to other hosts are passed to the machine's own ssh.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .context import GangContext, Unreachable
 from .remote_exec import run
 
 FAILED = 255
-"""What ssh exits with where it is ssh that failed."""
+"""The exit status of ssh for its own errors."""
 NAMES = ("ssh", "rsh")
 _ALONE = frozenset("46AaCfGgKkMNnqsTtVvXxYy")
 _WITH_VALUE = frozenset("BbcDEeFIiJLlmOopPQRSWw")
@@ -35,12 +35,12 @@ _NOT_HERE = {
 
 @dataclass(frozen=True, slots=True)
 class RemoteCommand:
-    """What somebody wants from ssh.
+    """A parsed ssh command line.
 
     Attributes:
-        command: The words behind the host, as the remote shell gets them, with blanks between; "" for a shell.
+        command: The words after the host, joined with blanks as the remote shell gets them; "" for a shell.
         silent: Whether standard input is not to be read (-n).
-        refused: What is wanted that this program does not do; "" if nothing.
+        refused: A requested feature that this program lacks; "" if none.
     """
 
     host: str
@@ -50,7 +50,7 @@ class RemoteCommand:
 
 
 def read(arguments: Sequence[str]) -> RemoteCommand | None:
-    """Reads arguments as OpenSSH does; None if they name no host."""
+    """Parses arguments as OpenSSH does; None if they name no host."""
     silent, refused = False, ""
     words = list(arguments)
     host = ""
@@ -64,7 +64,7 @@ def read(arguments: Sequence[str]) -> RemoteCommand | None:
             if host:
                 words.insert(0, word)
                 break
-            # Options may stand behind the host as well.
+            # Options may also follow the host.
             host = word
             continue
         for position, letter in enumerate(word[1:], 2):
@@ -82,7 +82,7 @@ def read(arguments: Sequence[str]) -> RemoteCommand | None:
 
 
 def put(directory: Path, attempt: str) -> None:
-    """Put the stand-ins into a directory, for the Python that this process runs."""
+    """Writes the shims, for the Python that this process runs, to a directory."""
     directory.mkdir(mode=0o700, exist_ok=True)
     own = processes.own_command(sys.executable, "gang", "ssh", attempt, flags=("-I", "-S"))
     for name in NAMES:
@@ -90,7 +90,7 @@ def put(directory: Path, attempt: str) -> None:
 
 
 def main(attempt: str, arguments: Sequence[str]) -> int:
-    """`gang ssh ATTEMPT_DIR ARGUMENTS…`: as ssh would."""
+    """Runs `gang ssh ATTEMPT_DIR ARGUMENTS…`."""
     wish = read(arguments)
     if wish is None:
         return _own(attempt, arguments, "it names no host")
@@ -103,7 +103,7 @@ def main(attempt: str, arguments: Sequence[str]) -> int:
         if wish.refused:
             return _say(f"this stand-in between the nodes of a task does not {wish.refused}")
         argv = ["/bin/sh", "-c", wish.command] if wish.command else ["/bin/sh"]
-        # A caller that is ended closes its connection, and the command over there ends, too.
+        # When a caller is ended, its connection closes, and the remote command ends too.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         code = run(place, node, argv, source=None if wish.silent else 0)
     except KeyboardInterrupt:
@@ -114,7 +114,7 @@ def main(attempt: str, arguments: Sequence[str]) -> int:
 
 
 def _own(attempt: str, arguments: Sequence[str], why: str) -> int:
-    """The machine's own ssh, in place of this process."""
+    """Replaces this process with the machine's own ssh."""
     places = os.environ.get("PATH", "/usr/bin:/bin").split(":")
     ours = str(Path(attempt) / "bin")
     for place in places:

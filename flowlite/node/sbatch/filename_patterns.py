@@ -1,4 +1,4 @@
-"""The %-signs in names of output files, as Slurm has them: %j, %t, %N and so on. Pure."""
+"""Slurm's %-patterns in names of output files: %j, %t, %N and so on. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _OF_A_TASK = frozenset("Nnt")
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What they stand for. `environment` has the rest: name of the job, array, user."""
+    """The values of the patterns. `environment` has the others: job name, array, user."""
 
     job: str
     step: str
@@ -23,12 +23,12 @@ class Names:
 
 
 def is_of_a_task(pattern: str) -> bool:
-    """Whether each task (or node) has a file of its own."""
+    """Whether the pattern gives each task (or node) a file of its own."""
     return any(match[2] in _OF_A_TASK for match in _SIGN.finditer(pattern))
 
 
 def fill(pattern: str, names: Names) -> str:
-    """The name of a file. A backslash in front turns all of it off, as with Slurm."""
+    """Returns the name of a file. As in Slurm, a backslash in the pattern turns off all replacement."""
     if "\\" in pattern:
         return pattern.replace("\\", "")
     variables = names.environment

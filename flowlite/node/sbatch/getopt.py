@@ -1,6 +1,6 @@
-"""Options as Slurm's commands read them: GNU style, long names by any unique beginning, values with `=` or a blank.
+"""Parses options as Slurm's commands do: GNU style, long names by any unique prefix, values after `=` or a blank.
 
-Pure, and shared by the reader of batch scripts and by our `srun`.
+Pure. The reader of batch scripts and our `srun` share it.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from typing import NamedTuple
 
 
 class OptionError(ValueError):
-    """An option that is unknown or lacks its value; the text names it."""
+    """An option is unknown or lacks its value; the text names it."""
 
 
 class Option(NamedTuple):
-    """How an option is written. `value`: "needed", "none", or "optional" (then only behind `=`)."""
+    """The form of an option. `value`: "needed", "none", or "optional" (then only after `=`)."""
 
     short: str = ""
     value: str = "needed"
 
 
 class Given(NamedTuple):
-    """An option as it was given: its whole name, and its value; None where it has none."""
+    """An option on a command line: its whole name, and its value, or None if it has none."""
 
     name: str
     value: str | None
@@ -30,14 +30,14 @@ class Given(NamedTuple):
 def read(
     words: Sequence[str], table: Mapping[str, Option]
 ) -> tuple[list[Given], list[str], list[str]]:
-    """Reads options up to the first word that is none.
+    """Parses options up to the first word that is not one.
 
     Returns:
-        What was given, the words that follow, and the names that nobody knows, each as it was written. An unknown long
-        name is taken without a value unless it has one behind `=`.
+        The options, the words that follow, and the unknown names, each as it was written. An unknown long name is taken
+        to have no value unless it has one after `=`.
 
     Raises:
-        OptionError: A value is missing, there is one too many, or a beginning fits several options.
+        OptionError: A value is missing or not allowed, or a prefix fits several options.
     """
     given: list[Given] = []
     unknown: list[str] = []
@@ -58,7 +58,7 @@ def read(
 
 
 def find(name: str, table: Mapping[str, Option]) -> str | None:
-    """The whole name of a long option, from any unique beginning; None if nobody knows it. Raises OptionError."""
+    """Returns the whole name of a long option, from any unique prefix; None if it is unknown. Raises OptionError."""
     plain = name.replace("_", "-")
     if plain in table:
         return plain
@@ -98,7 +98,7 @@ def _cluster(
     given: list[Given],
     unknown: list[str],
 ) -> None:
-    """`-N4`, `-N 4`, or several letters without values."""
+    """Parses `-N4`, `-N 4`, or several letters without values."""
     letters = word[1:]
     while letters:
         name = shorts.get(letters[0])

@@ -1,4 +1,4 @@
-"""Slurm's way to write many hosts: `node[01-03,7],login`, read and written. Pure."""
+"""Reads and writes Slurm's notation for many hosts: `node[01-03,7],login`. Pure."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _NUMBERED = re.compile(r"(.*?)(\d+)", re.DOTALL)
 
 
 class HostlistError(ValueError):
-    """Not a list of hosts; the text says where it breaks."""
+    """The text is not a list of hosts; the message says where it breaks."""
 
 
 def expand(text: str) -> list[str]:
-    """All hosts of a list, in its order. Raises HostlistError."""
+    """Returns all hosts of a list, in its order. Raises HostlistError."""
     found: list[str] = []
     for part in _split(text):
         found += _expand_one(part)
@@ -25,7 +25,7 @@ def expand(text: str) -> list[str]:
 
 
 def compress(hosts: Iterable[str]) -> str:
-    """One text for many hosts. Names that count on are put together, in their order; addresses are left alone."""
+    """Writes many hosts as one text. Consecutive numbered names are combined, in their order; addresses are not."""
     groups: list[tuple[str, list[str]]] = []
     for host in hosts:
         match = None if _is_address(host) else _NUMBERED.fullmatch(host)
@@ -38,7 +38,7 @@ def compress(hosts: Iterable[str]) -> str:
 
 
 def repeated(counts: Sequence[int]) -> str:
-    """Numbers with repetitions counted, as in SLURM_TASKS_PER_NODE: `4(x2),1`."""
+    """Writes numbers with repetition counts, as in SLURM_TASKS_PER_NODE: `4(x2),1`."""
     found: list[list[int]] = []
     for count in counts:
         if found and found[-1][0] == count:
@@ -49,7 +49,7 @@ def repeated(counts: Sequence[int]) -> str:
 
 
 def _split(text: str) -> list[str]:
-    """At commas outside of brackets."""
+    """Splits at commas outside of brackets."""
     parts, depth, part = [], 0, ""
     for letter in text.strip():
         depth += (letter == "[") - (letter == "]")
@@ -112,7 +112,7 @@ def _written(prefix: str, numbers: Sequence[str]) -> str:
 
 
 def _counts_on(before: str, after: str) -> bool:
-    """Whether a range from one to the other gives the other as it is written: 09 to 10, 9 to 10, not 9 to 010."""
+    """Whether a range that ends with `after` yields it as it is written: 09 to 10, 9 to 10, not 9 to 010."""
     if before.startswith("0") and len(before) > 1:
         return len(before) == len(after)
     return not after.startswith("0")

@@ -1,8 +1,7 @@
-"""Which task of a step runs where. Pure.
+"""Assigns the tasks of a step to nodes. Pure.
 
-A gang gives every node the same number of places (its workers). A step, one `srun`, has tasks on some or all nodes. The
-step that uses the whole gang gives task `n` to rank `n`, so that what a trainer computes from SLURM_PROCID and what
-`flow logs --rank` shows are the same.
+Every node of a gang has the same number of workers. A step, one `srun`, has tasks on some or all nodes. A step that
+uses the whole gang gives task `n` to rank `n`, so that a trainer's SLURM_PROCID and `flow logs --rank` agree.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ class LayoutError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class StepRequest:
-    """What a step asks for. None leaves it to the job.
+    """A step's request. None leaves a value to the job.
 
     Attributes:
         within: Node ranks it may use, None for all.
-        cyclic: Tasks are dealt out one by one, rather than node after node.
+        cyclic: Tasks are distributed round-robin, rather than node after node.
     """
 
     nodes: int | None = None
@@ -43,14 +42,14 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a step runs: its nodes, by their ranks in the gang, and how many tasks each has."""
+    """The nodes of a step, by their ranks in the gang, and the number of tasks on each."""
 
     nodes: tuple[int, ...]
     counts: tuple[int, ...]
     cyclic: bool = False
 
     def tasks(self) -> list[Task]:
-        """All tasks, by their ids."""
+        """Returns all tasks, sorted by id."""
         if not self.cyclic:
             order = [
                 (each, local) for each, count in enumerate(self.counts) for local in range(count)
@@ -66,7 +65,7 @@ class Placement:
 
 
 def per_node_of(nodes: int, tasks: int | None, per_node: int | None) -> list[int]:
-    """How many tasks of a job each of its nodes gets.
+    """Returns the number of a job's tasks on each of its nodes.
 
     Raises:
         LayoutError: There are fewer tasks than nodes, or more than `per_node` allows.
@@ -84,14 +83,14 @@ def per_node_of(nodes: int, tasks: int | None, per_node: int | None) -> list[int
 
 
 def place(wish: StepRequest, job: Sequence[int], busy: Sequence[int]) -> Placement:
-    """Where a step is to run.
+    """Chooses the nodes of a step.
 
     Args:
         job: Tasks of the job on each node.
-        busy: Tasks that run on each node just now; a step that needs few nodes takes the idlest.
+        busy: Tasks now running on each node; a step that needs few nodes gets the least busy ones.
 
     Raises:
-        LayoutError: The step asks for more than there is.
+        LayoutError: The step asks for more than the gang has.
     """
     allowed = list(range(len(job))) if wish.within is None else sorted(set(wish.within))
     wanted = len(allowed) if wish.nodes is None else wish.nodes

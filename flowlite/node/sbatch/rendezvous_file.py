@@ -1,4 +1,4 @@
-"""How the processes of a batch task find each other: the files of the attempt, and the way to the router."""
+"""How the processes of a batch task reach each other: files of the attempt, and the connection to the router."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """What a node knows of the job; `srun` and `scontrol` read it.
+    """A node's facts about the job, read by `srun` and `scontrol`.
 
     Attributes:
         job: SLURM_JOB_ID.
-        names: What the nodes are called, by rank.
+        names: The nodes' names, by rank.
         counts: Tasks of the job on each node.
         node: This node's rank.
         directory: Where the script starts, or would start on this node.
-        environment: What it starts with, or would.
+        environment: The environment it starts with, or would.
     """
 
     job: str
@@ -43,25 +43,25 @@ class Ground:
     environment: dict[str, str]
 
     def write(self, attempt: Path) -> None:
-        """Secrets are among the variables: nobody else may read it."""
+        """Writes the file, readable by its user only, since the variables include secrets."""
         write_atomically(attempt / _FILE, json.dumps(asdict(self)))
 
     @classmethod
     def read(cls, attempt: Path) -> Ground:
-        """Raises OSError, ValueError, TypeError."""
+        """Reads the file. Raises OSError, ValueError, TypeError."""
         return cls(**json.loads((attempt / _FILE).read_bytes()))
 
 
 def programs(attempt: Path) -> Path:
-    """The directory of the programs that stand for Slurm's."""
+    """Returns the directory of the programs that stand in for Slurm's."""
     return attempt / "slurm"
 
 
 def write_programs(attempt: Path, command: Sequence[str]) -> None:
-    """Puts `srun` and `scontrol` there.
+    """Writes `srun` and `scontrol` to that directory.
 
     Args:
-        command: What runs a subcommand of this program.
+        command: The command line that runs a subcommand of this program.
     """
     import shlex
 
@@ -79,7 +79,7 @@ def write_programs(attempt: Path, command: Sequence[str]) -> None:
 def dial(
     config: AgentConfig, paths: AttemptPaths, who: str
 ) -> tuple[socket.socket, ClientSession, TlsSession | None]:
-    """A connection to the router, and what makes it ours. Raises OSError, KeyError, ValueError: there is none."""
+    """Connects to the router. Returns the socket with its sessions. Raises OSError, KeyError, ValueError."""
     leader: Mapping[str, Any] = json.loads(paths.leader.read_bytes())
     address = str(leader["address"])
     if config.is_leader:

@@ -1,12 +1,13 @@
-"""The router of a batch task, in the leader's agent: it brings the `srun`s of a script and the gang together.
+"""The router of a batch task, in the leader's agent. It connects the script's `srun` processes with the workers.
 
     worker -> router     worker {node, local} · started, data, exit {step, task, …} · over {} · stopping {}
     router -> worker     start {step, …} · signal, input, input-ends, taken {step, …} · over {}
-    srun -> router     step {…} · signal, input, input-ends, taken {…}
-    router -> srun     placed {step, …} or refused {text} · started, data, exit {task, …}
+    srun -> router       step {…} · signal, input, input-ends, taken {…}
+    router -> srun       placed {step, …} or refused {text} · started, data, exit {task, …}
 
-It decides which node a task runs on, numbers the steps and hands on what both sides say; what a step means is known to
-srun.py and worker.py. Everybody has proved the task's secret (wire.py), inside TLS where the rendezvous is encrypted.
+The router decides which node a task runs on, numbers the steps and forwards messages. The contents of a step are
+handled by `srun.py` and `worker.py`. All peers have proved the task's secret (`node/protocol/framing.py`), inside TLS
+where the rendezvous is encrypted.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 OPENING_SECONDS = 10.0
 ASIDE_SECONDS = 0.3
-"""For how long a request to stop is held back: where the whole gang is stopped, every node has had its own."""
+"""The delay before a stop signal is forwarded. If the whole gang is stopping, each node gets the signal directly."""
 _BACKLOG = 1024
 _TO_TASKS = ("signal", "input", "input-ends", "taken")
 _TO_SRUN = ("started", "data", "exit")
@@ -43,7 +44,7 @@ Place = tuple[int, int]
 
 @dataclass(eq=False, slots=True)
 class _Step:
-    """A step that runs. `workers` has, for each task that has not ended, where it runs."""
+    """A running step. `workers` maps each task that has not ended to its worker."""
 
     number: int
     client: _Guest
@@ -54,7 +55,7 @@ class Router:
     """Serves one attempt.
 
     Args:
-        shields: Makes the encryption of each connection; None where the gang does not leave its machine.
+        shields: Returns a TLS session for each connection; None if the gang stays on one machine.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class Router:
         self._stopping = False
 
     def start(self) -> int:
-        """Listens; gives the port."""
+        """Starts to listen and returns the port."""
         bind = self._config.bind
         family = socket.AF_INET6 if ":" in bind else socket.AF_INET
         self._listener = socket.create_server((bind, 0), family=family, backlog=_BACKLOG)
@@ -85,7 +86,7 @@ class Router:
         return int(self._listener.getsockname()[1])
 
     def close(self) -> None:
-        """Ends every connection: nobody runs a task without the agent of the leader."""
+        """Closes all connections. No task runs without the leader's agent."""
         if self._listener is not None:
             asyncio.get_running_loop().remove_reader(self._listener)
             self._listener.close()
@@ -105,10 +106,10 @@ class Router:
         guest.begin(accepted[0])
         loop.call_later(OPENING_SECONDS, guest.show_out)
 
-    # What comes in
+    # Incoming messages
 
     def received(self, guest: _Guest, message: dict[str, Any], blob: bytes) -> None:
-        """One message of somebody who has proved who he is."""
+        """Handles one message of an authenticated peer."""
         kind = message["type"]
         if kind == "worker":
             self._worker(guest, (int(message["node"]), int(message["local"])))
@@ -128,7 +129,7 @@ class Router:
             raise WireError(f"nobody says {kind!r} here")
 
     def lost(self, guest: _Guest) -> None:
-        """A connection is gone."""
+        """Handles the end of a connection."""
         self._guests.discard(guest)
         if guest.step is not None:
             self._forget(guest.step)
@@ -181,7 +182,7 @@ class Router:
             self._tell_worker(worker, {**message, **where, "type": "start", "mine": mine})
 
     def _workers_for(self, step: _Step, found: Placement) -> dict[Place, list[int]]:
-        """Each task goes to the idlest place of its node, in their order."""
+        """Assigns each task, in order, to the least busy worker of its node."""
         chosen: dict[Place, list[int]] = {}
         places = range(self._config.processes_per_node)
         for task in sorted(found.tasks(), key=lambda each: (each.node, each.local)):
@@ -226,7 +227,7 @@ class Router:
         step.client.tell(message, blob)
 
     def _forget(self, step: _Step) -> None:
-        """Its srun is gone: what it has left is ended."""
+        """Removes a step whose srun is gone, and kills its remaining tasks."""
         self._pass_on(step, {"type": "signal", "number": int(signal.SIGKILL)})
         for worker in step.workers.values():
             self._busy[worker] -= 1
@@ -234,7 +235,7 @@ class Router:
 
 
 class _Guest(Channel):
-    """A connection to the router: of a worker, or of an srun."""
+    """The connection of a worker or an srun."""
 
     def __init__(self, router: Router, session: ServerSession, shield: TlsSession | None) -> None:
         super().__init__(session, shield)
@@ -246,7 +247,7 @@ class _Guest(Channel):
         self.send(encode(message), blob)
 
     def show_out(self) -> None:
-        """Whoever has not proved by now who he is has to go."""
+        """Closes the connection if the peer has not authenticated by now."""
         if not self.session.authenticated and not self.closing:
             self.abort()
 
@@ -272,6 +273,6 @@ class _Guest(Channel):
 def serve(
     config: AgentConfig, secret: bytes, shields: Callable[[], TlsSession] | None
 ) -> tuple[Router, int]:
-    """Starts the router of a task that has a batch script; gives it, and its port."""
+    """Starts the router of a batch task. Returns it and its port."""
     router = Router(config, secret, shields)
     return router, router.start()

@@ -1,6 +1,6 @@
-"""`scontrol` inside a batch script: what scripts ask it for, `show hostnames` above all.
+"""`scontrol` inside a batch script, with the requests that scripts make, above all `show hostnames`.
 
-Where Slurm's own is on this node, all else goes to that one.
+Other requests are passed to Slurm's own scontrol if this node has it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .rendezvous_file import Ground, programs
 
 
 def main(arguments: list[str]) -> int:
-    """`scontrol ATTEMPT_DIR COMMAND…`."""
+    """Runs `scontrol ATTEMPT_DIR COMMAND…`."""
     attempt = Path(arguments[0])
     words = arguments[1:]
     plain = [word for word in words if not word.startswith("-")]
@@ -66,7 +66,7 @@ def _job(attempt: Path, words: list[str]) -> int:
 
 
 def _real(ours: str) -> str | None:
-    """Slurm's own scontrol, if it is on the PATH behind ours."""
+    """Returns Slurm's own scontrol, if it is on the PATH behind ours."""
     for directory in os.environ.get("PATH", "").split(":"):
         found = os.path.join(directory, "scontrol")
         other = directory and os.path.realpath(directory) != os.path.realpath(ours)
@@ -76,7 +76,7 @@ def _real(ours: str) -> str | None:
 
 
 def _is_ours(path: str) -> bool:
-    """Whether it is a wrapper of some other node of this gang."""
+    """Whether it is flowlite's wrapper, of any node of this gang."""
     try:
         with open(path, "rb") as file:
             return file.read(10) == b"#!/bin/sh\n" and b" scontrol " in file.read(4096)

@@ -1,10 +1,10 @@
-"""Our `srun` in front of the system's, whatever a profile does to PATH.
+"""Keeps our `srun` before the system's, even if a shell profile changes PATH.
 
-A login shell (`#!/bin/bash -l`) reads /etc/profile, which sets PATH anew. So does a script that reads it itself, or
-loads a module of Slurm. bash reads the file that BASH_ENV names after the profile, and for every script that it starts.
-That file sets a DEBUG trap, which puts our directory in front of PATH again before each command, also in functions and
-subshells, and is silent under `set -x`. A login shell of another kind reads the script from a command line that repairs
-PATH first.
+A login shell (`#!/bin/bash -l`) reads /etc/profile, which sets PATH anew. So does a script that sources it, or loads a
+module of Slurm. bash reads the file that BASH_ENV names after the profile, and for every script that it starts. That
+file sets a DEBUG trap, which puts our directory first in PATH before each command, also in functions and subshells, and
+prints nothing under `set -x`. A login shell of another kind is started with a command line that repairs PATH before the
+script runs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _BASH = ("bash", "rbash")
 
 
 def variables(attempt: Path, environment: Mapping[str, str]) -> dict[str, str]:
-    """PATH and BASH_ENV of the script and of its tasks."""
+    """Returns PATH and BASH_ENV of the script and of its tasks."""
     directory = programs(attempt)
     path = environment.get("PATH") or "/usr/local/bin:/usr/bin:/bin"
     return {"PATH": f"{directory}:{path}", "BASH_ENV": str(directory / _FILE)}
@@ -32,7 +32,7 @@ def write_bash_env(attempt: Path, theirs: str) -> None:
 
     Args:
         attempt: The directory of the attempt.
-        theirs: What BASH_ENV was before, such as the file of a module system; it is read first.
+        theirs: The earlier BASH_ENV, such as the file of a module system; it is read first.
     """
     directory = shlex.quote(str(programs(attempt)))
     file = programs(attempt) / _FILE
@@ -48,11 +48,13 @@ def write_bash_env(attempt: Path, theirs: str) -> None:
 
 
 def command(script: str, path: Path) -> list[str]:
-    """What starts a script: the program of its first line, rather than the kernel, since the directory may forbid that.
+    """Returns the command line that runs a script.
+
+    It names the script's interpreter, since the directory may forbid execution by the kernel.
 
     Args:
         script: Its text.
-        path: Where it lies, beside our programs.
+        path: Its file, in the directory of our programs.
     """
     first = script.partition("\n")[0].removeprefix("#!").strip()
     program, _, argument = first.partition(" ")

@@ -1,7 +1,7 @@
-"""The SLURM_* variables of a batch script and of the tasks of its steps: one place, pure.
+"""The SLURM_* variables of a batch script and of the tasks of its steps, in one place. Pure.
 
-What a trainer reads of them agrees with what flowlite says elsewhere: SLURM_PROCID is RANK, SLURM_LOCALID is
-LOCAL_RANK, SLURM_NTASKS is WORLD_SIZE, SLURM_NODEID is NODE_RANK.
+They agree with flowlite's other variables: SLURM_PROCID is RANK, SLURM_LOCALID is LOCAL_RANK, SLURM_NTASKS is
+WORLD_SIZE, SLURM_NODEID is NODE_RANK.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from .hostlist import compress, repeated
 from .layout import Task
 
 RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK")
-"""What every task of a step has, and the script itself has not: it is no rank."""
+"""Variables that every task of a step has and the script has not, since it is not a rank."""
 
 
 def job_number(task: str) -> str:
-    """A number for a task, as SLURM_JOB_ID is one: scripts count with it."""
+    """Returns a number for a task as SLURM_JOB_ID, since scripts calculate with it."""
     digest = hashlib.sha256(task.encode()).digest()
     return str(1_000_000 + int.from_bytes(digest[:4], "big") % 9_000_000)
 
 
 def node_names(addresses: Sequence[str]) -> list[str]:
-    """What nodes are called in a job: their addresses, since names are not resolved between nodes.
+    """Returns the nodes' names in a job: their addresses, since names do not resolve between nodes.
 
-    Nodes that share this machine are told apart by further addresses of its loopback, which all lead to it.
+    Nodes that share this machine get different addresses of its loopback interface, which all lead to it.
     """
     if len(set(addresses)) == len(addresses):
         return list(addresses)
@@ -44,12 +44,12 @@ def of_script(
     attempt: int,
     pid: int,
 ) -> dict[str, str]:
-    """The variables of the script.
+    """Returns the variables of the script.
 
     Args:
-        batch: What was read from the script ("variables": what only the script's own options tell).
+        batch: The parsed script ("variables": those that only the script's own options determine).
         job: Its number.
-        names: What the nodes are called, by rank.
+        names: The nodes' names, by rank.
         counts: Tasks on each node.
         directory: Where it starts.
         cores: Of this node.
@@ -86,11 +86,11 @@ def of_task(
     pid: int,
     per_node: int | None,
 ) -> dict[str, str]:
-    """What one task of a step has beyond what `srun` hands on.
+    """Returns the variables of one task of a step, beyond those that `srun` passes on.
 
     Args:
         tasks: All of the step.
-        names: What the nodes of the gang are called.
+        names: The names of the gang's nodes.
         per_node: `--ntasks-per-node` of the step, None if it was not given.
     """
     nodes = sorted({(each.step_node, each.node) for each in tasks})
@@ -124,7 +124,7 @@ def of_task(
 def of_place(
     task: int, local: int, node: int, beside: Sequence[int], name: str, pid: int
 ) -> dict[str, str]:
-    """Where a process sits."""
+    """Returns the variables for a process's position in the job."""
     return {
         "SLURMD_NODENAME": name,
         "SLURM_GTIDS": ",".join(map(str, beside)),
@@ -138,7 +138,7 @@ def of_place(
 def changes(
     before: Mapping[str, str], after: Mapping[str, str]
 ) -> tuple[dict[str, str], list[str]]:
-    """What a script has set, and what it has removed, until it called `srun`."""
+    """Returns the variables that a script has set, and those that it has removed, before it called `srun`."""
     changed = {name: value for name, value in after.items() if before.get(name) != value}
     return changed, [name for name in before if name not in after]
 
@@ -150,13 +150,13 @@ def of_process(
     place: Mapping[str, str],
     moved: Mapping[str, str],
 ) -> dict[str, str]:
-    """The whole environment of a task on its node.
+    """Returns the whole environment of a task on its node.
 
     Args:
-        own: What the script would have, had it started on this node.
-        changed, removed: What the script did to its environment.
+        own: The script's environment, if it had started on this node.
+        changed, removed: The script's changes to its environment.
         place: `of_task`.
-        moved: Directories of the script's node, each with the one that stands for it here.
+        moved: Directories of the script's node, each with its counterpart here.
     """
     found = {name: value for name, value in own.items() if name not in set(removed)}
     for name, value in changed.items():

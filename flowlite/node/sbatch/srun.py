@@ -1,7 +1,7 @@
-"""`srun` inside a batch script where Slurm's own is not: one process per task, over the gang.
+"""`srun` inside a batch script, for nodes without Slurm: one process per task, across the gang.
 
-It reads its options, asks the router for the step, and is then where the step's output and end come together; whatever
-it cannot honour it names. Its exit status is the highest of its tasks.
+It parses its options, requests the step from the router, and collects the step's output and exit codes. It reports
+every option that it cannot honour. Its exit status is the highest of its tasks.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from .srun_options import SrunStep, parse
 EXIT_USAGE = 1
 _BLOCK = 64 * 1024
 _KILL_AFTER = 10.0
-"""Seconds from SIGTERM to SIGKILL for the tasks of a step that one of them has failed."""
+"""Seconds from SIGTERM to SIGKILL for the tasks of a step in which one has failed."""
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
 
 
 def main(arguments: list[str]) -> int:
-    """`srun ATTEMPT_DIR [OPTIONS] COMMAND`."""
+    """Runs `srun ATTEMPT_DIR [OPTIONS] COMMAND`."""
     paths = AttemptPaths(Path(arguments[0]))
     words = arguments[1:]
     if words[:1] in (["--version"], ["-V"]):
@@ -54,7 +54,7 @@ def main(arguments: list[str]) -> int:
 
 
 class _Client:
-    """One step."""
+    """The client of one step."""
 
     def __init__(
         self, config: AgentConfig, paths: AttemptPaths, ground: Ground, step: SrunStep
@@ -113,7 +113,7 @@ class _Client:
             self._worst = self._worst or EXIT_USAGE
             self._ended.set()
 
-    # Asking
+    # The request
 
     def _request(self) -> dict[str, Any]:
         step, ground = self._step, self._ground
@@ -151,7 +151,7 @@ class _Client:
         return "srun"
 
     def _is_of_a_worker(self, number: int) -> bool:
-        """Whether a stream of ours is that of a worker; then each task can write to its own worker's."""
+        """Whether our output is that of a worker. Then each task can write to its own worker's output."""
         try:
             mine = os.fstat(number)
         except OSError:
@@ -165,7 +165,7 @@ class _Client:
                 return True
         return False
 
-    # The step goes on
+    # While the step runs
 
     def _placed(self, message: dict[str, Any]) -> None:
         found = Placement(tuple(message["nodes"]), tuple(message["counts"]), message["cyclic"])
@@ -219,7 +219,7 @@ class _Client:
             self._end(f"its output cannot be written: {error.strerror}")
 
     async def _feed(self) -> None:
-        """Standard input, to whom it is for. A read may wait for ever, so it waits in a thread that nobody joins."""
+        """Forwards standard input. It is read in a daemon thread, since a read may block forever."""
         loop = asyncio.get_running_loop()
         blocks: asyncio.Queue[bytes] = asyncio.Queue()
         _read_beside(loop, blocks)
@@ -257,7 +257,7 @@ class _Client:
             asyncio.get_running_loop().call_later(self._step.wait, self._end, why)
 
     def _end(self, why: str) -> None:
-        """Stop what is left of the step."""
+        """Stops the remaining tasks of the step."""
         if self._ending or not self._left:
             return
         self._ending = True
@@ -303,7 +303,7 @@ _opened: set[str] = set()
 
 
 def _exported(export: tuple[str, ...], before: dict[str, str]) -> tuple[dict[str, str], list[str]]:
-    """What tasks get of our environment, as changes to what they would have anyway."""
+    """Returns the variables that tasks get of our environment, as changes to what they have anyway."""
     changed, removed = slurm_environment.changes(before, os.environ)
     if export[0] == "ALL":
         return changed, removed
@@ -322,7 +322,7 @@ def _exported(export: tuple[str, ...], before: dict[str, str]) -> tuple[dict[str
 
 
 def _has_input() -> bool:
-    """Whether standard input has anything to say."""
+    """Whether standard input can have any data."""
     try:
         mine, null = os.fstat(0), os.stat(os.devnull)
     except OSError:

@@ -1,7 +1,7 @@
-"""The options of `srun`, as far as a step over a gang can honour them; every other one is named. Pure.
+"""The options of `srun` that a step across a gang can honour; all others are reported. Pure.
 
-Three tables say what becomes of an option: those of a step, those that change nothing here (said once, on standard
-error), and those that are refused, since the step would do something else than was asked for.
+Three tables classify the options: those of a step, those without effect here (reported once on standard error), and
+those that are refused, since the step would not do what was asked for.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _NOTHING_TO_DO = {
     "unbuffered": Option("u", "none"),
     "verbose": Option("v", "none"),
 }
-"""What holds anyway, or asks for what the whole gang has been given: the steps of a script share its nodes."""
+"""Options that hold anyway, or ask for resources that the whole gang has: the steps of a script share its nodes."""
 
 _WITHOUT_EFFECT = {
     **{
@@ -129,17 +129,17 @@ _ALL_INPUT, _NO_INPUT = "all", "none"
 
 @dataclass(slots=True)
 class SrunStep:
-    """One `srun` as it was asked for.
+    """The parsed command line of one `srun`.
 
     Attributes:
         argv: The command of every task.
         export: What tasks get of the script's environment: "ALL", "NONE", or names and NAME=VALUE behind "LIST".
         input: "all", "none", or the id of the one task that reads standard input.
-        output, error: Files, with %-signs as Slurm has them; None for standard output and error of srun.
+        output, error: File names with Slurm's %-patterns; None for standard output and error of srun.
         kill_on_bad_exit: Whether the first task that fails ends the others.
         wait: Seconds that the other tasks have after the first one has ended; None for no limit.
         limit: Longest run in seconds.
-        notes: What has no effect here.
+        notes: Options without effect here.
     """
 
     argv: list[str] = field(default_factory=list)
@@ -160,12 +160,12 @@ class SrunStep:
 def parse(
     words: Sequence[str], names: Sequence[str], job: str, environment: Mapping[str, str]
 ) -> SrunStep:
-    """Reads a command line of `srun`.
+    """Parses a command line of `srun`.
 
     Args:
-        names: What the nodes of the gang are called.
+        names: The names of the gang's nodes.
         job: Its number.
-        environment: Of the caller: Slurm's variables for srun stand in for options that are not given.
+        environment: Of the caller: Slurm's variables for srun replace options that are not given.
 
     Raises:
         OptionError: It cannot be honoured; the text says what to do.
@@ -203,7 +203,7 @@ def parse(
 
 
 def refusals(words: Sequence[str]) -> list[str]:
-    """What of a command line of `srun` cannot be honoured, as far as that can be told before it runs."""
+    """Returns the reasons why a command line of `srun` cannot be honoured, as far as they are known before it runs."""
     try:
         given, _, unknown = read(words, _TABLE)
     except OptionError as error:
@@ -218,7 +218,7 @@ def refusals(words: Sequence[str]) -> list[str]:
 
 
 def seconds(text: str) -> float | None:
-    """A time as Slurm writes it: minutes, M:S, H:M:S, D-H, D-H:M, D-H:M:S. None for no limit. Raises OptionError."""
+    """Parses Slurm's times: minutes, M:S, H:M:S, D-H, D-H:M, D-H:M:S. None for no limit. Raises OptionError."""
     if text.lower() in ("infinite", "unlimited", "-1"):
         return None
     days, dash, rest = text.rpartition("-")
@@ -237,7 +237,7 @@ def seconds(text: str) -> float | None:
 
 
 def signal_number(text: str) -> int:
-    """USR1, SIGUSR1 or 10. Raises OptionError."""
+    """Parses USR1, SIGUSR1 or 10. Raises OptionError."""
     name = text.upper()
     name = name if name.startswith("SIG") else f"SIG{name}"
     if text.isdecimal() and int(text) in set(signal.Signals):
@@ -248,7 +248,7 @@ def signal_number(text: str) -> int:
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """What scripts export to speak to srun. SLURM_NTASKS and the like describe the job, which is the default anyway."""
+    """Reads the options that scripts export for srun. SLURM_NTASKS and others describe the job, the default anyway."""
     names = {
         "SLURM_EXPORT_ENV": "export",
         "SLURM_KILL_BAD_EXIT": "kill-on-bad-exit",
@@ -274,7 +274,7 @@ def _wish(options: Mapping[str, str], names: Sequence[str]) -> StepRequest:
 
 
 def _nodes(text: str) -> int:
-    """The least number of `4` or `2-4`."""
+    """Returns the minimum of `4` or `2-4`."""
     least, _, most = text.partition("-")
     if not least.isdecimal() or not int(least) or (most and not most.isdecimal()):
         raise OptionError(f"--nodes={text}: give a number, as in --nodes=2")

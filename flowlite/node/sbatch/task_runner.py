@@ -1,6 +1,7 @@
-"""The tasks that run in one place of the gang: started, fed, heard and ended, as the router says.
+"""Runs the tasks of one worker as the router instructs: start, input, output and end.
 
-What goes through srun goes in windows: a task that prints faster than srun can write waits, and nothing piles up.
+Output through srun is limited by a window for each stream (back-pressure): a task that prints faster than srun can
+write has to wait, and nothing accumulates.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ from .rendezvous_file import Ground, programs
 
 BLOCK = 64 * 1024
 WINDOW = 4 * BLOCK
-"""Bytes of one stream of a task on their way to srun."""
+"""Bytes of one stream of a task that may be in flight to srun."""
 END_SECONDS = 5.0
-"""For tasks that are left when the script has ended, from SIGTERM to SIGKILL."""
+"""Seconds from SIGTERM to SIGKILL, for tasks still running when the script has ended."""
 
 Tell = Callable[..., None]
 
 
 @dataclass(eq=False, slots=True)
 class _Task:
-    """A task that runs. `room` is what may be sent of each stream."""
+    """A running task. `room` is the number of bytes that may be sent of each stream."""
 
     step: int
     id: int
@@ -46,7 +47,7 @@ class Runner:
     """Runs tasks.
 
     Args:
-        tell: Sends the router a message, perhaps with bytes beside it.
+        tell: Sends a message, with an optional blob, to the router.
     """
 
     def __init__(
@@ -61,11 +62,11 @@ class Runner:
         self._background: set[asyncio.Task[None]] = set()
 
     def pids(self) -> list[int]:
-        """Of the tasks that run."""
+        """Returns the process ids of the running tasks."""
         return [task.process.pid for task in self._tasks.values()]
 
     def received(self, message: dict[str, Any], blob: bytes) -> None:
-        """One message of the router."""
+        """Handles one message of the router."""
         kind, step = message["type"], int(message["step"])
         if kind == "start":
             for number in message["mine"]:
@@ -76,16 +77,16 @@ class Runner:
         for task in list(self._tasks.values()):
             if task.step == step and wanted in (None, task.id):
                 self._do(task, message, blob)
-        # Tasks that start just now are told when they have.
+        # A task that is just starting gets the message once it has started.
         for (of, number), early in self._early.items():
             if of == step and wanted in (None, number):
                 early.append((message, blob))
 
     async def end(self, *, asked: bool = False) -> None:
-        """Nothing of a step is left after this.
+        """Ends all tasks.
 
         Args:
-            asked: The tasks have been asked to stop already, and have the grace of the gang for it.
+            asked: The tasks have been told to stop already, and have the gang's grace period.
         """
         if asked:
             await asyncio.gather(*self._background, return_exceptions=True)
@@ -132,7 +133,7 @@ class Runner:
                     if reader is not None
                 ]
                 code = await process.wait()
-                # What it has left running may hold the pipes for ever.
+                # Processes that the task left running may hold the pipes open for ever.
                 _, late = await asyncio.wait(pumps, timeout=END_SECONDS) if pumps else (None, ())
                 for pump in late:
                     pump.cancel()
@@ -189,7 +190,7 @@ class Runner:
         return slurm_environment.of_process(own, changed, request["removed"], place, moved)
 
     def _places(self) -> list[str]:
-        """Directories that have other names on other nodes, in the order in which srun sends its own."""
+        """Returns the directories whose paths differ between nodes, in the order in which srun sends its own."""
         return [str(programs(self._paths.directory)), self._ground.directory]
 
     def _directory(self, wanted: str | None) -> str:
@@ -213,7 +214,7 @@ class Runner:
             self.tell({"type": "data", **where}, data)
 
     def names(self, request: dict[str, Any], number: int) -> Names:
-        """What a pattern of a file of this task is filled with."""
+        """Returns the values for the patterns in a file name of this task."""
         tasks = Placement(
             tuple(request["nodes"]), tuple(request["counts"]), request["cyclic"]
         ).tasks()
@@ -228,7 +229,7 @@ class Runner:
         )
 
     def directory_of(self, request: dict[str, Any]) -> str:
-        """Where relative paths of a request begin on this node."""
+        """Returns the directory on this node for relative paths of a request."""
         return self._directory(request["directory"])
 
     def _soon(self, work: Any) -> None:
@@ -238,7 +239,7 @@ class Runner:
 
 
 class _Streams:
-    """Where the output of one task goes: to the worker's own files, through srun, or to a file of the task."""
+    """The destinations of one task's output: the worker's own files, srun, or a file of the task."""
 
     def __init__(self, runner: Runner, request: dict[str, Any], number: int) -> None:
         self._open: list[int] = []
@@ -270,13 +271,13 @@ class _Streams:
 
 
 def _address(ground: Ground, config: AgentConfig, node: int) -> str:
-    """The address of a node, as the others reach it."""
+    """Returns the address at which the other nodes reach a node."""
     addresses = ground.environment.get("FLOW_NODE_IPS", "").split(",")
     return addresses[node] if len(addresses) == config.num_nodes else ground.names[node]
 
 
 def _program(name: str, path: str) -> str:
-    """The program that a name means on the PATH of the task, which is not that of this process."""
+    """Finds a program on the PATH of the task, which differs from that of this process."""
     if "/" in name:
         return name
     for directory in path.split(":"):

@@ -1,8 +1,7 @@
-"""A worker of a batch task: it waits for what `srun` brings, and on rank 0 it also runs the script.
+"""A worker of a batch task. It waits for tasks from `srun`; on rank 0 it also runs the script.
 
-Tasks and script are children of the worker and in its process group, so that whatever stops a worker stops them. What a
-task prints goes to the files of the worker it runs in, hence `flow logs --rank` shows it, unless the output of srun was
-sent somewhere else.
+Tasks and script are children of the worker in its process group, so stopping a worker stops them too. A task's output
+is written to the files of its worker, and so shown by `flow logs --rank`, unless the output of srun was redirected.
 """
 
 from __future__ import annotations
@@ -33,26 +32,26 @@ _OF_CLUSTER = (
     *("SLURM_ARRAY_JOB_ID", "SLURM_CLUSTER_NAME", "SLURM_CPUS_ON_NODE", "SLURM_GPUS_ON_NODE"),
     *("SLURM_JOB_CPUS_PER_NODE", "SLURM_JOB_ACCOUNT", "SLURM_JOB_PARTITION", "SLURM_JOB_QOS"),
 )
-"""What Slurm knows better than the script."""
+"""Variables for which Slurm's values are better than those derived from the script."""
 
 
 def main(order: Mapping[str, Any]) -> int:
-    """Be the worker of an order with "batch"; gives its exit code."""
+    """Runs the worker of an order with "batch". Returns its exit code."""
     worker = _Seat(order)
     code = asyncio.new_event_loop().run_until_complete(worker.run())
     for number in (*_PASSED_ON, *worker.stops):
-        # The outcome is known: who is stopped now is not to end otherwise.
+        # The outcome is known: a stop signal must not change it any more.
         signal.signal(number, signal.SIG_IGN)
     signal.set_wakeup_fd(-1)
     return code
 
 
 class _Seat:
-    """One place of the gang.
+    """One worker of the gang.
 
     Attributes:
         stops: Signals by which the gang is stopped.
-        lost: The router is gone.
+        lost: Whether the connection to the router is gone.
     """
 
     def __init__(self, order: Mapping[str, Any]) -> None:
@@ -74,7 +73,7 @@ class _Seat:
         return self._config.is_leader and self._local == 0
 
     async def run(self) -> int:
-        """Until the script has ended."""
+        """Runs until the script has ended, and returns the exit code."""
         loop = asyncio.get_running_loop()
         for number in self.stops:
             loop.add_signal_handler(number, self._on_stop)
@@ -101,7 +100,7 @@ class _Seat:
         return EXIT_STOPPED if self._stopped else 0
 
     def received(self, message: dict[str, Any], blob: bytes) -> None:
-        """The router has something for this place."""
+        """Handles a message of the router for this worker."""
         assert self._runner is not None
         if message["type"] == "over":
             self._over.set()
@@ -109,7 +108,7 @@ class _Seat:
             self._runner.received(message, blob)
 
     def on_lost(self) -> None:
-        """The router is gone, and with it the script."""
+        """Handles the loss of the router, and of the script with it."""
         self.lost = True
         self._over.set()
 
@@ -150,7 +149,7 @@ class _Seat:
         )
 
     def _warn_before_the_end(self) -> asyncio.TimerHandle | None:
-        """`#SBATCH --signal`: the signal some time before the longest run is over."""
+        """Schedules the signal of `#SBATCH --signal`, sent some time before the longest run is over."""
         asked, longest = self._batch.get("signal"), self._config.max_run_seconds
         if not asked or longest is None:
             return None
@@ -168,7 +167,7 @@ class _Seat:
             self._script.send_signal(number)
 
     def _tell_all(self, number: int) -> None:
-        """To the tasks of every step: each of their sruns hands it on."""
+        """Sends a signal to the tasks of every step, through their srun processes."""
         for pid in processes.descendants([os.getpid()]):
             if _runs_srun(pid, str(self._paths.directory)) and _catches(pid, number):
                 processes.send(pid, number)
@@ -176,7 +175,7 @@ class _Seat:
     # Signals
 
     def _on_stop(self) -> None:
-        """The gang is being stopped. Script and tasks have had the signal, too, being of this process group."""
+        """Handles the gang's stop signal. Script and tasks are in this process group and have received it too."""
         if self._stopped:
             return
         self._stopped = True
@@ -186,7 +185,7 @@ class _Seat:
             self._over.set()
 
     def _pass_on(self, number: signal.Signals) -> None:
-        """A notice, to whoever wants to know: a program without a handler would die of it."""
+        """Forwards a notice to the processes that handle its signal; it would kill the others."""
         pids = self._runner.pids() if self._runner is not None else []
         if self._script is not None and self._script.returncode is None:
             pids = [*pids, self._script.pid]
@@ -194,7 +193,7 @@ class _Seat:
             if _catches(pid, number):
                 processes.send(pid, number)
 
-    # What this node knows
+    # Facts about this node
 
     def _survey(self) -> Ground:
         environment = dict(self._order["environment"])
@@ -204,7 +203,7 @@ class _Seat:
             slurm_environment.job_number(self._config.task),
         )
         if self._batch.get("cluster"):
-            # Where Slurm gave the nodes, what it says of them counts.
+            # If Slurm provided the nodes, its names and its number are used.
             names, job = _of_cluster(environment, names, job)
         counts = [int(each) for each in self._batch["counts"]]
         directory = str(self._order["workdir"])
@@ -240,7 +239,7 @@ class _Link(Channel):
         self._early: list[tuple[dict[str, Any], bytes]] | None = []
 
     def tell(self, message: dict[str, Any], blob: bytes = b"") -> None:
-        """Sends a message, once the connection is proved."""
+        """Sends a message, once the connection is authenticated."""
         if self._early is not None:
             self._early.append((message, blob))
         else:
@@ -261,7 +260,7 @@ class _Link(Channel):
 def _of_cluster(
     environment: Mapping[str, str], names: list[str], job: str
 ) -> tuple[list[str], str]:
-    """Names and number as Slurm itself gave them, where the gang is a job of a cluster."""
+    """Returns the names and the job number of Slurm itself, if the gang is a job of a cluster."""
     with contextlib.suppress(hostlist.HostlistError):
         found = hostlist.expand(environment.get("SLURM_JOB_NODELIST", ""))
         if len(found) == len(names):
