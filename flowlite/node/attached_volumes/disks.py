@@ -1,7 +1,7 @@
-"""Disks that were attached to this machine: which device one is, and a file system on it, once and never over another.
+"""Disks attached to this machine: finds a disk's device, and formats it if it is blank.
 
-What is found on a disk is left as it is. Only one that is blank, by two programs' word and by its own bytes, is
-formatted.
+The content of a disk is never overwritten. A disk is formatted only if two programs and its own bytes show that it is
+blank.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from .run import NotMounted, ask, do
 
 WAIT_SECONDS = 60.0
-"""For the device of a disk that has just been attached to appear."""
+"""For the device of a newly attached disk to appear."""
 _WHOLE = re.compile(r"nvme\d+n\d+")
 _PROBE_BYTES = 1 << 20
 _PROBE_SECONDS = 60.0
@@ -24,7 +24,7 @@ _FORMAT_SECONDS = 600.0
 
 
 class Content:
-    """What `blkid` and the bytes say of a disk."""
+    """The content of a disk, according to `blkid` and to its bytes."""
 
     __slots__ = ("blank", "filesystem")
 
@@ -34,7 +34,7 @@ class Content:
 
 
 def ready(volume: Mapping[str, Any]) -> str:
-    """The device of a disk, with a file system on it. Raises NotMounted."""
+    """Returns the device of a disk, with a file system on it. Raises NotMounted."""
     what = f"volume {volume['name']!r}"
     device = find(volume)
     if device is None:
@@ -60,7 +60,7 @@ def ready(volume: Mapping[str, Any]) -> str:
 
 
 def format_command(filesystem: str, device: str, name: str) -> list[str]:
-    """The command that makes a file system on a blank disk. Pure."""
+    """Returns the command that makes a file system on a blank disk. Pure."""
     return [
         f"mkfs.{filesystem}",
         "-q",
@@ -72,7 +72,7 @@ def format_command(filesystem: str, device: str, name: str) -> list[str]:
 
 
 def find(volume: Mapping[str, Any], system: Path = Path("/sys/class/block")) -> str | None:
-    """The device of a disk: by its serial number, or else by the name it was attached under, if the size is right."""
+    """Returns a disk's device: by serial number, or else by the name it was attached under, if the size is right."""
     until = time.monotonic() + WAIT_SECONDS
     while True:
         if (device := by_serial(str(volume["serial"]), system)) is not None:
@@ -86,7 +86,7 @@ def find(volume: Mapping[str, Any], system: Path = Path("/sys/class/block")) -> 
 
 
 def by_serial(serial: str, system: Path) -> str | None:
-    """The device with that serial number, as NVMe has it."""
+    """Returns the NVMe device with that serial number."""
     for entry in sorted(system.glob("nvme*n*")):
         try:
             found = (entry / "device" / "serial").read_text().strip()
@@ -98,7 +98,7 @@ def by_serial(serial: str, system: Path) -> str | None:
 
 
 def look(device: str, what: str) -> Content:
-    """What is on a disk. Raises NotMounted if it cannot be told for certain."""
+    """Returns the content of a disk. Raises NotMounted if it cannot be determined for certain."""
     done = ask(
         ["blkid", "-p", "-s", "TYPE", "-s", "PTTYPE", "-o", "value", device], what, _PROBE_SECONDS
     )
@@ -132,7 +132,7 @@ def _all_zero(device: str, what: str) -> bool:
 
 
 def _size(device: str) -> int:
-    """The bytes of a disk; 0 if there is none."""
+    """Returns the size of a disk in bytes; 0 if there is none."""
     try:
         descriptor = os.open(device, os.O_RDONLY)
     except OSError:

@@ -1,4 +1,4 @@
-"""Mounting what is in the network or was attached: the command lines, and what is done around them.
+"""Mounts network file systems and attached disks: the command lines, and their execution.
 
 {"share": "nfs", "address", "export", "options"}       EFS, or any NFS 4.1
 {"share": "lustre", "address", "export", "options"}    FSx for Lustre
@@ -29,7 +29,7 @@ _ADVICE = {
 
 
 def mount(volume: Mapping[str, Any]) -> None:
-    """Mounts a volume at its source. Once more is no error. Raises NotMounted."""
+    """Mounts a volume at its source. Does nothing if it is mounted already. Raises NotMounted."""
     source = str(volume["source"])
     if is_mounted(source):
         return
@@ -47,17 +47,17 @@ def mount(volume: Mapping[str, Any]) -> None:
 
 
 def network_command(volume: Mapping[str, Any]) -> list[str]:
-    """The command that mounts a file system of the network. Pure."""
+    """Returns the command that mounts a network file system. Pure."""
     origin = f"{volume['address']}:{volume['export']}"
     source, options = str(volume["source"]), str(volume["options"])
     if volume["share"] == "lustre":
         return ["mount", "-t", "lustre", "-o", options, origin, source]
-    # What `mount -t nfs4` would run: it looks in /sbin alone.
+    # The program that `mount -t nfs4` would run, but mount looks for it in /sbin only.
     return ["mount.nfs4", origin, source, "-o", options]
 
 
 def disk_command(volume: Mapping[str, Any], device: str) -> list[str]:
-    """The command that mounts a disk. Pure."""
+    """Returns the command that mounts a disk. Pure."""
     return [
         "mount",
         "-t",
@@ -70,12 +70,12 @@ def disk_command(volume: Mapping[str, Any], device: str) -> list[str]:
 
 
 def kernel_options(options: str, server: str, own: str) -> str:
-    """What mount.nfs4 would hand to the kernel: the same, with addresses. Pure."""
+    """Returns the options that mount.nfs4 would pass to the kernel: the same, with addresses. Pure."""
     return f"{options},addr={server}" + (f",clientaddr={own}" if own else "")
 
 
 def unmount(source: str) -> None:
-    """Takes a volume away once all that was written is on it; at once where it is busy for too long."""
+    """Unmounts a volume after all data is written to it; lazily if it stays busy for too long."""
     until = time.monotonic() + _BUSY_SECONDS
     while is_mounted(source):
         try:
@@ -91,7 +91,7 @@ def unmount(source: str) -> None:
 
 
 def _flush(source: str) -> None:
-    """Has the kernel write out what is left; a file system that hangs is not waited for long."""
+    """Makes the kernel write out pending data. Does not wait long for a file system that hangs."""
     try:
         ask(["sync", "-f", source], source, _BUSY_SECONDS)
     except OSError as error:
@@ -99,7 +99,7 @@ def _flush(source: str) -> None:
 
 
 def _mount_nfs_by_kernel(volume: Mapping[str, Any], what: str) -> None:
-    """Without nfs-common: its helper does little else for NFS 4.1."""
+    """Mounts NFS without nfs-common, whose helper does little else for NFS 4.1."""
     import socket
 
     from ..system.libc import Libc

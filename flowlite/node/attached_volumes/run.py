@@ -1,4 +1,4 @@
-"""Programs of the node that mount and format, run to their end; what they say goes into the error."""
+"""Runs the node's programs for mounting and formatting. Their output becomes part of the error."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ class NotMounted(OSError):
 
 
 def program(name: str) -> str | None:
-    """The path of a program, also where PATH lacks the directories of the system."""
+    """Returns the path of a program, also if PATH lacks the system's directories."""
     return which(name, path=f"{os.environ.get('PATH', '')}:{_PATH}")
 
 
 def ask(
     command: Sequence[str], what: str, seconds: float, late: str = ""
 ) -> subprocess.CompletedProcess[bytes]:
-    """Runs a command to its end, whatever its status.
+    """Runs a command to its end, whatever its exit status.
 
     Args:
-        what: For whom, in words: "volume 'ckpt'".
-        late: What may be the reason if it takes longer.
+        what: The subject of error messages: "volume 'ckpt'".
+        late: A possible reason if the command times out.
 
     Raises:
         NotMounted: There is no such program, or it takes too long.
@@ -49,7 +49,7 @@ def ask(
 
 
 def do(command: Sequence[str], what: str, seconds: float, late: str = "") -> None:
-    """The same, for what must succeed. Raises NotMounted with what it said."""
+    """Like `ask`, for a command that must succeed. Raises NotMounted with its output."""
     done = ask(command, what, seconds, late)
     if done.returncode != 0:
         said = done.stderr.decode("utf-8", "replace").strip() or f"status {done.returncode}"

@@ -1,8 +1,8 @@
-"""Volumes that the machine itself mounts: file systems in the network, and disks that were attached to it.
+"""Volumes that the machine mounts itself: network file systems, and attached disks.
 
-`volumes ATTEMPT_DIR`, started by the agent (see Attached below), mounts them where NodeSettings says, for the whole
-machine, and takes them away when its standard input ends, whatever the reason: then all that was written is on the
-volume, and a disk can go to another machine. It says lines of JSON:
+`volumes ATTEMPT_DIR`, started by the agent (see `Attached` below), mounts them at the paths in NodeSettings, for the
+whole machine. It unmounts them when its standard input ends, for any reason. Then all data is on the volume, and a disk
+can be attached to another machine. It reports lines of JSON:
 
     {"event": "mounted"}
     {"event": "failed", "why": text}
@@ -38,19 +38,19 @@ class AttachedError(OSError):
 
 
 def attached(config: AgentConfig) -> list[dict[str, Any]]:
-    """The volumes of a task that the machine mounts."""
+    """Returns the volumes of a task that the machine mounts."""
     return [volume for volume in config.volumes if volume.get("share") in SHARES]
 
 
 class Attached:
-    """The mounted volumes of one node in one attempt, as the agent sees them."""
+    """The agent's side of the mounted volumes of one node in one attempt."""
 
     def __init__(self, paths: AttemptPaths) -> None:
         self._paths = paths
         self._process: asyncio.subprocess.Process | None = None
 
     async def mount(self) -> None:
-        """Have them mounted. Raises AttachedError."""
+        """Mounts the volumes. Raises AttachedError."""
         directory = self._paths.directory
         self._process = await sidecar.start(
             "volumes", str(directory), log=directory / "volumes.log"
@@ -70,7 +70,7 @@ class Attached:
             raise AttachedError(str(why))
 
     async def end(self) -> None:
-        """No worker is left: what was written is on the volumes when this returns."""
+        """Unmounts the volumes, after all workers have ended. All data is on them when this returns."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -82,14 +82,14 @@ class Attached:
 
 
 class VolumeSidecar:
-    """Holds the volumes of a machine until its standard input ends."""
+    """Mounts the volumes of a machine until its standard input ends."""
 
     def __init__(self, volumes: Sequence[Mapping[str, Any]]) -> None:
         self._volumes = volumes
         self._taken: list[Mapping[str, Any]] = []
 
     def run(self) -> None:
-        """Mount, say so, wait, and take them away. Raises OSError."""
+        """Mounts the volumes, reports it, waits, and unmounts them. Raises OSError."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         try:
@@ -110,10 +110,10 @@ class VolumeSidecar:
                 mount_commands.unmount(str(volume["source"]))
 
     def _take(self, volume: Mapping[str, Any]) -> None:
-        """Waits until the guard of an earlier attempt has let go."""
+        """Waits until the sidecar of an earlier attempt has released the volume."""
         source = Path(volume["source"])
         source.mkdir(mode=0o755, parents=True, exist_ok=True)
-        # Open, and so locked, for as long as this process lives.
+        # Stays open, and so locked, for as long as this process lives.
         descriptor = os.open(source.with_name(f"{source.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
         until = time.monotonic() + _PATIENCE
         while True:
@@ -135,7 +135,7 @@ def _say(event: str, **body: object) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """`volumes ATTEMPT_DIR`: be the guard."""
+    """`volumes ATTEMPT_DIR`: runs the sidecar."""
     paths = AttemptPaths(Path(arguments[0]))
     try:
         VolumeSidecar(attached(AgentConfig.from_json(paths.config.read_bytes()))).run()

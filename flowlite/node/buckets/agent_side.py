@@ -1,7 +1,7 @@
-"""The buckets of this node, as the agent sees them: held by a process of their own (mount_sidecar.py).
+"""The agent's side of this node's buckets, which a sidecar mounts (`mount_sidecar.py`).
 
-The agent itself stays small and never waits for a network file system. As long as it lives it holds a pipe; when it
-ends, however, the other process takes the buckets away.
+The agent itself stays small and never waits for a network file system. It holds a pipe to the sidecar; when the agent
+ends, for any reason, the sidecar unmounts the buckets.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from ..mount_namespace import unmount
 from ..system import sidecar
 
 END_SECONDS = 20.0
-"""For the guard to take everything away, before it is killed."""
+"""For the sidecar to unmount everything, before it is killed."""
 
 log = logging.getLogger("flowlite.buckets")
 
 
 class BucketsError(OSError):
-    """The buckets cannot be shown; the text is for people."""
+    """The buckets cannot be mounted; the text is for people."""
 
 
 class Buckets:
     """Read-only buckets, mounted at staging directories of this attempt.
 
     Args:
-        paths: The files of the attempt; the guard reads from there what to mount.
+        paths: The files of the attempt, from which the sidecar reads what to mount.
         trouble: Called with a text for people when a bucket fails while workers run.
     """
 
@@ -46,10 +46,10 @@ class Buckets:
         self.within: int | None = None
 
     async def mount(self) -> None:
-        """Have them mounted; then `mounts` says where, and `within` in whose eyes.
+        """Mounts the buckets. Sets `mounts`, and `within` to the process in whose mount namespace they are.
 
         Raises:
-            BucketsError: One of them cannot be read or shown.
+            BucketsError: One of them cannot be read or mounted.
         """
         directory = self._paths.directory
         self._guard = await sidecar.start("buckets", str(directory), log=directory / "buckets.log")
@@ -67,8 +67,8 @@ class Buckets:
         self._following = asyncio.create_task(self._follow())
 
     def volumes(self) -> list[dict[str, Any]]:
-        """As volumes to be shown to the workers (`scene.describe`)."""
-        # The local nodes of one task share the machine, and, where there are only links, the path.
+        """Returns the buckets as volumes to be shown to the workers (`mount_namespace/worker_view.py`)."""
+        # The nodes of one task of the local provider share the machine and, where links are used, the path.
         nodes = self._paths.home.parent
         return [
             {
@@ -82,7 +82,7 @@ class Buckets:
         ]
 
     async def end(self) -> None:
-        """Take them away; whatever became of the guard, nothing of them stays mounted."""
+        """Unmounts the buckets, even if the sidecar was killed."""
         self._ending = True
         guard = self._guard
         if guard is None:
@@ -124,7 +124,7 @@ class Buckets:
         return None
 
     def _remove_links(self) -> None:
-        """Where there are no mount namespaces, workers saw them through links."""
+        """Removes the links through which workers saw the buckets without mount namespaces."""
         for each in self.mounts:
             with contextlib.suppress(OSError):
                 if os.readlink(each["path"]) == os.path.abspath(each["source"]):

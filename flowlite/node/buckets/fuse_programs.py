@@ -1,8 +1,8 @@
-"""The programs that show a bucket as a directory, best first; how each is told what to do, without a secret in sight.
+"""The programs that mount a bucket as a directory, best first, with their arguments, files and environment.
 
-A credential lies in a file (0600) in a directory of its own, never on a command line; only s3fs gets a session, which
-its file has no place for, in its environment, which nobody but the same user can see. The command lines are made by
-pure functions.
+A credential is in a file (0600) in a separate directory, never on a command line. Only s3fs gets a session token in its
+environment, since its file cannot hold one; other users cannot see it there. The command lines are made by pure
+functions.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FUSE_DEVICE = "/dev/fuse"
 UNMOUNTERS = ("fusermount3", "fusermount")
 
 _ALSO_SEARCHED = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin", "/opt/bin")
-# Nothing else of our environment reaches them: AWS_CA_BUNDLE alone keeps rclone 1.60 from starting.
+# Nothing else of our environment is passed: AWS_CA_BUNDLE alone prevents rclone 1.60 from starting.
 _PASSED = frozenset(
     {
         *("LANG", "LC_ALL", "TZ", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR"),
@@ -28,7 +28,7 @@ _PASSED = frozenset(
         *("FLOW_TASK_ID", "FLOW_HOME", "FLOW_LEASE"),
     }
 )
-# How the software of a node finds the node's own role.
+# From these variables the programs find the node's own role.
 _ROLE = frozenset(
     {
         *("AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"),
@@ -39,7 +39,7 @@ _ROLE = frozenset(
 
 
 class Tool(NamedTuple):
-    """A program that mounts buckets. `command` gives its arguments: store, directory of its files, mount point."""
+    """A program that mounts buckets. `command` returns its arguments: store, directory of its files, mount point."""
 
     name: str
     package: str
@@ -47,7 +47,7 @@ class Tool(NamedTuple):
 
 
 def mountpoint_s3(store: Store, files: Path, at: str) -> list[str]:
-    """Arguments of AWS's own mount-s3."""
+    """Returns the arguments of AWS's own mount-s3."""
     arguments = ["mount-s3", store.bucket, at, "--foreground", "--read-only"]
     if store.prefix:
         arguments += ["--prefix", store.below]
@@ -62,12 +62,12 @@ def mountpoint_s3(store: Store, files: Path, at: str) -> list[str]:
 
 
 def rclone(store: Store, files: Path, at: str) -> list[str]:
-    """Arguments of rclone; the rest stands in its configuration."""
+    """Returns the arguments of rclone; other settings are in its configuration."""
     return [
         *("rclone", "mount", f"bucket:{store.key('')}".rstrip("/"), at),
         *("--config", str(files / "rclone.conf"), "--cache-dir", str(files / "cache")),
         *("--read-only", "--file-perms", "0444", "--dir-perms", "0555"),
-        # The time of upload, which a listing has, rather than one that costs a request for every object.
+        # The upload time, which a listing contains. The original time costs a request for every object.
         *("--use-server-modtime", "--dir-cache-time", "5m", "--attr-timeout", "30s"),
         *("--poll-interval", "0", "--contimeout", "10s", "--timeout", "30s"),
         *("--low-level-retries", "5", "--log-level", "NOTICE"),
@@ -75,7 +75,7 @@ def rclone(store: Store, files: Path, at: str) -> list[str]:
 
 
 def rclone_config(store: Store, files: Path) -> str:
-    """The configuration of rclone: one remote named `bucket`, at the bucket itself."""
+    """Returns the configuration of rclone: one remote named `bucket`, at the bucket itself."""
     remote = {
         "type": "s3",
         "provider": "Other" if store.endpoint_url else "AWS",
@@ -99,7 +99,7 @@ def rclone_config(store: Store, files: Path) -> str:
 
 
 def s3fs(store: Store, files: Path, at: str) -> list[str]:
-    """Arguments of s3fs."""
+    """Returns the arguments of s3fs."""
     region = store.region or DEFAULT_REGION
     options = [
         "ro",
@@ -123,7 +123,7 @@ def s3fs(store: Store, files: Path, at: str) -> list[str]:
 
 
 def _by_variables(store: Store) -> bool:
-    """Whether s3fs cannot read this credential from its file, which has no place for a session or for colons."""
+    """Whether s3fs cannot read this credential from its file, which supports neither a session token nor colons."""
     given = store.credential
     return given is not None and bool(
         given.session_token or ":" in given.access_key or ":" in given.secret_key
@@ -138,7 +138,10 @@ TOOLS = (
 
 
 def search_path(environment: Mapping[str, str], python: str = "") -> str:
-    """Where programs are looked for: PATH, the usual places (ssh gives a short PATH), and beside the task's Python."""
+    """Returns the search path for programs.
+
+    It has PATH, the usual directories (ssh gives a short PATH), and the directory of the task's Python.
+    """
     beside = [os.path.dirname(python)] if python else []
     home = environment.get("HOME", "")
     own = [f"{home}/.local/bin", f"{home}/bin"] if home else []
@@ -149,13 +152,13 @@ def search_path(environment: Mapping[str, str], python: str = "") -> str:
 
 
 def available(path: str, only: str = "") -> list[tuple[Tool, str]]:
-    """The tools found on a search path, best first, each with its program; `only` the one of that name."""
+    """Returns the tools found on a search path, best first, each with its program; `only` limits it to one tool."""
     wanted = [tool for tool in TOOLS if only in ("", tool.name)]
     return [(tool, found) for tool in wanted if (found := which(tool.name, path=path))]
 
 
 def problem(path: str, only: str = "") -> str:
-    """Why nothing can be mounted on this machine (with `only` that tool), and what to do, or ""."""
+    """Returns why buckets cannot be mounted on this machine (with the tool `only`), and what to do, or ""."""
     instead = "or copy the data to a volume, or to a directory of the nodes"
     if not os.path.exists(FUSE_DEVICE):
         return (
@@ -176,12 +179,12 @@ def problem(path: str, only: str = "") -> str:
 
 
 def credentials_file(files: Path) -> Path:
-    """Where the credential of a store lies for the tools."""
+    """Returns the path of a store's credential for the tools."""
     return files / ".aws" / "credentials"
 
 
 def write_files(store: Store, files: Path) -> None:
-    """Write what the tools read, for nobody else to read: the credential, and rclone's configuration."""
+    """Writes the files that the tools read, private to this user: the credential, and rclone's configuration."""
     files.mkdir(mode=0o700, parents=True, exist_ok=True)
     credentials_file(files).parent.mkdir(mode=0o700, exist_ok=True)
     given = store.credential
@@ -198,7 +201,7 @@ def write_files(store: Store, files: Path) -> None:
 
 
 def remove_files(files: Path) -> None:
-    """Remove what `write_files` wrote."""
+    """Removes the files that `write_files` wrote."""
     for each in (credentials_file(files), files / "rclone.conf", files / "passwd-s3fs"):
         each.unlink(missing_ok=True)
 
@@ -206,7 +209,7 @@ def remove_files(files: Path) -> None:
 def environment(
     tool: Tool, store: Store, files: Path, inherited: Mapping[str, str], path: str
 ) -> dict[str, str]:
-    """The whole environment of a tool. It has a credential only where s3fs cannot read it from a file."""
+    """Returns the whole environment of a tool, with a credential only if s3fs cannot read it from a file."""
     passed = _PASSED | _ROLE if store.own_role else _PASSED
     given = {name: value for name, value in inherited.items() if name in passed}
     given |= {"PATH": path, "HOME": str(files)}

@@ -1,10 +1,9 @@
-"""The process that holds the buckets of one node: it mounts them, watches them, and takes them away again.
+"""The sidecar that mounts the buckets of one node, watches them, and unmounts them.
 
-`buckets ATTEMPT_DIR`, started by the agent (agent_side.py). Its standard input is a pipe that only the agent holds:
-when it ends, whatever the reason, the buckets go. The programs that mount them are its children and die with it. As
-root it has mounts of its own, so that nothing can stay behind on the machine even if everything is killed at once.
-
-What it has to say are lines of JSON on standard output:
+`buckets ATTEMPT_DIR`, started by the agent (`agent_side.py`). Its standard input is a pipe that only the agent holds:
+when it ends, for any reason, the buckets are unmounted. The programs that mount them are its children and die with it.
+As root it has its own mount namespace, so no mount can be left on the machine even if all processes are killed at once.
+It reports lines of JSON on standard output:
 
     {"event": "mounted", "pid": own, "private": bool, "mounts": [{"path", "url", "source", "tool", "credential"}, …]}
     {"event": "failed", "why": text}                       and it ends
@@ -36,16 +35,16 @@ from ..system import processes
 from . import fuse_programs
 
 MOUNT_SECONDS = 30.0
-"""For a program to show what is in the bucket, after a request of our own has seen it."""
+"""For a program to show the bucket's content, after a request of our own has succeeded."""
 TOOL_VARIABLE = "FLOW_S3_TOOL"
-"""In the task's `environment=`: the one program to mount with."""
+"""The variable in the task's `environment=` that names the one program to mount with."""
 WATCH_SECONDS = 20.0
 ANSWER_SECONDS = 15.0
 STOP_SECONDS = 5.0
 
 
 class BucketFault(Exception):
-    """A bucket cannot be shown; the text is for people."""
+    """A bucket cannot be mounted; the text is for people."""
 
 
 @dataclass
@@ -64,7 +63,7 @@ class Bucket:
 
 
 class MountSidecar:
-    """Holds the buckets of an attempt until its standard input ends."""
+    """Mounts the buckets of an attempt until its standard input ends."""
 
     def __init__(self, config: AgentConfig, paths: AttemptPaths) -> None:
         storage = read_storage(paths.storage)
@@ -84,7 +83,7 @@ class MountSidecar:
         ]
 
     def run(self) -> int:
-        """Mount, say so, watch until the agent lets go, and clean up; gives the exit status."""
+        """Mounts the buckets, watches them until the agent closes the pipe, and cleans up. Returns the exit status."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda *_: self._over.set())
         threading.Thread(target=self._wait_for_end, daemon=True).start()
@@ -119,7 +118,10 @@ class MountSidecar:
             self._mount(each)
 
     def _look(self) -> None:
-        """Ask for every bucket by requests of our own, all at once: their refusals are clearer than any program's."""
+        """Lists every bucket by requests of our own, in parallel.
+
+        Their errors are clearer than those of the programs.
+        """
         answers: queue.Queue[tuple[Bucket, Store | None, bool, Exception | None]] = queue.Queue()
 
         def look(bucket: Bucket) -> None:
@@ -143,7 +145,7 @@ class MountSidecar:
             bucket.store, bucket.empty = store, empty
 
     def _mount(self, bucket: Bucket) -> None:
-        """Show one bucket at its staging directory with the best program that manages to."""
+        """Mounts one bucket at its staging directory with the best program that succeeds."""
         tried = []
         for tool, program in fuse_programs.available(self._path, self._tool):
             if self._over.is_set():
@@ -154,7 +156,7 @@ class MountSidecar:
             log = bucket.files / "log"
             parent = os.getpid()
             with open(log, "wb") as said:
-                # It is killed when this process dies, not when a thread of it ends: started from the main one.
+                # Started from the main thread, since the parent-death signal is sent when the starting thread ends.
                 bucket.program = subprocess.Popen(
                     [program, *arguments[1:]],
                     stdin=subprocess.DEVNULL,
@@ -180,7 +182,7 @@ class MountSidecar:
         )
 
     def _await_mount(self, bucket: Bucket) -> str:
-        """Wait until the bucket is there to be listed; "" or what is wrong."""
+        """Waits until the bucket can be listed. Returns "" or the error."""
         assert bucket.program is not None
         until = time.monotonic() + MOUNT_SECONDS
         pause = 0.005
@@ -270,7 +272,7 @@ class MountSidecar:
 
 
 def ask(bucket: Bucket, tell: Callable[[str], None]) -> None:
-    """Ask the server, and tell when it falls silent or speaks again: a program waits for minutes, and says nothing."""
+    """Asks the server, and reports when it stops or resumes answering; a mount program only blocks for minutes."""
     if bucket.lost or bucket.store.own_role:
         return
     try:
@@ -299,7 +301,7 @@ def _described(bucket: Bucket) -> dict[str, str]:
 
 
 def _last_words(log: Path, store: Store) -> str:
-    """The end of what a program said, without the credential should it have been so careless."""
+    """Returns the end of a program's output, with the credential masked in case the program printed it."""
     try:
         text = log.read_bytes()[-4096:].decode(errors="replace")
     except OSError:
@@ -307,14 +309,14 @@ def _last_words(log: Path, store: Store) -> str:
     given = store.credential
     for secret in (given.secret_key, given.session_token) if given else ():
         text = text.replace(secret, "***") if secret else text
-    # s3fs begins with its version, its arguments and its own level of detail.
+    # s3fs begins with its version, its arguments and its own log level.
     chatter = ("[INF]", "change debug level")
     lines = [line.strip() for line in text.splitlines() if not any(c in line for c in chatter)]
     return " / ".join(line[:300] for line in lines[-3:] if line)
 
 
 def _within(seconds: float, call: Any, *arguments: Any) -> Any:
-    """What a call gives, or the OSError it raises; None if it takes too long (it is left behind)."""
+    """Returns a call's result or the OSError it raised; None on timeout (its thread is left behind)."""
     answers: queue.Queue[Any] = queue.Queue()
 
     def run() -> None:
@@ -331,7 +333,7 @@ def _within(seconds: float, call: Any, *arguments: Any) -> Any:
 
 
 def main(arguments: list[str]) -> int:
-    """`buckets ATTEMPT_DIR`: be the guard."""
+    """`buckets ATTEMPT_DIR`: runs the sidecar."""
     paths = AttemptPaths(Path(arguments[0]))
     try:
         guard = MountSidecar(AgentConfig.from_json(paths.config.read_bytes()), paths)
@@ -341,5 +343,5 @@ def main(arguments: list[str]) -> int:
         os.write(1, text.encode() + b"\n")
         code = 2
     sys.stderr.flush()
-    # Threads that wait for a server or a hung file system are not waited for.
+    # Does not wait for threads that are blocked by a server or a hung file system.
     os._exit(code)

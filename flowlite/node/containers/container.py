@@ -1,11 +1,11 @@
-"""`image=`: the warm process, and so every worker, in a container.
+"""`image=`: the fork server, and so every worker, in a container.
 
-The agent stays outside. It starts the container with the warm process as its only program; reaper and workers are
-forked from that as everywhere, and end with the agent as everywhere. The container goes with the warm process, so
-nothing is left of it whoever is killed. Processes, network and shared memory are those of the node, which is why
-process ids, signals and `flow doctor` need not know of it.
+The agent stays outside. It starts the container with the fork server as its only program. Reaper and workers are forked
+from that and end with the agent, as without a container. The container ends with the fork server, so nothing is left of
+it even if processes are killed. It shares the node's processes, network and shared memory, so process ids, signals and
+`flow doctor` work as without it.
 
-What the container is told, variables among it, lies in a file that only its user can read.
+The container's settings, with its variables, are in a file that only its user can read.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ EXIT_NO_PYTHON = 78
 _LOOK_AGAIN = 0.02
 _INFINIBAND = "/dev/infiniband"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# Of the node's own variables, those that speak of its network and GPUs; all others are the image's affair.
+# The node's variables about its network and GPUs. All others are determined by the image.
 _FROM_NODE = re.compile(
     r"(?:NCCL|GLOO|UCX|FI|OMPI_MCA|RDMAV|MLX5)_\w+|CUDA_DEVICE_ORDER|FLOW_\w+|TZ"
 )
-# $1 sets variables, $2 is the version wanted ("" for any that will do); the rest is what Python is to run.
+# $1 sets variables, $2 is the wanted version ("" for any that is new enough); the rest is what Python is to run.
 _SCRIPT = r"""
 . "$1"; wanted=$2; shift 2
 say='import sys; print("%d.%d %d" % (sys.version_info[:2] + (sys.version_info >= (3, 11),)))'
@@ -71,7 +71,7 @@ class Container:
         self._child: asyncio.subprocess.Process | None = None
 
     async def start(self, spec: Mapping[str, Any], scene: Mapping[str, Any]) -> None:
-        """Have the warm process of `spec` listen in a container that shows the volumes of `scene`.
+        """Starts the fork server of `spec` in a container that shows the volumes of `scene`.
 
         Raises:
             EngineError: It cannot be run; the text says why.
@@ -82,12 +82,12 @@ class Container:
         await self._run(spec, scene)
 
     def entry(self) -> dict[str, Any]:
-        """What `exec` needs to get inside."""
+        """Returns the data that `exec` needs to enter the container."""
         assert self._engine is not None
         return {"engine": list(self._engine), "name": self._name}
 
     async def close(self) -> None:
-        """Returns when the container is gone. Its warm process has been let go before."""
+        """Waits until the container has ended. Its fork server has been released before."""
         if self._child is None or self._engine is None:
             return
         try:
@@ -106,7 +106,7 @@ class Container:
             )
 
     def _program(self, socket_path: str) -> list[str]:
-        """What Python is to run in the container; packages beyond the image's come first, if there are any."""
+        """Returns what Python is to run in the container. It first adds packages to the image's, if there are any."""
         warm = processes.own_command("", "warm", f"{socket_path}.json")[1:]
         if not self._adds_packages:
             return warm
@@ -147,7 +147,7 @@ class Container:
             Path(f"{path}.json"), json.dumps({**spec, "environment": {}, "inside": True})
         )
         with suppress(FileNotFoundError):
-            # Of an earlier attempt, whose warm process was killed.
+            # Of an earlier attempt, whose fork server was killed.
             os.unlink(path)
         variables = self._paths.directory / "container.env"
         write_atomically(variables, self._variables(spec))
@@ -157,7 +157,7 @@ class Container:
             self._outline(spec, scene, program),
             ["-c", _SCRIPT, "sh", str(variables), self._wanted, *program],
         )
-        # One of that name can only be left over from a machine that went down.
+        # A container of that name can only be left over from a crash of the machine.
         await engines.ask([self._engine.program, "rm", "--force", self._name])
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
@@ -203,11 +203,11 @@ class Container:
         )
 
     def _variables(self, spec: Mapping[str, Any]) -> str:
-        """What the shell in the container reads first. The image's own variables stay but where these replace them."""
+        """Returns the script of variables for the container's shell. They override the image's variables."""
         found = {name: value for name, value in os.environ.items() if _FROM_NODE.fullmatch(name)}
         found["FLOW_TASK_ID"] = self._config.task
         if os.getuid() != 0:
-            # The image does not know this user; programs ask for a name and a place of his.
+            # The image does not know this user, but programs ask for a user name and a home directory.
             name = os.environ.get("USER") or os.environ.get("LOGNAME") or str(os.getuid())
             found |= {"HOME": str(self._paths.home), "USER": name, "LOGNAME": name}
         if self._adds_packages:
@@ -256,7 +256,7 @@ class Container:
 
 
 def _exports(variables: Mapping[str, str]) -> str:
-    """Lines for a shell. It has no way to set a variable whose name is no name in it."""
+    """Returns shell lines that set the variables. Variables whose names a shell cannot set are left out."""
     return "".join(
         f"export {name}={shlex.quote(value)}\n"
         for name, value in variables.items()
@@ -278,10 +278,10 @@ def _answers(path: str) -> bool:
 
 
 def enter(entry: Mapping[str, Any], home: str, argv: list[str]) -> int:
-    """Run a command in the running container of a node, in place of this process; returns only if that is impossible.
+    """Replaces this process with a command in the running container of a node. Returns only on failure.
 
     Args:
-        entry: What the agent wrote for `exec`: {"container", "environment", "workdir"}.
+        entry: The data that the agent wrote for `exec`: {"container", "environment", "workdir"}.
     """
     engine = engines.Engine(*entry["container"]["engine"])
     variables = Path(home) / f".exec-{os.getpid()}.env"

@@ -1,4 +1,4 @@
-"""docker and podman: which of them works on this node, and the command line that each wants. Pure but for `find`."""
+"""docker and podman: which of them works on this node, and their command lines. Pure but for `find` and `ask`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..system import processes
 
 _ANSWER_SECONDS = 30.0
 _WORDS = 400
-# Where the program in the container finds its way: variables, then a Python, then what to run in it.
+# The program in the container. It sets variables, finds a Python, and runs the rest in it.
 SHELL = "/bin/sh"
 _CAP_SYS_RESOURCE = 24
 STACK_BYTES = 67108864
@@ -29,8 +29,8 @@ class Engine(NamedTuple):
 
     Attributes:
         program: Its path.
-        kind: "docker" or "podman": how it is spoken to (`docker` may be podman by another name).
-        rootless: It runs as the user, who is root inside (docker) or can be kept as who he is (podman).
+        kind: "docker" or "podman": the dialect of its command line (`docker` may be podman by another name).
+        rootless: Whether it runs as the user, who is root inside (docker) or can keep the same id (podman).
     """
 
     program: str
@@ -39,7 +39,7 @@ class Engine(NamedTuple):
 
 
 class Said(NamedTuple):
-    """How a command of an engine ended."""
+    """The result of an engine's command."""
 
     code: int
     out: str
@@ -48,13 +48,13 @@ class Said(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """What a container is to be.
+    """The settings of a container.
 
     Attributes:
-        name: By which it is found again.
+        name: The name by which it is found again.
         user: User id, group id, and further groups whose files it may use.
         mounts: Source on the node, path inside, and whether it is read-only.
-        gpus: It gets all GPUs; `CUDA_VISIBLE_DEVICES` says which are the task's.
+        gpus: Whether it gets all GPUs; `CUDA_VISIBLE_DEVICES` selects the task's.
         devices: Further devices, such as /dev/infiniband.
         limits: Whether the limits on locked memory and stack may be lifted.
     """
@@ -69,13 +69,16 @@ class Outline:
 
 
 def run_command(engine: Engine, outline: Outline, program: Sequence[str]) -> list[str]:
-    """The command line that runs `program`, arguments of a shell, in a container. No value of a variable is on it."""
+    """Returns the command line that runs `program`, the arguments of a shell, in a container.
+
+    No value of a variable is on it.
+    """
     words = [engine.program, "run", "--rm", "--pull", "never", "--name", outline.name]
     # As on the node itself: addresses, shared memory, and processes that the agent can see and signal.
     words += ["--network", "host", "--ipc", "host", "--pid", "host"]
     if outline.limits:
         words += ["--ulimit", "memlock=-1", "--ulimit", f"stack={STACK_BYTES}"]
-    # For stacks of hanging ranks; and files of the user are to be used whatever they are labelled.
+    # For stacks of hanging ranks; and to use the user's files whatever their SELinux label.
     words += ["--cap-add", "SYS_PTRACE", "--security-opt", "label=disable"]
     words += _user(engine, outline)
     if outline.gpus:
@@ -84,7 +87,7 @@ def run_command(engine: Engine, outline: Outline, program: Sequence[str]) -> lis
     for device in outline.devices:
         words += ["--device", device]
     for source, target, read_only in outline.mounts:
-        # By name, since a path may have a colon in it.
+        # As key=value pairs, since a path may contain a colon.
         quoted = f"type=bind,source={_csv(source)},target={_csv(target)}"
         words += ["--mount", f"{quoted},readonly" if read_only else quoted]
     words += ["--workdir", "/", "--entrypoint", SHELL, outline.image]
@@ -94,12 +97,12 @@ def run_command(engine: Engine, outline: Outline, program: Sequence[str]) -> lis
 def exec_command(
     engine: Engine, name: str, program: Sequence[str], *, terminal: bool = False
 ) -> list[str]:
-    """The command line that runs something beside what already runs in a container."""
+    """Returns the command line that runs another program in a running container."""
     return [engine.program, "exec", "-it" if terminal else "-i", name, *program]
 
 
 def _user(engine: Engine, outline: Outline) -> list[str]:
-    """Whoever the agent is, so that what is written belongs to the user."""
+    """Returns the options to run as the agent's user, so that written files belong to that user."""
     uid, gid, groups = outline.user
     if engine.rootless and engine.kind == "docker":
         return []
@@ -120,7 +123,7 @@ def _csv(path: str) -> str:
 
 
 async def find() -> Engine:
-    """The first of docker and podman that answers.
+    """Returns the first of docker and podman that answers.
 
     Raises:
         EngineError: Neither does.
@@ -147,7 +150,7 @@ async def find() -> Engine:
 
 
 async def ask(words: Sequence[str], seconds: float = _ANSWER_SECONDS) -> Said:
-    """Run a command of an engine to its end."""
+    """Runs a command of an engine to its end."""
     try:
         child = await asyncio.create_subprocess_exec(
             *words,
@@ -176,12 +179,18 @@ async def ask(words: Sequence[str], seconds: float = _ANSWER_SECONDS) -> Said:
 
 
 def environment() -> dict[str, str]:
-    """For the engine's own processes: they outlive a task's on purpose, to clean up after a container."""
+    """Returns the environment for the engine's own processes.
+
+    They have no variables of the task, since they must outlive its processes to clean up after a container.
+    """
     return {name: value for name, value in os.environ.items() if not name.startswith("FLOW_")}
 
 
 def may_lift_limits(engine: Engine) -> bool:
-    """Whether the engine can give a container more than this process has: its daemon can; podman is as we are."""
+    """Whether the engine can give a container higher limits than this process has.
+
+    podman has only this process's rights.
+    """
     if engine.kind == "docker":
         return not engine.rootless
     try:

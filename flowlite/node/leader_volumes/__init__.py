@@ -1,5 +1,5 @@
 """Shared volumes without a file server: the leader serves a directory of its disk to the other nodes.
 
-`sftp-server` runs shut into that directory by pivot_root (confined_sftp.py). Each other node mounts it with `sshfs`
-over a stream that proves the task's secret and is encrypted; there are no SSH keys between nodes.
+`sftp-server` is confined to that directory by pivot_root (`confined_sftp.py`). Each other node mounts it with `sshfs`
+over an encrypted stream that proves the task's secret; there are no SSH keys between nodes.
 """

@@ -1,8 +1,9 @@
-"""Volumes that node 0 keeps on its own disk and serves to the others, as the agent sees them.
+"""The agent's side of volumes that node 0 keeps on its own disk and serves to the other nodes.
 
-A pool without a directory that its hosts share has no place for a file volume; so the leader's disk is that place. The
-leader runs server.py; every other node sshfs_sidecar.py, whose mounts its workers are shown like any volume.
-No key of anybody lies on a node for that: who is who, the task's secret tells.
+A pool whose hosts share no directory has no storage for a file volume, so the leader's disk is used. The leader runs
+`server.py`; every other node runs `sshfs_sidecar.py`, whose mounts its workers see like any volume.
+
+The nodes need no SSH keys for it: they authenticate with the task's secret.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class SharingError(OSError):
     """A volume cannot be shared; the text is for people.
 
     Attributes:
-        passing: Whether it may be a moment later.
+        passing: Whether a retry may succeed.
     """
 
     def __init__(self, text: str, *, passing: bool = False) -> None:
@@ -51,9 +52,9 @@ class Sharing:
         trouble: Called with a text for people when a volume fails while workers run.
 
     Attributes:
-        within: The process in whose eyes they are mounted; None if everybody sees them.
+        within: The process in whose mount namespace they are mounted; None for the machine's own.
         problem: Why the leader cannot serve; "" if it can.
-        decided: Whether that is known.
+        decided: Set once that is known.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class Sharing:
         self.decided = asyncio.Event()
 
     async def serve(self) -> int | None:
-        """On the leader: have the volumes served; gives the port, or None (see `problem`)."""
+        """On the leader: starts to serve the volumes. Returns the port, or None (see `problem`)."""
         try:
             return await self._serve()
         finally:
@@ -95,12 +96,12 @@ class Sharing:
             return None
 
     async def mount(self, port: int | None, within: int | None) -> None:
-        """On every other node: have them mounted, in the eyes of a process if there is one.
+        """On every other node: mounts the volumes, in the mount namespace of a process if one is given.
 
-        A leader that cannot be reached is asked again, as long as nodes have to meet.
+        A leader that cannot be reached is retried within the join timeout.
 
         Raises:
-            SharingError: It serves none, or they cannot be mounted.
+            SharingError: The leader serves no volumes, or they cannot be mounted.
         """
         if port is None:
             raise SharingError("node 0 serves no volumes; it says why")
@@ -120,14 +121,14 @@ class Sharing:
         self._following = asyncio.create_task(self._follow())
 
     def volumes(self) -> list[dict[str, Any]]:
-        """All volumes of the task, with the directories that hold them on this node."""
+        """Returns all volumes of the task, with the directories that hold them on this node."""
         return [
             {**volume, "source": self._sources.get(str(volume["name"]), volume["source"])}
             for volume in self._config.volumes
         ]
 
     async def end(self) -> None:
-        """Nothing of them stays mounted or served, whatever became of the process."""
+        """Ends the sidecar and unmounts its volumes, even if it was killed."""
         process, self._process = self._process, None
         if self._following is not None:
             self._following.cancel()

@@ -1,8 +1,8 @@
-"""One `sftp-server`, shut into one directory: whoever speaks to it can reach that directory and nothing else.
+"""One `sftp-server`, confined to one directory: its client can reach that directory and nothing else.
 
-Before it starts, this process gets a root of its own: an empty file system in memory with a copy of the program and its
-libraries, /dev/null, and the directory at /volume. There is no way from there to anything else of the machine, no
-/proc, and no capability to make one. An ordinary user can do that in a user namespace.
+Before it starts, this process gets its own root: an empty file system in memory with a copy of the program and its
+libraries, /dev/null, and the directory at /volume. From there nothing else of the machine can be reached. There is no
+/proc, and no capability to mount one. An ordinary user can do this in a user namespace.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..mount_namespace import namespace
 from ..system import libc
 
 INSIDE = "/volume"
-"""Where the directory is, for the one who speaks to the server."""
+"""The path of the directory for the server's client."""
 _PLACES = (
     "/usr/lib/openssh/sftp-server",
     "/usr/libexec/openssh/sftp-server",
@@ -34,11 +34,11 @@ _LAST_CAPABILITY = 63
 
 
 class NotConfined(OSError):
-    """The server cannot be shut in here, or there is none; the text says why."""
+    """The server cannot be confined here, or there is none; the text says why."""
 
 
 def find_server() -> str:
-    """The path of sftp-server. Raises NotConfined."""
+    """Returns the path of sftp-server. Raises NotConfined."""
     found = next((path for path in _PLACES if os.access(path, os.X_OK)), None)
     if found is None:
         raise NotConfined(
@@ -48,18 +48,18 @@ def find_server() -> str:
 
 
 def libraries(listing: str) -> list[str]:
-    """The files that a program needs, from what `ldd` says."""
+    """Returns the files that a program needs, from the output of `ldd`."""
     return list(dict.fromkeys(_PATH.findall(listing)))
 
 
 def serve(directory: str, stage: Path) -> None:
-    """Become an sftp-server for a directory, on standard input and output.
+    """Replaces this process with an sftp-server for a directory, on standard input and output.
 
     Args:
-        stage: An empty directory, on which the new root is built; nothing of it is seen outside.
+        stage: An empty directory, on which the new root is built; it stays empty for other processes.
 
     Raises:
-        NotConfined: It cannot be shut in.
+        NotConfined: It cannot be confined.
     """
     program = find_server()
     try:
@@ -83,7 +83,7 @@ def _needed(program: str) -> list[str]:
         ["ldd", program], capture_output=True, text=True, timeout=_LISTING_SECONDS, check=True
     )
     found = libraries(listed.stdout)
-    # Older C libraries look the user up through a library of their own.
+    # Older C libraries look up the user through a separate library.
     lookup = [str(Path(path).with_name("libnss_files.so.2")) for path in found if "libc.so" in path]
     return [*found, *(path for path in lookup if os.path.exists(path))]
 
@@ -120,7 +120,7 @@ def _enter_root(stage: Path) -> None:
 
 
 def _give_up_power() -> None:
-    """Nothing that is started from here has a capability, not even as root."""
+    """Drops all capabilities, also for programs started from here, even as root."""
     library = ctypes.CDLL(None, use_errno=True)
     for number in range(_LAST_CAPABILITY + 1):
         library.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0)

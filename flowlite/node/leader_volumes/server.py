@@ -1,7 +1,7 @@
-"""The process on the leader that serves volumes to the other nodes, each through an `sftp-server` shut into it.
+"""The process on the leader that serves volumes to the other nodes, each through a confined `sftp-server`.
 
-`share-server ATTEMPT_DIR PID`, started by the agent (agent_side.py). Its standard input is a pipe that only the agent
-holds; when that ends, all ends. It says one line of JSON: {"event": "serving", "port": n}, or {"event": "failed",
+`share-server ATTEMPT_DIR PID`, started by the agent (`agent_side.py`). Its standard input is a pipe that only the agent
+holds; it ends when the pipe does. It reports one line of JSON: {"event": "serving", "port": n}, or {"event": "failed",
 "why": text}.
 """
 
@@ -24,7 +24,7 @@ from .confined_sftp import NotConfined, find_server, serve
 
 _TRIAL_SECONDS = 20.0
 _INIT = b"\0\0\0\5\1\0\0\0\3"
-"""The first packet of SFTP, and its beginning in the reply: a version."""
+"""The first packet of SFTP. The first packet of the reply has type `_VERSION`."""
 _VERSION = 2
 
 
@@ -37,12 +37,12 @@ class Server:
             for volume in config.volumes
             if volume.get("share") == "sshfs"
         }
-        # Each server mounts its own root there, in its own eyes only.
+        # Each server mounts its own root there, in its own mount namespace.
         self._stage = paths.directory / "share-root"
         self._door = Listener(config, paths, self._volumes.__contains__)
 
     def run(self) -> None:
-        """Serve until standard input ends."""
+        """Serves until standard input ends."""
         self._stage.mkdir(mode=0o700, exist_ok=True)
         for name, directory in self._volumes.items():
             os.makedirs(directory, mode=0o700, exist_ok=True)
@@ -52,13 +52,13 @@ class Server:
             continue
 
     def _try(self, name: str) -> None:
-        """Before anybody depends on it: does a server that is shut in answer? Raises NotConfined."""
+        """Checks in advance that a confined server answers. Raises NotConfined."""
         find_server()
         trial = self._start(name, subprocess.PIPE, subprocess.PIPE, subprocess.PIPE)
         assert trial.stdin is not None
         assert trial.stdout is not None
         with contextlib.suppress(OSError):
-            # It does not answer any more once its input has ended.
+            # The input stays open: the server does not answer once it has ended.
             trial.stdin.write(_INIT)
             trial.stdin.flush()
         ready, _, _ = select.select([trial.stdout], [], [], _TRIAL_SECONDS)
@@ -99,7 +99,7 @@ def _say(event: str, **body: object) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """`share-server ATTEMPT_DIR PID`: be the server of the agent with that process id."""
+    """`share-server ATTEMPT_DIR PID`: runs the server for the agent with that process id."""
     processes.die_with_parent(int(arguments[1]))
     paths = AttemptPaths(Path(arguments[0]))
     try:
@@ -116,7 +116,7 @@ def main(arguments: list[str]) -> int:
 
 
 def serve_one(arguments: list[str]) -> int:
-    """`share-sftp DIRECTORY STAGE PID`: become the sftp-server of a directory."""
+    """`share-sftp DIRECTORY STAGE PID`: becomes the sftp-server of a directory."""
     processes.die_with_parent(int(arguments[2]))
     try:
         serve(arguments[0], Path(arguments[1]))

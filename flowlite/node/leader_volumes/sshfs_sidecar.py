@@ -1,14 +1,15 @@
-"""The process that holds the volumes which the leader serves, on every other node: one `sshfs` for each.
+"""The sidecar that mounts the leader's volumes on every other node, with one `sshfs` for each.
 
-`share-mount ATTEMPT_DIR PORT WITHIN`, started by the agent (agent_side.py). Its standard input is a pipe that only that
-holds: when it ends, whatever the reason, the volumes go. As root it has mounts of its own (or those of the process
-WITHIN), so that nothing can stay behind on the machine even if everything is killed at once. It says lines of JSON:
+`share-mount ATTEMPT_DIR PORT WITHIN`, started by the agent (`agent_side.py`). Its standard input is a pipe that only
+the agent holds: when it ends, for any reason, the volumes are unmounted. As root it has its own mount namespace (or
+that of the process WITHIN), so no mount can be left on the machine even if all processes are killed at once. It reports
+lines of JSON:
 
     {"event": "mounted", "pid": own, "private": bool, "sources": {name: directory}}
     {"event": "failed", "why": text}
     {"event": "trouble", "text": text}
 
-`share-tunnel ATTEMPT_DIR PORT VOLUME` is what sshfs runs in the place of ssh.
+`share-tunnel ATTEMPT_DIR PORT VOLUME` is the program that sshfs runs instead of ssh.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _LATE = "nothing was mounted"
 _CUTS = frozenset(" ,\\")
 _DEVICE = "/dev/fuse"
 OPTIONS = (
-    # What one node writes all see at once: nothing is remembered but what the kernel has open.
+    # All nodes see a node's writes at once: nothing is cached except what the kernel has open.
     *(
         "dir_cache=no",
         "attr_timeout=0",
@@ -58,14 +59,14 @@ CHOICES = (
 
 
 UNREACHED = "node 0 cannot be reached"
-"""What the tunnel says where there is no way to the leader."""
+"""The beginning of the tunnel's error message if the leader cannot be reached."""
 
 
 class NotShared(OSError):
-    """A volume cannot be had from the leader; the text says why, and what can be chosen.
+    """A volume of the leader cannot be mounted; the text says why, and what the user can do.
 
     Attributes:
-        passing: Whether it may be had a moment later.
+        passing: Whether a retry may succeed.
     """
 
     def __init__(self, text: str, *, passing: bool = False) -> None:
@@ -74,7 +75,7 @@ class NotShared(OSError):
 
 
 def missing_here() -> str:
-    """What this node lacks to take part, in words; "" if nothing."""
+    """Returns what this node lacks to mount volumes, for people; "" if nothing."""
     if which("sshfs", path=_search_path()) is None:
         return "sshfs is not installed here"
     if not os.access(_DEVICE, os.R_OK | os.W_OK):
@@ -83,7 +84,7 @@ def missing_here() -> str:
 
 
 class SshfsSidecar:
-    """Holds the shared volumes of one node until its standard input ends."""
+    """Mounts the shared volumes of one node until its standard input ends."""
 
     def __init__(self, config: AgentConfig, paths: AttemptPaths, port: int, within: int) -> None:
         self._paths = paths
@@ -95,7 +96,10 @@ class SshfsSidecar:
         self._volumes = [v for v in config.volumes if v.get("share") == "sshfs"]
 
     def run(self) -> None:
-        """Mount, say so, watch until the agent lets go, and clean up. Raises NotShared."""
+        """Mounts the volumes, reports it, watches them until the agent closes the pipe, and cleans up.
+
+        Raises NotShared.
+        """
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda *_: self._over.set())
         threading.Thread(target=self._wait_for_end, daemon=True).start()
@@ -152,7 +156,7 @@ class SshfsSidecar:
         return str(source)
 
     def _await(self, name: str, source: Path) -> str:
-        """Until a volume can be listed; gives why it cannot."""
+        """Waits until a volume can be listed. Returns why it cannot be, or ""."""
         until = time.monotonic() + MOUNT_SECONDS
         while not self._over.is_set():
             code = self._programs[name].poll()
@@ -195,7 +199,7 @@ def _bind_life(parent: int) -> None:
 
 
 def _listed(source: Path, seconds: float) -> object:
-    """True if a directory can be listed in time; else why not."""
+    """Returns True if a directory can be listed in time, else the reason."""
     answers: queue.Queue[object] = queue.Queue()
 
     def look() -> None:
@@ -222,7 +226,7 @@ def _say(event: str, **body: object) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """`share-mount ATTEMPT_DIR PORT WITHIN`: be the guard; WITHIN is 0 where there is no such process."""
+    """`share-mount ATTEMPT_DIR PORT WITHIN`: runs the sidecar; WITHIN is 0 if there is no such process."""
     paths = AttemptPaths(Path(arguments[0]))
     code = 0
     try:
@@ -232,12 +236,12 @@ def main(arguments: list[str]) -> int:
         _say("failed", why=str(error), passing=getattr(error, "passing", False))
         code = 1
     sys.stderr.flush()
-    # A thread that waits for a hung file system is not waited for.
+    # Does not wait for a thread that is blocked by a hung file system.
     os._exit(code)
 
 
 def tunnel(arguments: list[str]) -> int:
-    """`share-tunnel ATTEMPT_DIR PORT VOLUME …`: the stream to the leader, on standard input and output."""
+    """`share-tunnel ATTEMPT_DIR PORT VOLUME …`: bridges standard input and output to the leader."""
     paths, volume = AttemptPaths(Path(arguments[0])), arguments[2]
     config = AgentConfig.from_json(paths.config.read_bytes())
     shield = None

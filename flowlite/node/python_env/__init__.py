@@ -1,4 +1,4 @@
-"""The Python environment of workers: found, or made with uv under a lock.
+"""The Python environment of workers: found on the node, or made with uv under a lock.
 
-It is made once for all tasks of a host, and marked as whole last.
+It is made once for all tasks of a host. The mark that it is complete is written last.
 """

@@ -1,15 +1,15 @@
-"""The Python that the workers run in: one that is on the node, or an environment made for them, once for all tasks.
+"""The Python that the workers run in: one found on the node, or an environment that is made once for all tasks.
 
-What is wanted comes as `AgentConfig.python_spec`:
+The request is `AgentConfig.python_spec`:
 
     {"python": "3.11", "requirements": None | "text of a requirements file", "uv": path of uv on this node,
-      "why_no_uv": why it could not be brought, "upon": id of the image whose packages it has, too,
+      "why_no_uv": why uv could not be copied here, "upon": id of the image whose packages it has, too,
       "setup": hash of the commands that will install more into it}
 
-Environments lie side by side in one directory, named by the hash of what they are made from:
+Environments are in one directory, named by the hash of their inputs:
 
-    envs/<hash>/            the environment; `flowlite.json` in it is written last and says that it is whole
-    envs/<hash>.lock        held shared by agents that use it, and exclusively by whoever makes or removes it
+    envs/<hash>/            the environment; `flowlite.json` in it is written last and marks it as complete
+    envs/<hash>.lock        held shared by agents that use it, and exclusively while it is made or removed
     envs/python/            Pythons that were installed because the node had none of that version
 """
 
@@ -36,7 +36,7 @@ _FORMAT = 1
 _MADE = "flowlite.json"
 _LOOK_AGAIN = 0.05
 UNUSED_SECONDS = 14 * 86400.0
-"""Whoever makes an environment removes those that nobody has used for so long."""
+"""When an environment is made, those not used for this long are removed."""
 EXIT_NO_ENVIRONMENT = 79
 ERROR_MARK = "flowlite-environment: "
 FALLBACK = "~/.flowlite-node/envs"
@@ -47,17 +47,17 @@ class PythonError(OSError):
 
 
 class Ready(NamedTuple):
-    """A Python for the workers; `lock` keeps its environment from being removed while it is open."""
+    """A Python for the workers. While `lock` is open, its environment is not removed."""
 
     python: str
     lock: int | None = None
 
 
 async def ready(config: AgentConfig, paths: AttemptPaths) -> Ready:
-    """Find or make what `config.python_spec` asks for.
+    """Finds or makes the Python that `config.python_spec` asks for.
 
     Raises:
-        PythonError: It is not there and cannot be made.
+        PythonError: It does not exist and cannot be made.
     """
     spec = config.python_spec
     if spec is None:
@@ -78,7 +78,7 @@ async def ready(config: AgentConfig, paths: AttemptPaths) -> Ready:
 
 
 def look(spec: Mapping[str, Any], cache: str | None, own: str) -> dict[str, Any]:
-    """What is here already: {"ready": whether nothing has to be made, "uv": this machine's own, "platform"}."""
+    """Returns what exists here: {"ready": whether nothing has to be made, "uv": this machine's own, "platform"}."""
     place = directory(spec, cache)
     found = _find(spec, own, place)
     done = found is not None and (
@@ -88,14 +88,14 @@ def look(spec: Mapping[str, Any], cache: str | None, own: str) -> dict[str, Any]
 
 
 def directory(spec: Mapping[str, Any], cache: str | None) -> Path:
-    """Where this node's environments lie."""
+    """Returns the directory of this node's environments."""
     if spec.get("directory"):
         return Path(spec["directory"])
     return Path(cache).parent / "envs" if cache else Path(FALLBACK).expanduser()
 
 
 def key(spec: Mapping[str, Any], python: str, version: str) -> str:
-    """The name of an environment: a hash of all that it is made from."""
+    """Returns the name of an environment: a hash of all its inputs."""
     parts = [
         _FORMAT,
         version,
@@ -105,24 +105,24 @@ def key(spec: Mapping[str, Any], python: str, version: str) -> str:
         spec.get("upon", ""),
     ]
     if spec.get("setup"):
-        # What they install is nobody else's affair.
+        # Environments with setup commands are not shared with other tasks.
         parts.append(spec["setup"])
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
 def requirement_lines(text: str) -> list[str]:
-    """The lines of a requirements file that say something."""
+    """Returns the lines of a requirements file, without blank lines and comments."""
     lines = (line.strip() for line in text.splitlines())
     return [line for line in lines if line and not line.startswith("#")]
 
 
 def is_whole(path: Path) -> bool:
-    """Whether an environment was made to its end, and its Python still is where it was."""
+    """Whether an environment is complete, and its Python still exists."""
     return (path / _MADE).is_file() and os.access(path / "bin" / "python", os.X_OK)
 
 
 def packages_of(python: str) -> list[str]:
-    """What an environment made here contains, `name==version` each; [] for any other Python."""
+    """Returns the packages of an environment made here, as `name==version`; [] for any other Python."""
     try:
         made = json.loads((Path(python).parent.parent / _MADE).read_bytes())
         return [str(each) for each in made["packages"]]
@@ -131,7 +131,10 @@ def packages_of(python: str) -> list[str]:
 
 
 def clean(place: Path, older_than: float) -> list[str]:
-    """Remove environments that nobody uses and nobody has used for so many seconds; gives their names."""
+    """Removes environments that are not in use and were last used longer ago than this, in seconds.
+
+    Returns their names.
+    """
     removed = []
     for path in _environments(place):
         lock = _lock(path)
@@ -147,13 +150,13 @@ def clean(place: Path, older_than: float) -> list[str]:
     return removed
 
 
-# Making
+# Making environments
 
 
 async def _make(
     path: Path, spec: Mapping[str, Any], python: str, tool: str | None, settings: Mapping[str, str]
 ) -> Ready:
-    """The environment at `path`, made unless it is whole already."""
+    """Returns the environment at `path`, after making it unless it is complete already."""
     lock = await _wait_for(path)
     try:
         if not is_whole(path):
@@ -184,7 +187,7 @@ async def _fill(path: Path, spec: Mapping[str, Any], python: str, tool: uv.Uv) -
         if done.code != 0:
             raise PythonError(_why_not(wanted, done, tool))
     if spec.get("setup"):
-        # It brings its pip along. Where it cannot, `uv pip` is there, or another pip (setup/run.py).
+        # ensurepip brings its own pip. Where it fails, `uv pip` or another pip is used (`node/setup/run.py`).
         await tool.run("-m", "ensurepip", "--default-pip", program=inside)
     listed = await tool.run("pip", "freeze", "--quiet", "--python", inside)
     note = {
@@ -200,7 +203,7 @@ async def _fill(path: Path, spec: Mapping[str, Any], python: str, tool: uv.Uv) -
 async def _install(
     spec: Mapping[str, Any], tool: str, place: Path, settings: Mapping[str, str]
 ) -> tuple[str, str]:
-    """Install a Python of that version on the node, for all tasks."""
+    """Installs a Python of that version on the node, for all tasks."""
     wanted, target = str(spec["python"]), place / "python"
     place.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = await _wait_for(target)
@@ -262,9 +265,9 @@ def _lock(path: Path) -> int:
 
 
 async def _wait_for(path: Path) -> int:
-    """A lock on an environment: shared if it is whole, else exclusive, to make it.
+    """Locks an environment: shared if it is complete, else exclusively, to make it.
 
-    Who comes second waits for the first, who may be loading gigabytes, and then finds it made.
+    A second caller waits for the first, which may be downloading gigabytes, and then finds the environment complete.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = _lock(path)
@@ -300,17 +303,17 @@ def _last_used(path: Path) -> float:
 
 
 def _remove(path: Path) -> None:
-    # The note goes first: what is half removed does not count as whole.
+    # The mark goes first, so that a partly removed environment does not count as complete.
     (path / _MADE).unlink(missing_ok=True)
     if path.exists():
         shutil.rmtree(path)
 
 
 def main(arguments: list[str]) -> int:
-    """`pythons`: a JSON object {"spec", "cache"} on standard input; prints what `look` gives.
+    """`pythons`: reads a JSON object {"spec", "cache"} from standard input and prints the result of `look`.
 
-    `pythons DIR ARGUMENTS...`: in a container, have the Python that DIR/agent.json asks for, and go on as that one with
-    these arguments.
+    `pythons DIR ARGUMENTS...`: in a container, prepares the Python that DIR/agent.json and DIR/container.json ask for,
+    and replaces this process with it, with these arguments.
     """
     if arguments:
         return _go_on(AttemptPaths(Path(arguments[0])), arguments[1:])
@@ -331,7 +334,7 @@ def _go_on(paths: AttemptPaths, arguments: list[str]) -> int:
         sys.stderr.write(f"{ERROR_MARK}{error}\n")
         return EXIT_NO_ENVIRONMENT
     if made.lock is not None:
-        # Held as long as anybody uses it.
+        # Inherited, so that the lock is held as long as any process uses the environment.
         os.set_inheritable(made.lock, True)
     path = path_with(made.python, os.environ.get("PATH"))
     os.execve(made.python, [made.python, *arguments], {**os.environ, "PATH": path or ""})

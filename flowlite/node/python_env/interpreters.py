@@ -1,4 +1,4 @@
-"""Pythons that this machine has: where they lie, and which version each is."""
+"""The Python installations of this machine, with their versions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ASK_SECONDS = 10.0
 _SAY = "import sys; sys.stdout.write('%s-%d.%d.%d' % ((sys.implementation.name,) + sys.version_info[:3]))"
 _SAID = re.compile(r"([a-z]+)-(\d+\.\d+\.\d+)")
 _NAME = re.compile(r"(?:python|pypy)3(?:\.\d+)?")
-# Where Pythons are put that are on nobody's PATH, below the home directory and elsewhere.
+# Common locations of Pythons that are not on PATH, below the home directory and elsewhere.
 _AT_HOME = (
     ".local/share/uv/python",
     ".pyenv/versions",
@@ -29,17 +29,17 @@ _ELSEWHERE = ("/usr/bin", "/usr/local/bin", "/opt/conda/bin", "/opt/homebrew/bin
 
 
 def matches(version: str, wanted: str) -> bool:
-    """Whether 3.11.7 is what was asked for as 3.11, or as 3.11.7."""
+    """Whether version 3.11.7 satisfies a request for 3.11, or for 3.11.7."""
     return version == wanted or version.startswith(f"{wanted}.")
 
 
 def version_here() -> str:
-    """The version of the Python that runs this."""
+    """Returns the version of the running Python."""
     return ".".join(map(str, sys.version_info[:3]))
 
 
 def version_of(python: str) -> str | None:
-    """What a Python says of itself, `3.11.7` or `pypy-3.11.7`; None if it does not run (a shim, a broken link)."""
+    """Asks a Python for its version, `3.11.7` or `pypy-3.11.7`; None if it does not run (a shim, a broken link)."""
     if os.path.realpath(python) == os.path.realpath(sys.executable):
         return version_here()
     try:
@@ -55,19 +55,19 @@ def version_of(python: str) -> str | None:
     said = _SAID.fullmatch(asked.stdout.decode("ascii", "replace"))
     if asked.returncode != 0 or said is None:
         return None
-    # Compiled code and pickled functions do not travel between implementations, so another one matches nothing.
+    # Compiled code and pickled functions are not portable between implementations, so another one matches nothing.
     return said[2] if said[1] == "cpython" else said[0]
 
 
 def find(
     wanted: str, first: Iterable[str] = (), directories: Iterable[str] = ()
 ) -> tuple[str, str] | None:
-    """A Python of that version on this machine, as (path, version).
+    """Finds a Python of that version on this machine, as (path, version).
 
     Args:
-        wanted: "3.11", or "3.11.7" for none but that one.
-        first: Those to prefer, in order.
-        directories: More directories with installations, looked at last.
+        wanted: "3.11", or "3.11.7" for exactly that one.
+        first: Preferred paths, in order.
+        directories: More directories with installations, searched last.
     """
     minor = ".".join(wanted.split(".")[:2])
     name = f"python{minor}"
@@ -85,7 +85,7 @@ def find(
 
 
 def known(directories: Iterable[str] = ()) -> list[str]:
-    """What there is, for people: `3.12.1 (/usr/bin/python3.12)` each, without shims and doubles."""
+    """Lists the Pythons here, for people: `3.12.1 (/usr/bin/python3.12)` each, without shims and duplicates."""
     found: dict[str, str] = {}
     for path in (sys.executable, *_on_path(), *_installed(directories)):
         real = os.path.realpath(path)
@@ -100,7 +100,7 @@ def known(directories: Iterable[str] = ()) -> list[str]:
 
 def _on_path() -> Iterator[str]:
     for directory in os.environ.get("PATH", os.defpath).split(":"):
-        # Shims stand for what lies elsewhere, and take long to say so.
+        # Shims only refer to other installations, and are slow to answer.
         if os.path.basename(directory) != "shims":
             yield from _in(directory)
 

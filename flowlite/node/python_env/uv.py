@@ -1,4 +1,4 @@
-"""`uv` on the node: which one, with which settings, and what it said."""
+"""`uv` on the node: its path, its settings, and its results."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from ..system import processes
 log = logging.getLogger("flowlite.python")
 
 _PROXIES = frozenset({"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"})
-# Where people install it, when that is not on the PATH of a shell that nobody logged in to.
+# Common locations of uv, which the PATH of a non-login shell may lack.
 _PLACES = ("~/.local/bin/uv", "~/.cargo/bin/uv", "/usr/local/bin/uv")
-# Variables of another environment that would lead uv, or the Python it starts, astray.
+# Variables of another environment that would mislead uv, or the Python it starts.
 _ASTRAY = ("VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONHOME", "PYTHONPATH", "UV_PYTHON", "UV_TARGET")
 _UNREACHABLE = re.compile(
     r"error sending request|dns error|tcp connect error|timed out|os error 1(?:01|10|11|13)\b"
@@ -34,7 +34,7 @@ DEFAULT_INDEX = "https://pypi.org/simple"
 
 
 class UvResult(NamedTuple):
-    """How a run of uv ended."""
+    """The result of a run of uv."""
 
     code: int
     out: str
@@ -42,7 +42,7 @@ class UvResult(NamedTuple):
 
     @property
     def words(self) -> str:
-        """What it said, in short."""
+        """A summary of its error output."""
         return in_short(self.said)
 
     @property
@@ -56,8 +56,8 @@ class Uv:
 
     Args:
         path: The program.
-        settings: Variables for it, as `settings` gives them.
-        lock: A descriptor that it holds open: a lock outlives the agent that took it as long as uv still writes.
+        settings: Variables for it, as the function `settings` returns them.
+        lock: A descriptor that uv inherits, so that the lock is held while uv writes, even if the agent has ended.
     """
 
     def __init__(self, path: str, settings: Mapping[str, str], lock: int) -> None:
@@ -67,7 +67,7 @@ class Uv:
 
     @property
     def index(self) -> str:
-        """Where packages come from, for people."""
+        """The package index, for people."""
         names: tuple[str, ...] = ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_INDEX", "UV_FIND_LINKS")
         if self._settings.get("UV_NO_INDEX"):
             names = ("UV_FIND_LINKS",)
@@ -75,7 +75,7 @@ class Uv:
         return without_credentials(found or DEFAULT_INDEX)
 
     async def run(self, *arguments: str, program: str | None = None) -> UvResult:
-        """Run it, or another program in its way, to its end; it ends with its caller, whatever becomes of that."""
+        """Runs uv, or another program the same way, to its end. It is killed when its caller ends, for any reason."""
         child = await asyncio.create_subprocess_exec(
             program or self._path,
             *arguments,
@@ -111,7 +111,7 @@ class Uv:
 
 
 def own() -> str | None:
-    """The uv that this machine has itself."""
+    """Returns the uv that this machine has itself."""
     found = shutil.which("uv")
     if found is not None:
         return found
@@ -120,16 +120,16 @@ def own() -> str | None:
 
 
 def platform() -> str:
-    """What a program must be built for to run here: `linux-x86_64-glibc`."""
+    """Returns the platform that a program must be built for to run here: `linux-x86_64-glibc`."""
     system = machine.system().lower()
     libc = f"-{machine.libc_ver()[0] or 'musl'}" if system == "linux" else ""
     return f"{system}-{machine.machine()}{libc}"
 
 
 def settings(file: Path, environment: Mapping[str, str]) -> dict[str, str]:
-    """Variables for uv: those that came along with the task, then those of `environment=`.
+    """Returns variables for uv: those sent with the task, then those of `environment=`.
 
-    A directory that is not on this node cannot hold packages for it, and is left out.
+    A directory that does not exist on this node cannot hold packages for it, and is left out.
     """
     try:
         brought = json.loads(file.read_bytes())
@@ -152,7 +152,7 @@ def settings(file: Path, environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def without_credentials(text: str) -> str:
-    """The text with names and passwords in addresses replaced."""
+    """Replaces names and passwords in URLs."""
     return _CREDENTIALS.sub("//***@", text)
 
 
@@ -161,7 +161,7 @@ def _split(value: str, separator: str) -> Sequence[str]:
 
 
 def _is_here(place: str) -> bool:
-    # An index may have a name in front: name=https://…
+    # An index may begin with a name: name=https://…
     place = re.sub(r"^[\w-]+=", "", place.strip())
     if place.startswith("file:"):
         return os.path.exists(unquote(urlsplit(place).path))
@@ -169,11 +169,11 @@ def _is_here(place: str) -> bool:
 
 
 def in_short(said: str) -> str:
-    """The error that uv ended with, its first words and its last cause, as one line."""
+    """Returns uv's final error as one line: the first line and the last cause."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     starts = [at for at, line in enumerate(lines) if line.startswith(("error:", "×"))]
     told = lines[starts[-1] if starts else 0 :]
-    # Between the two, every layer of the network says the same again.
+    # In between, every layer of the network stack repeats the same.
     causes = [line for line in told[1:] if not line.startswith("cause: error sending request")]
     kept = [*told[:1], *causes] if len(causes) < 3 else [told[0], causes[0], "…", causes[-1]]
     return " ".join(kept)[:_WORDS]
