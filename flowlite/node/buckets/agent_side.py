@@ -67,7 +67,7 @@ class Buckets:
         self._following = asyncio.create_task(self._follow())
 
     def volumes(self) -> list[dict[str, Any]]:
-        """Returns the buckets as volumes to be shown to the workers (`mount_namespace/worker_view.py`)."""
+        """Returns the buckets as volumes to be shown to the workers (`node/mount_namespace/worker_view.py`)."""
         # The nodes of one task of the local provider share the machine and, where links are used, the path.
         nodes = self._paths.home.parent
         return [

@@ -169,7 +169,7 @@ def main(directory: str, arguments: Sequence[str]) -> int:
     if code:
         sys.stderr.write(f"{_last_words(Path(temporary))}\n")
         sys.stderr.flush()
-        # The processes started so far are in this group; the next attempt starts anew.
+        # The processes started so far are in this group; the next attempt starts from scratch.
         os.killpg(0, signal.SIGKILL)
     return 0
 

@@ -9,5 +9,5 @@ and supervisor accept only the certificate that the supervisor made for the atte
 
 `messages.py` lists all messages. `message_check.py` validates what another machine sent before it is used: messages in
 both directions, events, and the files that an agent leaves. `mux_framing.py` frames the pipe of the mux server
-(`helper/`).
+(`node/helper/`).
 """

@@ -98,7 +98,7 @@ class GangSettings:
     Attributes:
         task: Task id.
         epoch: Number of the attempt; rises with every restart. Older epochs are refused everywhere.
-        roster: Instance ids by node rank (`config/ranks.py`).
+        roster: Instance ids by node rank (`node/config/ranks.py`).
         processes_per_node: Workers per node.
         leader_address: The address at which other nodes reach node 0; becomes MASTER_ADDR.
         beat: Interval of the heartbeats of both sides.
@@ -234,8 +234,9 @@ def pack_addresses(addresses: Sequence[str]) -> dict[str, Any]:
 
 
 def pack_places(addresses: Sequence[str], ports: Sequence[Any]) -> dict[str, Any]:
-    """Like `pack_addresses`, for the check before GO (`preflight/connectivity.py`); port 0 where a node does not
-    listen.
+    """Like `pack_addresses`, with ports, for the check before GO (`node/preflight/connectivity.py`).
+
+    The port is 0 where a node does not listen.
     """
     pairs = zip(addresses, ports, strict=True)
     return pack_addresses([f"{at} {port if isinstance(port, int) else 0}" for at, port in pairs])

@@ -1,6 +1,6 @@
 """Keeps our `srun` before the system's, even if a shell profile changes PATH.
 
-A login shell (`#!/bin/bash -l`) reads /etc/profile, which sets PATH anew. So does a script that sources it, or loads a
+A login shell (`#!/bin/bash -l`) reads /etc/profile, which resets PATH. So does a script that sources it, or loads a
 module of Slurm. bash reads the file that BASH_ENV names after the profile, and for every script that it starts. That
 file sets a DEBUG trap, which puts our directory first in PATH before each command, also in functions and subshells, and
 prints nothing under `set -x`. A login shell of another kind is started with a command line that repairs PATH before the

@@ -133,7 +133,7 @@ class Runner:
                     if reader is not None
                 ]
                 code = await process.wait()
-                # Processes that the task left running may hold the pipes open for ever.
+                # Processes that the task left running may hold the pipes open forever.
                 _, late = await asyncio.wait(pumps, timeout=END_SECONDS) if pumps else (None, ())
                 for pump in late:
                     pump.cancel()
