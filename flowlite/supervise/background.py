@@ -1,4 +1,4 @@
-"""Work that no command waits for: a process of its own, without terminal or output."""
+"""Starts background processes, without terminal or output, that no command waits for."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ import flowlite
 
 
 def run_detached(home: Path, module: str, *arguments: str) -> bool:
-    """Runs `main()` of a module for a FLOW_HOME. It outlives this process. False if it cannot be started.
+    """Runs `main()` of a module in a detached process, which outlives this one.
 
     Args:
         home: The FLOW_HOME.
         module: Name of the module.
-        arguments: What it finds in `sys.argv[2:]`.
+        arguments: Passed to the process as `sys.argv[2:]`.
+
+    Returns:
+        False if the process cannot be started.
     """
     root = str(Path(flowlite.__file__).resolve().parent.parent)
     program = f"import sys; sys.path.insert(0, sys.argv[1]); from {module} import main; main()"
@@ -31,7 +34,7 @@ def run_detached(home: Path, module: str, *arguments: str) -> bool:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        # It outlives us, so nobody waits for it; Popen would warn.
+        # The process is never waited for. Without a return code Popen would warn.
         child.returncode = 0
         return True
     return False

@@ -1,4 +1,4 @@
-"""Threads for what blocks: calls to providers and connections, for one node or for all at once."""
+"""Threads for blocking calls to providers and connections."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _THREADS = 64
 
 
 class Threads:
-    """So many threads that a gang of hundreds is reached in a few rounds; each is made when it is first needed."""
+    """A thread pool large enough to reach a gang of hundreds in a few rounds. Threads are created on demand."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(max_workers=_THREADS)
@@ -24,9 +24,9 @@ class Threads:
         return asyncio.get_running_loop().run_in_executor(self._pool, function, *arguments)
 
     def close(self) -> None:
-        """Takes no more work. What is being done is not waited for."""
+        """Accepts no more work. Does not wait for calls in progress."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def each(self, items: Iterable[Item], do: Callable[[Item], Value]) -> list[Value]:
-        """Calls a function for every item, all at once; gives what it gave, in order."""
+        """Calls a function for every item concurrently and returns the results in order."""
         return await asyncio.gather(*(self.run(do, item) for item in items))

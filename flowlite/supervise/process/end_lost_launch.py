@@ -1,12 +1,12 @@
-"""Ends what a launch that has lost instances may still cost, while the gang is being stopped and collected.
+"""Ends what is still charged for a launch that has lost instances, while the gang is being stopped and collected.
 
-A launch may be more than its instances. A bid at Mithril that has lost its machines wins others, which nobody asked
-for, and what is left of it cannot be used again. So the listing is asked from the moment at which a node does not
-answer, and not only once the gang has been collected:
+A launch may be more than its instances. A bid at Mithril that has lost its machines wins new ones, which nobody
+asked for, and its remaining instances cannot be used again. The provider is therefore asked for its listing from
+the moment a node stops answering, and not only after the gang has been collected:
 
     of the gang the provider lists          what is charged beside it    the instances themselves
-    all, or some, as running                ended at once                kept for the next attempt
-    some, as ending with what is gone       ended with them              kept while they stop and are collected
+    all or some as running                  ended at once                kept for the next attempt
+    some as ending with the lost ones       ended with them              kept while they stop and are collected
     none                                    ended at once                are gone: nothing can be collected from them
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from flowlite.supervise.provision import Provisioner
 
 COLLECT_SECONDS = 30.0
-"""Instances that go with those that are lost are kept so long for their logs, beyond the time they take to stop."""
+"""How long instances that end with the lost ones are kept for their logs, beyond the time they take to stop."""
 _EVERY = 2.0
 
 
@@ -34,12 +34,16 @@ async def end_remains(
     in_doubt: Callable[[], bool],
     seconds: float,
 ) -> None:
-    """Looks until it is cancelled. Raises LeaseLost.
+    """Polls the listing until cancelled, and ends what the lost instances leave behind.
 
     Args:
+        provisioner: Asks the provider and ends instances.
         roster: Instances of the gang.
-        in_doubt: Whether one of them does not answer; only then the provider is asked.
-        seconds: How long instances that go with those that are lost are kept, from when that is known.
+        in_doubt: Whether one of them does not answer. The provider is asked only then.
+        seconds: How long instances that end with the lost ones are kept, from the moment that is known.
+
+    Raises:
+        LeaseLost: Another supervisor has taken over.
     """
     until: float | None = None
     while True:

@@ -1,4 +1,4 @@
-"""What a supervisor writes down about its task: every change of state with its reason, and what the gang reports."""
+"""What a supervisor records about its task: state changes with their reasons, and events of the gang."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from flowlite.supervise.attempt.unfetched import Holding
 from flowlite.supervise.record import lifecycle, wording
 from flowlite.supervise.record.lifecycle import State, TaskEvent
 
-# What of the gang's events is kept in the task's history as it stands.
+# Events of the gang that are added to the task's history unchanged.
 _KEPT = frozenset(
     {"warning", "checkpoint", "unkept", "suspect", "back", "lost", "preempting", "should_stop"}
 )
-# Progress and waiting are written down at most so often: every write wakes all who watch any task.
+# Shortest time between two records of progress, and of waiting. Each write wakes every process that watches a
+# task.
 _PROGRESS_EVERY = 1.0
 _WAITING_EVERY = 5.0
 _SILENCE = "cannot be reached since"
@@ -31,22 +32,25 @@ _NOT_GONE = "its nodes are not gone yet: "
 _COLLECTING = "waiting for what is not here yet: "
 _TOO_LATE = "the cancellation came after its end"
 _LONGEST_REASON = 300
-# Failure reports kept in the history of one attempt; thousands of ranks may fail together.
+# Failure reports kept in the history of one attempt. Thousands of ranks may fail at the same time.
 _MOST_FAILURES = 256
-# What nodes say in one task is kept up to so many bytes; whoever looks at the task reads all of it.
+# Bytes of events from nodes kept for one task. Every client that looks at the task reads all of them.
 _MOST_KEPT = 16 << 20
 _NO_MORE = "its nodes have said so much that nothing more of it is kept here; its logs are whole"
 
 
 class Journal:
-    """The task as last written, and the only way to change it."""
+    """The task as last recorded. The supervisor changes the task only through this class."""
 
     def __init__(
         self, store: Store, lease: Lease, record: TaskRecord, mask: Mask | None = None
     ) -> None:
         """
         Args:
-            mask: Taken out of everything that workers, nodes and agents say, before it is written down.
+            store: The store that holds the task.
+            lease: The supervisor's lease of the task.
+            record: The task as it is in the store.
+            mask: Removes secrets from everything that workers, nodes and agents say, before it is recorded.
         """
         self._secrets = mask or Mask()
         self._store = store
@@ -60,7 +64,7 @@ class Journal:
         self._waiting_at, self._waits_for = 0.0, ""
         self._cancelling = False
         past = store.events(record.id) if record.attempt else ()
-        # Attempts of which the ranks have started, whatever came after that, such as their failure.
+        # Attempts whose ranks have started, even if they failed afterwards.
         self._started = {
             event.data.get("attempt")
             for event in past
@@ -70,7 +74,7 @@ class Journal:
         self._room = _MOST_KEPT - sum(_size(event.text, event.data) for event in past)
 
     def _mask(self, text: str) -> str:
-        # The keys of a provider become known while it is used.
+        # Keys of a provider become known only while it is used.
         return redact.cleaned(self._secrets(text))
 
     def _inside(self, data: Mapping[str, Any]) -> dict[str, Any]:
@@ -78,11 +82,11 @@ class Journal:
 
     @property
     def has_started(self) -> bool:
-        """Whether the ranks of the current attempt have started, whatever became of them and whoever led then."""
+        """Whether the ranks of the current attempt have started, whichever supervisor led the task then."""
         return self.record.attempt in self._started
 
     def reload(self) -> None:
-        """Reads the task again, after a write whose outcome is not known."""
+        """Reads the task again, after a write whose outcome is unknown."""
         self.record = self._store.get_task(self.record.id)
 
     def step(
@@ -94,12 +98,17 @@ class Journal:
         settled: Mapping[str, str] | None = None,
         **words: Any,
     ) -> None:
-        """Writes down that something happened, and what state follows, with all that must not be written apart from it.
+        """Records an event, the state that follows, and everything that belongs to it, in one transaction.
 
-        Fields of the task may be among `words`; `instances` and `settled` are as for `Store.transition`.
+        Args:
+            happening: The event.
+            outcome: How the task ends, once that is decided.
+            instances: As for `Store.transition`.
+            settled: As for `Store.transition`.
+            words: Values for the wording of the reason. Those named like a field of the task are stored in that field.
 
         Raises:
-            ImpossibleTransition: The lifecycle does not know it.
+            ImpossibleTransition: The lifecycle does not allow the event in this state.
             LeaseLost: Another supervisor has taken over.
         """
         fields = {f.name for f in dataclasses.fields(TaskRecord)}
@@ -128,12 +137,12 @@ class Journal:
             self._progress_at = clock.monotonic()
 
     def note(self, kind: str, text: str, data: Mapping[str, Any] | None = None) -> None:
-        """Adds to the task's history."""
+        """Adds an entry to the task's history."""
         body = {"attempt": self.record.attempt, **self._inside(data or {})}
         self._store.add_event(self.record.id, kind, self._mask(text), body)
 
     def kept_warm(self, instances: Iterable[InstanceRecord]) -> None:
-        """Says which nodes go on costing what they cost, though the task is over."""
+        """Records which nodes are kept warm, and are still charged, after the end of the task."""
         kept = [each for each in instances if each.state == "warm" and each.ended_at is not None]
         if not kept:
             return
@@ -145,7 +154,7 @@ class Journal:
         self.note("warm", what, {"instances": [each.id for each in kept], "until": until})
 
     def waiting(self, why: str) -> None:
-        """Capacity is not there: makes the reason visible, at once or with a later `tell_progress`."""
+        """Shows why the task waits for capacity, at once or with a later `tell_progress`."""
         self._waits_for = why
         self._tell_waiting()
 
@@ -160,7 +169,7 @@ class Journal:
             self.step(TaskEvent.WAIT, why=why)
 
     def cancelling(self) -> None:
-        """Somebody cancels: says so before anything else, whatever is being waited for."""
+        """Records that the task is being cancelled, before the supervisor does anything else."""
         self._cancelling, state = True, State(self.record.state)
         if state is State.PROVISIONING:
             self.step(TaskEvent.WAIT, why="cancelled; waits for the provider's answer")
@@ -171,30 +180,30 @@ class Journal:
             self.step(TaskEvent.PROGRESS, why=f"cancelled; until then: {self.record.reason}")
 
     def not_gone(self, what: str, pause: float) -> None:
-        """The nodes cannot be ended, or are listed still: says so in the reason, beside what it was before."""
+        """Adds to the reason that the nodes cannot be ended, or are still listed."""
         first = what.strip().splitlines()[0] if what.strip() else "no answer"
         told = f"{_NOT_GONE}{first[:_LONGEST_REASON]}, next try in {wording.duration(pause)}"
         why = "; ".join(filter(None, (self.last_reason(), told)))
-        # For days, if need be: the same thing is not written again every few minutes.
+        # This may go on for days, so an unchanged reason is not written again.
         if self._mask(why) != self.record.reason:
             self.step(TaskEvent.PROGRESS, why=why)
 
     def last_reason(self) -> str:
-        """Why the task ends, without what its nodes had to do with it."""
+        """Returns why the task ends, without the parts about its nodes, collecting or a late cancellation."""
         before = self.record.reason
         for mark in (_NOT_GONE, _COLLECTING, _TOO_LATE):
             before = before.partition(mark)[0]
         return before.removesuffix("; ")
 
-    # What the gang reports
+    # Events of the gang
 
     def gang_event(self, event: dict[str, Any]) -> None:
-        """Takes in an event of the rendezvous. Those that are known already, after a take-over, are left out."""
+        """Handles an event of the rendezvous. Events that a supervisor before this one recorded are skipped."""
         kind = event["kind"]
         if kind == "joined":
             self._joined.add(int(event["rank"]))
         elif kind == "go" and self.record.state == State.STARTING:
-            # When the leader opened the barrier, which may be long before we hear of it.
+            # The time at which the leader opened the barrier; the event may arrive much later.
             ago = clock.now() - event.get("age", 0.0)
             began = self.record.started_at or max(self.record.created_at, ago)
             self.step(TaskEvent.GO, started_at=began)
@@ -216,7 +225,7 @@ class Journal:
             self._note_events([(event, _text_of(event))])
 
     def lacking(self, end: End, nodes: Sequence[tuple[Node, Holding, bool]]) -> None:
-        """Says what of an attempt is not here; of each node, whether that is kept there."""
+        """Records which files of an attempt were not fetched and, for each node, whether they are kept there."""
         told = [
             {
                 "node": node.rank,
@@ -231,7 +240,7 @@ class Journal:
         self.note("lacking", text, {"nodes": told, "ended_well": end.ended_well})
 
     def flush(self) -> None:
-        """Writes down the failures of the attempt's workers."""
+        """Records the failures of the attempt's workers."""
         told = [
             (
                 event,
@@ -243,7 +252,7 @@ class Journal:
         self._failures = []
 
     def tell_progress(self) -> None:
-        """Says what is waited for, or how many nodes are there while some are not."""
+        """Updates the reason with what the task waits for, or with how many nodes have joined."""
         self._tell_waiting()
         now = clock.monotonic()
         early = now < self._progress_at + _PROGRESS_EVERY
@@ -260,7 +269,10 @@ class Journal:
             self.step(TaskEvent.PROGRESS, why=text)
 
     def _cut_off(self, since: float | None) -> None:
-        """Nothing answers from here, or does again: people must not take what was last heard for what is."""
+        """Records that no node can be reached from here, or that they can again.
+
+        Otherwise users would take the last state that was heard for the present one.
+        """
         if since is None:
             self._silent = False
             if _SILENCE in self.record.reason:
@@ -274,19 +286,22 @@ class Journal:
         )
 
     def _collecting(self, text: str) -> None:
-        """The ranks have ended, and not all that they left is here."""
+        """Records that the ranks have ended and that some of their files are still being fetched."""
         if self.record.state in (State.STARTING, State.RUNNING):
             self.step(TaskEvent.DONE)
         self._tell("; ".join(filter(None, (self.last_reason(), f"{_COLLECTING}{text}"))))
 
     def _calm_reason(self) -> str:
-        """What the reason was before; a supervisor that takes over finds one of an earlier silence."""
+        """Returns the reason before nodes could not be reached.
+
+        After a take-over, the recorded reason may say that they cannot.
+        """
         if _SILENCE not in self.record.reason:
             return self.record.reason
         return "all ranks started" if self.record.state == State.RUNNING else "they answer again"
 
     def _tell(self, text: str) -> None:
-        """Another reason in the same state."""
+        """Changes the reason without changing the state."""
         if (State(self.record.state), TaskEvent.PROGRESS) in lifecycle.TABLE:
             self.step(TaskEvent.PROGRESS, why=text)
 
@@ -299,7 +314,7 @@ class Journal:
             self.step(TaskEvent.FAILURE, why=self._first or str(event["reason"]))
 
     def _note_events(self, told: Iterable[tuple[Mapping[str, Any], str]]) -> None:
-        """Adds events of the gang to the history, but those that are there."""
+        """Adds events of the gang to the history, except those it already has."""
         attempt, fresh = self.record.attempt, []
         for event, text in told:
             kind = str(event["kind"])
@@ -324,7 +339,7 @@ def _size(text: str, body: Mapping[str, Any]) -> int:
 
 
 def _mark(kind: str, attempt: object, body: Mapping[str, Any]) -> tuple[object, ...]:
-    """By what an event of the gang is known again, whether the leader or a report on disk tells it."""
+    """Returns the key that identifies an event, whether it comes from the leader or from a report on disk."""
     what = body.get("rank") if kind in ("worker", "first_failure") else body.get("seq")
     return (kind, attempt, what)
 

@@ -1,8 +1,10 @@
-"""How a task gets under way, and gets a supervisor again when the first one was killed.
+"""Submits tasks, and starts supervisors: the first one of a task, and a new one when it was killed.
 
-with draft_task(home) as draft:                       # tasks/ID exists; it is removed again if anything fails
-    bundle = build(function, args, kwargs, draft.paths.bundle)
-    record = submit(store, draft, name=..., function=..., config=..., plan=plan, call=call, secrets=...)
+A client submits a task in these steps:
+
+    with draft_task(home) as draft:                       # creates tasks/ID; removes it again if anything fails
+        bundle = build(function, args, kwargs, draft.paths.bundle)
+        record = submit(store, draft, name=..., function=..., config=..., plan=plan, call=call, secrets=...)
 """
 
 from __future__ import annotations
@@ -28,16 +30,16 @@ from flowlite.supervise.record import process_identity
 from flowlite.supervise.record.paths import TaskPaths, write_private
 
 OUTPUTS = "flow-outputs"
-"""Directory for the outputs of tasks, below the one they are submitted from."""
+"""Directory for the outputs of tasks, relative to the directory they are submitted from."""
 _ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
-# A supervisor that was just started has this long to be noted down before the task counts as abandoned.
+# How long a supervisor that was just started may take to be noted before its task counts as abandoned.
 _START_SECONDS = 5.0
-# What an outer worker or launcher was told is not meant for the supervisor of another task.
+# Variables of a surrounding task, which do not apply to the task of the new supervisor.
 _NOT_INHERITED = frozenset({"FLOW_TASK_ID", "FLOW_TASK_NAME", "FLOW_NODE_RANK", "FLOW_ATTEMPT"})
 
-# The supervisor finds flowlite where this process found it, also in a checkout that is not installed; not through
-# PYTHONPATH, which the workers would inherit. asyncio imports ssl, which takes long and which nothing here needs;
-# adapters that do may still import it.
+# The supervisor imports flowlite from where this process imported it, which may be a checkout that is not
+# installed. PYTHONPATH is not used, since the workers would inherit it. asyncio imports ssl, which takes long
+# and is not needed here; adapters that need it can still import it.
 _SUPERVISOR = (
     "import sys; sys.path.insert(0, sys.argv.pop()); sys.modules['ssl'] = None; import asyncio; "
     "del sys.modules['ssl']; "
@@ -49,7 +51,7 @@ _started: set[int] = set()
 
 @dataclass(slots=True)
 class Draft:
-    """A task that is being prepared: it has an id and directories, and nobody knows of it yet."""
+    """A task in preparation: it has an id and directories, but is not in the store yet."""
 
     task_id: str
     paths: TaskPaths
@@ -58,7 +60,7 @@ class Draft:
 
 @contextmanager
 def draft_task(home: Path) -> Iterator[Draft]:
-    """Makes the id and the directories of a new task; removes them again unless `submit` was reached.
+    """Creates the id and the directories of a new task. Removes them again unless `submit` has recorded the task.
 
     Raises:
         StoreError: FLOW_HOME cannot be written.
@@ -89,23 +91,24 @@ def submit(
     outputs_below: Path | None = None,
     supervise: bool = True,
 ) -> TaskRecord:
-    """Records a task, durably, and starts its supervisor. From here on the task does not need its client any more.
+    """Records a task durably and starts its supervisor. The task does not need its client after that.
 
     Args:
-        store: Where to record it.
+        store: Where the task is recorded.
         draft: From `draft_task`.
-        name: Name of the task, need not be unique.
+        name: Name of the task. Need not be unique.
         function: The function or command line, for people.
         config: `TaskConfig` as JSON.
         plan: What to launch.
         call: What workers run, as `AgentConfig.call`, with paths on this machine.
         secrets: Secret variables of the workers.
-        storage: What opens the buckets of the task on its nodes.
-        outputs_below: Where a directory is made for its outputs, if it has some; None is the directory of the task.
+        storage: Credentials for the task's buckets on its nodes.
+        outputs_below: Directory in which one is created for the task's outputs, if it has any. None is the task's
+            own directory.
         supervise: False leaves the task to the next `ensure_supervisors`.
 
     Raises:
-        StoreError: It could not be recorded; nothing was started and nothing is left behind.
+        StoreError: The task could not be recorded. Nothing was started and nothing is left behind.
     """
     paths = draft.paths
     with _explained(paths.home):
@@ -139,7 +142,7 @@ def submit(
 
 
 def cancel(store: Store, home: Path, task_id: str) -> bool:
-    """Asks for the end of a task and makes sure that somebody sees to it. False if it is final already."""
+    """Requests the end of a task and makes sure that it has a supervisor. False if the task is already final."""
     asked = store.request_cancel(task_id)
     if asked and not ensure_supervisors(store, home, only=task_id):
         unled = [holder for holder in store.unfinished_leases(task_id) if holder.owner is None]
@@ -149,12 +152,17 @@ def cancel(store: Store, home: Path, task_id: str) -> bool:
 
 
 def start_supervisor(home: Path, task_id: str, *, spare: bool = False) -> int:
-    """Starts the supervisor of a task, detached: it outlives this process and its terminal. Returns its process id.
+    """Starts the supervisor of a task as a detached process, which outlives this one and its terminal.
 
-    A second one for the same task does no harm: the lease lets in one at a time, and the other leaves.
+    A second supervisor for the same task does no harm: only one of them gets the lease, and the other exits.
 
     Args:
-        spare: One that waits for work will do, if there is one.
+        home: The FLOW_HOME.
+        task_id: The task.
+        spare: Whether the task may be handed to a supervisor that waits for its next task.
+
+    Returns:
+        The process id of the supervisor.
     """
     paths = TaskPaths(home, task_id)
     if spare and (found := _hand_over(home, task_id)) is not None:
@@ -171,7 +179,8 @@ def start_supervisor(home: Path, task_id: str, *, spare: bool = False) -> int:
             stderr=log,
             start_new_session=True,
         )
-    # It outlives us, so nobody waits for it; Popen would warn, and a zombie would stay until we end.
+    # The process is never waited for. Without a return code Popen would warn, and a zombie would stay until we
+    # exit.
     child.returncode = 0
     _started.add(child.pid)
     _note_supervisor(paths, process_identity.of_process(child.pid))
@@ -179,7 +188,7 @@ def start_supervisor(home: Path, task_id: str, *, spare: bool = False) -> int:
 
 
 def _hand_over(home: Path, task_id: str) -> process_identity.Process | None:
-    # Only who keeps nodes warm pays for the import.
+    # Imported only when nodes are kept warm.
     from flowlite.supervise.process import standby
 
     return standby.hand_over(home, task_id, _supervisor_environment(home))
@@ -191,23 +200,23 @@ def _note_supervisor(paths: TaskPaths, process: process_identity.Process) -> Non
 
 
 def ensure_supervisors(store: Store, home: Path, *, only: str | None = None) -> list[str]:
-    """Starts a supervisor for every unfinished task that has none any more; cheap enough to call every second.
+    """Starts a supervisor for every unfinished task that has none. Cheap enough to call every second.
 
-    One without machines that nobody has led for a while is left to `flow resume` and `flow cancel`.
+    Tasks without machines that have had no supervisor for a while are left to `flow resume` and `flow cancel`.
 
     Returns:
-        Ids of the tasks whose supervisor was started again.
+        Ids of the tasks for which a supervisor was started.
     """
     begun: list[str] = []
     abandoned = abandoned_tasks(store, home, only=only)
     if not abandoned:
         return begun
-    # Only who finds such a task pays for the import.
+    # Imported only when there is such a task.
     from flowlite.supervise.process.resuming import needs_resume
 
     for task_id in abandoned:
-        # Nor can a task be supervised whose row is damaged, or whose directory somebody has removed; `flow gc` names
-        # the one, and ends what is left of the other.
+        # A task whose row is damaged or whose directory was removed cannot be supervised either. `flow gc`
+        # reports the first, and ends what is left of the second.
         with suppress(StoreError):
             if needs_resume(store, store.get_task(task_id)):
                 continue
@@ -217,16 +226,16 @@ def ensure_supervisors(store: Store, home: Path, *, only: str | None = None) -> 
 
 
 def abandoned_tasks(store: Store, home: Path, *, only: str | None = None) -> list[str]:
-    """Unfinished tasks that nobody leads."""
+    """Ids of unfinished tasks that have no supervisor."""
     _reap()
     return [h.task_id for h in store.unfinished_leases(only) if _abandoned(home, h)]
 
 
 def resume(store: Store, home: Path, task_id: str) -> None:
-    """Has a task go on that was left alone; it asks for machines as if it had just been submitted.
+    """Starts a supervisor for a task that was left without one. It launches machines as for a new task.
 
     Raises:
-        ConfigError: It has ended, or somebody leads it.
+        ConfigError: The task has ended, or has a supervisor.
     """
     record = store.get_task(task_id)
     if record.final:
@@ -242,13 +251,13 @@ def resume(store: Store, home: Path, task_id: str) -> None:
 
 
 def has_supervisor(home: Path, task_id: str) -> bool:
-    """Whether the process that was started last to lead a task runs, whatever it does."""
+    """Whether the last process started to supervise the task is running."""
     last = noted_supervisor(home, task_id)
     return last is not None and last.alive
 
 
 def noted_supervisor(home: Path, task_id: str) -> process_identity.Process | None:
-    """The process that was started last to lead a task, whether or not it lives."""
+    """Returns the last process started to supervise the task, alive or not. None if none was noted."""
     try:
         noted = json.loads(TaskPaths(home, task_id).supervisor.read_bytes())
         return process_identity.Process(int(noted["pid"]), str(noted["start"]))
@@ -257,7 +266,7 @@ def noted_supervisor(home: Path, task_id: str) -> process_identity.Process | Non
 
 
 def new_task_id() -> str:
-    """A fresh id: short enough to type, and without letters that look like digits."""
+    """Returns a new task id: short enough to type, and without letters that look like digits."""
     return "t" + "".join(random_secrets.choice(_ALPHABET) for _ in range(10))
 
 
@@ -268,7 +277,7 @@ def _abandoned(home: Path, holder: LeaseHolder) -> bool:
     last = noted_supervisor(home, holder.task_id)
     if last is None:
         return clock.now(home) > holder.created_at + _START_SECONDS
-    # One that was started a moment ago has no lease yet. One that has let its lease lapse hangs, and is replaced.
+    # A supervisor that was just started has no lease yet. One that let its lease expire hangs, and is replaced.
     return not last.alive or process_identity.owner(last) == holder.owner
 
 

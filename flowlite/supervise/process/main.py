@@ -1,4 +1,4 @@
-"""The process of a supervisor: it leads its task to the end and leaves, or waits for the next one (standby.py)."""
+"""Entry point of the supervisor's process: leads its task to the end, then exits or waits for another task."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def main() -> None:
-    """Leads the task of the command line, if nobody else does, and those that are handed over after it."""
+    """Leads the task named on the command line if it has no other supervisor, then the tasks handed over afterwards."""
     task_id, home = sys.argv[1], Path(os.environ["FLOW_HOME"])
     if os.environ.get("FLOW_DEBUG"):
         from flowlite.settings import request_log
@@ -33,7 +33,7 @@ def main() -> None:
     waiting: Standby | None = None
     while True:
         code, seconds = lead(task_id, home)
-        # One that did not come to the end of its task must be seen to be gone.
+        # A supervisor that did not finish its task must exit, so that it can be replaced.
         if code != 0 or seconds <= 0:
             break
         waiting = waiting or _as_spare()
@@ -42,13 +42,13 @@ def main() -> None:
             break
         handed.begin(home)
         task_id = handed.task_id
-    # Threads that wait for a node that does not answer must not hold the process back.
+    # Threads that wait for a node that does not answer must not delay the exit.
     sys.stderr.flush()
     os._exit(code)
 
 
 def _as_spare() -> Standby:
-    # Only who keeps nodes warm pays for the import.
+    # Imported only when nodes are kept warm.
     from flowlite.supervise.process.standby import Standby
 
     return Standby(process_identity.began())
@@ -61,11 +61,16 @@ def lead(
     owner: str | None = None,
     run: Callable[[Coroutine[Any, Any, None]], None] = asyncio.run,
 ) -> tuple[int, float]:
-    """Leads a task to its end; gives an exit code, and for how long its nodes are kept for the next one.
+    """Leads a task to its end.
 
     Args:
-        owner: Who holds the lease: this process unless given.
-        run: Runs the supervisor to its end.
+        task_id: The task.
+        home: The FLOW_HOME.
+        owner: Owner of the lease. Default: this process.
+        run: Runs the supervisor's coroutine to its end.
+
+    Returns:
+        The exit code, and the seconds for which the task's nodes are kept for the next one.
     """
     code, seconds = 0, 0.0
     try:
@@ -73,7 +78,7 @@ def lead(
         before = store.get_task(task_id)
         provider = provider_of_task(before, home)
         lease = None
-        # Before it has the lease: to look must not count as a sign of life.
+        # Checked before the lease is acquired, since a lease counts as a sign of life.
         if not before.final and may_lead(store, before, provider):
             lease = store.acquire_lease(
                 task_id,

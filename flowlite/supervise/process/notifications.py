@@ -1,7 +1,7 @@
-"""Notifications of a task's supervisor: each is sent by a process of its own, so that none can harm the task.
+"""A task's notifications. Each event is sent by a process of its own, so that sending cannot harm the task.
 
-Targets are in a file of the task that only its owner can read. What became of a notification is in the history of the
-task, where targets are shown without their keys.
+The targets are in a file of the task that only its owner can read. The result of each notification is in the task's
+history, where targets are shown without their keys.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _WORDS = {CAP: "reached a cap and was ended", RETRYING: "failed and is started a
 
 
 def keep_targets(paths: TaskPaths, targets: Sequence[str], directory: str) -> None:
-    """Notes where the notifications of a task go, and where commands among them start."""
+    """Stores the targets of a task's notifications, and the working directory of the commands among them."""
     if targets:
         content = {"targets": list(targets), "directory": directory}
         write_private(paths.notify, json.dumps(content).encode())
 
 
 def targets_of(paths: TaskPaths) -> tuple[list[str], Path]:
-    """Where the notifications of a task go, and where commands start; nothing where there are none."""
+    """Returns the targets of a task's notifications, if any, and the working directory for commands."""
     try:
         found = json.loads(paths.notify.read_bytes())
         return [str(each) for each in found["targets"]], Path(str(found["directory"]))
@@ -44,13 +44,13 @@ def targets_of(paths: TaskPaths) -> tuple[list[str], Path]:
 
 
 def begin(paths: TaskPaths, event: str) -> None:
-    """Starts the process that sends the notifications of an event, if there are any to send."""
+    """Starts the process that sends the notifications of an event, if the task has targets."""
     if paths.notify.exists():
         run_detached(paths.home, "flowlite.supervise.process.notifications", paths.task_id, event)
 
 
 def message_of(record: TaskRecord, event: str) -> Message:
-    """What is told of an event."""
+    """Returns the message for an event of a task."""
     what = _WORDS.get(event, record.state)
     title = f"{record.name} ({record.id}) {what}"
     text = f"task {title}"
@@ -77,7 +77,7 @@ def message_of(record: TaskRecord, event: str) -> Message:
 
 
 def notify(store: Store, paths: TaskPaths, event: str) -> None:
-    """Sends the notifications of an event to all targets, one after the other, and notes what became of each."""
+    """Sends the notification of an event to each target in turn, and records each result in the task's history."""
     targets, directory = targets_of(paths)
     message = message_of(store.get_task(paths.task_id), event)
     for target in targets:
@@ -96,10 +96,10 @@ def notify(store: Store, paths: TaskPaths, event: str) -> None:
 
 
 def main() -> None:
-    """The process of its own: `… ROOT TASK_ID EVENT` with FLOW_HOME set."""
+    """Entry point of the sending process: `… ROOT TASK_ID EVENT`, with FLOW_HOME set."""
     task_id, event = sys.argv[2:4]
     home = Path(os.environ["FLOW_HOME"])
     with suppress(FlowError, OSError):
         notify(Store(home / "state.db"), TaskPaths(home, task_id), event)
-    # A thread that waits for a server that never answers must not hold the process.
+    # A thread that waits for a server that never answers must not delay the exit.
     os._exit(0)

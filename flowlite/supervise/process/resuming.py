@@ -1,7 +1,8 @@
-"""Tasks without supervisor and machines: for how long they go on by themselves, and how they go on after that.
+"""When a task without supervisor and machines goes on by itself, and when it needs `flow resume`.
 
-A supervisor that takes over such a task launches machines, which cost money. Within `LEFT_SECONDS` of its last sign of
-life that is what whoever submitted it expects. Later somebody has to say so: `flow resume`, or `flow cancel`.
+A supervisor that takes over such a task launches machines, which cost money. Until `LEFT_SECONDS` after the last
+sign of life of its supervisor, that is what the user expects. Later the user has to decide: `flow resume` or `flow
+cancel`.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ LEFT_SECONDS = 600.0
 
 
 def would_launch(store: Store, record: TaskRecord) -> bool:
-    """Whether the next supervisor of the task begins by asking for machines, as far as the store knows."""
+    """Whether the next supervisor of the task would begin by launching machines, as far as the store knows."""
     ending = record.final or record.outcome or record.cancel_requested_at is not None
     return not ending and not store.has_machines(record.id)
 
 
 def needs_resume(store: Store, record: TaskRecord) -> bool:
-    """Whether the task goes on only when somebody says so.
+    """Whether the task goes on only after `flow resume`.
 
-    A launch that is still open may have brought machines, so a supervisor looks for them first (`may_lead`).
+    An open launch may have created machines, so a supervisor looks for them first (`may_lead`).
     """
     if not is_left(record) or not would_launch(store, record):
         return False
@@ -31,18 +32,20 @@ def needs_resume(store: Store, record: TaskRecord) -> bool:
 
 
 def is_left(record: TaskRecord) -> bool:
-    """Whether nobody has led the task for a while."""
+    """Whether the task has had no supervisor for longer than `LEFT_SECONDS`."""
     return clock.now() > _last_led(record) + LEFT_SECONDS
 
 
 def may_lead(store: Store, before: TaskRecord, provider: Provider) -> bool:
-    """Whether a supervisor may lead the task on; else it was noted that the task waits for `flow resume`.
+    """Whether a supervisor may go on with the task. If not, the task is recorded as waiting for `flow resume`.
 
     Args:
-        before: The task as it was before this supervisor has its lease.
+        store: The store that holds the task.
+        before: The task as it was before this supervisor acquired the lease.
+        provider: The task's provider.
 
     Raises:
-        ProviderError: The provider cannot be asked whether an open launch has brought machines.
+        ProviderError: The provider cannot be asked whether an open launch has created machines.
     """
     if not is_left(before) or not would_launch(store, before):
         return True
@@ -54,7 +57,7 @@ def may_lead(store: Store, before: TaskRecord, provider: Provider) -> bool:
 
 
 def sentence(record: TaskRecord) -> str:
-    """What has become of the task, and what can be done."""
+    """Returns a sentence for the user: the task's situation, and the commands that resume or cancel it."""
     from flowlite.supervise.money import price_text
 
     plan = Plan.from_json(record.plan)

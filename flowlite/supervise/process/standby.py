@@ -1,9 +1,10 @@
-"""A supervisor that has nothing to do, and waits a while for the next task of this FLOW_HOME.
+"""Standby: an idle supervisor waits a while for the next task of its FLOW_HOME.
 
-Where nodes are kept for the next task, so is the process that led the last one: it has imported what a supervisor
-needs, and its connections to the nodes are open. Whoever submits hands the task over through a Unix socket, with the
-environment that a new process would have been given; all else that a process takes from its starter is part of the
-socket's name. A spare that cannot be reached, or does not answer at once, is no loss: a supervisor is started anew.
+Where nodes are kept warm for the next task, so is the process that led the last one: its modules are imported and
+its connections to the nodes are open. The submitting process hands the task over through a Unix socket, with the
+environment that a new process would have been given. Everything else that a process inherits from its starter is
+part of the socket's name. If the spare cannot be reached or does not answer at once, a new supervisor is started
+instead.
 """
 
 from __future__ import annotations
@@ -27,20 +28,20 @@ from flowlite.node.system.accepting import accept
 from flowlite.supervise.record import process_identity
 from flowlite.supervise.record.paths import TaskPaths
 
-# A spare is either waiting, or leads a task and does not listen; so it answers at once or never.
+# A spare either waits or leads a task and does not listen, so it answers at once or not at all.
 _ANSWER_SECONDS = 2.0
 _LONGEST_REQUEST = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
 class Handed:
-    """A task that was handed over, and the environment of whoever did."""
+    """A task that was handed over, and the environment of the process that did."""
 
     task_id: str
     environment: dict[str, str]
 
     def begin(self, home: Path) -> None:
-        """Makes this process what a new one would have been."""
+        """Sets the environment and log of this process as a new supervisor would have them."""
         os.environ.clear()
         os.environ.update(self.environment)
         log = os.open(
@@ -54,10 +55,11 @@ class Handed:
 
 
 class Standby:
-    """This process, between two tasks.
+    """A supervisor's process between two tasks.
 
     Args:
-        began: Unix time at which it was started. What it has imported and was changed since then may be a mixture.
+        began: Unix time at which the process started. If a file it has imported was changed since then, its modules
+            may be of mixed versions.
     """
 
     def __init__(self, began: float) -> None:
@@ -66,7 +68,7 @@ class Standby:
         self._leaving = False
 
     def wait(self, home: Path, seconds: float) -> Handed | None:
-        """Waits for a task; None if nobody brought one in that time, or if this process is not fit for another."""
+        """Waits for a task. None if none came in that time, or if this process must not lead another one."""
         if not processes.LINUX or (listener := _listen(home)) is None:
             return None
         self._watched.note(self._began)
@@ -98,7 +100,7 @@ class Standby:
                 if not peer_credentials.is_ours(connection):
                     return None
                 request = json.loads(_read_line(connection))
-                # What is on the disk now would do something else.
+                # The modules on disk have changed, so a new process would run other code.
                 self._leaving = request["task"] == "" or self._watched.changed() is not None
                 if self._leaving:
                     return None
@@ -113,7 +115,7 @@ class Standby:
 def hand_over(
     home: Path, task_id: str, environment: Mapping[str, str]
 ) -> process_identity.Process | None:
-    """Has a spare supervisor lead a task; gives the process, or None if there is none."""
+    """Hands a task to a spare supervisor. Returns its process, or None if there is no spare."""
     try:
         path = _path(home)
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
@@ -130,12 +132,12 @@ def hand_over(
 
 
 def dismiss(home: Path) -> None:
-    """Has the spare of this home end, if there is one."""
+    """Makes the spare of this FLOW_HOME exit, if there is one."""
     hand_over(home, "", {})
 
 
 def _listen(home: Path) -> socket.socket | None:
-    """A socket to wait on; None if another spare of this home waits already."""
+    """Returns a socket to listen on, or None if this FLOW_HOME already has a spare."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         path = _path(home)
@@ -170,7 +172,7 @@ def _path(home: Path) -> str:
 
 
 def _let_go_of_outputs() -> None:
-    """The last task's log may be removed meanwhile; and nothing is to be said."""
+    """Redirects output to /dev/null, since the last task's log may be removed meanwhile."""
     null = os.open(os.devnull, os.O_WRONLY)
     for number in (1, 2):
         os.dup2(null, number)

@@ -1,4 +1,4 @@
-"""Ending the nodes of a task whose store is gone for good: nobody could ever do so but its supervisor."""
+"""Ends the nodes of a task whose store is lost for good. No other process could find them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ async def end_nodes(
     listed: Callable[[], list[Instance]],
     known: Iterable[Instance],
 ) -> None:
-    """Ends the instances of a task until the provider lists none. What is left after some minutes is only named."""
+    """Terminates the task's instances until the provider lists none.
+
+    After 10 minutes, logs the ids of those left and returns.
+    """
     ending = {instance.id: instance for instance in known}
     deadline, pause = clock.monotonic() + _END_SECONDS, 0.5
     while True:

@@ -1,6 +1,6 @@
-"""The supervisor: one detached process per task, from the intent to launch to the proof that nothing is left.
+"""The supervisor: one detached process per task, from the intent to launch until its nodes are gone.
 
-Whatever it is about to do is in the store first, and its main loop looks at nothing but the state it finds there. A
+Every action is recorded in the store first, and the main loop decides only from the state in the store. A
 supervisor that takes over after a kill therefore does the same as one that was never interrupted.
 """
 
@@ -47,24 +47,26 @@ from flowlite.supervise.threads import Threads
 Value = TypeVar("Value")
 
 _GUARD_EVERY = 0.5
-# The agents end their workers at the deadline themselves; the supervisor only where they did not.
+# The agents end their workers at the deadline themselves. After this many seconds more, the supervisor does.
 _DEADLINE_SLACK = 15.0
 _STORE_PAUSE = 2.0
-# A provider that cannot be asked is asked again, with growing pauses, so often; for the end of nodes, for ever.
+# How often a provider that cannot be asked is retried, with growing pauses. There is no limit when nodes are
+# ended.
 _MOST_FAILURES = 8
 _LONGEST_PAUSE = 30.0
-# Ending goes on for days, if need be. Machines take a while to end, which is nothing to tell.
+# Ending nodes is retried for days if need be. The first tries are not reported, since machines take a while to
+# end.
 _LONGEST_PAUSE_TO_END = 300.0
 _QUIET_TRIES = 5
 
-# After these the gang may be started again; preemption does not use up a retry.
+# Outcomes after which the gang may be started again. A preemption does not use up a retry.
 _RETRIED = frozenset({messages.FAILED, messages.LOST, messages.MISSING})
-# After these nothing speaks against the nodes themselves.
+# Outcomes after which the nodes themselves count as healthy.
 _SOUND = frozenset({messages.DONE, messages.FAILED, messages.STOPPED})
 
 
 class Supervisor:
-    """Leads one task. Everything it writes is fenced by its lease."""
+    """Leads one task. Every write is fenced by its lease."""
 
     def __init__(
         self, store: Store, home: Path, record: TaskRecord, lease: Lease, provider: Provider
@@ -97,7 +99,7 @@ class Supervisor:
 
     @property
     def warm_seconds(self) -> float:
-        """How long its nodes are kept for the next task, once it is final."""
+        """How long the task's nodes are kept for the next task, once the task is final."""
         return self._kept_seconds
 
     @property
@@ -133,7 +135,7 @@ class Supervisor:
             await asyncio.gather(life, *watches, return_exceptions=True)
             self._threads.close()
 
-    # The main loop
+    # Main loop
 
     async def _live(self) -> None:
         while not self._record.final:
@@ -147,21 +149,22 @@ class Supervisor:
                 if damaged and (self._store_is_gone or self._patience.is_over()):
                     await self._leave(error)
                     raise
-                # A full disk, most likely. The gang goes on meanwhile; nothing that is not written down is done.
+                # Most likely the disk is full. The gang runs on meanwhile, and nothing is done that is not
+                # recorded first.
                 say(f"the store cannot be used, trying again: {error}")
                 await self._pause(_STORE_PAUSE)
                 with suppress(StoreError):
                     self._journal.reload()
 
     async def _go_on(self) -> None:
-        """Takes the task one step on, and says what is in the way. Raises StoreError."""
+        """Advances the task by one step, and records what prevented it. Raises StoreError."""
         try:
             await self._advance()
             self._failures = 0
         except StoreError:
             raise
         except (ProviderError, OSError) as error:
-            # Nodes that do not answer say nothing against the provider, nor for it.
+            # A node that does not answer is not a failure of the provider.
             ending = bool(self._record.outcome)
             self._failures += ending or not isinstance(error, NodeUnreachable)
             await self._after_trouble(error, self._failures)
@@ -178,7 +181,7 @@ class Supervisor:
                 )
 
     def _lose_store(self) -> None:
-        """The store is gone for good: whatever goes on is stopped, so that the main loop learns of it."""
+        """Stops everything in progress once the store is lost for good, so that the main loop notices."""
         if not self._store_is_gone:
             self._store_is_gone = True
             self._cancelled.set()
@@ -186,13 +189,13 @@ class Supervisor:
                 self._attempt.stop("cancel", "the store of the task is gone")
 
     async def _leave(self, error: StoreError) -> None:
-        """Ends the nodes without the store: nobody else ever would."""
+        """Ends the nodes without the store. No other process could."""
         say(f"the nodes are ended, and so is this supervisor: {error}")
         known = [*self._fresh, *self._instances_known]
         await store_loss.end_nodes(self._provider, self._threads, self._provisioner.listed, known)
 
     async def _after_trouble(self, error: Exception, failures: int) -> None:
-        """The provider cannot be asked: tries again, but not for ever, except to end what may still cost money."""
+        """Waits before the next try after an error. Fails the task after too many, unless its nodes are being ended."""
         what = str(error) or type(error).__name__
         ending = bool(self._record.outcome)
         longest = _LONGEST_PAUSE_TO_END if ending else _LONGEST_PAUSE
@@ -203,7 +206,7 @@ class Supervisor:
                 with suppress(StoreError):
                     self._journal.not_gone(what, pause)
         elif isinstance(error, NotGone) and self._is_waiting():
-            # Machines take minutes to end; those that replace them must not meet them.
+            # Machines take minutes to end. Those that replace them must not be launched before.
             self._journal.waiting(what)
         elif failures >= _MOST_FAILURES:
             self._conclude("failed", f"{self._provider.name}: {what}")
@@ -211,7 +214,7 @@ class Supervisor:
         await self._pause(pause)
 
     async def _advance(self) -> None:
-        """Takes the task one step on from the state it is in."""
+        """Advances the task by one step from its present state."""
         state = self._record.state
         if state == State.PENDING:
             if self._cancelled.is_set():
@@ -228,7 +231,7 @@ class Supervisor:
             await self._run_attempt()
 
     def _conclude(self, outcome: str, reason: str) -> None:
-        """From here on there is only teardown."""
+        """Records how the task ends. Only teardown follows."""
         happening = {"done": TaskEvent.DONE, "cancelled": TaskEvent.CANCEL}.get(
             outcome, TaskEvent.FAILURE
         )
@@ -272,7 +275,7 @@ class Supervisor:
             self._journal.note("price", price_text.sentence(self._asked.plan))
 
     async def _launch_again(self, refused: LaunchRefused) -> None:
-        """A launch that came to nothing uses up a retry, where another one may come out otherwise."""
+        """Launches again after a launch that failed, if a retry is left and another launch may succeed."""
         used, most = self._record.retries_used + 1, self._asked.retries.most
         over = used > most or self._limits.spent(self._instances())
         if not refused.again or over or self._cancelled.is_set():
@@ -284,7 +287,7 @@ class Supervisor:
         await self._sleep(delay)
 
     async def _finish(self) -> None:
-        """Ends every instance, and calls the task final once the provider lists none."""
+        """Ends every instance, and makes the task final once the provider lists none."""
         stored = self._store.instances(self._record.id)
         wanted = self._asked.warm_seconds if self._sound else 0.0
         ended = await self._provisioner.end_all(self._limits.warm_seconds(wanted, stored))
@@ -303,7 +306,7 @@ class Supervisor:
         )
         unreachable_nodes.begin_if_left(self._home, self._provider)
         notifications.begin(self._paths, notifications.CAP if self._capped else self._record.state)
-        # What opens buckets serves nobody any more.
+        # The credentials of buckets are not needed any more.
         self._paths.storage.unlink(missing_ok=True)
 
     # One attempt
@@ -351,7 +354,7 @@ class Supervisor:
             await attempt.close()
 
     async def _nodes(self) -> list[Node]:
-        """The nodes of the attempt by rank: as just launched, or, after a take-over, as stored and listed."""
+        """Returns the nodes of the attempt by rank: as just launched or, after a take-over, as stored and listed."""
         found = {instance.id: instance for instance in self._fresh}
         listed = found
         if not all(name in found for name in self._record.roster):
@@ -373,7 +376,7 @@ class Supervisor:
         ]
 
     async def _decide(self, attempt: Attempt, end: End) -> None:
-        """What follows from the end of an attempt: the task's end, or another attempt."""
+        """Ends the task or starts another attempt, depending on how this one ended."""
         end = await self._retain(attempt, await self._as_listed(attempt, end))
         self._sound = self._may_be_kept(end)
         self._provisioner.set_aside(end.replace, attempt.out_of_reach)
@@ -384,7 +387,7 @@ class Supervisor:
             await self._end_with(attempt, end, *conclusion)
 
     def _conclusion(self, end: End) -> tuple[str, str] | None:
-        """How the task ends with this attempt, and why; None where another attempt follows."""
+        """Returns the task's outcome and its reason, or None if another attempt follows."""
         if end.outcome == messages.DONE:
             return "done", ""
         if self._cancelled.is_set() and end.outcome != messages.FAILED:
@@ -403,7 +406,7 @@ class Supervisor:
         return None
 
     async def _end_with(self, attempt: Attempt, end: End, outcome: str, reason: str) -> None:
-        """Concludes the task, once its outputs are here: what follows gives the nodes back."""
+        """Concludes the task after fetching its outputs. The nodes are given back after that."""
         if self._asked.outputs:
             to = Path(json.loads(self._paths.outputs.read_bytes())["to"])
             brought = await attempt.bring_outputs(to, end)
@@ -417,7 +420,11 @@ class Supervisor:
         self._conclude(outcome, reason)
 
     async def _retain(self, attempt: Attempt, end: End) -> End:
-        """What of an attempt is not here stays on its nodes, where that costs nothing. The end, with where it is."""
+        """Keeps files that were not fetched on their nodes, where that costs nothing.
+
+        Returns:
+            The end, with a reason that says where the files are.
+        """
         if not end.lacking:
             return end
         by_rank = {each.node: each for each in end.lacking}
@@ -431,7 +438,7 @@ class Supervisor:
         return dataclasses.replace(end, reason=f"{end.reason}; {where}")
 
     async def _as_listed(self, attempt: Attempt, end: End) -> End:
-        """A machine that was taken away without notice looks like a failure, but is none."""
+        """Asks the provider whether machines were taken away without notice, and returns the end corrected for that."""
         taker = self._provider.may_take_away
         asked = taker or self._asked.plan.spot
         if not (
@@ -445,7 +452,10 @@ class Supervisor:
         return end
 
     def _may_be_kept(self, end: End) -> bool:
-        """Whether the nodes may serve another task: they did what they were told, and who pays has not cancelled."""
+        """Whether the nodes may be kept for another task.
+
+        They must be healthy, and a task that is charged must not have been cancelled.
+        """
         paid = self._asked.plan.price_per_hour > 0
         sound = end.outcome in _SOUND and not end.replace and not end.lacking
         return sound and not (self._cancelled.is_set() and paid)
@@ -468,7 +478,7 @@ class Supervisor:
         unclear = await self._unless_cancelled(attempt.clear())
         self._provisioner.set_aside({*end.replace, *(unclear or ())}, attempt.out_of_reach)
         await self._end_unusable()
-        # Nodes that wait are charged, too.
+        # Nodes are charged during the delay too.
         await self._sleep(min(delay, self._limits.seconds_of_money(self._instances())))
         if self._cancelled.is_set():
             await self._end_with(attempt, end, "cancelled", "cancelled before the next attempt")
@@ -482,7 +492,7 @@ class Supervisor:
         self._journal.step(TaskEvent.RETRY, why=why, retries_used=used)
 
     async def _end_unusable(self) -> None:
-        """Ends what the next attempt cannot use before there is a pause; after it, that is tried again in any case."""
+        """Ends instances that the next attempt cannot use, before the delay. Failures are retried after it."""
         try:
             await self._provisioner.end_unusable(self._record.roster)
         except (ProviderError, OSError) as error:
@@ -496,7 +506,7 @@ class Supervisor:
     # Limits
 
     async def _guard(self) -> None:
-        """The second line of defence for time, and the first for money."""
+        """Checks the limits: for time after the agents have, for money as the only check."""
         while True:
             await asyncio.sleep(_GUARD_EVERY)
             try:
@@ -539,14 +549,14 @@ class Supervisor:
             self._attempt.stop("cancel", "cancelled")
 
     async def _pause(self, seconds: float) -> None:
-        """Sleeps before something is tried again, which must be tried also once somebody has cancelled."""
+        """Sleeps before a retry. Sleeps for the full time also when the task has been cancelled."""
         if self._cancelled.is_set():
             await asyncio.sleep(seconds)
         else:
             await self._sleep(seconds)
 
     async def _unless_cancelled(self, doing: Coroutine[Any, Any, Value]) -> Value | None:
-        """Does something that takes a while; None if somebody cancels meanwhile."""
+        """Awaits a coroutine. Returns None if the task is cancelled meanwhile."""
         task = asyncio.ensure_future(doing)
         stop = asyncio.create_task(self._cancelled.wait())
         both: set[asyncio.Future[Any]] = {task, stop}
@@ -559,7 +569,7 @@ class Supervisor:
             await asyncio.gather(*both, return_exceptions=True)
 
     async def _sleep(self, seconds: float) -> None:
-        """Sleeps, but not on when somebody cancels."""
+        """Sleeps, or returns early when the task is cancelled."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._cancelled.wait()

@@ -1,4 +1,4 @@
-"""Being the one who leads a task: its lease is kept, and what others write about it (a cancellation) is learned of."""
+"""The supervisor's hold on its task: renews the lease, and watches the store for a cancellation."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ LEASE_SECONDS = 30.0
 _RENEW_EVERY = 10.0
 _LOOK_EVERY = 0.05
 _SAY_EVERY = 10.0
-# Time for somebody to restore the store; where the task's directory was removed, nobody will.
+# How long the user has to restore the store. If the task's directory was removed too, nobody will.
 DAMAGED_SECONDS = 300.0
 REMOVED_SECONDS = 30.0
 
 
 class Patience:
-    """How long a store has been damaged.
+    """Decides how long a damaged store is waited for.
 
-    A full disk or a locked file passes, and is waited for. A file that is damaged or removed comes back only by
-    `flow store restore`, which ends supervisors itself; so one that still runs some minutes later is on its own.
+    A full disk or a locked file recovers by itself and is waited for. A file that is damaged or removed comes back
+    only through `flow store restore`, which ends supervisors itself. A supervisor that still runs some minutes
+    later must end its nodes itself.
     """
 
     def __init__(self, task_directory: Path) -> None:
@@ -32,11 +33,11 @@ class Patience:
         self._since: float | None = None
 
     def well(self) -> None:
-        """The store can be used."""
+        """Notes that the store can be used."""
         self._since = None
 
     def is_over(self) -> bool:
-        """Says that it cannot, and whether it has been so for long enough."""
+        """Notes that the store cannot be used. Returns whether that has lasted too long."""
         now = clock.monotonic()
         self._since = now if self._since is None else self._since
         limit = DAMAGED_SECONDS if self._directory.exists() else REMOVED_SECONDS
@@ -52,13 +53,17 @@ class TaskLease:
         self._until = clock.now() + LEASE_SECONDS
 
     async def keep(self) -> None:
-        """Renews the lease, for ever. Raises LeaseLost."""
+        """Renews the lease until cancelled. Raises LeaseLost."""
         while True:
             await asyncio.sleep(_RENEW_EVERY)
             self._renew()
 
     def make_sure(self) -> None:
-        """Before anything is written outside the store, which checks by itself: a process may have slept for hours."""
+        """Renews the lease if it has expired.
+
+        Called before a write outside the store, which cannot check the lease: the process may have been suspended
+        for hours.
+        """
         if clock.now() > self._until:
             self._renew()
 
@@ -69,13 +74,16 @@ class TaskLease:
         lose_store: Callable[[], None],
         patience: Patience,
     ) -> None:
-        """Learns of a cancellation, of another supervisor, and of a store that is gone, for ever. Raises LeaseLost.
+        """Watches for a cancellation, another supervisor, and the loss of the store, until cancelled.
 
         Args:
-            cancel: Called when somebody has asked for the end.
-            is_waiting: Whether it need not look so often.
-            lose_store: Called when the store is gone for good.
-            patience: Says when it is.
+            cancel: Called when a cancellation was requested.
+            is_waiting: Whether the task waits for capacity. The store is then read less often.
+            lose_store: Called when the store is lost for good.
+            patience: Decides when the store is lost for good.
+
+        Raises:
+            LeaseLost: Another supervisor has taken over.
         """
         version, said_at = -1, 0.0
         while True:
@@ -95,7 +103,7 @@ class TaskLease:
                     say(f"the store cannot be read: {error}")
                 if isinstance(error, StoreDamaged) and patience.is_over():
                     lose_store()
-            # Hundreds may wait for capacity on one machine; they need not look so often.
+            # Hundreds of supervisors may wait for capacity on one machine, so each reads the store less often.
             await asyncio.sleep(_LOOK_EVERY * (4 if is_waiting() else 1))
 
     def _renew(self) -> None:
