@@ -1,9 +1,9 @@
-"""How the buckets of a task are opened: endpoints and credentials, found here as every AWS tool finds them.
+"""Endpoints and credentials for the buckets of a task, found on this machine in the same places as by AWS tools.
 
-What is found goes to `storage.json` of the task (0600), and from there to the same file of its nodes; never into the
-configuration, the store, a log, a command line or the environment of a worker. node/s3/client.py reads it there.
-
-Nothing is asked of AWS here, except by botocore (or the `aws` command) for profiles that log in: SSO, roles.
+They are written to `storage.json` of the task (0600), and from there to the same file on its nodes, where
+`node/s3/client.py` reads them. They are never written to the configuration, the store, a log, a command line or the
+environment of a worker. No request is sent to AWS here, except by botocore (or the `aws` command) for profiles that
+log in: SSO, roles.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from flowlite.spec.storage import Mount
 
 CHECKPOINT = "checkpoint"
-"""The use of a bucket that is no path of `mounts`."""
+"""Key for the checkpoint's bucket, which is not a path of `mounts`."""
 
 NONE_FOUND = (
     "no credential (none was found where the task was submitted: no AWS_ACCESS_KEY_ID, no profile)"
@@ -41,10 +41,10 @@ _LOGINS = ("sso_session", "sso_start_url", "role_arn", "web_identity_token_file"
 
 @dataclass(frozen=True)
 class Account:
-    """What one profile, or the environment, says.
+    """The values of one profile, or of the environment.
 
     Attributes:
-        source: The credential in words; never its value.
+        source: Where the credential comes from, in words. Never its value.
     """
 
     credential: Credential | None
@@ -56,10 +56,10 @@ class Account:
 def storage_for(
     config: TaskConfig, environment: Mapping[str, str] | None = None
 ) -> dict[str, dict[str, Any]]:
-    """`storage.json` of a task: one entry for each bucket it uses.
+    """Returns the contents of a task's `storage.json`: one entry for each bucket it uses.
 
     Raises:
-        ConfigError: A profile is not there, or its credential cannot be had.
+        ConfigError: A profile does not exist, or its credential cannot be obtained.
     """
     wanted = buckets_of(config)
     if not wanted:
@@ -82,7 +82,7 @@ def storage_for(
 
 
 def buckets_of(config: TaskConfig) -> dict[str, Mount]:
-    """Every bucket that a task uses, by its use: the path of a mount, or "checkpoint"."""
+    """Returns every bucket that a task uses, by its use: the path of a mount, or "checkpoint"."""
     from flowlite.spec.storage import Mount
 
     wanted = dict(config.mounts)
@@ -93,7 +93,7 @@ def buckets_of(config: TaskConfig) -> dict[str, Mount]:
 
 
 def notes(storage: Mapping[str, Mapping[str, Any]], now: float | None = None) -> list[str]:
-    """What the user should know of the credentials before the task is under way."""
+    """Returns what the user should know about the credentials before the task is submitted."""
     said: dict[str, None] = {}
     for use, entry in storage.items():
         credential = entry["credential"]
@@ -111,7 +111,7 @@ def notes(storage: Mapping[str, Mapping[str, Any]], now: float | None = None) ->
 
 
 class Aws:
-    """The settings of AWS's tools on this machine: variables, and the files in ~/.aws."""
+    """The AWS settings on this machine: variables, and the files in ~/.aws."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment
@@ -121,7 +121,7 @@ class Aws:
         self._config = _sections(self._config_file)
 
     def account(self, profile: str | None = None) -> Account:
-        """Credential, endpoint and region of a profile, or of what the variables say. Raises ConfigError."""
+        """Returns credential, endpoint and region of a profile, or of the variables. Raises ConfigError."""
         get = self._environment.get
         named = profile or get("AWS_PROFILE") or get("AWS_DEFAULT_PROFILE")
         name = named or "default"
@@ -166,7 +166,7 @@ class Aws:
         return None, NONE_FOUND
 
     def _logged_in(self, name: str) -> Credential:
-        """The credential of a profile that has to ask AWS for it."""
+        """Returns the credential of a profile that has to request it from AWS."""
         try:
             import botocore.exceptions
             import botocore.session
@@ -224,7 +224,7 @@ class Aws:
                 datetime.fromisoformat(ends).timestamp() if ends else None,
             )
         except (ValueError, KeyError, TypeError, AttributeError):
-            # Not shown, and not chained: what it printed may hold the secret.
+            # Neither shown nor chained, since the output may contain the secret.
             raise ConfigError(
                 f"the credential_process {what} printed something else than a credential"
             ) from None
@@ -247,7 +247,7 @@ class Aws:
         return [*self._credentials, *named]
 
     def _path(self, variable: str, default: str) -> str:
-        """A file as people write it; opened with `~` expanded."""
+        """Returns a path as the user wrote it. `~` is expanded when the file is opened."""
         return self._environment.get(variable) or default
 
 
@@ -271,7 +271,7 @@ def _sections(path: str) -> dict[str, dict[str, str]]:
     except (OSError, UnicodeDecodeError, RuntimeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from None
     except configparser.Error as error:
-        # The text of the error may quote a line of the file.
+        # The text of the error may quote a line of the file, so it is not shown.
         where = f", line {number}" if (number := getattr(error, "lineno", None)) else ""
         raise ConfigError(f"{path}{where}: this is no file of AWS settings") from None
     return {
@@ -281,11 +281,11 @@ def _sections(path: str) -> dict[str, dict[str, str]]:
 
 
 def _plain(section: str) -> str:
-    """`profile "two words"` without its quotes."""
+    """Returns `profile "two words"` without its quotes."""
     return " ".join(shlex.split(section)) if '"' in section else section
 
 
 def _nested(text: str) -> dict[str, str]:
-    """Settings below a setting: lines `name = value`."""
+    """Returns nested settings, which are lines `name = value`."""
     pairs = (line.partition("=") for line in text.splitlines() if "=" in line)
     return {name.strip(): value.strip() for name, _, value in pairs}

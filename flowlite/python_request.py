@@ -1,7 +1,9 @@
-"""What `python=` and `dependencies=` ask of a node, and where its packages come from.
+"""What `python=` and `dependencies=` request of a node, and the package indexes for it.
 
-order(config)        goes with the plan to the node (`NodeSettings.python_spec`)
-index_settings()     goes in a file that only its owner can read: addresses of indexes may hold passwords
+The two results are stored differently:
+
+    order(config)        travels to the node with the plan (`NodeSettings.python_spec`)
+    index_settings()     travels in a file that only its owner can read: URLs of indexes may contain passwords
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ _INCLUDE = re.compile(r"(?:-r|--requirement)[ =]*(\S+)")
 _CONSTRAINT = re.compile(r"(?:-c|--constraint)[ =]*(\S+)")
 _EDITABLE = re.compile(r"(?:-e|--editable)[ =]*(\S+)")
 _LOCAL = re.compile(r"(?:\./|\.\./|/|~/|file:|[^@;#\s]+ @ file:)")
-# Settings of pip by the setting of uv that means the same. pip separates by blanks.
+# Settings of pip, each with the equivalent setting of uv and its separator. pip separates by blanks.
 _PIP = {
     "index-url": ("UV_DEFAULT_INDEX", " "),
     "extra-index-url": ("UV_INDEX", " "),
@@ -39,18 +41,18 @@ _FALSE = frozenset({"", "0", "false", "no", "off"})
 
 
 def version_here() -> str:
-    """The minor version of this Python, as in "3.11"."""
+    """Returns the minor version of this Python, such as "3.11"."""
     return f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def order(config: TaskConfig) -> dict[str, Any] | None:
-    """What the workers' Python must be: {"python", "requirements"}; None where any will do.
+    """Returns the Python that the workers need: {"python", "requirements"}; None if any will do.
 
-    `requirements` is the text of a requirements file, or None where the node's Python is taken as it is. With "any", an
-    image may have another version.
+    `requirements` is the text of a requirements file, or None if nothing is installed. With "any", an image may have
+    another version.
 
     Raises:
-        ConfigError: A function would meet another Python, or a requirement would mean something else on a node.
+        ConfigError: A function would run on another Python, or a requirement would mean something else on a node.
     """
     here = version_here()
     requirements = requirements_text(config.dependencies)
@@ -64,20 +66,23 @@ def order(config: TaskConfig) -> dict[str, Any] | None:
         return None
     found: dict[str, Any] = {"python": wanted, "requirements": requirements}
     if config.image is not None and config.command is not None and config.python is None:
-        # Nobody asked for a version: that of the image is right.
+        # No version was requested, so that of the image is used.
         found["any"] = True
     return found
 
 
 def plan_options(config: TaskConfig) -> dict[str, Any]:
-    """Which Python an agent on a machine of its own had best run in ("minor"), and what is to be made where that is not
-    enough ("python_spec"), as options of a plan. Raises ConfigError."""
+    """Returns the Python that a task needs as options of a plan.
+
+    "minor" is the preferred version for an agent on a machine of its own. "python_spec" is what the node must create
+    if that is not enough. Raises ConfigError.
+    """
     found = order(config)
     return {"minor": found and minor_of(found["python"]), "python_spec": found}
 
 
 def for_node(wanted: Mapping[str, Any] | None, version: str) -> dict[str, Any] | None:
-    """The order for a node that has a Python of this version: None where it will do as it is."""
+    """Returns the request for a node that has a Python of this version; None if that Python is sufficient."""
     if wanted is None:
         return None
     python = str(wanted["python"])
@@ -86,7 +91,7 @@ def for_node(wanted: Mapping[str, Any] | None, version: str) -> dict[str, Any] |
 
 
 def minor_of(version: str) -> str:
-    """3.11 of 3.11.7."""
+    """Returns 3.11 for 3.11.7."""
     return ".".join(version.split(".")[:2])
 
 
@@ -94,10 +99,10 @@ def minor_of(version: str) -> str:
 
 
 def requirements_text(given: str | tuple[str, ...] | list[str]) -> str | None:
-    """`dependencies=` as the text of one requirements file, with what it includes; None without any.
+    """Returns `dependencies=` as the text of one requirements file, with included files inserted; None without any.
 
     Raises:
-        ConfigError: A file cannot be read, or names something that lies on this machine only.
+        ConfigError: A file cannot be read, or names something that exists on this machine only.
     """
     if not given:
         return None
@@ -129,7 +134,7 @@ def _lines_of(path: Path, within: tuple[Path, ...]) -> Iterator[str]:
 
 
 def _joined(text: str) -> Iterator[str]:
-    """Lines without comments, those that end in a backslash put together."""
+    """Yields lines without comments. Lines that end in a backslash are joined with the next."""
     for line in text.replace("\\\n", " ").splitlines():
         line = re.sub(r"(^|\s)#.*", "", line).strip()
         if line:
@@ -145,13 +150,13 @@ def _portable(line: str, where: str) -> str:
     return line
 
 
-# Where packages come from
+# Package indexes
 
 
 def index_settings(
     environment: Mapping[str, str] | None = None, files: list[Path] | None = None
 ) -> dict[str, str]:
-    """Variables for uv on the nodes: those set for uv here, else what pip is told here (variables, pip.conf)."""
+    """Returns variables for uv on the nodes: those set for uv here, and settings of pip here (variables, pip.conf)."""
     variables = os.environ if environment is None else environment
     found = {name: value for name, value in variables.items() if _TRAVELS.fullmatch(name) and value}
     told: dict[str, str] = {}
@@ -171,7 +176,7 @@ def index_settings(
 
 
 def _pip_files(variables: Mapping[str, str]) -> list[Path]:
-    """pip's files, the weakest first."""
+    """Returns pip's configuration files, those with the lowest precedence first."""
     given = variables.get("PIP_CONFIG_FILE")
     if given == os.devnull:
         return []

@@ -1,4 +1,4 @@
-"""Sending one notification to one target, in bounded time."""
+"""Sends one notification to one target, within a time limit."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _LONGEST_SAID = 300
 
 
 class NotSent(Exception):
-    """A notification did not arrive; the message says why."""
+    """A notification was not delivered. The message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What is told.
+    """The contents of a notification.
 
     Attributes:
         event: "completed", "failed", "cancelled", "cap" or "retrying".
@@ -41,7 +41,7 @@ class Message:
     task: Mapping[str, Any]
 
     def body(self) -> dict[str, Any]:
-        """As webhooks and commands get it: Slack and Mattermost show `text`, Discord shows `content`."""
+        """Returns the JSON for webhooks and commands. Slack and Mattermost show `text`, Discord shows `content`."""
         return {
             "event": self.event,
             "title": self.title,
@@ -52,16 +52,16 @@ class Message:
 
 
 def send(target: str, message: Message, directory: Path, *, seconds: float = SECONDS) -> None:
-    """Sends a message, and waits no longer than that, whatever the other side does.
+    """Sends a message to a target. Never takes longer than the time limit.
 
     Args:
         target: A command, the URL of a webhook, or a URL of Apprise.
-        message: What is told.
-        directory: Where a command starts.
-        seconds: How long it may take in all.
+        message: What is sent.
+        directory: Working directory of a command.
+        seconds: The time limit.
 
     Raises:
-        NotSent: It did not arrive, or nobody knows whether it did.
+        NotSent: The message was not delivered, or it is not known whether it was.
     """
     kind = kind_of(target)
     if kind is Kind.COMMAND:
@@ -78,7 +78,7 @@ def send(target: str, message: Message, directory: Path, *, seconds: float = SEC
         except Exception as error:
             problems.append(f"{type(error).__name__}: {error}")
 
-    # A server that sends a byte now and then would hold any time limit of a client's.
+    # A thread, because a server that sends a byte now and then defeats the timeout of an HTTP client.
     thread = threading.Thread(target=attempt, daemon=True)
     thread.start()
     thread.join(seconds)
@@ -110,7 +110,7 @@ def _by_apprise(target: str, message: Message, seconds: float) -> None:
 
 
 def _run(target: str, message: Message, directory: Path, seconds: float) -> None:
-    """Runs a command of the shell with the message as JSON on standard input and its parts as variables."""
+    """Runs a shell command with the message as JSON on standard input, and its parts in variables."""
     environment = {
         **os.environ,
         "FLOW_NOTIFY_EVENT": message.event,

@@ -1,4 +1,4 @@
-"""Where notifications go, and how a target is shown: never with the keys that are part of most of them."""
+"""Targets of notifications, and how they are shown: without the keys that most of them contain."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from urllib.parse import parse_qsl, urlsplit
 from flowlite.output import redact
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://", re.ASCII)
-# Shorter parts of a URL, such as "v1", are no keys.
+# Shorter parts of a URL, such as "v1", are not keys.
 _SHORTEST_KEY = 6
 
 
 class Kind(Enum):
-    """How a target is reached."""
+    """The kind of a target."""
 
     COMMAND = "command"
     WEBHOOK = "webhook"
@@ -23,7 +23,7 @@ class Kind(Enum):
 
 
 def kind_of(target: str) -> Kind:
-    """A URL of http or https is a webhook, any other URL one of Apprise, and everything else a command."""
+    """Returns the kind: http and https URLs are webhooks, other URLs are for Apprise, everything else is a command."""
     found = _URL.match(target)
     if found is None:
         return Kind.COMMAND
@@ -31,7 +31,7 @@ def kind_of(target: str) -> Kind:
 
 
 def shown(target: str) -> str:
-    """A target for people: the host of a webhook, the service of Apprise, the program of a command."""
+    """Returns a target as it may be shown: host of a webhook, service of Apprise, program of a command."""
     kind = kind_of(target)
     if kind is Kind.COMMAND:
         first, _, rest = target.strip().partition(" ")
@@ -46,7 +46,7 @@ def shown(target: str) -> str:
 
 
 def keys_in(target: str) -> list[str]:
-    """What of a target must not be shown: the whole of a URL, and the parts of it that may be keys."""
+    """Returns the parts of a target that must not be shown: a whole URL, and its parts that may be keys."""
     if kind_of(target) is Kind.COMMAND:
         return [word for word in target.split()[1:] if len(word) >= _SHORTEST_KEY]
     parts = urlsplit(target)
@@ -54,13 +54,13 @@ def keys_in(target: str) -> list[str]:
     found = [target, target.partition("://")[2], *user.split(":"), *parts.path.split("/")]
     found += [value for _, value in parse_qsl(parts.query)]
     if kind_of(target) is Kind.APPRISE:
-        # There, what stands in place of the host is often a token.
+        # In URLs of Apprise, the host is often a token.
         found += [parts.netloc, *parts.netloc.split(":")]
     return [each for each in found if len(each) >= _SHORTEST_KEY]
 
 
 def problem(target: object) -> str:
-    """Why a value is no target; "" if it is one."""
+    """Returns why a value is not a target; "" if it is one."""
     if not isinstance(target, str) or not target.strip() or "\0" in target:
         return "give a command, the URL of a webhook, or a URL of Apprise"
     if kind_of(target) is Kind.WEBHOOK and not urlsplit(target).hostname:
@@ -69,7 +69,7 @@ def problem(target: object) -> str:
 
 
 def missing_library(target: str) -> str:
-    """What has to be installed here to reach a target; "" if nothing is missing."""
+    """Returns what must be installed on this machine to reach a target; "" if nothing is missing."""
     if kind_of(target) is not Kind.APPRISE or importlib.util.find_spec("apprise") is not None:
         return ""
     return (

@@ -1,1 +1,1 @@
-"""What stays of tasks that have ended: removing them, pruning what they no longer need, and how much room they take."""
+"""Disk use of ended tasks: removing them, pruning their inputs and logs, and measuring their size."""

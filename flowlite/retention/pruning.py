@@ -1,7 +1,7 @@
-"""Removing inputs and logs of tasks that ended long ago, or that take more room than they may.
+"""Removes inputs and logs of tasks that ended long ago, or that together take more room than allowed.
 
-Results, the history and the rows of a task stay. Nothing is removed of a task that has not ended, whose nodes are kept
-warm, or of which something is still on its nodes. `prune_in_background` does it once a day, in a process of its own.
+Results, history and rows of a task stay. Nothing is removed of a task that has not ended, whose nodes are kept warm,
+or that still has files on its nodes. `prune_in_background` prunes once a day in a detached process.
 """
 
 from __future__ import annotations
@@ -22,19 +22,20 @@ if TYPE_CHECKING:
 DAY = 86400.0
 GB = 1e9
 INPUTS, LOGS = "inputs", "logs"
-# Somebody may be reading what a task wrote, or be about to run it again.
+# A task that ended less than this many seconds ago is not pruned for room, since the user may still read its logs or
+# run it again.
 _YOUNGEST = 3600.0
 _MARKER = "pruned"
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long, and in how much room, inputs and logs of ended tasks are kept.
+    """How long, and up to which size, inputs and logs of ended tasks are kept.
 
     Attributes:
         inputs_days: Days from the end of a task for which its inputs are kept.
         logs_days: Days from the end of a task for which its logs are kept.
-        gigabytes: Room for both, of all ended tasks; beyond it, what ended first goes first, inputs before logs.
+        gigabytes: Size of both for all ended tasks. Beyond it the oldest are removed first, inputs before logs.
     """
 
     inputs_days: float
@@ -43,7 +44,7 @@ class Limits:
 
     @classmethod
     def of(cls, settings: Settings) -> Limits:
-        """The limits as they are set."""
+        """Returns the limits from the settings."""
         return cls(settings["keep_inputs_days"], settings["keep_logs_days"], settings["keep_gb"])
 
 
@@ -65,12 +66,16 @@ class Part:
 
     @property
     def ended_at(self) -> float:
-        """Unix time of the end of its task."""
+        """Unix time of the end of the task."""
         return self.record.finished_at or self.record.created_at
 
 
 def prune(session: Session, limits: Limits, now: float) -> list[tuple[Part, str]]:
-    """Removes what is beyond the limits, and notes it in the history of each task; gives what, and why."""
+    """Removes what exceeds the limits, and records it in the history of each task.
+
+    Returns:
+        The parts that were removed, with the reason for each.
+    """
     chosen = to_prune(_parts(session, now), limits, now)
     for part, why in chosen:
         _empty(part.directory)
@@ -80,7 +85,7 @@ def prune(session: Session, limits: Limits, now: float) -> list[tuple[Part, str]
 
 
 def to_prune(parts: list[Part], limits: Limits, now: float) -> list[tuple[Part, str]]:
-    """Which of the parts go, with the reason."""
+    """Returns the parts to remove, with the reason for each."""
     days = {INPUTS: limits.inputs_days, LOGS: limits.logs_days}
     chosen, rest = [], []
     for part in parts:
@@ -104,7 +109,7 @@ def to_prune(parts: list[Part], limits: Limits, now: float) -> list[tuple[Part, 
 
 
 def was_pruned(session: Session, task_id: str, what: str) -> str:
-    """Says when and why the inputs or the logs of a task were removed; "" if they were not."""
+    """Returns when and why the inputs or logs of a task were removed; "" if they were not."""
     for event in session.store.events(task_id):
         if event.kind == "pruned" and event.data.get("what") == what:
             return f"{event.text}, on {time.strftime('%Y-%m-%d', time.localtime(event.at))}"
@@ -112,7 +117,7 @@ def was_pruned(session: Session, task_id: str, what: str) -> str:
 
 
 def size_of(path: Path) -> int:
-    """Bytes of all files below a directory, or of a file; one with several names counts in parts."""
+    """Bytes of a file or of all files below a directory. A file with several hard links counts in proportion."""
     with suppress(OSError):
         about = path.lstat()
         if not path.is_dir() or path.is_symlink():
@@ -132,7 +137,7 @@ def _parts(session: Session, now: float) -> list[Part]:
             for what, directory in ((INPUTS, paths.bundle), (LOGS, paths.logs))
             if (size := size_of(directory))
         ]
-        # The store is asked only about those that have something.
+        # The store is queried only for tasks that have such files.
         if parts and not reason_to_keep(session, record, now):
             found += parts
     return found
@@ -147,7 +152,7 @@ def _empty(directory: Path) -> None:
 
 
 def prune_in_background(home: Path) -> bool:
-    """Starts a process that prunes, once a day, if there is something of yesterday. Whether one was started."""
+    """Starts a pruning process, at most once a day and only if a task is older than a day. Returns whether it did."""
     now = time.time()
     marker, tasks = home / _MARKER, home / "tasks"
     with suppress(OSError):
@@ -165,7 +170,7 @@ def prune_in_background(home: Path) -> bool:
 
 
 def main() -> None:
-    """The process of its own: prunes by the settings of FLOW_HOME and the environment. Says nothing."""
+    """Entry point of the pruning process. Uses the settings of FLOW_HOME and the environment. Prints nothing."""
     from flowlite.api.session import open_session
     from flowlite.errors import FlowError
     from flowlite.settings.settings import load_settings

@@ -1,4 +1,4 @@
-"""Removing tasks that have ended, with everything they have on this machine."""
+"""Removes ended tasks with all their files on this machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def reason_to_keep(session: Session, record: TaskRecord, now: float) -> str:
-    """Why nothing of a task may be removed, and what to do about it; "" if it may."""
+    """Returns why nothing of a task may be removed and what the user can do; "" if it may be removed."""
     if not record.final:
         return f"it is {record.state}; end it first: flow cancel {record.id}"
     for instance in session.store.instances(record.id):
@@ -33,6 +33,6 @@ def reason_to_keep(session: Session, record: TaskRecord, now: float) -> str:
 
 def forget(session: Session, record: TaskRecord) -> None:
     """Removes a final task: its files and its rows."""
-    # The files first: a task without files can be forgotten later, files without a task would never be found.
+    # Files first: a task without files can still be removed later, but files without a task would not be found.
     shutil.rmtree(session.paths(record.id).directory, ignore_errors=True)
     session.store.delete_task(record.id)

@@ -1,4 +1,4 @@
-"""How much room FLOW_HOME takes, by what it is for."""
+"""Disk use of FLOW_HOME by purpose."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DATABASE = "database"
 
 
 def usage(home: Path) -> dict[str, int]:
-    """Bytes by what they are for; whatever is not a task's or the database goes by the name of its directory."""
+    """Returns bytes by purpose. Entries other than tasks and the database are listed by the name of their directory."""
     found = {_DATABASE: 0, INPUTS: 0, LOGS: 0, RESULTS: 0, OTHER: 0}
     for entry in os.scandir(home):
         if entry.name == "tasks":
@@ -33,7 +33,7 @@ def usage(home: Path) -> dict[str, int]:
 
 
 def by_task(home: Path) -> dict[str, int]:
-    """Bytes by id of the task, the largest first."""
+    """Returns bytes by task id, the largest first."""
     found = {task.name: size_of(task) for task in _tasks(home)}
     return dict(sorted(found.items(), key=lambda pair: -pair[1]))
 

@@ -1,7 +1,7 @@
 """Copies of the store, made by SQLite's own backup: one a day, and one before each migration.
 
-A copy is checked before it counts, and only then do older ones go: a store that was damaged for a week must not have
-pushed out the last good copy.
+A copy counts only after it was checked, and only then are older ones removed. A store that was damaged for a week
+therefore has not displaced the last good copy.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from flowlite.errors import StoreDamaged, StoreError
 
 DIRECTORY = "backups"
 DAILY = "daily"
-# How many are kept of each kind, and how many bytes all of them may take; the newest stays in any case.
+# Copies kept of each kind, and bytes of all copies. The newest is always kept.
 _KEPT = {DAILY: 7, "schema": 3}
 _MOST_BYTES = 512 << 20
 _NAME = re.compile(r"(\d{8}T\d{6})-(daily|schema)(\d*)\.db")
@@ -33,7 +33,9 @@ class Backup:
     """One copy.
 
     Attributes:
-        kind: "daily", or "schema" for one made before a migration.
+        path: The file.
+        kind: "daily", or "schema" for a copy made before a migration.
+        made_at: Unix time.
         size: In bytes.
     """
 
@@ -44,19 +46,19 @@ class Backup:
 
     @property
     def name(self) -> str:
-        """By which `flow store restore` knows it."""
+        """The name by which `flow store restore` selects the copy."""
         return self.path.stem
 
 
 def begin(home: Path) -> None:
-    """Notes that there is nothing to copy today: the store is new."""
+    """Marks today's copy as begun. Also called for a new store, which has nothing to copy."""
     with contextlib.suppress(OSError):
         (home / DIRECTORY).mkdir(mode=0o700, exist_ok=True)
         os.utime(home / DIRECTORY)
 
 
 def is_due(home: Path) -> bool:
-    """Whether nobody has begun a copy today. Costs one look at a directory."""
+    """Whether no copy was begun today. Looks only at a directory."""
     try:
         last = (home / DIRECTORY).stat().st_mtime
     except OSError:
@@ -65,7 +67,7 @@ def is_due(home: Path) -> bool:
 
 
 def list_backups(home: Path) -> list[Backup]:
-    """All copies, newest first."""
+    """Returns all copies, newest first."""
     found = []
     for path in home.glob(f"{DIRECTORY}/*.db"):
         if match := _NAME.fullmatch(path.name):
@@ -75,15 +77,18 @@ def list_backups(home: Path) -> list[Backup]:
 
 
 def take(store: Path, kind: str, number: int | None = None) -> Path:
-    """Copies the store, and removes copies that are too old or too many.
+    """Copies the store, and removes copies that are too many or too large.
 
     Args:
         store: The database.
         kind: "daily" or "schema".
-        number: Of the schema.
+        number: Version of the schema.
+
+    Returns:
+        Path of the copy.
 
     Raises:
-        StoreDamaged: What was copied is damaged; no copy was removed for it.
+        StoreDamaged: The store is damaged. No older copy was removed.
         StoreError: There is no room, or the copy cannot be written.
     """
     home = store.parent
@@ -109,7 +114,7 @@ def take(store: Path, kind: str, number: int | None = None) -> Path:
 
 
 def problems_of(database: Path, most: int = 20) -> list[str]:
-    """What SQLite itself finds wrong with the structure of a database."""
+    """Returns the problems that SQLite finds in the structure of a database."""
     try:
         with contextlib.closing(sqlite3.connect(database, timeout=_BUSY_TIMEOUT_SECONDS)) as db:
             rows = db.execute(f"PRAGMA integrity_check({most})").fetchall()
@@ -125,12 +130,12 @@ def _copy(source: Path, target: Path) -> None:
         contextlib.closing(sqlite3.connect(target)) as new,
     ):
         old.backup(new)
-        # One file, without a log beside it.
+        # The copy is one file, without a log beside it.
         new.execute("PRAGMA journal_mode = DELETE")
 
 
 def _superfluous(backups: Sequence[Backup]) -> list[Backup]:
-    """Those of a list, newest first, that need not be kept."""
+    """Returns the copies, of a list with the newest first, that need not be kept."""
     kept: list[Backup] = []
     for backup in backups:
         alike = sum(each.kind == backup.kind for each in kept)

@@ -1,17 +1,18 @@
-"""The time that decisions are made by: it looks like Unix time, and nobody can set it.
+"""The clock for decisions: its time looks like Unix time, but cannot be set.
 
-A wall clock may be moved by an hour at any moment: by NTP, by hand, by a laptop that wakes up. Whatever is decided by
-how long something lasted (a lease, a limit, an age) therefore reads the time here. It is the machine's time since boot,
-which goes on during a suspend, plus an offset that all processes of one FLOW_HOME share:
+A wall clock may jump by an hour at any moment: through NTP, by hand, or after a suspend. Everything that depends on
+how long something lasted (a lease, a limit, an age) therefore uses this clock. It is the machine's time since boot,
+which continues during a suspend, plus an offset shared by all processes of one FLOW_HOME:
 
     now = CLOCK_BOOTTIME + offset        FLOW_HOME/clock.json: {"boot": id of the boot, "offset": seconds}
 
-The offset is the wall clock's as first seen after a boot, so times of two boots can be compared as far as the wall
-clock was right at both. `set_right` takes it anew, which is done only when nothing runs that an old time stands for.
-What is only shown to people, or compared with the clock of another machine, is the wall clock's.
+The offset is taken from the wall clock when it is first read after a boot. Times of two boots can therefore be
+compared as far as the wall clock was right at both. `set_right` takes the offset again, which is done only when no
+running task depends on an older time. Times that are only shown, or compared with the clock of another machine, come
+from the wall clock.
 
-Code that spends money, and waits meanwhile, reads all its times here, and sleeps here: `now`, `wall`, `monotonic`,
-`sleep`. Tests set another `Source` of them with `running_on`, so that hours of a launch pass in a moment.
+Code that spends money and waits reads all its times here and sleeps here: `now`, `wall`, `monotonic`, `sleep`. Tests
+replace their `Source` with `running_on`, so that hours of a launch pass in a moment.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ from typing import Protocol
 from flowlite.node.config.agent_config import write_atomically
 
 FILE = "clock.json"
-# Below this, a wall clock that goes a little differently is none of our business.
+# Smaller differences between the two clocks are ignored.
 _TOLERANCE = 2.0
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-# By FLOW_HOME: what its file was when it was read, and what it said.
+# By FLOW_HOME: identity of its file when it was read, and the offset.
 _known: dict[str, tuple[tuple[int, int], float]] = {}
 
 
@@ -41,20 +42,20 @@ class Source(Protocol):
     """Where the times of this process come from."""
 
     def since_boot(self) -> float:
-        """As the function of that name."""
+        """See `since_boot`."""
 
     def wall(self) -> float:
-        """As the function of that name."""
+        """See `wall`."""
 
     def monotonic(self) -> float:
-        """As the function of that name."""
+        """See `monotonic`."""
 
     def sleep(self, seconds: float) -> None:
-        """As the function of that name."""
+        """See `sleep`."""
 
 
 class _System:
-    """This machine's own clocks."""
+    """The clocks of this machine."""
 
     def since_boot(self) -> float:
         return time.clock_gettime(_CLOCK)
@@ -74,7 +75,7 @@ _source: Source = _System()
 
 @contextmanager
 def running_on(source: Source) -> Iterator[None]:
-    """All threads of this process take their times from another source meanwhile. For simulations."""
+    """Makes all threads of this process take their times from another source. For simulations."""
     global _source
     before, _source = _source, source
     try:
@@ -87,46 +88,46 @@ def now(home: Path | None = None) -> float:
     """Seconds that look like Unix time.
 
     Args:
-        home: The FLOW_HOME; the one of this process unless given.
+        home: The FLOW_HOME. Default: that of this process.
     """
     if not boot():
-        # Nothing tells whether a time since boot is that of this boot.
+        # Without an id of the boot, an offset of an earlier boot could not be recognised.
         return wall()
     return since_boot() + _offset(_home() if home is None else home)
 
 
 def since_boot() -> float:
-    """Seconds since this machine was started, those of a suspend included."""
+    """Seconds since this machine was started, including suspends."""
     return _source.since_boot()
 
 
 def wall() -> float:
-    """Unix time as this machine's wall clock has it, which may be set at any moment."""
+    """Unix time of this machine's wall clock, which may be set at any moment."""
     return _source.wall()
 
 
 def monotonic() -> float:
-    """Seconds that only this process can compare: for pauses and deadlines within it."""
+    """Seconds for pauses and deadlines within this process. Not comparable between processes."""
     return _source.monotonic()
 
 
 def sleep(seconds: float) -> None:
-    """Has this thread wait."""
+    """Suspends this thread."""
     _source.sleep(seconds)
 
 
 def set_right(home: Path) -> None:
-    """Takes the wall clock's word anew. Only while no task runs, and nothing is kept for one."""
+    """Takes the offset from the wall clock again. Only while no task runs and no nodes are kept warm."""
     offset = wall() - since_boot()
     if abs(_offset(home) - offset) > _TOLERANCE:
         _write(home, offset)
 
 
 def age_of(path: Path, home: Path | None = None) -> float:
-    """Seconds since a file was changed: the least that it may be, as files bear the time of the wall clock.
+    """Seconds since a file was changed, as a lower bound, since times of files come from the wall clock.
 
     Raises:
-        OSError: It is not there.
+        OSError: The file does not exist.
     """
     changed = path.stat().st_mtime
     return min(wall(), now(home)) - changed
@@ -134,7 +135,7 @@ def age_of(path: Path, home: Path | None = None) -> float:
 
 @functools.cache
 def boot() -> str:
-    """What tells this boot of this machine from others; "" where nothing does."""
+    """Returns an id of the present boot of this machine; "" if there is none."""
     if sys.platform == "linux":
         with suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()
@@ -168,14 +169,14 @@ def _offset(home: Path) -> float:
     except FileNotFoundError:
         pass
     except (OSError, ValueError, KeyError, TypeError):
-        # One that cannot be read is written anew; where that cannot be, the last word counts.
+        # A file that cannot be read is written again. If it was read before, its last offset is used.
         if (known := _known.get(str(home))) is not None:
             return known[1]
     return _write(home, wall() - since_boot())
 
 
 def _write(home: Path, offset: float) -> float:
-    """Notes the offset for all processes; where that cannot be, this one keeps to it alone."""
+    """Stores the offset for all processes. If that fails, only this process uses it."""
     path = home / FILE
     try:
         write_atomically(path, json.dumps({"boot": boot(), "offset": offset}))

@@ -1,7 +1,7 @@
 """One SQLite file: opened, migrated, read and written, with errors that say what to do.
 
 Every write is one short `BEGIN IMMEDIATE` transaction (a deferred one that reads first gets SQLITE_BUSY without
-waiting), durable before it returns (`synchronous=FULL`), in WAL mode so that readers never wait.
+waiting). It is durable before it returns (`synchronous=FULL`). In WAL mode, readers never wait.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from flowlite.state import backups
 
 BUSY_TIMEOUT_SECONDS = 30.0
 _LOCK_PAUSE = 0.02
-# What SQLite says of a file that it cannot make sense of. An error of reading is that of a file that was cut, too.
+# Error codes of SQLite for a file with invalid contents. A truncated file gives a read error.
 _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _SHORT_READ = sqlite3.SQLITE_IOERR | (2 << 8)
 _MOVED = sqlite3.SQLITE_READONLY | (4 << 8)
 RESTORE = "`flow store check` says what can be read, `flow store restore` brings back a copy"
 
-# Each entry brings a database from version i to i + 1, in one transaction. Never change an entry that was released.
+# Entry i migrates a database from version i to i + 1, in one transaction. Never change an entry that was released.
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
         """CREATE TABLE tasks (
@@ -62,18 +62,21 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
 )
 SCHEMA_VERSION = len(MIGRATIONS)
 TABLES = frozenset({"tasks", "instances", "intents", "events"})
-# A version beyond this one is no newer flowlite, but flipped bytes.
+# A higher version does not come from a newer flowlite, but from a damaged file.
 _HIGHEST_VERSION = SCHEMA_VERSION + 1000
 
 
 class Database:
-    """The file. Safe to use from several threads and processes."""
+    """The database file. Safe to use from several threads and processes."""
 
     def __init__(self, path: Path) -> None:
-        """Opens the database, making or migrating it.
+        """Opens the database, creating or migrating it if needed.
+
+        Args:
+            path: The file.
 
         Raises:
-            StoreDamaged: It is damaged, or gone though tasks lie beside it.
+            StoreDamaged: It is damaged, or missing although there are files of tasks beside it.
             StoreError: It cannot be opened or written, or belongs to a newer flowlite.
         """
         self.path = path
@@ -87,7 +90,7 @@ class Database:
             self._db.close()
 
     def version(self) -> int:
-        """A number that changes when another connection has written; cheap enough to poll."""
+        """Returns a number that changes when another connection has written. Cheap enough to poll."""
         with self.read() as db:
             return int(db.execute("PRAGMA data_version").fetchone()[0])
 
@@ -111,7 +114,7 @@ class Database:
                 check_same_thread=False,
             )
             self._db.row_factory = sqlite3.Row
-            # What is not UTF-8 was damaged; rows.py names the row.
+            # Text that is not UTF-8 is damaged. `rows.py` names its row.
             self._db.text_factory = _text
             _secure(self.path)
             self._file = _identity(self.path)
@@ -126,8 +129,8 @@ class Database:
         self._db.execute("PRAGMA foreign_keys = ON")
         if self._is_prepared():
             return
-        # SQLite answers SQLITE_BUSY at once, without its busy handler, to one of two connections that both switch a
-        # database to WAL. So whoever has to change the file as a whole does it alone.
+        # When two connections switch a database to WAL at the same time, SQLite returns SQLITE_BUSY to one of them at
+        # once, without its busy handler. Changes of the file as a whole are therefore made under a lock.
         with alone_with(self.path):
             if self._is_prepared():
                 return
@@ -144,7 +147,7 @@ class Database:
             self._migrate()
 
     def _is_prepared(self) -> bool:
-        """Whether the file has the schema of this version, in WAL mode. Raises StoreError for a newer schema."""
+        """Whether the file is in WAL mode and has the current schema. Raises StoreError for a newer schema."""
         found = self._schema()
         if not 0 <= found <= _HIGHEST_VERSION:
             raise StoreDamaged(f"{self.path} is damaged (schema {found}); {RESTORE}")
@@ -183,13 +186,13 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[sqlite3.Connection]:
-        """The connection, for reading."""
+        """Yields the connection for reading."""
         with self._used():
             yield self._db
 
     @contextmanager
     def write(self) -> Iterator[sqlite3.Connection]:
-        """The connection inside one transaction: committed at the end, rolled back on any exception."""
+        """Yields the connection inside one transaction: committed at the end, rolled back on any exception."""
         with self._used():
             self._db.execute("BEGIN IMMEDIATE")
             try:
@@ -215,7 +218,7 @@ class Database:
                 raise self._explain(error) from error
 
     def _follow(self) -> None:
-        """Opens the file again if another one lies there now: SQLite goes on with one that was removed or replaced."""
+        """Opens the file again if it was replaced: SQLite keeps working on a file that was removed or replaced."""
         found = _identity(self.path)
         if found == self._file:
             return
@@ -242,9 +245,9 @@ class Database:
 
 
 def is_damage(error: sqlite3.Error | UnicodeDecodeError) -> bool:
-    """Whether the file itself is at fault, so that trying again does not help."""
+    """Whether the file itself is damaged, so that a retry cannot help."""
     if isinstance(error, UnicodeDecodeError):
-        # Python's module decodes names of columns and messages by itself.
+        # Python's sqlite3 module decodes names of columns and messages itself.
         return True
     code = getattr(error, "sqlite_errorcode", None) or 0
     if code & 0xFF in _DAMAGE or code in (_SHORT_READ, _MOVED):
@@ -253,13 +256,13 @@ def is_damage(error: sqlite3.Error | UnicodeDecodeError) -> bool:
 
 
 def has_tasks(home: Path) -> bool:
-    """Whether files of submitted tasks lie in a FLOW_HOME."""
+    """Whether a FLOW_HOME has files of submitted tasks."""
     return any(home.glob("tasks/*/config.json"))
 
 
 @contextmanager
 def alone_with(path: Path) -> Iterator[None]:
-    """Holds the lock file beside a database: for what changes the file as a whole.
+    """Holds the lock file beside a database, for changes of the file as a whole.
 
     Raises:
         StoreError: Another process has held it for too long, or the directory cannot be written.

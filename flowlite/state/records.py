@@ -1,4 +1,4 @@
-"""The rows of the database as values: tasks, instances, intents, events, leases."""
+"""The rows of the database as dataclasses: tasks, instances, intents, events, leases."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ STATES = FINAL_STATES | {"pending", "provisioning", "starting", "running", "stop
 
 @dataclass(frozen=True, slots=True)
 class TaskRecord:
-    """One row of `tasks`. Times are Unix times; `cost` is US dollars as last added up.
+    """One row of `tasks`. Times are Unix times. `cost` is in US dollars, as last computed.
 
     Attributes:
         function: Name of the function, or the command line.
@@ -19,7 +19,7 @@ class TaskRecord:
         call: What the workers run, as in the agent's configuration, with paths on this machine.
         attempt: Number of the current attempt, from 1; 0 before the first.
         roster: Instance ids by node rank.
-        lease_token: Rises with every change of supervisor.
+        lease_token: Increases with every change of supervisor.
     """
 
     id: str
@@ -46,7 +46,7 @@ class TaskRecord:
 
     @property
     def final(self) -> bool:
-        """Nothing will change any more."""
+        """Whether the task has ended and its state cannot change any more."""
         return self.state in FINAL_STATES
 
 
@@ -67,7 +67,7 @@ class InstanceRecord:
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """One row of `intents`: something that may cost money, written down before it is done."""
+    """One row of `intents`: an action that may cost money, recorded before it is done."""
 
     token: str
     task_id: str
@@ -101,7 +101,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class LeaseHolder:
-    """Who looks after an unfinished task: `owner` is None if nobody does; times are Unix times."""
+    """The lease of an unfinished task. `owner` is None if nobody holds it. Times are Unix times."""
 
     task_id: str
     owner: str | None

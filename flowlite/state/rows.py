@@ -1,7 +1,7 @@
-"""Rows of the database as records; a row that is damaged is told from one that is whole.
+"""Converts rows of the database to records, and detects damaged rows.
 
-SQLite has no checksums of its own: bytes that were flipped on a disk come back as they are. Whatever is read is
-therefore compared with what its record may hold, so that what is wrong is found here and not wherever it is used.
+SQLite has no checksums of its own: flipped bytes on a disk are returned as they are. Everything that is read is
+therefore compared with the types of its record, so that damage is found here and not where a value is used.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TABLES: dict[type, str] = {
     Intent: "intents",
     Event: "events",
 }
-# By what a row is named.
+# The column that identifies a row in messages.
 KEYS = {"tasks": "id", "instances": "id", "intents": "token", "events": "seq"}
 
 _Record = TypeVar("_Record")
@@ -36,16 +36,16 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "list[str]": (list,),
     "tuple[str, ...]": (tuple,),
 }
-# Times after this one (the year 5138) cannot be shown.
+# Later times (after the year 5138) cannot be shown.
 _LATEST = 1e11
 
 
 class RowDamaged(ValueError):
-    """A row does not hold what its record may hold; the text names the field and what is wrong."""
+    """A row does not fit its record. The text names the field and what is wrong."""
 
 
 def read_row(kind: type[_Record], row: sqlite3.Row) -> _Record:
-    """The record of a row. Raises RowDamaged."""
+    """Returns the record of a row. Raises RowDamaged."""
     values = {name: _value(name, row[name]) for name in row.keys()}  # noqa: SIM118 - a Row iterates over values
     _check_types(kind, values)
     if kind is TaskRecord:
@@ -72,7 +72,7 @@ def _value(name: str, stored: Any) -> Any:
 
 
 def _is_text(stored: str) -> bool:
-    """Whether it was UTF-8: the connection turns what is not into lone surrogates."""
+    """Whether the text was UTF-8. The connection decodes other bytes to lone surrogates."""
     try:
         stored.encode()
     except UnicodeEncodeError:
@@ -81,7 +81,7 @@ def _is_text(stored: str) -> bool:
 
 
 def _check_value(name: str, kind: type[Plan] | type[Instance], data: dict[str, Any]) -> None:
-    """Looks at a value of the provider contract that a field holds."""
+    """Checks a field that holds a `Plan` or an `Instance`."""
     try:
         value = kind.from_json(data)
     except TypeError:
@@ -106,7 +106,7 @@ def _check_types(kind: type, values: dict[str, Any]) -> None:
 
 @functools.cache
 def _fields_of(kind: type) -> tuple[tuple[str, Any, bool], ...]:
-    """Name, accepted types, and whether it is a collection of texts, of each field."""
+    """Returns name, accepted types, and whether it is a collection of texts, for each field."""
     found = []
     for field in dataclasses.fields(kind):
         plain = str(field.type).removesuffix(" | None")

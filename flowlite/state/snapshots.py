@@ -1,7 +1,7 @@
-"""The rows of one task beside its files: with them a task is found again whose store was lost.
+"""Snapshots of a task's rows beside its files, from which a task is restored if the store was lost.
 
-A snapshot is written after each change of the task by whoever changed it. It is no second truth: nothing reads it but
-`flow store restore`.
+A snapshot is written after each change of the task, by the process that made the change. Only `flow store restore`
+reads snapshots.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ class Snapshot:
 def write(
     home: Path, task: TaskRecord, instances: Sequence[InstanceRecord], intents: Sequence[Intent]
 ) -> None:
-    """Replaces the snapshot of a task. A task without a directory has none, and a full disk keeps the older one."""
+    """Replaces the snapshot of a task.
+
+    None is written if the task has no directory. If the disk is full, the older one stays.
+    """
     rows: dict[str, Sequence[TaskRecord | InstanceRecord | Intent]] = {
         "tasks": [task],
         "instances": instances,
@@ -43,7 +46,7 @@ def write(
 
 
 def read_all(home: Path) -> tuple[list[Snapshot], list[str]]:
-    """All snapshots of a FLOW_HOME, and what is wrong with those that cannot be read."""
+    """Returns all snapshots of a FLOW_HOME, and the problems of those that cannot be read."""
     found, problems = [], []
     for directory in sorted(path.parent for path in home.glob("tasks/*/config.json")):
         try:

@@ -1,7 +1,7 @@
-"""The embedded store of tasks, instances, intents and events: one SQLite file per user (see database.py).
+"""The store of tasks, instances, intents and events: one SQLite file per FLOW_HOME (see `database.py`).
 
-Every write is one transaction, durable before it returns, and no network call is made inside. A supervisor writes
-only under its lease: the fencing token in the row must be the one it was given, else `LeaseLost`.
+Every write is one transaction, durable before it returns, with no network call inside. A supervisor writes only under
+its lease: if the fencing token in the row is not the one of its lease, it gets `LeaseLost`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = [
 
 _Row = TypeVar("_Row")
 
-# Kinds of events: the task waits for somebody to have it go on, and somebody did.
+# Kinds of events: the task waits for `flow resume`, and was resumed.
 _PARKED, _RESUMED = "parked", "resumed"
 _UNFINISHED = "state NOT IN ('completed', 'failed', 'cancelled')"
 _LEASE_COLUMNS = "id, lease_owner, lease_expires, created_at"
@@ -52,17 +52,18 @@ _INSTANCE_FIELDS = tuple(f.name for f in dataclasses.fields(InstanceRecord))
 
 
 class Store:
-    """What is known of all tasks. Safe to use from several threads and processes."""
+    """The store of all tasks. Safe to use from several threads and processes."""
 
     def __init__(self, path: Path, *, skip_damaged: bool = False) -> None:
-        """Opens the database, making or migrating it.
+        """Opens the database, creating or migrating it if needed.
 
         Args:
-            skip_damaged: Leave damaged rows out of lists, and name them in `take_damage`, for those who only look. Who
-                acts on what is listed must not: an instance that is left out would be forgotten.
+            path: The file.
+            skip_damaged: Leave damaged rows out of lists, and report them in `take_damage`. For callers that only
+                display. Callers that act on lists must not use it: an instance that is left out would be forgotten.
 
         Raises:
-            StoreDamaged: It is damaged, or gone though tasks lie beside it.
+            StoreDamaged: It is damaged, or missing although there are files of tasks beside it.
             StoreError: It cannot be opened or written, or belongs to a newer flowlite.
         """
         self.path = path
@@ -78,15 +79,15 @@ class Store:
         self._database.close()
 
     def version(self) -> int:
-        """A number that changes when another connection has written; cheap enough to poll."""
+        """Returns a number that changes when another connection has written. Cheap enough to poll."""
         return self._database.version()
 
     def make_sure_of_tables(self) -> None:
-        """Raises StoreDamaged if the file is not the database that it was."""
+        """Raises StoreDamaged if a table is missing."""
         self._database.make_sure_of_tables()
 
     def take_damage(self) -> list[str]:
-        """What was found damaged and left out since this was last asked, in words."""
+        """Returns descriptions of damaged rows that were left out since the last call."""
         found, self._damage = self._damage, {}
         return [
             f"{name} is damaged and left out ({what}); see `flow store check`"
@@ -103,7 +104,7 @@ class Store:
         snapshots.write(self.path.parent, task, (), ())
 
     def get_task(self, task_id: str) -> TaskRecord:
-        """The task of that id. Raises NotFound."""
+        """Returns the task with that id. Raises NotFound."""
         with self._database.read() as db:
             row = db.execute("SELECT * FROM tasks WHERE id = ?", (task_id,)).fetchone()
         if row is None:
@@ -111,14 +112,14 @@ class Store:
         return self._one(TaskRecord, row)
 
     def task_ids(self) -> set[str]:
-        """Ids of all tasks, also of those whose rows are damaged otherwise."""
+        """Returns the ids of all tasks, including those whose rows are otherwise damaged."""
         return {str(row["id"]) for row in self._rows(TaskRecord, columns="id")}
 
     def find_task(self, text: str) -> TaskRecord:
-        """The task that is meant by an id, a name (the newest of that name) or a unique prefix of either.
+        """Returns the task for an id, a name (the newest of that name) or a unique prefix of either.
 
         Raises:
-            NotFound: None, or several different ones; the message lists those that are near.
+            NotFound: No task fits, or several do. The message lists those that are near.
         """
         like = text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"
         order = "created_at DESC LIMIT 50"
@@ -142,7 +143,7 @@ class Store:
     def list_tasks(
         self, *, limit: int | None = None, unfinished: bool = False, name: str | None = None
     ) -> list[TaskRecord]:
-        """Tasks, newest first."""
+        """Returns tasks, newest first."""
         where, values = ["1"], []
         if unfinished:
             where.append(_UNFINISHED)
@@ -160,7 +161,7 @@ class Store:
             _fenced_update(db, lease, changes)
 
     def request_cancel(self, task_id: str, now: float | None = None) -> bool:
-        """Asks the supervisor to cancel. Returns False if the task is final already."""
+        """Requests the cancellation of a task from its supervisor. Returns False if the task is already final."""
         with self._database.write() as db:
             done = db.execute(
                 "UPDATE tasks SET cancel_requested_at = COALESCE(cancel_requested_at, ?) "
@@ -170,7 +171,7 @@ class Store:
             return done.rowcount == 1
 
     def cancel_requested(self, lease: Lease) -> bool:
-        """Whether somebody has asked for the end of the leased task. Raises LeaseLost."""
+        """Whether the cancellation of the leased task was requested. Raises LeaseLost."""
         with self._database.read() as db:
             _check_lease(db, lease)
             row = db.execute(
@@ -179,17 +180,17 @@ class Store:
         return row[0] is not None
 
     def resume(self, task_id: str) -> None:
-        """Notes that somebody wants the task to go on: it counts as led until now."""
+        """Records that the user resumes the task, which counts as led until now."""
         with self._database.write() as db:
             db.execute("UPDATE tasks SET lease_expires = ? WHERE id = ?", (self._now(), task_id))
             _add_event(db, task_id, _RESUMED, "somebody has it go on", {})
 
     def park(self, task_id: str, text: str) -> None:
-        """Notes that the task waits for somebody to have it go on."""
+        """Records that the task waits for `flow resume`."""
         self.add_event(task_id, _PARKED, text)
 
     def is_parked(self, task_id: str) -> bool:
-        """Whether the task waits for somebody to have it go on."""
+        """Whether the task waits for `flow resume`."""
         with self._database.read() as db:
             row = db.execute(
                 "SELECT kind FROM events WHERE task_id = ? ORDER BY seq DESC LIMIT 1", (task_id,)
@@ -197,7 +198,11 @@ class Store:
         return row is not None and row[0] == _PARKED
 
     def delete_task(self, task_id: str) -> bool:
-        """Forgets a final task and all that hangs on it. Returns False, and forgets nothing, if it is not final."""
+        """Deletes a final task with its instances, intents and events.
+
+        Returns:
+            False if the task is not final; then nothing is deleted.
+        """
         with self._database.write() as db:
             row = db.execute("SELECT state FROM tasks WHERE id = ?", (task_id,)).fetchone()
             if row is None or row["state"] not in FINAL_STATES:
@@ -218,7 +223,7 @@ class Store:
         now: float | None = None,
         is_dead: Callable[[str], bool] = lambda owner: False,
     ) -> Lease | None:
-        """Takes the lease of a task if it is free, has lapsed, or its owner is provably dead; else None."""
+        """Takes the lease of a task if it is free, has expired, or its owner is provably dead; else returns None."""
         at = self._now() if now is None else now
         with self._database.write() as db:
             row = db.execute(
@@ -237,12 +242,12 @@ class Store:
             return Lease(task_id, owner, token)
 
     def renew_lease(self, lease: Lease, seconds: float, *, now: float | None = None) -> None:
-        """Prolongs a lease. Raises LeaseLost."""
+        """Extends a lease. Raises LeaseLost."""
         at = self._now() if now is None else now
         self.update_task(lease, lease_expires=at + seconds)
 
     def unfinished_leases(self, task_id: str | None = None) -> list[LeaseHolder]:
-        """Who looks after the unfinished tasks, or after that one if it is unfinished."""
+        """Returns the lease holders of all unfinished tasks, or of one task if it is unfinished."""
         where, values = (
             (_UNFINISHED, []) if task_id is None else (_UNFINISHED + " AND id = ?", [task_id])
         )
@@ -255,7 +260,7 @@ class Store:
         ]
 
     def release_lease(self, lease: Lease) -> None:
-        """Gives a lease back. No error if it was lost."""
+        """Releases a lease. No error if it was lost."""
         with self._database.write() as db:
             db.execute(
                 "UPDATE tasks SET lease_owner = NULL, lease_expires = 0 WHERE id = ? AND lease_token = ?",
@@ -272,7 +277,7 @@ class Store:
         self._write_snapshot(lease)
 
     def instances(self, task_id: str | None = None) -> list[InstanceRecord]:
-        """Instances of one task by node rank, or of all tasks."""
+        """Returns the instances of one task by node rank, or of all tasks."""
         where, values = ("1", []) if task_id is None else ("task_id = ?", [task_id])
         rows = self._rows(InstanceRecord, where, values, "launched_at, node_rank, id")
         return self._readable(InstanceRecord, rows)
@@ -284,12 +289,12 @@ class Store:
             return db.execute(query, (task_id,)).fetchone() is not None
 
     def warm_instances(self, now: float) -> list[InstanceRecord]:
-        """Instances of ended tasks that are kept for the next one, by when they end."""
+        """Returns the instances of ended tasks that are kept warm for the next one, by their end."""
         rows = self._rows(InstanceRecord, "state = 'warm' AND ended_at > ?", [now], "ended_at, id")
         return self._readable(InstanceRecord, rows)
 
     def end_warm(self, ids: Sequence[str], now: float) -> None:
-        """Notes that instances that were kept warm are so no more: taken over by another task, or given back."""
+        """Records that instances are not kept warm any more: another task took them over, or they were given back."""
         if not ids:
             return
         marks = ", ".join("?" * len(ids))
@@ -303,7 +308,7 @@ class Store:
     # Intents
 
     def put_intent(self, lease: Lease, token: str, kind: str, data: Mapping[str, Any]) -> Intent:
-        """Writes down, durably, what is about to be done. The same token returns what was written first."""
+        """Records an intent durably before it is carried out. For a known token, returns the intent recorded first."""
         with self._database.write() as db:
             _check_lease(db, lease)
             row = db.execute("SELECT * FROM intents WHERE token = ?", (token,)).fetchone()
@@ -322,19 +327,19 @@ class Store:
         return self._one(Intent, row)
 
     def settle_intent(self, lease: Lease, token: str, state: str) -> None:
-        """Notes how an intent came out: "done", "refused" or "undone"."""
+        """Records the result of an intent: "done", "refused" or "undone"."""
         with self._database.write() as db:
             _check_lease(db, lease)
             _settle(db, token, state)
         self._write_snapshot(lease)
 
     def intents(self, task_id: str) -> list[Intent]:
-        """Intents of a task, oldest first."""
+        """Returns the intents of a task, oldest first."""
         rows = self._rows(Intent, "task_id = ?", [task_id], "created_at")
         return self._readable(Intent, rows)
 
     def has_open_launch(self, task_id: str) -> bool:
-        """Whether the outcome of a launch of the task is not known."""
+        """Whether the task has a launch whose outcome is unknown."""
         query = (
             "SELECT 1 FROM intents WHERE task_id = ? AND kind = 'launch' AND state = 'open' LIMIT 1"
         )
@@ -346,13 +351,13 @@ class Store:
     def add_event(
         self, task_id: str, kind: str, text: str, data: Mapping[str, Any] | None = None
     ) -> None:
-        """Appends to the task's history."""
+        """Adds an event to the task's history."""
         self.add_events(task_id, [(kind, text, data or {})])
 
     def add_events(
         self, task_id: str, events: Iterable[tuple[str, str, Mapping[str, Any]]]
     ) -> None:
-        """Appends several events, (kind, text, data) each, all or none."""
+        """Adds several events, (kind, text, data) each, all or none."""
         with self._database.write() as db:
             for kind, text, data in events:
                 _add_event(db, task_id, kind, text, data)
@@ -375,9 +380,12 @@ class Store:
             kind: Kind of the event.
             text: The event in words.
             data: The event's values.
-            instances: Added or replaced together with that.
-            settled: How intents came out, by token; written together with that.
+            instances: Instances to add or replace in the same transaction.
+            settled: Results of intents, by token, written in the same transaction.
             changes: Fields of the task.
+
+        Raises:
+            LeaseLost: The lease was taken over.
         """
         with self._database.write() as db:
             _fenced_update(db, lease, changes)
@@ -388,12 +396,15 @@ class Store:
         self._write_snapshot(lease)
 
     def events(self, task_id: str, after: int = 0) -> list[Event]:
-        """The task's history, oldest first."""
+        """Returns the task's history, oldest first."""
         rows = self._rows(Event, "task_id = ? AND seq > ?", [task_id, after], "seq")
         return self._readable(Event, rows)
 
     def _write_snapshot(self, lease: Lease) -> None:
-        """Only who holds the lease writes it, so no older one comes after a newer one."""
+        """Writes the snapshot of the leased task.
+
+        Only the holder of the lease writes it, so an older snapshot never replaces a newer one.
+        """
         task_id = lease.task_id
         with suppress(StoreError):
             snapshots.write(
@@ -403,7 +414,7 @@ class Store:
                 self.intents(task_id),
             )
 
-    # What may be damaged
+    # Reading rows that may be damaged
 
     def _rows(
         self,
@@ -413,7 +424,7 @@ class Store:
         order: str = "rowid",
         columns: str = "*",
     ) -> list[sqlite3.Row]:
-        """Rows of a table; where pages of it are damaged, those that can be read."""
+        """Returns rows of a table. If pages of it are damaged, returns those that can be read."""
         table = TABLES[kind]
         query = f"SELECT {columns} FROM {table} WHERE {where} ORDER BY {order}"
         with self._database.read() as db:
@@ -453,7 +464,7 @@ class Store:
 
 
 def _salvage(db: sqlite3.Connection, query: str, values: Sequence[Any]) -> list[sqlite3.Row]:
-    """What can be read from both ends of a table up to the page that is damaged."""
+    """Reads a table from both ends up to the damaged page."""
     found: dict[tuple[Any, ...], sqlite3.Row] = {}
     for direction in ("", " DESC"):
         with suppress(sqlite3.DatabaseError):

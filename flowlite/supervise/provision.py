@@ -1,4 +1,4 @@
-"""Getting nodes and giving them back. No call that can cost money is made before its intent is durable."""
+"""Launches the nodes of a task and gives them back. Every intent is durable before a call that can cost money."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from flowlite.supervise.record.log import say
 from flowlite.supervise.record.task_view import TaskView
 from flowlite.supervise.threads import Threads
 
-# A launch whose outcome is not known is asked for again, by the same token, so often.
+# How often a launch whose outcome is unknown is requested again, with the same token.
 _UNKNOWN_TRIES = 5
-# While machines of a launch boot, they are charged: how often, in seconds, they are looked at, after the first time.
+# Machines are charged while they boot. Seconds until they are first looked at, and between two looks after that.
 _FIRST_LOOK, _LOOK_EVERY = 20.0, 60.0
-# How often, in seconds, the provider is asked for the price of machines whose price may change.
+# Seconds between two requests for prices that may change.
 _PRICES_EVERY = 60.0
 _SHORTEST_NAP = 0.2
-# A provider may count machines that have ended against a quota for so long, in seconds; and how often that is tried.
+# Seconds for which a provider may still count ended machines against a quota, and the longest pause between two tries.
 _COUNTED_SECONDS = 600.0
 _LONGEST_QUOTA_PAUSE = 30.0
 _UNREACHABLE = "unreachable"
@@ -46,10 +46,10 @@ _WARM = "warm"
 
 
 class LaunchRefused(Exception):
-    """The provider will not give the nodes; the text is for people.
+    """The provider refuses to launch the nodes. The text is for people.
 
     Attributes:
-        again: Whether another launch may come out otherwise.
+        again: Whether another launch may succeed.
     """
 
     def __init__(self, text: str, *, again: bool = False) -> None:
@@ -58,15 +58,19 @@ class LaunchRefused(Exception):
 
 
 class NotGone(ProviderError):
-    """Instances that were asked to end are listed still."""
+    """Instances that were asked to end are still listed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """All nodes of an attempt, by rank, with what has to be written down about them in one go.
+    """All nodes of an attempt by rank, and what must be recorded about them in one transaction.
 
     Attributes:
-        launched: Those that are new in this attempt.
+        roster: Instance ids by rank.
+        instances: The instances by rank.
+        records: Their rows for the store.
+        settled: New states of the launch intents, by token.
+        launched: Instances that are new in this attempt.
     """
 
     roster: list[str]
@@ -77,7 +81,7 @@ class Gathered:
 
 
 class Provisioner:
-    """The instances of one task."""
+    """Launches and ends the instances of one task."""
 
     def __init__(
         self,
@@ -98,11 +102,11 @@ class Provisioner:
         self._accounts = Billing(provider.name, asked.plan.price_per_hour)
 
     def listed(self) -> list[Instance]:
-        """What the provider says exists of this task; what is kept for the next one is nobody's."""
+        """Returns the task's instances that exist, without those kept warm for the next task."""
         found = self._provider.list_instances(self._lease.task_id)
         self._accounts.note(found)
         there = [instance for instance in found if instance.state not in (ENDED, _WARM)]
-        # One that does not answer just now exists all the same; only those that were found lost are given up.
+        # An instance that does not answer now still exists. Only those found to be lost are given up.
         return [
             dataclasses.replace(each, state="running") if each.state == _UNREACHABLE else each
             for each in there
@@ -115,15 +119,21 @@ class Provisioner:
         tell_waiting: Callable[[str], None],
         given_up: Callable[[], bool],
     ) -> Gathered | None:
-        """Gets as many nodes as the gang lacks. Nothing of it is in the store yet, except the intents.
+        """Launches as many nodes as the gang lacks. Only the intents are in the store when it returns.
 
-        Nodes that were set aside or are gone are replaced; a replacement takes the rank of the one it replaces.
+        Nodes that were set aside or are gone are replaced. A replacement takes the rank of the node it replaces.
+
+        Args:
+            record: The task.
+            agent: The agent's zipapp on this machine.
+            tell_waiting: Called with the reason while there is no capacity.
+            given_up: Whether the launch is not needed any more.
 
         Returns:
             None if it was given up while waiting.
 
         Raises:
-            LaunchRefused: The provider will not give them.
+            LaunchRefused: The provider refuses the launch.
         """
         seen_before = record.roster or self._store.instances(self._lease.task_id)
         kept = await self._usable(record.roster) if seen_before else {}
@@ -143,9 +153,9 @@ class Provisioner:
             launched += found
             tokens.append(intent.token)
         if surplus := launched[count:]:
-            # An intent of before, left open by a supervisor that was killed, may have been for more.
+            # The open intent of a supervisor that was killed may have been for more nodes.
             await self._threads.run(self._provider.terminate, surplus)
-        # What they had been kept for has come; from here on they are charged to this task.
+        # The instances kept warm have been reused, and are charged to this task from here on.
         self._store.end_warm([each.continues for each in launched if each.continues], clock.now())
         roster = _fill(record.roster, vacant, [instance.id for instance in launched[:count]])
         by_id = {**kept, **{instance.id: instance for instance in launched}}
@@ -154,13 +164,13 @@ class Provisioner:
         return Gathered(roster, instances, self._records(instances), settled, launched[:count])
 
     async def fates(self, roster: Collection[str]) -> list[Instance]:
-        """What the provider says now of these instances, as far as it still names them."""
+        """Returns what the provider says now about these instances, as far as it still lists them."""
         found = await self._threads.run(self._provider.list_instances, self._lease.task_id)
         self._accounts.note(found)
         return [each for each in found if each.id in roster]
 
     def set_aside(self, ids: Collection[str], out_of_reach: Collection[str]) -> None:
-        """These instances must not be used again; those of them that are out of reach are not even asked to end."""
+        """Marks instances that must not be used again. Those that are unreachable are not asked to end."""
         if not ids:
             return
         stored = {record.id: record for record in self._store.instances(self._lease.task_id)}
@@ -172,17 +182,17 @@ class Provisioner:
         self._store.put_instances(self._lease, lost)
 
     async def end_beside(self, roster: Collection[str], *, doomed_too: bool) -> bool:
-        """Ends what is charged beside a gang that is being stopped: it serves nobody (see process/end_lost_launch.py).
+        """Ends what is charged beside a gang that is being stopped (see `process/end_lost_launch.py`).
 
         Args:
             roster: Instances of the gang.
-            doomed_too: Whether to end, too, those that go with others that are gone.
+            doomed_too: Whether to end also instances of the gang that are ending because others are gone.
 
         Returns:
-            Whether there are such, which were kept.
+            Whether there are such instances, which were kept.
 
         Raises:
-            ProviderError: To be tried again.
+            ProviderError: The call should be repeated.
         """
         if not self._asked.plan.price_per_hour:
             return False
@@ -196,12 +206,12 @@ class Provisioner:
         return False
 
     async def end_unusable(self, roster: Collection[str]) -> None:
-        """Ends what the next attempt cannot use, so that it costs nothing while that is waited for."""
+        """Ends charged instances that the next attempt cannot use, before the delay until it begins."""
         if self._asked.plan.price_per_hour:
             await self._end_unusable(roster)
 
     async def look(self) -> None:
-        """Writes down what the provider says now: what there is, since when, at which price. Raises ProviderError."""
+        """Records which instances exist now, since when, and at which price. Raises ProviderError."""
         listed = await self._threads.run(self.listed)
         stored = {record.id: record for record in self._store.instances(self._lease.task_id)}
         rows = [self._accounts.corrected(row) for row in stored.values() if row.ended_at is None]
@@ -214,7 +224,7 @@ class Provisioner:
             self._store.put_instances(self._lease, changed)
 
     async def watch_prices(self, running: Callable[[], bool]) -> None:
-        """Charges what the provider charges while that changes, for ever. Raises LeaseLost."""
+        """Records changing prices while the gang runs, until cancelled. Raises LeaseLost."""
         while True:
             await asyncio.sleep(_PRICES_EVERY)
             if not self._asked.plan.spot or not running():
@@ -227,14 +237,15 @@ class Provisioner:
                 say(f"prices cannot be looked at: {error}")
 
     async def end_all(self, warm_seconds: float = 0.0) -> list[InstanceRecord]:
-        """Ends every instance of the task; returns those that now have an end, once the provider lists none.
+        """Ends every instance of the task. Returns the rows of those that ended, once the provider lists none.
 
         Args:
-            warm_seconds: How long to keep those that are sound for the next task; their end is then that far away.
+            warm_seconds: How long healthy instances are kept for the next task. Their end is then that far in the
+                future.
 
         Raises:
-            NotGone: Some still exist; to be tried again.
-            ProviderError: So it may be; to be tried again.
+            NotGone: Some still exist. The call should be repeated.
+            ProviderError: Some may still exist. The call should be repeated.
         """
         stored = self._store.instances(self._lease.task_id)
         if not stored and not self._store.intents(self._lease.task_id):
@@ -250,17 +261,17 @@ class Provisioner:
         if known and (left := await self._threads.run(self.listed)):
             raise NotGone(f"{', '.join(i.id for i in left[:5])} still exist")
         kept = [dataclasses.replace(r, state=_WARM, **warm[r.id]) for r in stored if r.id in warm]
-        # What a look at the prices finds out later than a row was read must not be lost.
+        # Read again, so that a price recorded meanwhile is not lost.
         rows = self._store.instances(self._lease.task_id)
         rows += self._accounts.unknown(row.id for row in rows)
         return kept + self._gone(row for row in rows if row.id not in warm and row.state != _WARM)
 
-    # Inside
+    # Internal
 
     async def _keep(self, instances: list[Instance], seconds: float) -> dict[str, dict[str, Any]]:
-        """Has the provider keep these; gives, by id, what the store has to say of those that are kept.
+        """Asks the provider to keep instances warm. Returns, by id, the changed fields of those that are kept.
 
-        Written down before it is done: they may cost money all that time.
+        Recorded as an intent first, since kept instances may be charged all that time.
         """
         until = clock.now() + seconds
         token = f"{self._lease.task_id}-keep"
@@ -271,14 +282,14 @@ class Provisioner:
         return {each.id: {"data": each.to_json(), "ended_at": until} for each in kept}
 
     async def _leave(self, stored: Iterable[InstanceRecord]) -> None:
-        """Gives up what is out of reach, so that nobody waits for its answer again."""
+        """Gives up unreachable instances, so that their answer is not waited for again."""
         open_records = (r for r in stored if r.state == LOST and r.ended_at is None)
         instances = [Instance.from_json(record.data) for record in open_records]
         if silent := [each for each in instances if each.state == _UNREACHABLE]:
             await self._threads.run(self._provider.terminate, silent)
 
     async def _usable(self, roster: Collection[str]) -> dict[str, Instance]:
-        """Those of the roster that exist and were not set aside. What was set aside is ended first."""
+        """Returns the instances of the roster that exist and were not set aside. Ends those set aside first."""
         lost, ending = await self._end_unusable(roster)
         listed = {instance.id: instance for instance in await self._threads.run(self.listed)}
         if ending and (left := sorted(lost & set(listed))):
@@ -289,12 +300,16 @@ class Provisioner:
         return {name: listed[name] for name in roster if name in listed and name not in lost}
 
     async def _end_unusable(self, roster: Collection[str]) -> tuple[set[str], bool]:
-        """Ends what was set aside, and what belongs to no rank: the former by name, and whether any was there."""
+        """Ends instances that were set aside or have no rank.
+
+        Returns:
+            The ids of those set aside, and whether any instance was ended.
+        """
         stored = self._store.instances(self._lease.task_id)
         await self._leave(stored)
         listed = {instance.id: instance for instance in await self._threads.run(self.listed)}
         lost = {record.id for record in stored if record.state == LOST}
-        # Its workers may live on; the next attempt must not meet them.
+        # Its workers may still run, and the next attempt must not meet them.
         lost |= {name for name, each in listed.items() if each.state == _ENDING}
         unwanted = lost | self._left_over(listed, roster)
         ending = [each for name, each in listed.items() if name in unwanted]
@@ -303,14 +318,14 @@ class Provisioner:
         return lost, bool(ending)
 
     def _left_over(self, listed: Mapping[str, Instance], roster: Iterable[str]) -> set[str]:
-        """Those that have no rank, and that no launch which is still open will bring."""
+        """Returns instances without a rank, unless an open launch may still need them."""
         if any(i.kind == "launch" and i.state == "open" for i in self._intents()):
             return set()
         back = {name for name, each in listed.items() if each.state == _RETURNING}
         return set(listed) - set(roster) - back
 
     async def _check_free(self) -> None:
-        """Refuses to launch a plan that costs nothing where the provider would charge for it. Raises LaunchRefused."""
+        """Refuses to launch a plan with a price of zero if the provider would charge for it. Raises LaunchRefused."""
         plan = self._asked.plan
         if plan.price_per_hour:
             return
@@ -325,7 +340,11 @@ class Provisioner:
             raise LaunchRefused(f"{self._charged(price)}; nothing was launched")
 
     async def _refuse_charged(self, intent: LaunchIntent, found: list[Instance]) -> None:
-        """Ends instances that are charged although the plan costs nothing: no cap would hold. Raises LaunchRefused."""
+        """Ends instances that are charged although the plan's price is zero, since no cap would hold.
+
+        Raises:
+            LaunchRefused: There are such instances.
+        """
         price = max((each.price_per_hour for each in found), default=0.0)
         if not self._asked.plan.price_per_hour and price > 0:
             await self._threads.run(self._provider.terminate, found)
@@ -350,7 +369,7 @@ class Provisioner:
         quota_since: float | None = None
         while True:
             try:
-                # What a call does must be known before anything can be ended, so it is never left alone.
+                # The outcome must be known before anything can be ended, so the call is always awaited.
                 return await self._threads.run(self._provider.launch, intent)
             except CapacityUnavailable as error:
                 tell_waiting(str(error))
@@ -392,7 +411,7 @@ class Provisioner:
         return LaunchRefused(f"{self._provider.name} refused the launch: {error}", again=again)
 
     def _still_counted(self, intent: LaunchIntent) -> bool:
-        """Whether instances of the task have ended lately, which the provider may count for some minutes more."""
+        """Whether instances of the task have ended recently, which the provider may count for some minutes more."""
         since = clock.now() - _COUNTED_SECONDS
         earlier = self._store.instances(intent.task_id)
         return any(
@@ -400,16 +419,20 @@ class Provisioner:
         )
 
     def _nap(self, pause: float) -> float:
-        """The pause until the next call, shorter where the money ends before."""
+        """Returns the pause until the next call, shortened if the money runs out before."""
         rows = self._store.instances(self._lease.task_id)
         if all(row.ended_at is not None for row in rows):
             return pause
         return max(_SHORTEST_NAP, min(pause, self._limits.seconds_of_money(rows)))
 
     def _intend(self, record: TaskRecord, count: int, agent: Path, skip: int) -> LaunchIntent:
-        """Writes down the intent; one that was left open by a supervisor that was killed is taken up again.
+        """Records a launch intent. The open intent of a supervisor that was killed is used again.
 
-        `skip` open intents are being fulfilled already.
+        Args:
+            record: The task.
+            count: Instances wanted.
+            agent: The agent's zipapp on this machine.
+            skip: Number of open intents that this call of `complete` has launched already.
         """
         preload = {
             "agent": str(agent),
@@ -447,7 +470,7 @@ class Provisioner:
         ]
 
     def _gone(self, records: Iterable[InstanceRecord]) -> list[InstanceRecord]:
-        """These with their end."""
+        """Returns the rows with their end."""
         now = clock.now()
         return [self._accounts.ended(record, now) for record in records]
 

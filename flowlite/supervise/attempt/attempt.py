@@ -1,12 +1,12 @@
-"""One attempt: agents brought up on every node, the gang followed to its end, everything it wrote collected.
+"""Runs one attempt: starts the agents, follows the gang to its end, and collects everything it wrote.
 
-The way of an attempt, which a supervisor that takes over walks again from the start without harm:
+The steps are safe to repeat. A supervisor that takes over starts again with the first:
 
-    equip and start every agent (those that run or have finished are left alone) -> learn the leader's port, tell the
-    others -> follow the leader's events and streams -> collect what is missing from the nodes' disks -> the end
+    equip every node and start its agent (those that run or have finished are left alone) -> learn the leader's port and
+    tell the other nodes -> follow the leader's events and streams -> fetch what is missing from the nodes' disks -> end
 
-The leader decides how the gang ends. Where it cannot be asked any more, its report on disk says it; where there is
-none, the node is lost.
+The leader decides how the gang ends. If it cannot be asked any more, its report on disk tells how. Without a report,
+the leader is lost.
 """
 
 from __future__ import annotations
@@ -49,19 +49,19 @@ if TYPE_CHECKING:
     from flowlite.node.protocol.tls import TlsSession
     from flowlite.supervise.attempt.outputs.fetch import Brought
 
-# What the leader has said when no worker can have started.
+# Phases of the leader in which no worker can have started.
 _BEFORE_GO = ("", messages.GATHERING)
-# A node that is out of reach and was given up is looked at again at this pace.
+# Pause between two probes of an unreachable node that was given up.
 _LOOK_EVERY = 1.0
-# A node that takes longer to stop is looked at meanwhile.
+# A node that takes longer than this to stop is probed meanwhile.
 _LOOK_AFTER = 3.0
-# How long, beyond the grace period, a gang that was told to stop may take before its agents are ended one by one.
+# How long a gang may take to stop, beyond the grace period, before its agents are ended one by one.
 _STOP_SLACK = 15.0
-# Where the leader listens is read within so long, or asked again.
+# Timeout for reading the leader's address. It is read again after that.
 _PLACE_SECONDS = 0.8
-# A node that the leader has lost and that answers us has so long to give its report.
+# How long a node that the leader has lost, but that answers us, may take to return its report.
 _REPORT_SECONDS = 10.0
-# How long nothing may come of the streams of a gang that has ended before the rest is fetched from the disks.
+# After the end of the gang, a stream that is silent this long is abandoned, and the rest is fetched from the disks.
 _STREAM_SLACK = 3.0
 
 
@@ -89,15 +89,21 @@ class Attempt:
     ) -> None:
         """
         Args:
-            nodes: By rank.
+            asked: What was asked for, as recorded with the task.
+            paths: The task's files on this machine.
+            task_id: The task.
+            name: Name of the task.
+            attempt: Number of the attempt.
+            nodes: The nodes by rank.
             max_run_seconds: The longest run after GO, from here on.
             agent: The agent's zipapp on this machine, and its hash.
+            threads: Runs blocking calls.
             on_event: Called with every event of the gang (see `flowlite.node.protocol.messages`).
-            before_writing: Called before output is kept; raises if another supervisor leads now.
-            elsewhere: Something of the provider beside these nodes that answers now, by name; "" if nothing does.
-            certain: Whether the provider knows what has ended, also of machines that do not answer.
-            paid_seconds: For how long from now on there is money, bring-up included.
-            began: Whether its workers have started, as a supervisor before this one has found out.
+            before_writing: Called before output is written. Raises if another supervisor has taken over.
+            elsewhere: Returns the name of something else of the provider that answers now, or "" if nothing does.
+            certain: Whether the provider knows what has ended, including machines that do not answer.
+            paid_seconds: How long the money lasts from now on, bring-up included.
+            began: Whether a supervisor before this one has found that the workers have started.
         """
         self._asked = asked
         self._paths = paths
@@ -142,7 +148,7 @@ class Attempt:
         self._arrived = asyncio.Event()
         self._watch = LivenessWatch(nodes, self._reach)
         self._telling: asyncio.Task[None] | None = None
-        # When the first node of a gang that was given up is known to have been stopped; None if none is.
+        # When the first node of an attempt that is being cleared is known to have been stopped. None if there is none.
         self._severed_at: float | None = None
         self._stop: tuple[str, str] | None = None
         self._stop_wanted = asyncio.Event()
@@ -156,10 +162,10 @@ class Attempt:
         self._ended = False
         self._warned = False
 
-    # From outside
+    # Called by the supervisor
 
     def stop(self, kind: str, reason: str) -> None:
-        """Asks for the end of the gang; kind as in `messages.STOP_OUTCOMES`. The first reason counts."""
+        """Requests the end of the gang. `kind` is a key of `messages.STOP_OUTCOMES`. Only the first request counts."""
         if kind == "cancel":
             if self._brings_outputs and not self._cancelled.is_set():
                 self._outputs_given_up.set()
@@ -170,13 +176,13 @@ class Attempt:
             self._stop_wanted.set()
 
     def give_up_collecting(self) -> None:
-        """Nobody pays for nodes any more that wait to be collected."""
+        """Stops waiting for files, since no money is left for nodes that wait to be collected."""
         self._given_up.set()
         self._outputs_given_up.set()
 
     async def bring_outputs(self, to: Path, end: End) -> Brought:
-        """Brings the outputs to a directory here, after `run`. A cancel that comes meanwhile breaks it off."""
-        # Few tasks have some.
+        """Fetches the outputs to a directory on this machine, after `run`. A cancellation stops it."""
+        # Imported only for tasks with outputs.
         from flowlite.supervise.attempt.outputs.fetch import Fetch
 
         fetch = Fetch(
@@ -201,41 +207,41 @@ class Attempt:
         end.replace = tuple({*end.replace, *self._watch.replace})
         self._note_end(end)
         end = await self._collect(end)
-        # Until now they were good enough to bring home what they have.
+        # Nodes that will be taken away soon were still good enough to fetch their files.
         end.replace = tuple({*end.replace, *self._watch.vanishing})
         return end
 
     @property
     def nodes(self) -> list[Node]:
-        """By rank."""
+        """The nodes by rank."""
         return self._nodes
 
     @property
     def out_of_reach(self) -> set[str]:
-        """Instances that did not answer when they were last asked."""
+        """Instances that did not answer the last probe."""
         return self._reach.out_of_reach
 
     @property
     def in_doubt(self) -> bool:
-        """Whether an instance did not answer when it was last asked, or is gone."""
+        """Whether an instance did not answer the last probe, or is gone."""
         return self._reach.in_doubt
 
     async def clear(self) -> list[str]:
-        """Makes sure that nothing of this attempt runs any more; gives the instances not to be used again."""
+        """Makes sure that nothing of this attempt runs any more. Returns the instances that must not be used again."""
         given_up = time.monotonic()
         if self._link is not None and self._ended:
-            # Agents that are let go leave at once; one that is signalled thinks it has to stop a gang.
+            # Agents that are released exit at once. An agent that gets a signal tries to stop its gang first.
             await self._link.release()
         unclear = await self._stop_all()
         if not self._certain:
             lost = [node for node in self._nodes if node.instance.id in unclear]
-            # Nodes of which none was reached may hear each other, and run on.
+            # If no node was reached, the nodes may still reach each other and go on running.
             self._severed_at = None if len(lost) == len(self._nodes) else given_up
             await asyncio.gather(*(self._outlast(node) for node in lost))
         return unclear
 
     async def close(self) -> None:
-        """Lets go of the gang, whatever it does. May be called again."""
+        """Closes all connections and files. Does not affect the gang. May be called again."""
         if self._telling is not None:
             self._telling.cancel()
         if self._link is not None:
@@ -244,7 +250,7 @@ class Attempt:
         for node in self._nodes:
             node.close()
 
-    # The way of an attempt
+    # Steps of an attempt
 
     async def _bring_up_and_follow(self) -> End:
         try:
@@ -261,11 +267,11 @@ class Attempt:
         return await self._follow(leader)
 
     async def _outlast(self, node: Node) -> None:
-        """Waits until nothing of this attempt can run any more on a node that is out of reach.
+        """Waits until nothing of this attempt can run any more on an unreachable node.
 
-        It has stopped its workers by itself a certain time after it, or its leader, began to miss a node that was
-        stopped. Where none was, since none can be reached, or there is but one, only an answer helps. Ends early if the
-        task is cancelled.
+        The node stops its workers by itself a certain time after it, or its leader, began to miss a node that was
+        stopped. If no node was stopped, because none is reachable or there is only one, the wait lasts until a node
+        answers. Returns early if the task is cancelled.
         """
         told = False
         while not self._cancelled.is_set():
@@ -300,7 +306,7 @@ class Attempt:
         self._on_event({"kind": "cut_off", "since": since})
 
     async def _stop_one(self, node: Node) -> bool:
-        """Ends the agent of one node. False if it is out of reach, or does not end."""
+        """Ends the agent of one node. False if the node is unreachable or the agent does not end."""
         stopping = asyncio.ensure_future(self._threads.run(node.stop, self._asked.time_to_stop))
         while True:
             await asyncio.wait({stopping}, timeout=_LOOK_AFTER)
@@ -312,19 +318,19 @@ class Attempt:
                 return False
 
     async def _stop_all(self) -> list[str]:
-        """Ends the agents of all nodes that can be reached; gives the other instances."""
+        """Ends the agents of all nodes that can be reached. Returns the ids of the other instances."""
         lost = list(self._watch.replace)
         reachable = [node for node in self._nodes if node.instance.id not in lost]
         gone = await asyncio.gather(*(self._stop_one(node) for node in reachable))
         unclear = [n.instance.id for n, is_gone in zip(reachable, gone, strict=True) if not is_gone]
         return [*lost, *unclear]
 
-    # Following
+    # Following the gang
 
     def _make_link(
         self, leader: Mapping[str, Any], after: int, relayed: frozenset[int] = frozenset()
     ) -> SupervisorClient:
-        """A line to the leader; `relayed` are nodes whose results come through it, too."""
+        """Returns a client of the leader. `relayed` are nodes whose results the leader relays."""
         node = self._nodes[0]
 
         async def dial() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -348,7 +354,7 @@ class Attempt:
     def _shields(self) -> Callable[[], TlsSession] | None:
         if not self._bringup.encrypted:
             return None
-        # Only here: a supervisor of local nodes does not need ssl.
+        # Imported here because a supervisor of local nodes does not need ssl.
         from flowlite.node.protocol import tls
 
         return tls.client(self._paths.certificate(self._attempt))
@@ -360,7 +366,8 @@ class Attempt:
             try:
                 return await self._follow_link(self._link)
             except OSError:
-                # What came could not be kept: the disk is full. The nodes keep it until there is room.
+                # Received data could not be written, most likely because the disk is full. The nodes keep it until
+                # there is room.
                 after = self._link.last_seq
                 await self._link.close()
                 await asyncio.sleep(KEEP_EVERY)
@@ -384,11 +391,11 @@ class Attempt:
                 task.cancel()
             await asyncio.gather(watch, stop, listen, joining, return_exceptions=True)
         self._harvest.began = self._harvest.began or link.phase not in _BEFORE_GO
-        # Nobody listens any more: what a leader says that is being stopped is no news.
+        # The listener has ended, so what a leader says while it is being stopped is ignored.
         return end or await self._without_leader(why)
 
     async def _listen(self, link: SupervisorClient) -> End | None:
-        """The end as the leader tells it; None if it gave up waiting for us, and hung up before the gang has ended."""
+        """Listens to the leader until the gang ends. Returns None if the leader closed the connection before that."""
         while True:
             try:
                 async for said in link.events():
@@ -408,7 +415,7 @@ class Attempt:
                 return self._end_by_nonsense(error)
 
     def _end_by_nonsense(self, error: messages.MessageError) -> End:
-        """The leader says what no agent says: its machine is not used again."""
+        """Ends the attempt after a message that no agent sends. The leader's machine is not used again."""
         leader = self._nodes[0]
         reason = (
             f"{leader.name}, the leader, is lost: what it says is not what an agent says ({error}). Look at that "
@@ -433,7 +440,10 @@ class Attempt:
         return finding.why
 
     async def _without_leader(self, why: str) -> End:
-        """The leader is gone: the others are stopped, and the reports tell the end; without its own it is lost."""
+        """Stops the other nodes after the leader is gone, and determines the end from the reports.
+
+        Without a report of the leader, the leader is lost.
+        """
         leader = self._nodes[0]
         answers = leader.instance.id not in self._watch.replace
         lived = answers and await self._threads.run(_report_or_none, leader) is None
@@ -452,7 +462,7 @@ class Attempt:
         return end
 
     async def _pass_on_stop(self, link: SupervisorClient) -> End:
-        """Passes a wish to stop on to the leader, and sees to it that the gang ends within its time."""
+        """Passes a request to stop on to the leader, and ends the agents if the gang does not end in time."""
         await self._stop_wanted.wait()
         assert self._stop is not None
         await link.stop(*self._stop)
@@ -468,7 +478,7 @@ class Attempt:
     # Collecting
 
     def _noted_end(self) -> End | None:
-        """How the gang has ended, if a supervisor before this one has found that out: only collecting is left."""
+        """Returns how the gang ended if an earlier supervisor recorded it. Only collecting is left then."""
         try:
             end = End.from_json(json.loads(self._paths.ended(self._attempt).read_bytes()))
         except (OSError, ValueError, KeyError, TypeError):
@@ -478,7 +488,7 @@ class Attempt:
         return end
 
     async def _as_reported(self, end: End) -> End:
-        """A node that the leader lost may have been done, as it has noted: then only the way there was lost."""
+        """Corrects a loss if the reports of the lost nodes say that their workers were done."""
         world = range(len(self._nodes) * self._asked.workers_per_node)
         if end.outcome != messages.LOST or not self._workers:
             return end
@@ -501,9 +511,9 @@ class Attempt:
     def _note_end(self, end: End) -> None:
         if end.outcome in (messages.DONE, messages.FAILED):
             self._before_writing()
-            # On a full disk, another supervisor would ask the nodes again.
+            # If the disk is full the end is not recorded, and the next supervisor asks the nodes again.
             with suppress(OSError):
-                # What workers said may hold their secrets, which people must not find in it.
+                # Texts of workers may contain their secrets, and users read this file.
                 told = redact.of_file(self._paths.secrets).inside(end.to_json())
                 write_private(self._paths.ended(self._attempt), json.dumps(told).encode())
 
@@ -523,7 +533,11 @@ class Attempt:
         self._arrived.set()
 
     async def _collect(self, end: End) -> End:
-        """Waits for what is still on its way, then fetches the rest from the disks. The end, in the light of that."""
+        """Waits for the streams to finish, then fetches the rest from the disks.
+
+        Returns:
+            The end, adjusted to what is missing.
+        """
         while self._ended and self._harvest.behind and not self._given_up.is_set():
             self._arrived.clear()
             if not await self._arrives():
@@ -539,7 +553,7 @@ class Attempt:
             relay=self._relay,
         )
         if self._relayed and self._link is not None:
-            # Members that we do not reach can be told by their leader only that nobody needs them any more.
+            # Members that we cannot reach are released through their leader.
             link, self._link = self._link, None
             await link.release()
         lacking = seen.lacking + await self._not_durable()
@@ -548,7 +562,7 @@ class Attempt:
         end = replace(end, lacking=lacking, ended_well=well)
         if not well:
             return end
-        # The ranks have ended well, and the task has not.
+        # The ranks ended well, but the attempt did not, since files are missing.
         why = self._harvest.what_is_lacking(self._nodes, lacking)
         reason = f"every rank ended well, but {why}"
         if self._cancelled.is_set():
@@ -563,7 +577,7 @@ class Attempt:
         )
 
     async def _not_durable(self) -> tuple[Holding, ...]:
-        """Has all that came put on disk, before anybody may remove what the nodes hold; gives what may not be there."""
+        """Syncs everything that was fetched to disk before the nodes may remove it. Returns what may not be on disk."""
         try:
             await self._threads.run(self._paths.make_output_durable, self._attempt)
         except OSError as error:
@@ -571,7 +585,7 @@ class Attempt:
         return ()
 
     async def _arrives(self) -> bool:
-        """Waits until something comes of the streams. False if nothing does, or nobody waits any more."""
+        """Waits for more data from the streams. False if none came, or if collecting was given up."""
         waiting = [asyncio.create_task(each.wait()) for each in (self._arrived, self._given_up)]
         await asyncio.wait(waiting, timeout=_STREAM_SLACK, return_when=asyncio.FIRST_COMPLETED)
         for each in waiting:
@@ -579,7 +593,7 @@ class Attempt:
         return self._arrived.is_set()
 
     async def _relay(self, nodes: frozenset[int]) -> None:
-        """Has the leader pass on what these members hold, if it answers itself."""
+        """Makes the leader relay what these members hold, if the leader itself is reachable."""
         wanted = frozenset() if 0 in nodes else nodes
         over = self._link is not None and self._link.over
         if wanted == self._relayed and not (wanted and over):

@@ -1,4 +1,4 @@
-"""What a node needs to make the workers' Python: the agent is asked, and `uv` is sent where it has something to do."""
+"""Prepares a node to create the workers' Python environment: asks its agent, and sends `uv` if it is needed."""
 
 from __future__ import annotations
 
@@ -17,16 +17,20 @@ _LOOK_SECONDS = 120.0
 def bring(
     node: Node, spec: dict[str, Any], agent: tuple[Path, str], packages: Path, home: Path
 ) -> dict[str, Any]:
-    """Brings what makes the Python of `spec`, unless it is there; gives the spec as the agent is told it.
+    """Sends what the node needs to create the environment of `spec`. Does nothing if the environment exists.
 
     Args:
         node: A node that can be reached.
-        agent: The node's program, and its hash.
-        packages: The file that says where packages come from.
+        spec: The Python environment, as in `NodeSettings.python_spec`.
+        agent: The agent's zipapp on this machine, and its hash.
+        packages: The file with the package indexes and their credentials.
         home: FLOW_HOME, where uv is kept.
 
+    Returns:
+        The spec as it is passed to the agent.
+
     Raises:
-        NodeUnreachable: It cannot be reached.
+        NodeUnreachable: The node cannot be reached.
     """
     to, settings = node.connection, node.settings
     if packages.exists():
@@ -52,12 +56,12 @@ def bring(
     except NodeUnreachable:
         raise
     except (ProviderError, OSError) as error:
-        # The node may have one of its own; if not, its agent says what is missing, and this.
+        # The node may have its own uv. If not, its agent reports what is missing, with this reason.
         return {**spec, "why_no_uv": str(error)}
 
 
 def _send(node: Node, platform: str, home: Path) -> str:
-    """Puts uv where all tasks of the node find it, proves that it runs there, and gives its path."""
+    """Puts uv where all tasks of the node find it and checks that it runs. Returns its path there."""
     place = node.settings.cache or node.settings.home
     said = ""
     for program in uv.programs_for(platform, home):
@@ -66,6 +70,6 @@ def _send(node: Node, platform: str, home: Path) -> str:
         tried = node.connection.run([target, "--version"], timeout=_LOOK_SECONDS)
         if tried.code == 0:
             return target
-        # Built for a newer C library, perhaps; the one of the index runs with any.
+        # Perhaps it was built for a newer C library. The program from the package index runs with any.
         said = tried.stderr.decode(errors="replace").strip()[:200]
     raise ProviderError(f"the uv for {platform} does not run there: {said}")

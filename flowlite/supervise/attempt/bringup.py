@@ -1,4 +1,4 @@
-"""Agents brought up on every node of an attempt, once: those that have run are left alone, whatever became of them."""
+"""Starts the agents on all nodes of an attempt. An agent that has run already is never started again."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from flowlite.supervise.record.paths import TaskPaths, local_call
 from flowlite.supervise.record.task_view import TaskView
 from flowlite.supervise.threads import Threads
 
-# A started agent that has not even said that it runs after this time will not come. A busy machine takes seconds.
+# An agent that has not reported after this time has failed to start. On a busy machine it takes seconds.
 _START_SECONDS = 30.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.003, 0.2
 _PROBE_EVERY = 1.0
 
 
 class NotUp(Exception):
-    """The gang cannot be brought up. `replace` are the instances it is due to; the text is for people."""
+    """The gang cannot be brought up. `replace` are the instances that caused it. The text is for people."""
 
     def __init__(self, text: str, replace: tuple[str, ...] = (), *, in_time: bool = True) -> None:
         super().__init__(text)
@@ -40,15 +40,16 @@ class NotUp(Exception):
 
 
 class LeaderHasLeft(Exception):
-    """The leader's agent has ended already; its report says how."""
+    """The leader's agent has ended already. Its report says how."""
 
 
 @dataclass(eq=False, repr=False)
 class BringUp:
-    """What it takes to bring up one attempt.
+    """Brings up one attempt.
 
     Attributes:
-        began: Whether its workers have started already: then only the leader is asked, where the gang can be followed.
+        began: Whether the workers have started already. Then only the leader is asked, for the address of its
+            rendezvous.
     """
 
     asked: TaskView
@@ -66,13 +67,13 @@ class BringUp:
 
     @property
     def encrypted(self) -> bool:
-        """Whether the rendezvous leaves a machine, and is encrypted therefore."""
+        """Whether the rendezvous is encrypted, which it is if the nodes are on more than one machine."""
         return certificates.needed(node.instance.address for node in self.nodes)
 
     async def start(self, given_up: asyncio.Event) -> None:
-        """Equips every node and starts its agent, unless it is given up before. Raises NotUp."""
+        """Equips every node and starts its agent, unless the attempt is given up first. Raises NotUp."""
         if self.encrypted:
-            # Before the nodes are equipped side by side.
+            # Before the nodes are equipped concurrently.
             certificates.of_attempt(self.paths, self.attempt)
         nodes = self.nodes[:1] if self.began else self.nodes
         await self._everywhere(nodes, self._equip, given_up)
@@ -87,11 +88,11 @@ class BringUp:
         project.forget_packs(self.paths)
 
     async def find_leader(self, given_up: asyncio.Event) -> dict[str, Any] | None:
-        """Where the leader listens; None if it was given up before that was known.
+        """Waits for the address of the leader's rendezvous. None if the attempt was given up first.
 
         Raises:
-            NotUp: It does not come up.
-            LeaderHasLeft: It has come, and gone.
+            NotUp: The leader's agent does not start.
+            LeaderHasLeft: The leader's agent started and has ended.
         """
         leader, began = self.nodes[0], time.monotonic()
         pause, probe_at = _FIRST_PAUSE, began + _PROBE_EVERY
@@ -120,7 +121,10 @@ class BringUp:
         return None
 
     async def tell_leader(self, leader: Mapping[str, Any]) -> None:
-        """Tells the other nodes where the leader listens. One that cannot be told is missed and named by the leader."""
+        """Sends the leader's address to the other nodes.
+
+        A node that cannot be reached does not join, and is named by the leader.
+        """
         others = [node for node in self.nodes[1:] if node.report_seen is None and not self.began]
 
         async def tell(node: Node) -> None:
@@ -132,7 +136,7 @@ class BringUp:
     async def _everywhere(
         self, nodes: Sequence[Node], do: Callable[[Node], None], given_up: asyncio.Event
     ) -> None:
-        """Does something on these nodes at once. Raises NotUp, which names all where that went wrong."""
+        """Runs a function for all these nodes concurrently. Raises NotUp, which names every node where it failed."""
 
         async def here(node: Node) -> str:
             try:
@@ -146,7 +150,7 @@ class BringUp:
         self._check(nodes, await asyncio.gather(*(here(node) for node in nodes)))
 
     def _equip(self, node: Node) -> None:
-        """Puts what the agent of one node needs, unless it has run already."""
+        """Puts the files of the agent on a node, unless the agent has run already."""
         node.report_seen = node.report()
         node.has_run = node.started()
         if node.has_run:
@@ -159,7 +163,7 @@ class BringUp:
                 commands = json.dumps(config.setup).encode()
                 made_for = hashlib.sha256(commands).hexdigest()[:32]
                 config.python_spec = {**config.python_spec, "setup": made_for}
-            # Only here: it brings along what few tasks need.
+            # Imported here because few tasks need it.
             from flowlite.supervise.attempt import bring_python
 
             config.python_spec = bring_python.bring(
@@ -178,7 +182,7 @@ class BringUp:
         )
 
     def _certificate_for(self, node: Node) -> dict[str, bytes]:
-        """What encrypts the rendezvous, as files for one node; only the leader gets the key."""
+        """Returns the files that encrypt the rendezvous, for one node. Only the leader gets the key."""
         if not self.encrypted:
             return {}
         certificate = certificates.of_attempt(self.paths, self.attempt)
@@ -256,7 +260,7 @@ def _place_of(leader: Node) -> dict[str, Any] | None:
 
 
 def node_call(call: Mapping[str, Any]) -> dict[str, Any]:
-    """A call with the paths it has on a node, relative to the node's directory."""
+    """Returns the call with its paths on a node, relative to the node's directory."""
     call = {name: value for name, value in call.items() if name != "project"}
     if call.get("kind") != "function":
         return call

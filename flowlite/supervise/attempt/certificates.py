@@ -1,7 +1,7 @@
-"""The certificate of a rendezvous that is encrypted: made here, for one attempt of one task, and known to nobody else.
+"""Certificates that encrypt the rendezvous. Each is made on this machine, for one attempt of one task.
 
-The leader gets the key; every member, and the supervisor, take this very certificate and no other. The key is forgotten
-here once the leader has it: a supervisor that takes over needs only the certificate.
+The leader gets the key. The members and the supervisor accept exactly this certificate. The key is deleted here once
+the leader has it: a supervisor that takes over needs only the certificate.
 """
 
 from __future__ import annotations
@@ -13,32 +13,32 @@ from dataclasses import dataclass
 
 from flowlite.supervise.record.paths import TaskPaths, write_private
 
-# Wide enough that no clock is wrong: a node's may be off by years, and the certificate lives for one attempt anyway.
+# Wide enough for any clock. A node's clock may be off by years, and the certificate is used for one attempt only.
 _FROM = datetime.datetime(1980, 1, 1, tzinfo=datetime.UTC)
 _UNTIL = datetime.datetime(9999, 12, 31, tzinfo=datetime.UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """A certificate and its key, as PEM; the key is None once the leader has it."""
+    """A certificate and its key, as PEM. The key is None once the leader has it."""
 
     certificate: bytes
     key: bytes | None
 
 
 def needed(addresses: Iterable[str]) -> bool:
-    """Whether what the nodes say to each other leaves a machine: not if all their addresses are loopbacks."""
+    """Whether the nodes' traffic leaves a machine, which it does unless all their addresses are loopback."""
     return not all(map(_is_loopback, addresses))
 
 
 def of_attempt(paths: TaskPaths, attempt: int) -> Certificate:
-    """The certificate of an attempt, made at the first call, durable before anybody gets it."""
+    """Returns the certificate of an attempt. The first call creates it and makes it durable."""
     try:
         known = paths.certificate(attempt).read_bytes()
     except FileNotFoundError:
         made = make()
         assert made.key is not None
-        # The key first: where the certificate is, both are.
+        # The key is written first, so that a certificate always has its key beside it.
         write_private(paths.certificate_key(attempt), made.key)
         write_private(paths.certificate(attempt), made.certificate)
         return made
@@ -49,13 +49,13 @@ def of_attempt(paths: TaskPaths, attempt: int) -> Certificate:
 
 
 def forget_key(paths: TaskPaths, attempt: int) -> None:
-    """The leader runs, so that nobody here needs the key any more."""
+    """Deletes the key on this machine, once the leader runs."""
     paths.certificate_key(attempt).unlink(missing_ok=True)
 
 
 def make() -> Certificate:
-    """A fresh one."""
-    # Only here: most tasks need none, and this takes memory and time.
+    """Creates a certificate and its key."""
+    # Imported here because most tasks need no certificate, and the import takes memory and time.
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec

@@ -1,7 +1,7 @@
-"""What a gang leaves on the disks of its nodes, brought home before they are given back: logs, results, reports.
+"""Fetches logs, results and reports of a gang from the nodes' disks before the nodes are given back.
 
-Each node is asked through its own connection. What a member that we cannot reach holds comes through its leader, as its
-logs do while it runs (`relay`). What follows from what is still missing is decided in unfetched.py.
+Each node is asked through its own connection. The files of a member that cannot be reached from here are relayed by
+its leader, as its logs are while it runs (`relay`). `unfetched.py` decides what follows from what is missing.
 """
 
 from __future__ import annotations
@@ -29,21 +29,29 @@ from flowlite.supervise.record.paths import TaskPaths
 from flowlite.supervise.threads import Threads
 
 RESULT = "result"
-# What could not be kept or fetched is tried again at this pace, and what is missing is looked at.
+# Pause before a failed write or fetch is tried again, and between two looks at what is missing.
 KEEP_EVERY = 1.0
-# For so long what is under way from nodes that answer may still come, once nobody waits any more.
+# Once waiting was given up, data already on its way from nodes that answer may arrive for this long.
 _MOMENT = 4.0
-# What takes longer than this is worth telling.
+# A wait shorter than this is not reported.
 _TELL_AFTER = 1.0
 _OUR_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 Relay = Callable[[frozenset[int]], Awaitable[None]]
-"""Has the leader pass on what these nodes hold, and nothing of the others."""
+"""Makes the leader relay what these nodes hold, and nothing of the others."""
 
 
 @dataclass(slots=True)
 class _State:
-    """How it stands with one node."""
+    """Progress of fetching from one node.
+
+    Attributes:
+        place: Whether the node answers, is silent, or is gone.
+        since: Unix time since which it has not answered; 0 if it answers.
+        swept: Whether its files were read to the end.
+        trouble: Why its files could not be fetched; "" if nothing went wrong.
+        ours: Whether the disk of this machine is the cause.
+    """
 
     place: HoldingPlace = HoldingPlace.ANSWERS
     since: float = 0.0
@@ -54,9 +62,10 @@ class _State:
 
 @dataclass(eq=False, repr=False)
 class FetchOutputs:
-    """Brings home what one attempt left. `workers` are the reports of the workers that are known to have ended.
+    """Fetches what one attempt left on its nodes.
 
     Attributes:
+        workers: Reports of the workers that are known to have ended, by rank.
         certain: Whether the provider knows what does not exist any more.
         began: Whether workers may have run.
     """
@@ -88,15 +97,19 @@ class FetchOutputs:
         given_up: asyncio.Event,
         relay: Relay,
     ) -> Outlook:
-        """Fetches the results, what is missing of the logs, and after a bad end the agents' own logs.
+        """Fetches the results, missing logs and, unless every rank ended well, the agents' logs.
 
         Args:
-            lost: Instances that the gang has lost; nobody asks them again.
-            tell: Told what is waited for, each time that changes.
-            given_up: Set when nobody wants to wait any more. What is missing then stays where it is.
+            nodes: The nodes by rank.
+            ended_well: Whether every rank ended well.
+            lost: Instances that the gang has lost. They are not asked again.
+            tell: Called with what is being waited for, whenever that changes.
+            before_writing: Raises if another supervisor has taken over.
+            given_up: Set when waiting ends. Missing files then stay where they are.
+            relay: Makes the leader relay the files of unreachable nodes.
 
         Returns:
-            What is not here.
+            What was not fetched.
         """
         clean = ended_well and not self.behind
         self._states = {node.rank: _State() for node in nodes}
@@ -137,7 +150,7 @@ class FetchOutputs:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def take(self, rank: int, offset: int, data: bytes) -> None:
-        """Keeps a piece of a result that was passed on by the leader. Raises OSError."""
+        """Writes a piece of a result that the leader relayed. Raises OSError."""
         partial = self._partial(rank)
         if partial is not None and not partial.whole:
             if offset == 0:
@@ -146,7 +159,7 @@ class FetchOutputs:
                 partial.finish()
 
     def result_offsets(self, relayed: frozenset[int]) -> dict[str, int]:
-        """From where the results of these nodes are to be passed on; those of the others are not to be."""
+        """Returns the offsets from which the leader sends results. Those of nodes that are not relayed are not sent."""
         found = {}
         for rank in self.workers:
             partial = self._partial(rank)
@@ -158,7 +171,7 @@ class FetchOutputs:
         return found
 
     def doubted(self, nodes: Sequence[Node], error: OSError) -> tuple[Holding, ...]:
-        """All that the nodes hold, where what came of it may not be on the disk here."""
+        """Returns everything the nodes hold, when fetched data may not be on the disk of this machine."""
         trouble = f"{self.paths.directory} may not be on disk: {error.strerror or error}"
         found = []
         for node in nodes:
@@ -168,12 +181,12 @@ class FetchOutputs:
         return tuple(each for each in found if not each.complete)
 
     def forget_partials(self) -> None:
-        """Nobody will go on with what came of results that are not to come."""
+        """Deletes partly fetched results that will not be completed."""
         for path in self.paths.results.glob(f".a{self.attempt}.r*.part"):
             path.unlink(missing_ok=True)
 
     def _worth_waiting(self, nodes: Collection[Node], clean: bool, given_up: asyncio.Event) -> bool:
-        """Whether more comes at once of nodes that nobody waits for, such as the agents' logs after a bad end."""
+        """Whether nodes that are not waited for still deliver data, such as the agents' logs after a failure."""
         if clean and not given_up.is_set():
             return False
         away = self.reach.out_of_reach
@@ -181,7 +194,7 @@ class FetchOutputs:
         return any(each.place is HoldingPlace.ANSWERS and not each.trouble for each in states)
 
     def _out_of_reach(self, nodes: Sequence[Node]) -> list[int]:
-        """Nodes that hold something and do not answer now, lost or not. Notes since when."""
+        """Returns the unreachable nodes that hold files, lost or not, and notes since when they are unreachable."""
         away, found = self.reach.out_of_reach, []
         for node in nodes:
             state = self._states[node.rank]
@@ -195,7 +208,7 @@ class FetchOutputs:
     # One node
 
     async def _bring(self, node: Node, clean: bool, over: asyncio.Event) -> None:
-        """Fetches what one node holds, until all of it is here. Runs until it is cancelled where it never answers."""
+        """Fetches everything one node holds. If the node never answers, runs until cancelled."""
         state = self._states[node.rank]
         while True:
             try:
@@ -213,7 +226,7 @@ class FetchOutputs:
                     return
                 continue
             except (NodeUnreachable, OSError) as error:
-                # Another host answers in its place, which is for people to settle.
+                # Another host answers at the node's address, which the user has to resolve.
                 problem = error
             if problem is None:
                 state.swept = True
@@ -235,7 +248,7 @@ class FetchOutputs:
     async def _until_it_answers(self, node: Node) -> None:
         state = self._states[node.rank]
         while self._files(node.rank):
-            # It may be our own network that is gone, which this finds out.
+            # Also finds out whether our own network is down.
             _, finding = await self.reach.judge_alone(node)
             if finding.life is Life.GONE:
                 self._silent(node, finding)
@@ -289,12 +302,12 @@ class FetchOutputs:
         return self.collector.missing(rank, self._sizes(rank) or {})
 
     def _partial(self, rank: int) -> Partial | None:
-        """The result of a rank that is known to have left one."""
+        """Returns the partly fetched result of a rank, or None if the rank is not known to have left a result."""
         size = (self._sizes(rank) or {}).get(RESULT)
         return Partial(self.paths.result(self.attempt, rank), size) if size else None
 
     def _files(self, node: int) -> list[tuple[str, int | None]]:
-        """What of a node is not here."""
+        """Returns the files of a node that were not fetched yet."""
         found: list[tuple[str, int | None]] = []
         for rank in self._ranks(node):
             sizes = self._sizes(rank)
@@ -314,16 +327,16 @@ class FetchOutputs:
         found = []
         for node in nodes:
             state, files = self._states[node.rank], self._files(node.rank)
-            # What a node that was read to its end does not have, nobody has.
+            # The node was read to its end, so a file that it did not have exists nowhere.
             gone = state.place is HoldingPlace.GONE or state.swept
             place = HoldingPlace.GONE if gone and files else state.place
             found.append(Holding(node.rank, tuple(files), place, state.trouble, state.ours))
         return unfetched.outlook(found, ended_well=ended_well, waited=waited, given_up=given_up)
 
-    # In words
+    # Texts
 
     def what_is_lacking(self, nodes: Sequence[Node], lacking: Sequence[Holding]) -> str:
-        """`results (40 MB) of node 2 (i-0abc) are not here: it has not answered since 14:02:11`."""
+        """Returns a text such as `results (40 MB) of node 2 (i-0abc) are not here: it has not answered since 14:02:11`."""
         told = []
         for holding in lacking[:3]:
             name, trouble = nodes[holding.node].name, holding.trouble
@@ -353,13 +366,13 @@ class FetchOutputs:
         text = "; ".join(told) + (f"; and {more} more nodes" if more else "")
         if not any(self._states[each.node].since or each.trouble for each in seen.waits_for):
             return text
-        # By the minute: the same thing is not written again and again.
+        # In minutes, so that the text does not change all the time.
         left = max(1, round((unfetched.PATIENCE - waited) / 60))
         return f"{text}; for {left} min more at most"
 
 
 def what(holding: Holding) -> str:
-    """`results (40 MB)`, `logs`, `logs and results (3 GB)`."""
+    """Returns `results (40 MB)`, `logs`, or `logs and results (3 GB)`."""
     results = [size for name, size in holding.files if name.endswith(f".{RESULT}")]
     logs = len(holding.files) > len(results)
     total = sum(size for size in results if size)
@@ -368,7 +381,7 @@ def what(holding: Holding) -> str:
 
 
 class _Patience:
-    """For how long things have been waited for."""
+    """How long missing files have been waited for."""
 
     def __init__(self) -> None:
         self._looked = time.monotonic()
@@ -376,19 +389,19 @@ class _Patience:
         self.waited = 0.0
 
     def pass_time(self, *, cut_off: bool) -> None:
-        """The time since the last look has passed; it does not count while nothing answered from here."""
+        """Adds the time since the last call, unless nothing answered from this machine meanwhile."""
         now = time.monotonic()
         self.waited += 0.0 if cut_off else now - self._looked
         self._looked = now
 
     def hurries(self) -> bool:
-        """Whether the moment is over in which what is under way may still come, once nobody waits any more."""
+        """Whether data already on its way, once waiting was given up, has had its time to arrive."""
         self._hurries_until = self._hurries_until or time.monotonic() + _MOMENT
         return time.monotonic() > self._hurries_until
 
 
 async def _any_of(tasks: Collection[asyncio.Task[None]], given_up: asyncio.Event) -> None:
-    """Until one of them is done, or nobody wants to wait any more, or it is time to look again."""
+    """Waits until a task is done, waiting is given up, or it is time to look again."""
     if given_up.is_set():
         await asyncio.wait(tasks, timeout=_MOMENT / 20) if tasks else await asyncio.sleep(0)
         return
@@ -400,5 +413,5 @@ async def _any_of(tasks: Collection[asyncio.Task[None]], given_up: asyncio.Event
 
 
 def _is_ours(problem: Exception | None) -> bool:
-    """Whether it is the disk here that is in the way."""
+    """Whether the disk of this machine is the cause."""
     return isinstance(problem, OSError) and problem.errno in _OUR_DISK

@@ -1,8 +1,8 @@
-"""What a leader says of its gang, before anything here acts on it or keeps it: of its own ranks, and within bounds.
+"""Checks and bounds what a leader says of its gang before it is used or stored.
 
-A leader is a process of the user's on a machine that may be anybody's. Its frames are bounded
-(`node/protocol/framing.py`), and so is what is made of one here; how many there are is bounded where they are kept
-(`process/journal.py`).
+A leader is a process of the user on a machine that may belong to anybody. The size of its frames is bounded by
+`node/protocol/framing.py`, what is made of one frame is bounded here, and the number of events is bounded where they
+are stored (`process/journal.py`).
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from flowlite.node.config.ranks import node_of
 from flowlite.node.protocol.message_check import check_event
 from flowlite.node.protocol.messages import MessageError, shorten
 
-# Of one event: characters of all its texts, and values of any kind.
+# Limits of one event: characters of all its texts, and values of any kind.
 _MOST_CHARACTERS = 64 * 1024
 _MOST_VALUES = 2_000
 
 
 class Heard:
-    """What is taken from the leader of one attempt."""
+    """The filter for events and chunks from the leader of one attempt."""
 
     def __init__(self, instances: Sequence[str], workers: int) -> None:
         """
         Args:
-            instances: Of the nodes, by rank.
-            workers: How many there are in the gang.
+            instances: Ids of the nodes' instances, by rank.
+            workers: Number of workers in the gang.
         """
         self._instances = tuple(instances)
         self._nodes = len(self._instances)
         self._workers = workers
 
     def event(self, event: Mapping[str, Any]) -> dict[str, Any] | None:
-        """An event cut to what can be kept; None for one that is not of this gang.
+        """Returns an event cut to the limits, or None if it is not about this gang.
 
         Raises:
-            MessageError: It says so much that it is none any more when it is cut.
+            MessageError: The event is no valid event any more after it was cut.
         """
         if not self._is_ours(event):
             return None
@@ -45,7 +45,7 @@ class Heard:
         return found
 
     def _is_ours(self, event: Mapping[str, Any]) -> bool:
-        """Whether it is about a rank, or a node at its place, of this gang. Its form was checked when it came."""
+        """Whether the event is about a rank or node of this gang. Its form was checked on arrival."""
         if event["kind"] in ("worker", "first_failure"):
             return self.is_on(event["rank"], event["node"])
         if "instance" in event:
@@ -54,18 +54,18 @@ class Heard:
         return True
 
     def is_on(self, rank: int, node: int) -> bool:
-        """Whether a worker of the gang has that rank, and is on that node."""
+        """Whether the gang has a worker with that rank on that node."""
         return 0 <= rank < self._workers and node == node_of(rank, self._workers // self._nodes)
 
     def check_chunk(self, rank: int, node: int) -> None:
-        """Makes sure that a piece of a stream is of a worker of this gang. Raises MessageError."""
+        """Makes sure that a chunk of a stream comes from a worker of this gang. Raises MessageError."""
         if not self.is_on(rank, node):
             raise MessageError(f"chunk of rank {rank} on node {node}, which is not in the gang")
 
 
 def trimmed(value: Mapping[str, Any]) -> dict[str, Any]:
-    """A JSON object of which long texts and what is too much are left out."""
-    # What is short comes first, so that no long list takes the place of a rank or a name.
+    """Returns a copy of a JSON object with long texts shortened and excess values left out."""
+    # Short values come first, so that a long list cannot displace a rank or a name.
     short_first = sorted(value.items(), key=lambda field: isinstance(field[1], Mapping | list))
     found = _Trimming().of(dict(short_first))
     assert isinstance(found, dict)

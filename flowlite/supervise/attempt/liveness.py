@@ -1,4 +1,4 @@
-"""Watching over a gang that is being followed: nodes that the leader misses, that never join, and the leader itself."""
+"""Watches the nodes of a gang that is followed: nodes that the leader misses, nodes that never join, and the leader."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from flowlite.supervise.attempt.node_handle import Finding, Node
 from flowlite.supervise.attempt.node_verdict import Life, Verdict
 from flowlite.supervise.attempt.reachability import OUT_OF_REACH, PROBE_EVERY, Reachability
 
-# The leader is looked at this long after its line went dead, or after it has said nothing for so long.
+# The leader is probed this long after its connection broke, or after it has been silent for `SILENCE` seconds.
 PROBE_AFTER = 0.25
 SILENCE = 3.5
-# A node that answers but is missed by the leader is looked at again at this pace.
+# Pause between two probes of a node that answers but is missed by the leader.
 LOOK_EVERY = 2.0
-# Nodes that have not joined are looked at from then on; a started agent has so long to say that it runs.
+# Nodes that have not joined are probed after `_JOIN_SECONDS`. A started agent has `_START_SECONDS` to report itself.
 _JOIN_SECONDS = 4.0
 _START_SECONDS = 30.0
-# Of those, so many at a time: where hundreds are missing, a few tell why.
+# How many missing nodes are probed at a time. If hundreds are missing, a few are enough to find out why.
 _MOST_LOOKS = 16
 
 
 class LivenessWatch:
-    """Looks after the nodes of one attempt.
+    """Watches the nodes of one attempt.
 
     Attributes:
-        replace: Instances that must not be used again, with why.
-        vanishing: Instances that will be taken away soon; they answer still.
+        replace: Instances that must not be used again, with the reason.
+        vanishing: Instances that will be taken away soon but still answer.
     """
 
     def __init__(self, nodes: Sequence[Node], reach: Reachability) -> None:
         self._nodes = nodes
         self._reach = reach
         self._joined: set[int] = set()
-        # Why the leader misses them, by instance; and who looks after each of them, while the leader is followed.
+        # By instance: why the leader misses it, and the task that probes it while the leader is followed.
         self._suspects: dict[str, str] = {}
         self._confirming: dict[str, asyncio.Task[None]] = {}
         self.replace: dict[str, str] = {}
         self.vanishing: set[str] = set()
 
     def handle(self, link: SupervisorClient, event: Mapping[str, Any]) -> None:
-        """Takes in an event of the gang."""
+        """Handles an event of the gang."""
         kind = event["kind"]
         if kind == "joined":
             self._joined.add(int(event["rank"]))
@@ -56,31 +56,31 @@ class LivenessWatch:
             self._suspects.setdefault(event["instance"], str(event["why"]))
             self.follow(link)
         elif kind == "back":
-            # A later silence is another one: what was counted of this one must not shorten its patience.
+            # A later silence starts anew: counts of this one must not shorten its patience.
             self._reach.heard(self._node(event["instance"]))
             self._suspects.pop(event["instance"], None)
             if (task := self._confirming.pop(event["instance"], None)) is not None:
                 task.cancel()
 
     def follow(self, link: SupervisorClient) -> None:
-        """Looks after the nodes that the leader misses, by its word on this line, until `close`."""
+        """Probes the nodes that the leader misses until `close`, and tells the leader through this client."""
         for instance in self._suspects.keys() - self._confirming.keys():
             confirming = self._confirm(link, instance, self._suspects[instance])
             self._confirming[instance] = asyncio.create_task(confirming)
 
     def close(self) -> None:
-        """Looks no more: nobody follows the leader now, so it has no word on any node."""
+        """Stops probing. The leader is not followed any more, so it cannot say which nodes it misses."""
         for task in self._confirming.values():
             task.cancel()
         self._confirming.clear()
 
     def note(self, node: Node, finding: Finding) -> None:
-        """A node is lost; where its machine is gone or out of reach, it is not used again."""
+        """Notes that a node is lost. If its machine is gone or unreachable, it is not used again."""
         if finding.life in OUT_OF_REACH:
             self.replace[node.instance.id] = finding.why
 
     async def leader(self, link: SupervisorClient) -> Finding:
-        """Returns, with what is known of it, once the leader is known to be gone."""
+        """Returns the last finding about the leader once it is known to be gone."""
         node, quiet = self._nodes[0], False
         while True:
             await asyncio.sleep(PROBE_AFTER)
@@ -104,7 +104,7 @@ class LivenessWatch:
             await asyncio.sleep(PROBE_EVERY if finding.life is Life.UNREACHABLE else PROBE_AFTER)
 
     async def joining(self, link: SupervisorClient) -> None:
-        """Sees to it that nobody waits for a node that cannot join any more; returns when all have joined."""
+        """Stops the gang if a node cannot join any more. Returns when all have joined."""
         began = time.monotonic()
         await asyncio.sleep(_JOIN_SECONDS)
         while missing := self._missing():
@@ -124,7 +124,7 @@ class LivenessWatch:
             await link.stop("lost", f"{node.name} did not join: {finding.why}")
 
     async def _confirm(self, link: SupervisorClient, instance: str, why: str) -> None:
-        """The second source: a node that the leader misses is looked at through its own connection."""
+        """Probes a node that the leader misses through its own connection, which is the second source for its loss."""
         node = self._node(instance)
         while True:
             verdict, finding = await self._reach.judge_member(node, leader_answers=_is_heard(link))

@@ -1,7 +1,7 @@
-"""What the workers wrote, kept here byte for byte: from the live stream, and afterwards from the disks of the nodes.
+"""Writes the workers' output to files, byte for byte: first from the live stream, afterwards from the nodes' disks.
 
-Bytes go to their file before they are acknowledged to the node, which keeps them until its own end, so a crash in
-between costs nothing: the length of the file says where to go on. Nothing is forced to disk per chunk.
+Bytes are written to their file before they are acknowledged to the node, which keeps them until its own end. After a
+crash, the length of the file says where to go on. Chunks are not synced to disk one by one.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ LOGS = ("out", "err", "setup")
 
 
 def logs_of(rank: int, workers_per_node: int) -> tuple[str, ...]:
-    """The logs that a rank may have; what a node's setup said is kept with its first one."""
+    """Returns the logs that a rank may have. Output of a node's setup is stored with its first rank."""
     return LOGS if rank % workers_per_node == 0 else LOGS[:-1]
 
 
 class Collector:
-    """The streams of one attempt. Safe to use from several threads, for different ranks at a time."""
+    """The streams of one attempt. Safe to use from several threads for different ranks at the same time."""
 
     def __init__(self, paths: TaskPaths, attempt: int, workers_per_node: int) -> None:
         self._paths = paths
@@ -37,23 +37,23 @@ class Collector:
         self._sizes: dict[tuple[int, str], int] = self._found()
 
     def offsets(self) -> dict[str, int]:
-        """How much of each stream is here: "<rank>.<stream>" -> bytes."""
+        """Returns the bytes written of each stream: "<rank>.<stream>" -> bytes."""
         return {f"{rank}.{stream}": size for (rank, stream), size in self._sizes.items()}
 
     def size(self, rank: int, stream: str) -> int:
-        """How much of one stream is here."""
+        """Returns the bytes written of one stream."""
         return self._sizes.get((rank, stream), 0)
 
     def missing(self, rank: int, sizes: dict[str, int]) -> list[str]:
-        """Which streams of a rank are not here up to these final sizes."""
+        """Returns the streams of a rank that are shorter than these final sizes."""
         return [stream for stream in LOGS if self.size(rank, stream) < sizes.get(stream, 0)]
 
     def add(self, rank: int, node: int, stream: str, offset: int, at: float, data: bytes) -> None:
-        """Writes a piece; what of it is here already is left out.
+        """Writes a chunk, without the bytes that are there already.
 
         Raises:
-            OSError: It could not be written, and is then not here.
-            ValueError: It begins beyond the end of what is here.
+            OSError: The chunk could not be written; none of it was.
+            ValueError: The chunk begins beyond the end of the file.
         """
         with self._lock:
             have = self.size(rank, stream)
@@ -67,7 +67,7 @@ class Collector:
                 self._sizes[rank, stream] = have + len(fresh)
 
     def close(self) -> None:
-        """Gives the files back. `add` may open them again."""
+        """Closes the files. `add` may open them again."""
         with self._lock:
             while self._open:
                 self._open.popitem()[1].close()
@@ -108,9 +108,9 @@ class _Stream:
         self._indexed = self._last_indexed()
 
     def append(self, data: memoryview, offset: int, at: float) -> None:
-        """All of it or nothing."""
-        # The index first, so that no reader sees bytes without their time; a crash in between leaves a record for the
-        # bytes that will come instead.
+        """Writes all of the data or nothing."""
+        # The index is written first, so that no reader sees bytes without their time. After a crash in between, the
+        # record applies to the bytes that come instead.
         if self._indexed != offset:
             _write(self._index, memoryview(_RECORD.pack(offset, at)))
             self._indexed = offset
@@ -149,10 +149,10 @@ def add_all(
     blocks: Iterable[bytes],
     at: float,
 ) -> None:
-    """Adds blocks of which the first one begins at `offset`.
+    """Adds consecutive blocks, of which the first begins at `offset`.
 
-    They keep the places they were read from: the same bytes may come from elsewhere meanwhile, such as an earlier
-    reading that was given up and now goes on.
+    Each block is written at the offset it was read from, since the same bytes may arrive from another reader
+    meanwhile, such as an earlier one that was given up and continues.
     """
     for block in blocks:
         collector.add(rank, node, stream, offset, at, block)

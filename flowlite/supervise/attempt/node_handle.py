@@ -1,6 +1,6 @@
-"""One node of an attempt, seen through its connection: equipping it, starting its agent, asking how it is, stopping it.
+"""One node of an attempt, used through its connection: equipping it, starting, probing and stopping its agent.
 
-Everything here blocks and is called in threads. It needs a shell and the task's Python on the node, nothing else.
+All calls block and are made in threads. The node needs a shell and the task's Python, nothing else.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from flowlite.provider import Instance, NodeSettings, Provider
 from flowlite.supervise.attempt.node_verdict import PATIENCE, Life
 from flowlite.supervise.record.paths import write_private
 
-# Prints the state and start of a process as /proc has them, or fails if it is gone. $1 is its id.
+# Prints the /proc stat line of process $1, with its state and start time. Fails if the process is gone.
 _LOOK = 'kill -0 "$1" 2>/dev/null || exit 3; cat "/proc/$1/stat" 2>/dev/null || exit 0'
 _GONE = 3
-# All that a probe wants to know, in one go. $1 is the directory of the attempt. Prints what the agent noted of itself,
-# then whether it hears its leader, then its process as /proc has it.
+# One command for a whole probe. $1 is the directory of the attempt. Prints what the agent wrote in agent.pid, whether
+# it hears its leader, and its /proc stat line.
 _PROBE = """cd "$1" 2>/dev/null && cat agent.pid 2>/dev/null || exit 4
 echo
 if [ -e leader.silent ]; then echo silent; else echo heard; fi
@@ -36,7 +36,7 @@ pid=$(sed -n 's/.*"pid": *\\([0-9][0-9]*\\).*/\\1/p' agent.pid) && [ "$pid" ] ||
 _NOT_STARTED = 4
 _COMMAND_SECONDS = 30.0
 _LAST_BYTES = 4096
-# Of an agent's own log: what is kept here of it.
+# Bytes kept of the end of an agent's log.
 _MOST_LOG = 1 << 20
 _PROBE_SECONDS = 10.0
 
@@ -46,7 +46,9 @@ class Finding:
     """The outcome of a probe, with words for people.
 
     Attributes:
-        hears_leader: Whether an agent that runs hears its leader, or one that is gone heard it to the last.
+        life: What the node answered.
+        why: Explanation for people.
+        hears_leader: Whether a running agent hears its leader, or one that is gone heard it until its end.
     """
 
     life: Life
@@ -55,7 +57,7 @@ class Finding:
 
 
 class Node:
-    """One node in one attempt. `name` is what people read: `node 2 (i-0abc)`."""
+    """One node in one attempt. `name` is its name for people: `node 2 (i-0abc)`."""
 
     def __init__(
         self,
@@ -88,7 +90,7 @@ class Node:
         return self._connection
 
     def close(self) -> None:
-        """Gives the connection back."""
+        """Closes the connection."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -105,9 +107,15 @@ class Node:
         storage: bytes,
         attempt: Mapping[str, bytes],
     ) -> None:
-        """Puts everything the agent needs. What is there already, by its hash, is left alone.
+        """Puts everything the agent needs on the node. Files that are there already, by their hash, are not sent again.
 
         Args:
+            config: Written as agent.json.
+            files: Further files of the task: path here, name on the node, hash.
+            agent: The agent's zipapp on this machine, and its hash.
+            secret: The gang's secret.
+            secrets: Secret variables, as JSON.
+            storage: Credentials of buckets, as JSON.
             attempt: Further files of the attempt, by name.
         """
         home, cache = self.settings.home, self.settings.cache
@@ -118,19 +126,19 @@ class Node:
             File(f"{home}/storage.json", storage),
             File(f"{self.directory}/secret", secret),
             *(File(f"{self.directory}/{name}", content) for name, content in attempt.items()),
-            # Last: an agent that finds it finds all the rest.
+            # Written last: an agent that finds it finds all other files.
             File(f"{self.directory}/agent.json", config.to_json().encode()),
         ]
         self.connection.put_many(put)
 
     def put_leader(self, leader: Mapping[str, Any]) -> None:
-        """Tells the node where its leader listens."""
+        """Tells the node the address of its leader."""
         self.connection.put(json.dumps(dict(leader)).encode(), f"{self.directory}/leader.json")
 
-    # Looking
+    # Probing
 
     def read_json(self, name: str) -> dict[str, Any] | None:
-        """A JSON file of the attempt; None if it is not there, or is none that an agent writes."""
+        """Returns a JSON file of the attempt, or None if it does not exist or was not written by an agent."""
         try:
             found = parse_object(self.connection.read_all(f"{self.directory}/{name}", MOST_JSON))
             check_file(name, found)
@@ -139,7 +147,7 @@ class Node:
         return found
 
     def report(self) -> dict[str, Any] | None:
-        """The agent's final report, once there is one."""
+        """Returns the agent's final report, or None if there is none yet."""
         return self.read_json("report.json")
 
     def started(self) -> bool:
@@ -147,11 +155,14 @@ class Node:
         return self.read_json("agent.pid") is not None
 
     def probe(self) -> Finding:
-        """Looks whether the agent's process is there. Never raises."""
+        """Checks whether the agent's process exists. Never raises."""
         return self._probe(lambda connection: connection.run)
 
     def probe_afresh(self) -> Finding:
-        """As `probe`, but not over a connection that may still suffer from an outage that is over."""
+        """Same as `probe`, but over a new connection.
+
+        An existing connection may not have recovered yet from an outage that is over.
+        """
         return self._probe(lambda connection: connection.run_afresh)
 
     def _probe(self, runner: Callable[[Connection], Callable[..., Completed]]) -> Finding:
@@ -171,7 +182,7 @@ class Node:
         return finding
 
     def probe_workers(self) -> Finding:
-        """Looks whether the process that holds the node's workers is there; it goes with the last of them."""
+        """Checks whether the reaper of the node's workers exists. It ends with the last of them."""
         try:
             reaper = (self.read_json("env.json") or {}).get("reaper")
             if reaper and self._runs(reaper):
@@ -186,11 +197,11 @@ class Node:
         return _lives(looked, looked.stdout, start)
 
     def read(self, name: str, offset: int) -> Iterator[bytes]:
-        """The bytes of a file of the attempt from `offset` on. Raises FileNotFoundError, NodeUnreachable."""
+        """Reads a file of the attempt from `offset` on. Raises FileNotFoundError, NodeUnreachable."""
         return self.connection.read(f"{self.directory}/{name}", offset)
 
     def get_log(self, name: str, target: Path, mask: Mask) -> None:
-        """Fetches the end of a log that is for people, without the values of secrets; nothing if it is not there."""
+        """Fetches the end of a log, with the values of secrets masked. Does nothing if the log does not exist."""
         end = self._end_of(name, _MOST_LOG)
         if end:
             said = mask(end.decode("utf-8", "surrogateescape"))
@@ -198,7 +209,7 @@ class Node:
             write_private(target, (cut + said).encode("utf-8", "surrogateescape"))
 
     def get(self, name: str, target: Path, size: int | None = None) -> bool:
-        """Fetches a file of the attempt; `size` as for `Connection.get`. False if it is not there."""
+        """Fetches a file of the attempt. `size` as for `Connection.get`. False if the file does not exist."""
         try:
             self.connection.get(f"{self.directory}/{name}", target, size=size)
         except FileNotFoundError:
@@ -208,9 +219,10 @@ class Node:
     # Ending
 
     def stop(self, grace: float) -> bool:
-        """Ends the agent, and with it its workers: asks first, then kills. True once all are known to be gone.
+        """Ends the agent and its workers: SIGTERM first, SIGKILL later. True once all are known to be gone.
 
-        A node that does not answer gets as much more time, up to the time after which a silent node counts as lost.
+        Time in which the node does not answer is added to the deadline, up to the time after which a silent node
+        counts as lost.
         """
         asked = looked = time.monotonic()
         signals = {0.0: "TERM", grace + 5.0: "KILL"}
@@ -229,18 +241,18 @@ class Node:
             if agent.life is Life.ALIVE:
                 for after in [after for after in signals if waited >= after]:
                     self._signal(signals.pop(after))
-            # An agent that was killed leaves its workers the grace period, too.
+            # An agent that was killed also leaves its workers the grace period.
             if waited > 2 * grace + 15.0 + min(silent, PATIENCE):
                 return False
             time.sleep(pause)
             pause = min(0.5, pause * 1.5)
 
     def _withdraw(self) -> bool:
-        """Takes its orders away from an agent that may be about to start. True if it had not read them."""
+        """Deletes the agent's configuration in case the agent is about to start. True if it has not read it."""
         try:
             orders = f"{self.directory}/agent.json"
             self.connection.run(["rm", "-f", orders], timeout=_COMMAND_SECONDS)
-            # An agent says that it runs before it reads them.
+            # An agent writes agent.pid before it reads its configuration.
             return not self.started()
         except (ProviderError, OSError):
             return False
@@ -259,7 +271,7 @@ class Node:
         return False
 
     def _last_words(self) -> str:
-        """The end of the agent's log, as a clause."""
+        """Returns the last line of the agent's log as a clause, or ""."""
         with suppress(NodeUnreachable, OSError):
             lines = self._end_of("agent.log", _LAST_BYTES).decode(errors="replace").splitlines()
             said = [line.strip() for line in lines if line.strip()]
@@ -268,13 +280,16 @@ class Node:
         return ""
 
     def _end_of(self, name: str, most: int) -> bytes:
-        """The last bytes of a file of the attempt; nothing if it is not there."""
+        """Returns the last bytes of a file of the attempt; empty if it does not exist."""
         argv = ["tail", "-c", str(most), f"{self.directory}/{name}"]
         return self.connection.run(argv, timeout=_COMMAND_SECONDS).stdout[-most:]
 
 
 def start_agents(nodes: Sequence[Node]) -> None:
-    """Starts the agents of nodes that share a machine, in one go. A second agent of the same attempt leaves at once."""
+    """Starts the agents of nodes that share a machine, with one command.
+
+    A second agent of the same attempt exits at once.
+    """
     first = nodes[0]
     directories = [node.directory for node in nodes]
     how = ["agent", "--detach", *directories] if len(nodes) > 1 else ["agent", *directories]
@@ -286,7 +301,7 @@ def start_agents(nodes: Sequence[Node]) -> None:
 
 
 def _found(looked: Completed) -> Finding:
-    """What a probe that reached the node tells. Raises NodeUnreachable where it tells nothing."""
+    """Returns the finding of a probe that reached the node. Raises NodeUnreachable if the answer proves nothing."""
     if looked.code == _NOT_STARTED:
         return Finding(Life.ABSENT, "its agent has not started")
     lines = looked.stdout.split(b"\n", 2)
@@ -301,7 +316,7 @@ def _found(looked: Completed) -> Finding:
 
 
 def _lives(looked: Completed, stat: bytes, start: str) -> bool:
-    """What a look at a process tells. Raises NodeUnreachable where it did not come to its end: that proves nothing."""
+    """Whether a process lives. Raises NodeUnreachable if the command did not finish, which proves nothing."""
     if looked.code not in (0, _GONE):
         raise _unable(looked)
     return looked.code == 0 and _is_that_process(stat, start)
@@ -313,9 +328,9 @@ def _unable(looked: Completed) -> NodeUnreachable:
 
 
 def _is_that_process(stat: bytes, start: str) -> bool:
-    """Whether the contents of a /proc stat file are those of the living process that began at `start`."""
+    """Whether the contents of a /proc stat file belong to the living process that started at `start`."""
     fields = stat.rpartition(b")")[2].split()
     if len(fields) < 20:
-        # No /proc there: that the id is in use is all that can be known.
+        # Without /proc, only the use of the process id is known.
         return True
     return fields[0] not in (b"Z", b"X") and (not start or fields[19].decode() == start)

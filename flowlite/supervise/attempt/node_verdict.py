@@ -1,23 +1,22 @@
-"""Whether a node is gone, slow, or only out of our own reach: one decision, without any effect.
+"""Decides whether a node is gone, slow, or only unreachable from here. Pure: no effects.
 
-A node is lost only if two sources say so. One is its own machine, or the provider, asked through its connection. The
-other is the gang: the leader's word on a member, the members' word on the leader. Where nobody can be asked, because
-the node is alone or the others do not answer either, something else that does answer from here must show that it is
-not our own network that is gone.
+A node is lost only if two sources say so. The first is its own machine or the provider, asked through its connection.
+The second is the gang: the leader reports on members, the members on the leader. If neither can be asked, because the
+node is alone or the others do not answer either, something else must answer from here, to show that our own network is
+not down.
 
-    asked itself                     the gang says   something else answers   verdict
+    the node itself                  the gang says   something else answers   verdict
     its agent runs                   anything        -                        wait
     its agent runs, but hangs        it is silent    -                        lost, once the others have stopped
     its agent is gone, or not listed anything        -                        lost
     no answer, not often enough yet  anything        -                        wait
     no answer                        it is heard     -                        wait: only our way there is broken
-    no answer                        anything else   no                       cut off: it may be us
+    no answer                        anything else   no                       cut off: it may be our network
     no answer                        anything else   yes, but not for long    wait
-    no answer, for `PATIENCE`        anything else   yes, for as long         lost, if it does not answer now either
+    no answer, for `PATIENCE`        anything else   yes, for as long         lost, if the last probe fails too
 
-The last line is the only one in which silence alone ends a node, so the node is asked once more, over a connection that
-is made for it, at the moment of the decision (`Reach`): a connection that was made before an outage recovers some
-seconds later than the network.
+Only in the last row does silence alone end a node. Before that decision the node is probed once more over a new
+connection (`Reachability`), since a connection made before an outage recovers some seconds later than the network.
 """
 
 from __future__ import annotations
@@ -28,18 +27,21 @@ from enum import StrEnum
 from flowlite.node.config import fencing
 
 UNANSWERED = 3
-"""So many probes in a row must have gone unanswered, ..."""
+"""How many probes in a row must have failed before a node can be lost."""
 PATIENCE = 25.0
-"""... for so many seconds, whatever the node and the phase. An outage of 20 s costs nothing: TCP and SSH take up to 5 s
-to recover after it. It is shorter than `fencing.FENCE_AFTER`, so that the supervisor decides before the gang does."""
+"""Seconds for which probes must have failed, whatever the node and the phase.
+
+An outage of 20 s costs nothing: TCP and SSH take up to 5 s to recover after it. The time is shorter than
+`fencing.FENCE_AFTER`, so that the supervisor decides before the gang does.
+"""
 TELL_AFTER = 5.0
-"""That nothing answers from here is told after so many seconds; nothing else follows from it."""
+"""Seconds after which it is reported that nothing answers from here. Nothing else follows from it."""
 HANGS = fencing.FENCE_AFTER + 15.0
-"""A leader that has said nothing to anybody for so long has no gang any more: the others have stopped by themselves."""
+"""Seconds of silence after which a leader has no gang any more, since the other nodes have stopped by themselves."""
 
 
 class Life(StrEnum):
-    """What a node, or its provider, answered when it was asked."""
+    """What a node, or its provider, answered to a probe."""
 
     ALIVE = "alive"
     ABSENT = "absent"
@@ -49,7 +51,7 @@ class Life(StrEnum):
 
 
 class Word(StrEnum):
-    """What the others of the gang say of a node."""
+    """What the other nodes of the gang say about a node."""
 
     HEARD = "heard"
     SILENT = "silent"
@@ -57,7 +59,7 @@ class Word(StrEnum):
 
 
 class Verdict(StrEnum):
-    """What follows."""
+    """The decision about a node."""
 
     WAIT = "wait"
     LOST = "lost"
@@ -66,17 +68,17 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What is known of a node that is in doubt.
+    """What is known about a node in doubt.
 
     Attributes:
         life: The latest answer.
-        unanswered: Probes in a row that nobody answered.
+        unanswered: Failed probes in a row.
         silent_for: Seconds since the first of these.
         word: What the gang says.
         witness: Whether something else answers us now.
-        proven: Of the probes, how many went unanswered while something else did answer, since that has been so.
+        proven: Failed probes in a row during which something else did answer.
         proven_for: Seconds since the first of these.
-        speechless_for: Seconds for which the leader has said nothing to us, though it may run.
+        speechless_for: Seconds for which the leader has sent us nothing, though it may run.
     """
 
     life: Life
@@ -90,7 +92,7 @@ class Sight:
 
 
 def judge(sight: Sight) -> Verdict:
-    """What follows from what is known of a node."""
+    """Returns the decision about a node from what is known about it."""
     if sight.life is Life.ALIVE:
         hangs = sight.word is Word.SILENT and sight.speechless_for >= HANGS
         return Verdict.LOST if hangs else Verdict.WAIT

@@ -1,4 +1,4 @@
-"""How an attempt ended: as its leader said, or, where it cannot be asked any more, as the reports on disk tell."""
+"""How an attempt ended: as its leader said or, if the leader cannot be asked, as the reports on disk say."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from flowlite.supervise.record import wording
 
 @dataclass(slots=True)
 class End:
-    """How an attempt ended.
+    """The end of an attempt.
 
     Attributes:
         outcome: One of `messages.OUTCOMES`.
         reason: One line for people.
         workers: The last report of each rank that is known to have ended.
         replace: Instances that must not be used again.
-        lacking: What of its logs and results is not here.
-        ended_well: Whether every rank ended well, though the attempt did not since something is lacking.
+        lacking: Logs and results that were not fetched.
+        ended_well: Whether every rank ended well, though the attempt did not because files are lacking.
     """
 
     outcome: str
@@ -36,19 +36,19 @@ class End:
     ended_well: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """How the gang ended, as plain JSON values."""
+        """Returns how the gang ended, as plain JSON values."""
         workers = [self.workers[rank] for rank in sorted(self.workers)]
         return {"outcome": self.outcome, "reason": self.reason, "workers": workers}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> End:
-        """The opposite."""
+        """Rebuilds an end from `to_json`."""
         workers = {int(body["rank"]): dict(body) for body in value["workers"]}
         return cls(str(value["outcome"]), str(value["reason"]), workers)
 
 
 def taken_away(end: End, instances: Sequence[str]) -> End:
-    """The same end, now that the provider says that it has taken machines away: nobody's failure."""
+    """Returns the end as a preemption, after the provider said that it has taken machines away."""
     verb = "was" if len(instances) == 1 else "were"
     reason = f"{', '.join(instances)} {verb} taken away without notice ({end.reason})"
     replaced = tuple({*end.replace, *instances})
@@ -56,7 +56,7 @@ def taken_away(end: End, instances: Sequence[str]) -> End:
 
 
 def end_by_leader(event: dict[str, Any], workers: dict[int, dict[str, Any]]) -> End:
-    """The end as the leader's event "ended" tells it."""
+    """Returns the end as the leader's "ended" event describes it."""
     outcome, reason = str(event["outcome"]), str(event["reason"])
     first = event.get("first_failure")
     if outcome == messages.FAILED and first:
@@ -73,15 +73,15 @@ def end_by_reports(
     *,
     lived: bool = False,
 ) -> End:
-    """The end as the agents' reports tell it; its outcome is LOST where they do not.
+    """Returns the end as the agents' reports describe it. Its outcome is LOST if they do not.
 
     Args:
-        nodes: With the reports that were found on them.
-        workers: What is known of workers that have ended; completed from the reports.
+        nodes: The nodes, with the reports found on them.
+        workers: What is known about workers that have ended. Completed from the reports.
         world_size: Workers of the whole gang.
-        stop: How a gang ends that was told to stop; None if it was not.
-        tell: Called with every failure, as the leader's events would have.
-        lived: Whether the leader still was without a report when it was stopped. If it got a signal, it was ours.
+        stop: The end of a gang that was told to stop; None if it was not.
+        tell: Called with every failure, as for events of the leader.
+        lived: Whether the leader had no report when it was stopped. A signal that it reports was then sent by us.
     """
     for node in nodes:
         for body in (node.report_seen or {}).get("workers", ()):
@@ -105,7 +105,7 @@ def end_by_reports(
 
 
 def ended_whole(workers: Mapping[int, Mapping[str, Any]], world_size: int) -> bool:
-    """Whether every rank has ended, well and by itself."""
+    """Whether every rank has ended well and was not stopped."""
     well = not any(messages.failed(body) or body.get("stopped") for body in workers.values())
     return len(workers) == world_size and well
 
@@ -116,7 +116,7 @@ def _failed(
     reason: str,
     tell: Callable[[dict[str, Any]], None],
 ) -> End:
-    # The leader names the rank that failed first; without it, clocks of several machines have to do.
+    # The leader names the rank that failed first. Without it, the clocks of several machines have to be compared.
     named = re.search(r"rank (\d+)", reason)
     first = workers.get(int(named[1])) if named else None
     if first is None:

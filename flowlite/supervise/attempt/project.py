@@ -1,4 +1,4 @@
-"""Brings the files of a project to a node: what the node lacks is sent, and the node makes the working directory."""
+"""Sends the files of a project to a node, which creates the task's working directory from them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from flowlite.supervise.attempt.node_handle import Node
 from flowlite.supervise.record.log import say
 from flowlite.supervise.record.paths import TaskPaths
 
-# Above it a content is sent by itself; below, asking for each would take longer than sending it.
+# Contents of this size and more are sent one by one. For smaller ones a request each would take longer than sending.
 _PACKED_BELOW = 1 << 20
 _MAKE_SECONDS = 1800.0
 _ROUNDS = 3
@@ -28,11 +28,11 @@ _packing = threading.Lock()
 
 
 def working_directory(home: str, call: Mapping[str, Any]) -> str:
-    """Where the workers of a node start, unless they are told another place: in its copy of the project.
+    """Returns the workers' default working directory on a node, which is in its copy of the project.
 
     Args:
         home: The node's directory.
-        call: What they run. Where nothing travels with it, the directory is empty.
+        call: What the workers run. Without a project, the directory is empty.
     """
     below = str(call.get("project", {}).get("start", "."))
     root = f"{home}/{PROJECT}"
@@ -42,18 +42,18 @@ def working_directory(home: str, call: Mapping[str, Any]) -> str:
 def bring(
     node: Node, project: Mapping[str, Any], agent: tuple[Path, str], paths: TaskPaths
 ) -> None:
-    """Makes the working directory of a task on a node, unless it is there.
+    """Creates the working directory of a task on a node, unless it exists.
 
     Args:
         node: A node that can be reached.
-        project: What the call says of its project: {"manifest", "sha256", "start"}.
-        agent: The node's program, and its hash.
-        paths: Of the task here.
+        project: The project as in the call: {"manifest", "sha256", "start"}.
+        agent: The agent's zipapp on this machine, and its hash.
+        paths: The task's files on this machine.
 
     Raises:
-        NodeUnreachable: It cannot be reached.
-        ProviderError: It cannot make the directory.
-        OSError: A file cannot be read here, or not be written there.
+        NodeUnreachable: The node cannot be reached.
+        ProviderError: The node cannot create the directory.
+        OSError: A file cannot be read here or written there.
     """
     to, settings = node.connection, node.settings
     blobs = settings.cache or f"{settings.home}/blobs"
@@ -74,7 +74,7 @@ def bring(
 
 
 def forget_packs(paths: TaskPaths) -> None:
-    """Removes what was made only to be sent, once all nodes have it."""
+    """Deletes the packs once all nodes have them."""
     for pack in paths.bundle.glob("pack-*"):
         pack.unlink(missing_ok=True)
 
@@ -96,7 +96,7 @@ def _ask(node: Node, blobs: str, packs: Sequence[str]) -> dict[str, Any]:
 
 
 def _chosen(lacking: Any, contents: Mapping[str, int]) -> dict[str, int]:
-    """What a node says that it lacks, if that is of this project: nothing else of this machine is sent."""
+    """Returns the contents that a node lacks. Only contents of this project are ever sent to it."""
     names = [each[0] for each in lacking if isinstance(each, list) and each]
     if not names or len(names) != len(lacking) or not contents.keys() >= set(names):
         raise ProviderError("it asks for what is no content of the project")
@@ -104,7 +104,7 @@ def _chosen(lacking: Any, contents: Mapping[str, int]) -> dict[str, int]:
 
 
 def _send(node: Node, lacking: Mapping[str, int], blobs: str, paths: TaskPaths) -> list[str]:
-    """Sends contents. Gives the packs that have come, as the node is to be told of them."""
+    """Sends contents to a node. Returns the paths of the packs there."""
     here = paths.home / "files"
     large = [name for name, size in lacking.items() if size >= _PACKED_BELOW]
     small = sorted((name, size) for name, size in lacking.items() if size < _PACKED_BELOW)
@@ -121,7 +121,7 @@ def _send(node: Node, lacking: Mapping[str, int], blobs: str, paths: TaskPaths) 
 
 
 def _pack(wanted: Sequence[tuple[str, int]], contents: Path, paths: TaskPaths) -> Path:
-    """The pack of these contents, made once for all nodes that lack the same."""
+    """Returns the pack of these contents, made once for all nodes that lack the same ones."""
     head = json.dumps(wanted).encode() + b"\n"
     pack = paths.bundle / f"pack-{hashlib.sha256(head).hexdigest()}"
     with _packing:

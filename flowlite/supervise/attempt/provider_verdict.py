@@ -1,7 +1,7 @@
-"""What the provider says of the nodes of a gang that broke, which may be more than the gang itself could know.
+"""Corrects the end of an attempt with what the provider says about its nodes.
 
-Where a machine fails, a provider such as Slurm ends the rest of the gang. Whoever notices first, the reason names the
-machine that failed: that the other workers were ended by a signal is told as what followed from it.
+When a machine fails, a provider such as Slurm ends the rest of the gang. The reason then names the machine that
+failed, and says that the signals to the other workers followed from it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from flowlite.state import clock
 from flowlite.supervise.attempt.outcome import End, taken_away
 from flowlite.supervise.record import wording
 
-# As long as the provider is still ending nodes it may not say why; Slurm gives processes 30 s and more to end.
+# While the provider is still ending nodes it may not say why. Slurm gives processes 30 s and more to end.
 _DECIDES_SECONDS = 60.0
-# An answer may have been given to somebody else before; the next one, after this time, is newer than the end.
+# The first answer may be one that was cached before the end of the gang. The next one, after this time, is newer.
 _EVERY = 0.5
 _ENDED, _ENDING = "ended", "ending"
 _MOST_NAMED = 3
@@ -30,12 +30,13 @@ async def as_told(
     waits: bool,
     names: Mapping[str, str],
 ) -> End:
-    """The end in the light of what became of the nodes.
+    """Returns the end, corrected with what the provider says about the nodes.
 
     Args:
-        ask: Gives what is said of them now.
-        waits: Whether the provider ends all nodes if one fails, so that it is worth waiting for its word.
-        names: What people call each instance, by id: "node 1 (i-0abc)".
+        end: The end as the gang reported it.
+        ask: Asks the provider for the instances.
+        waits: Whether the provider ends all nodes if one fails, so that its answer is worth waiting for.
+        names: Names of the instances for people, by id: "node 1 (i-0abc)".
     """
     found = await ask()
     if waits:
@@ -53,7 +54,7 @@ async def as_told(
         reason = wording.after_cause(told, end.reason)
         return replace(end, outcome=messages.PREEMPTED, reason=reason, replace=ids)
     if not _may_follow(end):
-        # What happened first is what people have to know.
+        # The user has to know what happened first.
         return replace(end, reason=f"{end.reason}; {told}", replace=ids)
     reason = wording.after_cause(told, end.reason)
     return replace(end, outcome=messages.LOST, reason=reason, replace=ids)
@@ -62,7 +63,7 @@ async def as_told(
 async def _decided(
     found: Sequence[Instance], ask: Callable[[], Awaitable[Sequence[Instance]]]
 ) -> Sequence[Instance]:
-    """What is said of the nodes once none of them is being ended, or it takes too long."""
+    """Asks again until no node is being ended, or until `_DECIDES_SECONDS` have passed. Returns the last answer."""
     until = clock.monotonic() + _DECIDES_SECONDS
     again = not any(each.state == _ENDED or each.preempted for each in found)
     while (again or any(map(_undecided, found))) and clock.monotonic() < until:
@@ -72,7 +73,7 @@ async def _decided(
 
 
 def _cause(over: Sequence[Instance], names: Mapping[str, str]) -> str:
-    """Why nodes have ended, in one clause: those that failed by name, or what is said of all; "" if nothing is."""
+    """Returns why nodes have ended, in one clause that names those that failed; "" if the provider does not say."""
     failed = [each for each in over if each.failed]
     if not failed:
         return over[0].why if over else ""
@@ -82,7 +83,7 @@ def _cause(over: Sequence[Instance], names: Mapping[str, str]) -> str:
 
 
 def _may_follow(end: End) -> bool:
-    """Whether an attempt may have ended as it did since the provider ended nodes: no worker failed by itself."""
+    """Whether the end may be a consequence of the provider ending nodes: no worker failed by itself."""
     bad = [body for body in end.workers.values() if wording.failed_by_itself(body)]
     return end.outcome != messages.FAILED or all(map(wording.was_signalled, bad))
 

@@ -1,4 +1,4 @@
-"""Which nodes answer us, and what follows where one does not: the senses to the decision in node_verdict.py."""
+"""Probes the nodes of an attempt and collects what `node_verdict.py` needs to decide about them."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from flowlite.supervise.attempt.node_handle import Finding, Node
 from flowlite.supervise.attempt.node_verdict import HANGS, Life, Sight, Verdict, Word, judge
 from flowlite.supervise.threads import Threads
 
-# A probe that takes longer counts as not answered; its answer still counts when it comes while the node is in doubt.
+# A longer probe counts as failed. Its answer still counts if it arrives while the node is in doubt.
 PROBE_SECONDS = 2.0
 # Pause between two probes of a node that is in doubt.
 PROBE_EVERY = 0.5
-# What is done on a node may take long; after this time it is asked whether it still lives.
+# A node is probed when a call on it takes longer than this.
 _LOOK_AFTER = 3.0
-# Others are asked only if a node does not answer within this time.
+# Other nodes are asked only if a node does not answer within this time.
 _AT_ONCE = 0.3
-# The last look before a node is given up may have to connect to it.
+# Timeout of the last probe before a node is given up, which may have to connect first.
 LAST_LOOK_SECONDS = 5.0
-# So many of the others are asked, which is enough for both a word and a witness.
+# How many other nodes are asked, which is enough for both sources.
 _ASKED = 8
 
 
@@ -33,7 +33,7 @@ OUT_OF_REACH = (Life.UNREACHABLE, Life.GONE)
 
 
 class Lost(Exception):
-    """A node is lost while something was to be done on it: as it was found last. The text is for people."""
+    """A node was lost during a call on it. Carries the last finding. The text is for people."""
 
     def __init__(self, finding: Finding) -> None:
         super().__init__(finding.why)
@@ -41,16 +41,23 @@ class Lost(Exception):
 
 
 class GivenUp(Exception):
-    """It need not be done any more."""
+    """The call is not needed any more."""
 
 
 @dataclass(slots=True)
 class _Seen:
-    """What is known of one node.
+    """What is known about one node.
 
     Attributes:
-        asking: The latest probe, until a look has taken its answer. A node is never probed twice at a time.
+        began: When the latest look began.
+        unanswered: Failed probes in a row.
+        since: When the first of these began.
+        proven: Failed probes in a row during which something else answered.
+        proven_since: When the first of these began.
+        asking: The latest probe, until its answer was used. A node has at most one probe at a time.
         asked: When that probe began.
+        why: Why the node did not answer, for people.
+        gone: Whether the provider does not list it any more.
     """
 
     began: float = 0.0
@@ -66,10 +73,11 @@ class _Seen:
 
 
 class Reachability:
-    """The nodes of one attempt, as far as they answer.
+    """Which nodes of one attempt answer.
 
     Attributes:
-        cut_off_since: Unix time since when nothing answers at all, which is more likely our own network; else None.
+        cut_off_since: Unix time since which nothing answers at all, so that our own network is probably down; else
+            None.
     """
 
     def __init__(
@@ -81,7 +89,10 @@ class Reachability:
     ) -> None:
         """
         Args:
-            elsewhere: Something else of the provider that answers from here now, by name; "" if nothing does. Blocks.
+            nodes: The nodes of the attempt.
+            threads: Runs blocking calls.
+            elsewhere: Returns the name of something else of the provider that answers now, or "" if nothing does.
+                Blocks.
             tell: Called when `cut_off_since` changes.
         """
         self._nodes = nodes
@@ -94,16 +105,16 @@ class Reachability:
 
     @property
     def out_of_reach(self) -> set[str]:
-        """Instances that did not answer when they were last asked."""
+        """Instances that did not answer the last probe."""
         return {instance for instance, seen in self._seen.items() if seen.unanswered}
 
     @property
     def in_doubt(self) -> bool:
-        """Whether an instance did not answer when it was last asked, or is known to be gone."""
+        """Whether an instance did not answer the last probe, or is known to be gone."""
         return any(seen.unanswered or seen.gone for seen in self._seen.values())
 
     def heard(self, node: Node) -> None:
-        """The node answered, or somebody brought word of it."""
+        """Notes that a node answered, or was reported alive by another node."""
         seen = self._seen[node.instance.id]
         seen.unanswered = seen.proven = 0
         self._set_cut_off(None)
@@ -116,17 +127,19 @@ class Reachability:
         *,
         changes: bool = True,
     ) -> Value:
-        """Does something on a node in a thread, again and again while the node does not answer but is not lost.
+        """Calls a function for a node in a thread, and retries while the node does not answer but is not lost.
 
         Args:
-            given_up: Set when it need not be done any more.
-            changes: Whether it leaves something on the node. What does is not left alone while it is being done there,
-                so that nothing comes to a node that was given back meanwhile.
+            node: The node.
+            do: The function. Blocks.
+            given_up: Set when the call is not needed any more.
+            changes: Whether the call changes something on the node. Such a call is not abandoned while it runs, so
+                that nothing is written to a node that was given back meanwhile.
 
         Raises:
-            Lost: It is, or the provider does not list it any more.
-            GivenUp: It need not be done any more, and was not done at once, or the node does not answer.
-            Exception: What `do` raised, unless that says that the node does not answer.
+            Lost: The node is lost, or the provider does not list it any more.
+            GivenUp: The call is not needed any more, and did not finish at once or the node does not answer.
+            Exception: Raised by `do`, unless it says that the node does not answer.
         """
         doing: asyncio.Future[Value] | None = None
         while True:
@@ -156,7 +169,7 @@ class Reachability:
 
     @staticmethod
     async def _wait_for(doing: asyncio.Future[Value], given_up: asyncio.Event) -> None:
-        """Until it is done or the node is to be looked at; for a moment only once it is given up."""
+        """Waits until the call is done or the node should be probed. Waits only briefly once the call is given up."""
         stop = asyncio.create_task(given_up.wait())
         both: set[asyncio.Future[Any]] = {doing, stop}
         try:
@@ -167,10 +180,10 @@ class Reachability:
             stop.cancel()
 
     async def look(self, node: Node) -> Finding:
-        """Asks a node how it is. Takes `PROBE_SECONDS` at most.
+        """Probes a node. Takes `PROBE_SECONDS` at most.
 
-        The answer of an earlier probe counts only if the node has been in doubt since that probe began: a look may be
-        broken off before its answer comes, and what was true then need not be true now.
+        The answer of an earlier probe counts only if the node has been in doubt since that probe began. A look may be
+        cancelled before its answer arrives, and that answer may be outdated.
         """
         seen = self._seen[node.instance.id]
         async with seen.lock:
@@ -189,7 +202,7 @@ class Reachability:
             return finding
 
     async def _answer(self, node: Node, since: float, until: float) -> Finding | None:
-        """The answer to a probe that began at `since` or later; None if there is none in time."""
+        """Returns the answer of a probe that began at `since` or later, or None if none arrives in time."""
         seen = self._seen[node.instance.id]
         while True:
             if seen.asking is None:
@@ -203,25 +216,27 @@ class Reachability:
                 return answered.result()
 
     async def judge_member(self, node: Node, *, leader_answers: bool) -> tuple[Verdict, Finding]:
-        """Whether a node is lost that the leader misses.
+        """Decides whether a node that the leader misses is lost.
 
         Args:
-            leader_answers: Whether the leader is on the line; else it may miss the node no longer.
+            node: The node.
+            leader_answers: Whether the leader is connected. If not, it may not miss the node any more.
         """
         finding = await self.look(node)
-        # While the leader is silent, whoever watches it finds out whether anything answers.
+        # While the leader is silent, the watch over the leader finds out whether anything else answers.
         word, witness = (Word.SILENT, True) if leader_answers else (Word.NONE, None)
         verdict = judge(self._sight(node, finding, word, witness))
         verdict, finding = await self._look_once_more(node, verdict, finding)
-        # Without the leader there is something else to find out first.
+        # Without the leader, the state of the leader has to be found out first.
         return (
             verdict if leader_answers or verdict is not Verdict.CUT_OFF else Verdict.WAIT
         ), finding
 
     async def judge_alone(self, node: Node, speechless_for: float = 0.0) -> tuple[Verdict, Finding]:
-        """Whether a node is lost that does not answer us, by what the others say of it if it is the leader.
+        """Decides whether a node that does not answer us is lost. Other nodes are asked about the leader.
 
         Args:
+            node: The node.
             speechless_for: As in `Sight`.
         """
         seen = self._seen[node.instance.id]
@@ -244,7 +259,7 @@ class Reachability:
     async def _look_once_more(
         self, node: Node, verdict: Verdict, finding: Finding
     ) -> tuple[Verdict, Finding]:
-        """Asks a node, before it is given up for its silence, over a connection that knows of no outage."""
+        """Probes a node over a new connection before it is given up for its silence."""
         if verdict is not Verdict.LOST or finding.life is not Life.UNREACHABLE:
             return verdict, finding
         looking = asyncio.ensure_future(self._threads.run(node.probe_afresh))
@@ -253,7 +268,7 @@ class Reachability:
             return verdict, finding
         if latest.life is not Life.GONE:
             self.heard(node)
-        # It answers: what follows from its answer is decided by that alone.
+        # The node answers, so its answer alone decides.
         return judge(Sight(latest.life)), latest
 
     def _sight(
@@ -264,13 +279,13 @@ class Reachability:
         witness: bool | None,
         speechless: float = 0.0,
     ) -> Sight:
-        """What is known of a node after a look at it; `witness` is None where nobody else was asked."""
+        """Returns what is known about a node after a probe. `witness` is None if nothing else was asked."""
         seen, now = self._seen[node.instance.id], time.monotonic()
         if seen.unanswered and witness:
             seen.proven_since = seen.proven_since if seen.proven else seen.began
             seen.proven += 1
         elif seen.unanswered and witness is False:
-            # Whatever was silent while nothing answered may have been out of our reach only.
+            # Nothing answered, so nodes that were silent during that time may only have been unreachable from here.
             for each in self._seen.values():
                 each.proven = 0
         return Sight(
@@ -285,13 +300,13 @@ class Reachability:
         )
 
     async def _ask_others(self, node: Node, after: float) -> tuple[Word, bool]:
-        """What other nodes say of this one, and whether anything answers at all."""
+        """Returns what other nodes say about this one, and whether anything answers at all."""
         await asyncio.sleep(after)
         others = [each for each in self._nodes if each is not node][:_ASKED]
         findings = await asyncio.gather(*(self.look(each) for each in others))
         answered = [f for f in findings if f.life not in (Life.UNREACHABLE, Life.GONE)]
         hears = {f.hears_leader for f in answered if f.life is Life.ALIVE}
-        # Those that have waited for it in vain have stopped, and their agents may have left.
+        # Members that waited for the leader in vain have stopped, and their agents may have exited.
         hears |= {False for f in answered if f.life is Life.DEAD and not f.hears_leader}
         word = Word.HEARD if True in hears else Word.SILENT if hears else Word.NONE
         if node.rank != 0:
@@ -300,7 +315,7 @@ class Reachability:
 
     async def _ask_elsewhere(self) -> str:
         if self._asking_elsewhere is not None and self._asking_elsewhere.done():
-            # It came when nobody waited for it any more: what answered then need not answer now.
+            # The answer arrived after its caller stopped waiting, so it may be outdated.
             self._asking_elsewhere = None
         asking = self._asking_elsewhere
         if asking is None:

@@ -1,15 +1,16 @@
-"""What the nodes of an attempt that has ended hold that is not here yet, and what follows: one decision, no effect.
+"""Decides about files that were not fetched yet from the nodes of an attempt that has ended. Pure: no effects.
 
-A task is completed only with all of its logs and results here. What is missing is waited for by this table:
+A task is completed only with all of its logs and results. For missing files this table applies:
 
-    what is missing is on a node that   every rank ended well   otherwise
-    does not exist any more             lost                    lost
-    cannot be reached                   waited for              not waited for, kept there
-    answers, or is passed on by others  waited for              waited for
-    any of these, and nobody waits      kept there              kept there
+    the missing file is on a node that    every rank ended well   otherwise
+    does not exist any more               lost                    lost
+    cannot be reached                     waited for              not waited for, kept there
+    answers, or is relayed by the leader  waited for              waited for
+    any of these, after waiting was ended kept there              kept there
 
-It is waited for until `patience` seconds have passed in which something of the provider did answer: while nothing does,
-it is our own network that is gone. Nobody waits any more once the task is cancelled, or its money is used up.
+Files are waited for until `PATIENCE` seconds have passed in which some part of the provider answered. Time in which
+nothing answers does not count, since our own network is down then. Waiting ends early when the task is cancelled or
+its money is used up.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 PATIENCE = 600.0
-"""Seconds that results and logs are waited for."""
+"""Seconds for which results and logs are waited for."""
 PATIENCE_BADLY = 5.0
-"""So long for what a node cannot give of a gang that has failed already."""
+"""Seconds for which a file that a node fails to deliver is waited for, after the gang has failed."""
 
 
 class HoldingPlace(StrEnum):
-    """How a node stands to us."""
+    """Whether a node that holds files can be reached."""
 
     ANSWERS = "answers"
     SILENT = "silent"
@@ -34,13 +35,15 @@ class HoldingPlace(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What one node holds that is not here.
+    """The missing files on one node.
 
     Attributes:
-        node: Its rank.
-        files: What is missing, by name as on the node ("r2.result"): bytes in all, None where that is not known.
-        trouble: Why it could not be fetched from a node that answers; "" if that was not tried, or goes on.
-        ours: Whether it is the disk here that is in the way.
+        node: Rank of the node.
+        files: Missing files: name on the node ("r2.result") and size in bytes, None if not known.
+        place: Whether the node can be reached.
+        trouble: Why the files could not be fetched from a node that answers; "" if that was not tried, or is in
+            progress.
+        ours: Whether the disk of this machine is the cause.
     """
 
     node: int
@@ -51,17 +54,17 @@ class Holding:
 
     @property
     def complete(self) -> bool:
-        """Whether nothing is missing, so that the node may forget what it holds."""
+        """Whether nothing is missing, so that the node may remove its files."""
         return not self.files
 
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What follows.
+    """What to do about missing files.
 
     Attributes:
-        waits_for: What is still being waited for.
-        lacking: What will not come, if it ends now; all that is not here once nothing is waited for.
+        waits_for: Files that are still waited for.
+        lacking: All files that are missing if waiting ends now.
     """
 
     waits_for: tuple[Holding, ...]
@@ -74,25 +77,25 @@ class Outlook:
 
     @property
     def lost(self) -> tuple[Holding, ...]:
-        """What no node has any more."""
+        """Missing files that no node has any more."""
         return tuple(each for each in self.lacking if each.place is HoldingPlace.GONE)
 
     @property
     def kept(self) -> tuple[Holding, ...]:
-        """What its nodes still have, and must not forget."""
+        """Missing files that their nodes still have, and must not remove."""
         return tuple(each for each in self.lacking if each.place is not HoldingPlace.GONE)
 
 
 def outlook(
     holdings: Iterable[Holding], *, ended_well: bool, waited: float, given_up: bool
 ) -> Outlook:
-    """What follows from what the nodes hold.
+    """Returns what to do about the files that the nodes hold.
 
     Args:
-        holdings: Of all nodes.
+        holdings: The missing files of all nodes.
         ended_well: Whether every rank ended well.
-        waited: For how long it has been waited, without the time in which nothing answered from here.
-        given_up: Whether nobody wants to wait.
+        waited: Seconds waited so far, without the time in which nothing answered from here.
+        given_up: Whether waiting was ended.
     """
     lacking = tuple(each for each in holdings if not each.complete)
     waits_for = tuple(

@@ -1,10 +1,10 @@
-"""Coming back to nodes that did not answer when they were to end.
+"""Ends what runs on nodes that did not answer when they were to be ended.
 
-A supervisor does not wait for a host that cannot be reached: it gives it up, and its task goes on or is over. What runs
-there ends by itself after some minutes. So that it ends as soon as the host can be reached, a process of its own looks
-again and again, one for each provider of a FLOW_HOME, until nothing is left that was given up.
+A supervisor does not wait for an unreachable host: it gives the host up, and its task goes on or ends. What runs there
+ends by itself after some minutes. To end it as soon as the host answers, a background process tries again and again,
+one for each provider of a FLOW_HOME, until nothing that was given up is left.
 
-    FLOW_HOME/revisiting-PROVIDER        there as long as something is left; locked by the process that looks
+    FLOW_HOME/revisiting-PROVIDER        exists while something is left; locked by the process that tries
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from flowlite.provider import Provider, get_provider
 from flowlite.settings.provider_settings import ProviderSettings
 from flowlite.supervise.background import run_detached
 
-# At first often, since most outages are short.
+# Often at first, since most outages are short.
 _EVERY, _EVERY_LATER = 3.0, 20.0
 _SOON_SECONDS = 600.0
 _PREFIX = "revisiting-"
 
 
 def begin_if_left(home: Path, provider: Provider) -> None:
-    """Has somebody come back to what a provider has given up, if there is anything. Costs a look at files."""
+    """Starts the background process if the provider has given up any instance. Reads only files."""
     with suppress(FlowError, OSError):
         if provider.has_left():
             _file(home, provider.name).touch(mode=0o600)
@@ -37,7 +37,7 @@ def begin_if_left(home: Path, provider: Provider) -> None:
 
 
 def begin_again(home: Path) -> None:
-    """The same for all providers, where the process that looked was killed. Costs a look at a directory."""
+    """Starts the background process again for all providers, if it was killed. Reads only a directory."""
     with suppress(OSError):
         for path in home.glob(f"{_PREFIX}*"):
             with _alone(path) as alone:
@@ -48,31 +48,31 @@ def begin_again(home: Path) -> None:
 
 
 def main() -> None:
-    """The process of its own. Says nothing: what does not answer ends by itself."""
+    """Entry point of the background process. Reports nothing, since what does not answer ends by itself."""
     home = Path(os.environ["FLOW_HOME"])
     names = [path.name.removeprefix(_PREFIX) for path in home.glob(f"{_PREFIX}*")]
     threads = [threading.Thread(target=_revisit, args=(home, name)) for name in names]
     for thread in threads:
         thread.start()
-    # No thread can be started any more once this one has ended.
+    # No thread can be started any more once the main thread has ended.
     for thread in threads:
         thread.join()
 
 
 def _revisit(home: Path, name: str) -> None:
     with suppress(FlowError, ImportError, OSError):
-        # How they are reached was noted when they were launched; no setting says it.
+        # How the hosts are reached was recorded at launch, so no settings are needed.
         revisit(home, get_provider(home, ProviderSettings(name)))
 
 
 def revisit(home: Path, provider: Provider) -> None:
-    """Comes back to what was given up until nothing of it is left, unless somebody else does.
+    """Tries to end what was given up until nothing of it is left, unless another process does.
 
     Raises:
-        FlowError: The provider's notes cannot be read.
+        FlowError: The provider's records cannot be read.
     """
     path, began = _file(home, provider.name), time.monotonic()
-    # Whoever gives something up while we leave finds us here still, and relies on us: so it is looked again.
+    # Checked again without the lock: an instance given up just before the release relied on this process.
     while provider.has_left():
         with _alone(path) as alone:
             if not alone:
@@ -92,7 +92,7 @@ def _file(home: Path, provider: str) -> Path:
 
 @contextmanager
 def _alone(path: Path) -> Iterator[bool]:
-    """Whether nobody else has the file, which is then ours."""
+    """Locks the file. Yields False if another process has the lock."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:

@@ -1,7 +1,7 @@
-"""Looking after rented machines beside what was asked for: every `flow` command sets right what crashes have left.
+"""Ends leftover machines in the background, as a side effect of `flow` commands.
 
-It is done by a process of its own, at most every ten minutes, and only where a provider was ever paid, so that no
-command waits for it and nobody else notices it.
+A detached process does it, at most every ten minutes and only if a paid provider was ever used. No command waits for
+it.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from pathlib import Path
 EVERY_SECONDS = 600.0
 _PAID = "paid-providers"
 _LAST = "tidied"
-# The price of this machine is a rehearsal.
+# The local provider's price only rehearses charging.
 FREE = frozenset({"local"})
 
 
 def remember_paid(home: Path, provider: str) -> None:
-    """Notes that a provider is paid, before it is."""
+    """Records that a provider is paid, before the first launch there."""
     if provider in FREE or provider in paid_providers(home):
         return
     descriptor = os.open(home / _PAID, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -28,7 +28,7 @@ def remember_paid(home: Path, provider: str) -> None:
 
 
 def paid_providers(home: Path) -> frozenset[str]:
-    """Providers that were ever paid from this FLOW_HOME."""
+    """Returns the paid providers that were ever used from this FLOW_HOME."""
     try:
         return frozenset((home / _PAID).read_text().split())
     except OSError:
@@ -36,20 +36,20 @@ def paid_providers(home: Path) -> frozenset[str]:
 
 
 def tidy_in_background(home: Path) -> bool:
-    """Starts a process that tidies up, if something may be left and nobody looked lately. Costs two looks at files.
+    """Starts the cleanup process if machines may be left over and none ran recently. Looks only at two files.
 
     Returns:
-        Whether one was started.
+        Whether a process was started.
     """
     if any(home.glob("revisiting-*")):
-        # Only here: hardly ever is there something to come back to.
+        # Imported only when an unreachable host was given up, which is rare.
         from flowlite.supervise.attempt import unreachable_nodes
 
         unreachable_nodes.begin_again(home)
     if not (home / _PAID).exists() or not _due(home):
         return False
     with suppress(OSError):
-        # Whoever comes next need not start another one, even if this one fails.
+        # Touched first, so that the next command does not start another process even if this one fails.
         (home / _LAST).touch(mode=0o600)
         from flowlite.supervise.background import run_detached
 
@@ -58,7 +58,7 @@ def tidy_in_background(home: Path) -> bool:
 
 
 def main() -> None:
-    """The process of its own. Says nothing: what it cannot set right, `flow gc` tells."""
+    """Entry point of the cleanup process. Prints nothing: `flow gc` reports what could not be cleaned up."""
     from flowlite.errors import FlowError
     from flowlite.state.store import Store
     from flowlite.supervise.cleanup.reconcile import reconcile

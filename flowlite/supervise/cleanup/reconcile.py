@@ -1,4 +1,4 @@
-"""Setting right what crashes have left: instances of no live task, tasks without supervisor, directories of no task."""
+"""Cleans up after crashes: instances of no live task, tasks without a supervisor, directories of no task."""
 
 from __future__ import annotations
 
@@ -30,26 +30,27 @@ from flowlite.supervise.process.launch import abandoned_tasks, start_supervisor
 from flowlite.supervise.process.resuming import would_launch
 from flowlite.supervise.record import wording
 
-# A draft is submitted within seconds; a directory of no task that is older was left by a client that was killed.
+# A draft is submitted within seconds. An older directory without a task was left by a client that was killed.
 _DRAFT_SECONDS = 3600.0
-# A machine that its live task does not know of was just launched, or is left over from a supervisor that was killed.
+# Younger machines that are unknown to their live task may just have been launched. Older ones are left from a
+# supervisor that was killed.
 _STRANGE_SECONDS = 900.0
-# Machines end themselves at their deadline. Those of others are ended only where that has plainly failed.
+# Machines end themselves at their deadline. Those of other FLOW_HOMEs are ended only if that has clearly failed.
 _OVERDUE_SECONDS = 600.0
 
 
 @dataclass(slots=True)
 class Reconciled:
-    """What was found and, unless it was only looked for, set right.
+    """What was found and, unless it was a dry run, done.
 
     Attributes:
-        ended: Instances of tasks that are final, and warm ones if asked: {"provider", "id", "task"}.
-        unknown: Instances of this FLOW_HOME whose task is not in the store, and whether they were ended, if asked.
-        others: What was launched from other FLOW_HOMEs, and whether it was ended.
-        supervised: Tasks with machines, or about to end, that had lost their supervisor.
-        resumable: Tasks that had lost it and would launch machines; nothing was done about them.
+        ended: Instances of final tasks, and warm ones if requested: {"provider", "id", "task"}.
+        unknown: Instances of this FLOW_HOME whose task is not in the store, and whether they were ended (if requested).
+        others: Instances launched from other FLOW_HOMEs, and whether they were ended.
+        supervised: Tasks without a supervisor that have machines or are about to end. They get a new supervisor.
+        resumable: Tasks without a supervisor that would launch machines. Nothing was done about them.
         removed: Directories of tasks that were never submitted, and what providers had left beside instances.
-        problems: What could not be looked at or ended, in words.
+        problems: What could not be examined or ended, in words.
     """
 
     ended: list[dict[str, str]] = field(default_factory=list)
@@ -61,11 +62,11 @@ class Reconciled:
     problems: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
-        """A dict of plain JSON values."""
+        """Returns a dict of plain JSON values."""
         return asdict(self)
 
     def lines(self, dry_run: bool = False) -> list[str]:
-        """For people, one line each."""
+        """Returns the result for people, one line each."""
         would = "would be " if dry_run else ""
         return [
             *(f"{i['provider']} {i['id']} of task {i['task']}: {would}ended" for i in self.ended),
@@ -92,21 +93,24 @@ def reconcile(
     all_homes: bool = False,
     providers: Collection[str] | None = None,
 ) -> Reconciled:
-    """Ends what bears our tag and belongs to no live task, and gives abandoned tasks with machines a supervisor.
+    """Ends instances with our tag that belong to no live task, and gives abandoned tasks with machines a supervisor.
 
-    Nothing is launched: a task without machines is only named. So is what was launched from another FLOW_HOME, unless
-    its deadline is long over; and what belongs to a task that the store does not know: it may run, and the store may
-    have been lost, or be a copy of an earlier day. A machine whose own deadline is long over is ended in any case.
-    Every account is looked at that something was ever launched in, with the settings that were frozen at submission.
+    Nothing is launched: a task without machines is only listed. Two kinds of instances are also only listed, unless
+    their deadline passed long ago: those launched from another FLOW_HOME, and those whose task the store does not
+    know. The task of the latter may be running, while the store was lost or is an older copy.
+
+    Every account in which anything was ever launched is examined, with the settings frozen at submission.
 
     Args:
-        here: Gives a provider's settings as they hold for whoever asks, whose account is looked at, too; None in a
-            process of which nobody knows what was set around it.
+        store: The store.
+        home: The FLOW_HOME.
+        here: Returns a provider's present settings, whose account is examined too. None in a process that does not
+            have the user's settings.
         dry_run: Only look.
         warm: End nodes that are kept for the next task, too.
-        unknown: End what belongs to tasks that the store does not know, too.
-        all_homes: End what was launched from other FLOW_HOMEs, too, whatever its deadline.
-        providers: Only look at these; None for all that are set up.
+        unknown: End instances whose task the store does not know, too.
+        all_homes: End instances launched from other FLOW_HOMEs, too, whatever their deadline.
+        providers: Only examine these; None for all that are set up.
     """
     found = Reconciled()
     listed: set[str] = set()
@@ -141,7 +145,7 @@ def reconcile(
 
 @dataclass(slots=True)
 class _Place:
-    """One provider, while it is tidied up.
+    """One provider during the cleanup.
 
     Attributes:
         listed: Live tasks that have machines there.
@@ -161,11 +165,11 @@ class _Place:
         unknown: bool,
         all_homes: bool,
     ) -> None:
-        """Ends what is to be ended there; what goes wrong is a problem of one account of this provider only."""
+        """Ends what has to be ended at this provider. An error in one account does not affect the others."""
         own: ProviderSettings | None = None
         accounts: list[ProviderSettings] = []
         with self._noting_problems():
-            # Where this fails, what was launched with other settings is looked at all the same.
+            # If this fails, the accounts of other settings are still examined.
             own = here(self.name) if here is not None else None
         with self._noting_problems():
             accounts = self._accounts(own)
@@ -185,11 +189,11 @@ class _Place:
                 self.found.problems.append(problem)
 
     def _accounts(self, here: ProviderSettings | None) -> list[ProviderSettings]:
-        """Settings for each account that may have something of ours, those of whoever asks first."""
+        """Returns settings for each account that may have instances of ours, the present settings first."""
         adapter = adapter_class(self.name)
         records = [each for each in self.store.list_tasks() if each.provider == self.name]
         asked = [here] if here is not None else []
-        # The newest task stands for the account in use; older ones count while they may have something.
+        # The newest task stands for the account in use. Older tasks count while they may have instances.
         asked += [
             settings_of_task(each)
             for index, each in enumerate(records)
@@ -205,7 +209,8 @@ class _Place:
     def _tidy_account(self, provider: Provider, *, unknown: bool, all_homes: bool) -> None:
         self._end_orphans(provider, unknown)
         self._end_others(provider, all_homes)
-        # As of now: a task may have been submitted meanwhile, and be about to launch. What has files here may live.
+        # Read now, since a task may have been submitted meanwhile and be about to launch. Tasks with files here may be
+        # live.
         live = {path.name for path in self.home.glob("tasks/*")} | self.store.task_ids()
         live |= {each["task"] for each in self.found.unknown if not each["ended"]}
         live -= {record.id for record in self.store.list_tasks() if record.final}
@@ -215,14 +220,14 @@ class _Place:
 
     def _end_orphans(self, provider: Provider, unknown: bool) -> None:
         there = [each for each in provider.list_instances() if each.state not in ("ended", "warm")]
-        # Looked up after the listing: a task that was submitted meanwhile is known.
+        # Read after the listing, so that a task submitted meanwhile is known.
         known = self.store.task_ids()
         tasks = {record.id: record for record in self.store.list_tasks()}
         strays = [each for each in there if each.task_id not in known]
         orphans = [
             each
             for each in there
-            # The row of a task that is known may be damaged; then nothing is certain.
+            # A known task may have a damaged row, of which nothing is certain.
             if (record := tasks.get(each.task_id)) and (record.final or self._is_strange(each))
         ]
         self.listed |= {each.task_id for each in there if each not in orphans}
@@ -230,7 +235,7 @@ class _Place:
         ending = orphans + given_up
         if ending and not self.dry_run:
             provider.terminate(ending)
-        # Two accounts of the settings may be one at the provider.
+        # Two accounts in the settings may be the same one at the provider.
         for row in (self._named(each) for each in orphans):
             if row not in self.found.ended:
                 self.found.ended.append(row)
@@ -242,7 +247,7 @@ class _Place:
         return {"provider": self.name, "id": instance.id, "task": instance.task_id}
 
     def _is_strange(self, instance: Instance) -> bool:
-        """Whether a live task does not know of it, and no launch that is still open will bring it."""
+        """Whether a live task does not know this instance, and no open launch can account for it."""
         if not instance.launched_at or clock.now() - instance.launched_at < _STRANGE_SECONDS:
             return False
         known = {row.id for row in self.store.instances(instance.task_id)}
@@ -289,7 +294,7 @@ def _unknown_line(each: Mapping[str, Any], dry_run: bool) -> str:
 
 
 def _other_line(other: Mapping[str, Any], dry_run: bool) -> str:
-    """One machine of another FLOW_HOME, for people."""
+    """Returns a line about one machine of another FLOW_HOME."""
     now, deadline = clock.now(), other["deadline"]
     age = f"{wording.duration(now - other['launched_at'])} old" if other["launched_at"] else ""
     price = (
@@ -319,10 +324,10 @@ def _remove_drafts(store: Store, home: Path, found: Reconciled, dry_run: bool) -
             age = clock.age_of(directory, home)
         except OSError:
             continue
-        # What was submitted is no draft, though the store may have lost it.
+        # A directory with a configuration was submitted, even if the store has lost the task.
         submitted = (directory / "config.json").exists()
         if directory.name not in known and not submitted and age > _DRAFT_SECONDS:
             found.removed.append(str(directory))
-            # What is still mounted there is not ours to delete.
+            # What is still mounted there must not be deleted.
             if not dry_run and not unmount.unmount_below(directory):
                 shutil.rmtree(directory, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""The daily copy of the store: begun by the first command or program of a day, in a process that nobody waits for."""
+"""Starts the daily copy of the store, in a detached process, from the first command or program of a day."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from flowlite.state import backups
 
 
 def copy_in_background(home: Path) -> bool:
-    """Starts a process that copies the store, if nobody has today. Costs one look at a directory.
+    """Starts a process that copies the store, unless there was one today. Looks only at a directory.
 
     Returns:
-        Whether one was started.
+        Whether a process was started.
     """
     if not backups.is_due(home):
         return False
     from flowlite.supervise.background import run_detached
 
-    # Whoever comes next need not start another one, even if this one fails.
+    # Noted first, so that the next command does not start another process even if this one fails.
     backups.begin(home)
     return run_detached(home, "flowlite.supervise.cleanup.store_copy")
 
 
 def main() -> None:
-    """The process of its own. Says nothing: `flow store check` tells when the last copy was made."""
+    """Entry point of the copying process. Prints nothing: `flow store check` shows the time of the last copy."""
     from flowlite.errors import FlowError
 
     os.nice(10)

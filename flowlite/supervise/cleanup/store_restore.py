@@ -1,4 +1,4 @@
-"""Looking through the store, and putting a copy in its place: `flow store check` and `flow store restore`."""
+"""Checks the store, and replaces it by a copy: `flow store check` and `flow store restore`."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ _FOUND_AGAIN = (
 
 @dataclass(slots=True)
 class Checked:
-    """What a look through the store has found.
+    """The result of a check of the store.
 
     Attributes:
-        tasks: How many tasks can be read.
+        tasks: Number of readable tasks.
         problems: What is wrong, in words.
         last_copy: Unix time of the newest copy; None if there is none.
     """
@@ -50,13 +50,13 @@ class Checked:
 
 @dataclass(slots=True)
 class Restored:
-    """What was done to bring a store back.
+    """What was done to restore a store.
 
     Attributes:
-        aside: Where the store lies that was there before; None if there was none.
-        supervisors: Tasks whose supervisor was ended; the next command starts it again.
-        found: Tasks that the copy did not know as they are, taken from the files beside them.
-        problems: What could not be found again, in words.
+        aside: Where the previous store was moved; None if there was none.
+        supervisors: Tasks whose supervisor was ended. The next command starts it again.
+        found: Tasks that were missing or outdated in the copy, and were restored from their snapshots.
+        problems: What could not be restored, in words.
     """
 
     aside: Path | None = None
@@ -66,7 +66,7 @@ class Restored:
 
 
 def check(home: Path) -> Checked:
-    """Looks at the structure of the file, at every row, and at the files of every task. Changes nothing."""
+    """Checks the structure of the file, every row, and the files of every task. Changes nothing."""
     path = home / "state.db"
     found = Checked(last_copy=next((each.made_at for each in backups.list_backups(home)), None))
     if not path.exists():
@@ -98,13 +98,17 @@ def check(home: Path) -> Checked:
 
 
 def restore(home: Path, backup: Backup | None) -> Restored:
-    """Puts a copy in the place of the store, or an empty store, and finds tasks again that it does not know.
+    """Replaces the store by a copy or by an empty store, and restores missing tasks from their snapshots.
 
-    Supervisors are ended first, as they may be at any time: the next command starts them again, and they take their
-    tasks up where the snapshots say. The nodes go on meanwhile.
+    The supervisors are ended first, which is safe at any time: the next command starts them again, and they continue
+    their tasks from the snapshots. The nodes run on meanwhile.
+
+    Args:
+        home: The FLOW_HOME.
+        backup: The copy; None for an empty store.
 
     Raises:
-        StoreError: It cannot be written, or the copy is damaged itself; nothing was changed.
+        StoreError: The store cannot be written, or the copy is damaged. Nothing was changed.
     """
     path = home / "state.db"
     fresh = path.with_name(f"state.db.{os.getpid()}.part")
@@ -142,7 +146,10 @@ def _missing_files(paths: TaskPaths, *, final: bool) -> list[str]:
 
 
 def _make(fresh: Path) -> None:
-    """Brings a copy to the schema of today, or makes an empty store; apart from the home, whose tasks it lacks yet."""
+    """Migrates a copy to the current schema, or creates an empty store.
+
+    Done in a directory of its own, because an empty store beside files of tasks counts as damaged.
+    """
     apart = fresh.with_name(f"{fresh.name}.d")
     apart.mkdir(mode=0o700)
     try:
@@ -156,7 +163,7 @@ def _make(fresh: Path) -> None:
 
 
 def _end_supervisors(home: Path) -> list[str]:
-    """Ends whoever writes to the store that is about to go."""
+    """Ends all supervisors, since they write to the store that is about to be replaced."""
     ended = []
     for directory in sorted(home.glob("tasks/*")):
         process = launch.noted_supervisor(home, directory.name)
@@ -174,7 +181,7 @@ def _end_supervisors(home: Path) -> list[str]:
 
 
 def _find_again(fresh: Path, found: list[Snapshot], done: Restored) -> None:
-    """Writes the rows of snapshots over those of the copy: they are never older."""
+    """Writes the rows of the snapshots over those of the copy. Snapshots are never older."""
     with contextlib.closing(sqlite3.connect(fresh, isolation_level=None)) as db:
         for snapshot in found:
             before = _text_of(db, snapshot.task_id)
@@ -220,7 +227,7 @@ def _replace(db: sqlite3.Connection, table: str, values: Mapping[str, Any]) -> N
 
 
 def _set_aside(path: Path) -> Path | None:
-    """Keeps what is there, and removes its log: it must not be taken for that of the copy."""
+    """Copies the old store and its log aside, and removes the log, which must not be applied to the new store."""
     if not path.exists():
         return None
     aside = path.parent / DAMAGED / time.strftime("%Y%m%dT%H%M%S")
@@ -238,5 +245,5 @@ def _beside(path: Path) -> list[Path]:
 
 
 def age(at: float) -> str:
-    """How old a copy is, in words."""
+    """Returns the age of a copy in words."""
     return wording.duration(max(0.0, time.time() - at))

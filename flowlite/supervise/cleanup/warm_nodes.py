@@ -1,4 +1,4 @@
-"""Nodes that are kept warm between tasks: which there are, and how they are ended before their time."""
+"""Nodes kept warm between tasks: lists them, and ends them early."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from flowlite.state.store import InstanceRecord, Store
 
 
 def warm_nodes(store: Store, home: Path) -> list[InstanceRecord]:
-    """Nodes that are kept now, as far as can be told at once; `ended_at` is when they end by themselves.
+    """Returns the nodes that are kept warm now. `ended_at` is when they end by themselves.
 
-    What its provider knows to be gone is noted as ended: it costs nothing any more.
+    Nodes that their provider knows to be gone are marked as ended, since they cost nothing any more.
     """
     found: list[InstanceRecord] = []
     for task, rows in _by_task(store.warm_instances(clock.now())).items():
@@ -22,7 +22,7 @@ def warm_nodes(store: Store, home: Path) -> list[InstanceRecord]:
             provider = provider_of_task(store.get_task(task), home)
             there = {i.id for i in provider.still_warm(_instances(rows))}
         except (FlowError, ImportError, OSError):
-            # Nobody can say that they are gone.
+            # Without an answer, the nodes count as kept.
             there = {row.id for row in rows}
         store.end_warm([row.id for row in rows if row.id not in there], clock.now())
         found += [row for row in rows if row.id in there]
@@ -32,7 +32,7 @@ def warm_nodes(store: Store, home: Path) -> list[InstanceRecord]:
 def end_warm_nodes(
     store: Store, home: Path, *, dry_run: bool = False
 ) -> tuple[list[InstanceRecord], list[str]]:
-    """Ends all of them now; gives those that were ended, and what went wrong, in words."""
+    """Ends all warm nodes now. Returns those that were ended, and the problems in words."""
     ended: list[InstanceRecord] = []
     problems: list[str] = []
     for task, rows in _by_task(warm_nodes(store, home)).items():
@@ -47,7 +47,7 @@ def end_warm_nodes(
 
 
 def _by_task(rows: Sequence[InstanceRecord]) -> dict[str, list[InstanceRecord]]:
-    """By the task whose settings lead to them."""
+    """Groups rows by task, whose settings are needed to reach the instances."""
     found: dict[str, list[InstanceRecord]] = {}
     for row in rows:
         found.setdefault(row.task_id, []).append(row)

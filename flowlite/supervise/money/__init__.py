@@ -1,5 +1,5 @@
-"""What a task costs, what it may cost, and how prices read.
+"""What a task costs, what it may cost, and how prices are shown.
 
-When a machine was launched and ended, and at which price, is taken from the provider's listing. `max_cost` becomes a
-time limit that the nodes hold themselves, with room left for the teardown.
+Launch times, end times and prices of machines come from the provider's listing. `max_cost` becomes a time limit that
+the nodes enforce themselves, with time reserved for the teardown.
 """

@@ -1,4 +1,4 @@
-"""When each instance of a task began, what it costs and when it ended, as the provider itself says."""
+"""When each instance of a task started and ended, and its price, as the provider reports them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from flowlite.state import clock
 from flowlite.state.store import InstanceRecord
 from flowlite.supervise.money.cost import END_IS_A_BOUND
 
-# Seconds between two looks at a task's instances in the ordinary course of things. An end that the provider does not
-# tell is known well enough if the instance was there so lately.
+# Usual seconds between two looks at a task's instances. If the provider does not report an end, the end is known well
+# enough when the instance was seen this recently.
 _BETWEEN_LOOKS = 90.0
 
 LOST = "lost"
@@ -19,13 +19,13 @@ ENDED = "ended"
 
 
 class Billing:
-    """What the listings of one task have said so far. What nobody lists is taken from our own clock."""
+    """The listings of one task so far. What the provider does not report is taken from our own clock."""
 
     def __init__(self, provider: str, price: float) -> None:
         """
         Args:
-            provider: Its name.
-            price: Of the plan, where a listing has none.
+            provider: Name of the provider.
+            price: The plan's price, used where a listing has none.
         """
         self._provider = provider
         self._price = price
@@ -33,21 +33,21 @@ class Billing:
         self._alive_at: dict[str, float] = {}
 
     def note(self, listed: Iterable[Instance]) -> None:
-        """Takes in a listing, with those that have ended."""
+        """Stores a listing, including instances that have ended."""
         now = clock.now()
         for instance in listed:
             if instance.state != ENDED:
                 self._alive_at[instance.id] = now
             before = self._seen.get(instance.id)
             if before is not None and not instance.ended_at and before.ended_at:
-                # Late listings may come after better ones.
+                # An older listing may arrive after a better one.
                 continue
             self._seen[instance.id] = instance
 
     def record(
         self, instance: Instance, before: InstanceRecord | None, rank: int | None = None
     ) -> InstanceRecord:
-        """The row of an instance that is there."""
+        """Returns the row of an instance that exists."""
         launched = instance.launched_at or (before.launched_at if before else clock.now())
         fresh = InstanceRecord(
             id=instance.id,
@@ -64,7 +64,7 @@ class Billing:
         return self._repriced(fresh, clock.now()) if before else fresh
 
     def corrected(self, record: InstanceRecord) -> InstanceRecord:
-        """The row of an instance that is not known to have ended, as last listed."""
+        """Returns the row of an instance that is not known to have ended, corrected by the last listing."""
         seen = self._seen.get(record.id)
         if seen is None:
             return record
@@ -72,10 +72,10 @@ class Billing:
         return self._repriced(dataclasses.replace(record, launched_at=launched), clock.now())
 
     def ended(self, record: InstanceRecord, now: float) -> InstanceRecord:
-        """The row of an instance that is gone, with its end as it was listed; else as noted before, or now.
+        """Returns the row of an instance that is gone, with its end as listed, as recorded before, or now.
 
-        An instance that ended while nobody looked, and that the provider does not list any more, is charged until now,
-        or until it must have ended by itself. That is marked as a bound (`END_IS_A_BOUND`).
+        An instance that ended unseen, and that the provider does not list any more, is charged until now, or until it
+        must have ended by itself. Its end is marked as a bound (`END_IS_A_BOUND`).
         """
         seen = self._seen.get(record.id)
         until, told = now, False
@@ -102,7 +102,7 @@ class Billing:
         )
 
     def unknown(self, known: Iterable[str]) -> list[InstanceRecord]:
-        """Rows for what was listed with its beginning and is in no store: it was charged all the same."""
+        """Returns rows for instances that are not in the store but were listed with a launch time, and thus charged."""
         names = set(known)
         return [
             self.record(each, None)
@@ -114,10 +114,10 @@ class Billing:
         return instance.price_per_hour or self._price
 
     def _repriced(self, record: InstanceRecord, now: float) -> InstanceRecord:
-        """With the price as last listed: what went before was charged as it was then."""
+        """Returns the row with the price as last listed. Earlier time is charged at the price of that time."""
         seen = self._seen.get(record.id)
         if seen is not None and (told := seen.data.get(PRICES)):
-            # Its own history is better than when we happened to look.
+            # The provider's price history is more exact than the times at which we looked.
             data = {**record.data, PRICES: told}
             return dataclasses.replace(record, price_per_hour=seen.price_per_hour, data=data)
         price = seen.price_per_hour if seen is not None else 0.0

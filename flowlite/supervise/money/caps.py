@@ -1,4 +1,4 @@
-"""How long a task may still run, what it may still cost, and how it reads when that is over."""
+"""The caps of a task: how long it may still run, what it may still cost, and the reason shown when a cap is reached."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from flowlite.state.store import InstanceRecord, TaskRecord
 from flowlite.supervise.money.cost import cost_of, rate_of
 from flowlite.supervise.record import wording
 
-# A deadline that is reached a little early, as clocks and polls go, is that deadline all the same.
+# A deadline that was reached this many seconds early still counts as reached, since clocks and polling are not exact.
 _NEAR = 1.0
 
-# An attempt of this length was worth its start.
+# Average seconds per attempt above which a preemption needs no pause.
 _WORTH_IT = 120.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 300.0
 
@@ -26,8 +26,8 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 300.0
 class Caps:
     """The caps of one task. `config` is `TaskConfig` as JSON.
 
-    Time counts from the first start of the workers. Money counts from the launch of every machine, those of earlier
-    attempts and those that were replaced included, and ends the run so early that the end itself is paid for.
+    Time counts from the first start of the workers. Money counts from the launch of every machine, including those of
+    earlier attempts and those that were replaced. The run ends early enough that the teardown is paid for too.
     """
 
     plan: Plan
@@ -43,7 +43,7 @@ class Caps:
         return min(found, default=None)
 
     def plan_left(self, record: TaskRecord, instances: Iterable[InstanceRecord]) -> Plan:
-        """The plan for machines that are launched now: what others have used up is not theirs to spend."""
+        """Returns the plan for machines launched now, without the time and money that was used already."""
         found = list(instances)
         if record.started_at is None and not found:
             return self.plan
@@ -55,7 +55,7 @@ class Caps:
         return dataclasses.replace(self.plan, max_run_seconds=seconds, max_cost=money)
 
     def spent(self, instances: Iterable[InstanceRecord]) -> str:
-        """Why the task must stop for its cost; "" as long as it need not."""
+        """Returns why the task must stop for its cost; "" if it need not."""
         cap = self.plan.max_cost
         if cap is None:
             return ""
@@ -69,17 +69,17 @@ class Caps:
         return f"max_cost: stopped at ${cost:.2f}, so that it ends below ${cap:.2f}"
 
     def paid_seconds(self, instances: Iterable[InstanceRecord]) -> float | None:
-        """Seconds until the gang has used up `max_cost`, less those kept free for its end; None without that cap."""
+        """Seconds until the gang has used up `max_cost`, less those reserved for its end; None without that cap."""
         left = self._by_money(instances)
         return None if left is None else max(0.0, left)
 
     def seconds_of_money(self, instances: Iterable[InstanceRecord]) -> float:
-        """As `paid_seconds`, infinite without a cap."""
+        """Same as `paid_seconds`, but infinite without a cap."""
         left = self.paid_seconds(instances)
         return math.inf if left is None else left
 
     def warm_seconds(self, wanted: float, instances: Iterable[InstanceRecord]) -> float:
-        """How long nodes may be kept for the next task: as wanted, or as long as the money lasts."""
+        """Seconds for which nodes may be kept for the next task: as wanted, but no longer than the money lasts."""
         found, now = list(instances), clock.now()
         rate = rate_of(found, now)
         if self.plan.max_cost is None or rate <= 0:
@@ -88,7 +88,7 @@ class Caps:
         return max(0.0, min(wanted, left / rate * 3600))
 
     def time_is_over(self, record: TaskRecord, told: str = "") -> str:
-        """Which cap ended the run; if it was none of ours, what the gang was told, such as the end of a Slurm job."""
+        """Returns which cap ended the run, or else the reason the gang gave, such as the end of a Slurm job."""
         most, cap = self.plan.max_run_seconds, self.plan.max_cost
         since = record.started_at or clock.now()
         if told and cap is None and (most is None or clock.now() - since < most - _NEAR):
@@ -118,7 +118,7 @@ class Caps:
         return left / rate * 3600 - self.plan.reserved_seconds
 
     def _highest_rate(self, instances: Iterable[InstanceRecord], now: float) -> float:
-        """US dollars per hour that the instances still charged can come to; the gang's, before there are any."""
+        """US dollars per hour that the charged instances can cost at most; for the planned gang if there are none."""
         charged = [i for i in instances if i.ended_at is None or i.ended_at > now]
         if not charged:
             return self.plan.highest_rate * self.plan.num_instances
@@ -127,9 +127,9 @@ class Caps:
 
 
 def pause_after_preemption(before: int, ran: float) -> float:
-    """Seconds to wait before the gang starts again after a preemption; none, unless they come one upon the other.
+    """Seconds to wait before the gang starts again after a preemption; 0 unless preemptions follow quickly.
 
-    A place from which machines are taken as soon as they are there costs money and gives nothing.
+    Where machines are taken away as soon as they are launched, every attempt costs money and achieves nothing.
 
     Args:
         before: Preemptions before this one.

@@ -1,4 +1,4 @@
-"""Where money is added up: the one place."""
+"""Computes costs. No other module adds up money."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from flowlite.state import clock
 from flowlite.state.store import InstanceRecord, Store
 
 END_IS_A_BOUND = "end_is_a_bound"
-"""In an instance's `data`: nobody saw its end, so `ended_at` is the latest time at which it can have been."""
+"""Key in an instance's `data`: its end was not seen, so `ended_at` is the latest possible time."""
 
 
 def cost_of(instances: Iterable[InstanceRecord], now: float) -> float:
-    """US dollars for these instances, from the moment each is charged until its known end, or until `now`.
+    """US dollars for these instances, each from the moment it is charged until its known end, or until `now`.
 
-    An instance that is kept warm for the next task is charged to this one until somebody takes it over.
+    An instance kept warm for the next task is charged to this one until another task takes it over.
     """
     return sum(
         price * (until - since) / 3600
@@ -41,7 +41,7 @@ def cost_by_day(instances: Iterable[InstanceRecord], now: float) -> dict[str, fl
 
 
 def rate_of(instances: Iterable[InstanceRecord], now: float | None = None) -> float:
-    """US dollars per hour of those that are still charged."""
+    """US dollars per hour of the instances that are still charged."""
     at = clock.now() if now is None else now
     return sum(
         i.price_per_hour + _extras(i) for i in instances if i.ended_at is None or i.ended_at > at
@@ -49,13 +49,13 @@ def rate_of(instances: Iterable[InstanceRecord], now: float | None = None) -> fl
 
 
 def is_upper_bound(instances: Iterable[InstanceRecord]) -> bool:
-    """Whether the cost may be less than `cost_of` says, since nobody saw the end of an instance."""
+    """Whether the real cost may be less than `cost_of`, because the end of an instance was not seen."""
     return any(instance.data.get(END_IS_A_BOUND) for instance in instances)
 
 
 def _charges(instance: InstanceRecord, now: float) -> Iterator[tuple[float, float, float]]:
-    """The times (from, until) in which one price held, with that price."""
-    # What is kept warm has an end that is yet to come.
+    """Yields the periods of an instance with a constant price: (from, until, price)."""
+    # An instance that is kept warm has an end in the future.
     end = now if instance.ended_at is None else min(now, instance.ended_at)
     end = max(end, instance.launched_at + float(instance.data.get("least_seconds") or 0.0))
     extras = _extras(instance)
@@ -72,11 +72,11 @@ def _extras(instance: InstanceRecord) -> float:
 
 
 def _days(since: float, until: float) -> Iterator[tuple[str, float, float]]:
-    """A time cut at local midnights: (day, from, until)."""
+    """Splits a period at local midnights: (day, from, until)."""
     while since < until:
         day = datetime.date.fromtimestamp(since)
         tomorrow = datetime.datetime.combine(day + datetime.timedelta(days=1), datetime.time())
-        # A clock that is put back may show midnight twice; it must go on all the same.
+        # If a clock is put back, midnight may occur twice. The loop must advance all the same.
         end = min(until, max(tomorrow.timestamp(), since + 1.0))
         yield day.isoformat(), since, end
         since = end

@@ -1,4 +1,4 @@
-"""A plan in words: what would be launched, at which price, and what it can come to at most."""
+"""A plan in words: what would be launched, at which price, and the cost at most."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ NO_LIMIT = "no limit: set max_run_time_hours or max_cost"
 
 
 def dollars(amount: float) -> str:
-    """`$1.25`; more digits for fractions of a cent."""
+    """Returns `$1.25`, with more digits for fractions of a cent."""
     return f"${amount:.4f}" if 0 < amount < 0.01 else f"${amount:,.2f}"
 
 
 def gang(plan: Plan) -> str:
-    """`4 × p5.48xlarge, 8 × h100 each`."""
+    """Returns `4 × p5.48xlarge, 8 × h100 each`."""
     gpus = f", {plan.gpus_per_node} × {plan.gpu} each" if plan.gpus_per_node else ""
     return f"{plan.num_instances} × {plan.instance_type}{gpus}"
 
 
 def price(plan: Plan) -> str:
-    """Per instance and for all, with what it can rise to."""
+    """Returns the price per instance and for all, and the most it can rise to."""
     text = (
         f"{dollars(plan.price_per_hour)} per instance and hour, "
         f"{dollars(plan.price_per_hour * plan.num_instances)} in all"
@@ -39,7 +39,7 @@ def price(plan: Plan) -> str:
 
 
 def worst_case(plan: Plan) -> str:
-    """What it can come to at most, and from what that follows; where it is no bound, when."""
+    """Returns the cost at most and how it is computed. If it is not a strict bound, says when it may be exceeded."""
     text = _bound(plan)
     if text == NO_LIMIT or not plan.may_exceed:
         return text
@@ -55,13 +55,13 @@ def _bound(plan: Plan) -> str:
     seconds = plan.longest_charge_seconds
     if not worst or seconds is None:
         return dollars(worst)
-    # What is charged besides the run itself: boots, the end, nodes that are kept.
+    # Time charged besides the run itself: boot, teardown, nodes kept warm.
     beside = seconds - (plan.max_run_seconds or 0.0)
     with_what = f", with {wording.duration(beside)} to start and end" if beside >= 1 else ""
     return f"{dollars(worst)} ({dollars(plan.highest_rate)} × {plan.num_instances} × {seconds / 3600:.4g} h{with_what})"
 
 
 def sentence(plan: Plan) -> str:
-    """All of it in one line."""
+    """Returns gang, place, price and cost at most in one line."""
     where = " ".join(filter(None, (plan.provider, plan.region)))
     return f"{gang(plan)}, {where}: {price(plan)}; cost at most: {worst_case(plan)}"

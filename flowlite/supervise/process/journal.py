@@ -23,8 +23,7 @@ from flowlite.supervise.record.lifecycle import State, TaskEvent
 _KEPT = frozenset(
     {"warning", "checkpoint", "unkept", "suspect", "back", "lost", "preempting", "should_stop"}
 )
-# Shortest time between two records of progress, and of waiting. Each write wakes every process that watches a
-# task.
+# Shortest time between two records of progress, and of waiting. Each write wakes every process that watches a task.
 _PROGRESS_EVERY = 1.0
 _WAITING_EVERY = 5.0
 _SILENCE = "cannot be reached since"

@@ -37,9 +37,9 @@ _START_SECONDS = 5.0
 # Variables of a surrounding task, which do not apply to the task of the new supervisor.
 _NOT_INHERITED = frozenset({"FLOW_TASK_ID", "FLOW_TASK_NAME", "FLOW_NODE_RANK", "FLOW_ATTEMPT"})
 
-# The supervisor imports flowlite from where this process imported it, which may be a checkout that is not
-# installed. PYTHONPATH is not used, since the workers would inherit it. asyncio imports ssl, which takes long
-# and is not needed here; adapters that need it can still import it.
+# The supervisor imports flowlite from where this process imported it, which may be a checkout that is not installed.
+# PYTHONPATH is not used, since the workers would inherit it. asyncio imports ssl, which takes long and is not needed
+# here; adapters that need it can still import it.
 _SUPERVISOR = (
     "import sys; sys.path.insert(0, sys.argv.pop()); sys.modules['ssl'] = None; import asyncio; "
     "del sys.modules['ssl']; "
@@ -103,8 +103,8 @@ def submit(
         call: What workers run, as `AgentConfig.call`, with paths on this machine.
         secrets: Secret variables of the workers.
         storage: Credentials for the task's buckets on its nodes.
-        outputs_below: Directory in which one is created for the task's outputs, if it has any. None is the task's
-            own directory.
+        outputs_below: Directory in which one is created for the task's outputs, if it has any. None is the task's own
+            directory.
         supervise: False leaves the task to the next `ensure_supervisors`.
 
     Raises:
@@ -179,8 +179,7 @@ def start_supervisor(home: Path, task_id: str, *, spare: bool = False) -> int:
             stderr=log,
             start_new_session=True,
         )
-    # The process is never waited for. Without a return code Popen would warn, and a zombie would stay until we
-    # exit.
+    # The process is never waited for. Without a return code Popen would warn, and a zombie would stay until we exit.
     child.returncode = 0
     _started.add(child.pid)
     _note_supervisor(paths, process_identity.of_process(child.pid))
@@ -215,8 +214,8 @@ def ensure_supervisors(store: Store, home: Path, *, only: str | None = None) -> 
     from flowlite.supervise.process.resuming import needs_resume
 
     for task_id in abandoned:
-        # A task whose row is damaged or whose directory was removed cannot be supervised either. `flow gc`
-        # reports the first, and ends what is left of the second.
+        # A task whose row is damaged or whose directory was removed cannot be supervised either. `flow gc` reports the
+        # first, and ends what is left of the second.
         with suppress(StoreError):
             if needs_resume(store, store.get_task(task_id)):
                 continue

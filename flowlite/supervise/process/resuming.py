@@ -1,8 +1,7 @@
 """When a task without supervisor and machines goes on by itself, and when it needs `flow resume`.
 
-A supervisor that takes over such a task launches machines, which cost money. Until `LEFT_SECONDS` after the last
-sign of life of its supervisor, that is what the user expects. Later the user has to decide: `flow resume` or `flow
-cancel`.
+A supervisor that takes over such a task launches machines, which cost money. Until `LEFT_SECONDS` after the last sign
+of life of its supervisor, that is what the user expects. Later the user has to decide: `flow resume` or `flow cancel`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Standby: an idle supervisor waits a while for the next task of its FLOW_HOME.
 
-Where nodes are kept warm for the next task, so is the process that led the last one: its modules are imported and
-its connections to the nodes are open. The submitting process hands the task over through a Unix socket, with the
-environment that a new process would have been given. Everything else that a process inherits from its starter is
-part of the socket's name. If the spare cannot be reached or does not answer at once, a new supervisor is started
-instead.
+Where nodes are kept warm for the next task, so is the process that led the last one: its modules are imported and its
+connections to the nodes are open. The submitting process hands the task over through a Unix socket, with the
+environment that a new process would have been given. Everything else that a process inherits from its starter is part
+of the socket's name. If the spare cannot be reached or does not answer at once, a new supervisor is started instead.
 """
 
 from __future__ import annotations

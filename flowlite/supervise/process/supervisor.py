@@ -1,7 +1,7 @@
 """The supervisor: one detached process per task, from the intent to launch until its nodes are gone.
 
-Every action is recorded in the store first, and the main loop decides only from the state in the store. A
-supervisor that takes over after a kill therefore does the same as one that was never interrupted.
+Every action is recorded in the store first, and the main loop decides only from the state in the store. A supervisor
+that takes over after a kill therefore does the same as one that was never interrupted.
 """
 
 from __future__ import annotations
@@ -50,12 +50,10 @@ _GUARD_EVERY = 0.5
 # The agents end their workers at the deadline themselves. After this many seconds more, the supervisor does.
 _DEADLINE_SLACK = 15.0
 _STORE_PAUSE = 2.0
-# How often a provider that cannot be asked is retried, with growing pauses. There is no limit when nodes are
-# ended.
+# How often a provider that cannot be asked is retried, with growing pauses. There is no limit when nodes are ended.
 _MOST_FAILURES = 8
 _LONGEST_PAUSE = 30.0
-# Ending nodes is retried for days if need be. The first tries are not reported, since machines take a while to
-# end.
+# Ending nodes is retried for days if need be. The first tries are not reported, since machines take a while to end.
 _LONGEST_PAUSE_TO_END = 300.0
 _QUIET_TRIES = 5
 
@@ -149,8 +147,8 @@ class Supervisor:
                 if damaged and (self._store_is_gone or self._patience.is_over()):
                     await self._leave(error)
                     raise
-                # Most likely the disk is full. The gang runs on meanwhile, and nothing is done that is not
-                # recorded first.
+                # Most likely the disk is full. The gang runs on meanwhile, and nothing is done that is not recorded
+                # first.
                 say(f"the store cannot be used, trying again: {error}")
                 await self._pause(_STORE_PAUSE)
                 with suppress(StoreError):

@@ -24,8 +24,8 @@ class Patience:
     """Decides how long a damaged store is waited for.
 
     A full disk or a locked file recovers by itself and is waited for. A file that is damaged or removed comes back
-    only through `flow store restore`, which ends supervisors itself. A supervisor that still runs some minutes
-    later must end its nodes itself.
+    only through `flow store restore`, which ends supervisors itself. A supervisor that still runs some minutes later
+    must end its nodes itself.
     """
 
     def __init__(self, task_directory: Path) -> None:
@@ -61,8 +61,8 @@ class TaskLease:
     def make_sure(self) -> None:
         """Renews the lease if it has expired.
 
-        Called before a write outside the store, which cannot check the lease: the process may have been suspended
-        for hours.
+        Called before a write outside the store, which cannot check the lease: the process may have been suspended for
+        hours.
         """
         if clock.now() > self._until:
             self._renew()

@@ -1,4 +1,4 @@
-"""What is written down of a task: its states, its paths, its log, and how an end reads.
+"""What is recorded about a task: its states, the paths of its files, its log, and the wording of its end.
 
-`lifecycle.py` is the one table of states; what it does not list cannot happen.
+`lifecycle.py` has the table of states. A transition that is not in it cannot happen.
 """

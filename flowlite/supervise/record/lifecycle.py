@@ -1,10 +1,10 @@
-"""The life of a task as one table: what may happen in each state, what state follows, and how it reads to people.
+"""The life of a task as one table: events possible in each state, the next state, and the reason shown.
 
     pending ──> provisioning ──> starting ──> running ──> stopping ──> completed | failed | cancelled
                      ^                                        │
                      └──────────── new attempt ───────────────┘
 
-Everything that has begun goes through `stopping`: a task is final only when its nodes are known to be gone.
+Every task that has begun passes through `stopping`. It becomes final only when its nodes are known to be gone.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from enum import StrEnum
 
 
 class State(StrEnum):
-    """Where a task is. The last three are final."""
+    """The state of a task. The last three are final."""
 
     PENDING = "pending"
     PROVISIONING = "provisioning"
@@ -27,7 +27,7 @@ class State(StrEnum):
 
     @property
     def final(self) -> bool:
-        """Nothing follows."""
+        """Whether no other state can follow."""
         return self in FINAL
 
 
@@ -35,7 +35,7 @@ FINAL = frozenset({State.COMPLETED, State.FAILED, State.CANCELLED})
 
 
 class TaskEvent(StrEnum):
-    """What can happen to a task."""
+    """An event in the life of a task."""
 
     BEGIN = "begin"
     WAIT = "wait"
@@ -53,7 +53,7 @@ class TaskEvent(StrEnum):
 
 S, H = State, TaskEvent
 
-# (state, what happens) -> (next state, reason as people read it; the braces are filled by the caller).
+# (state, event) -> (next state, reason shown; the caller fills in the braces).
 TABLE: dict[tuple[State, TaskEvent], tuple[State, str]] = {
     (S.PENDING, H.BEGIN): (S.PROVISIONING, "asking for {nodes}"),
     (S.PENDING, H.FAILURE): (S.STOPPING, "{why}"),
@@ -82,12 +82,12 @@ TABLE: dict[tuple[State, TaskEvent], tuple[State, str]] = {
     (S.STOPPING, H.GONE_CANCELLED): (S.CANCELLED, "{why}"),
 }
 
-# Why a task stops, where that is no failure.
+# Reasons for stopping that are no failures.
 STOPPING_REASONS = frozenset(
     reason for state, reason in TABLE.values() if state is S.STOPPING and "{" not in reason
 )
 
-# What the nodes' end makes of a task, by its outcome.
+# The event when all nodes are gone, by the task's outcome.
 GONE: dict[str, TaskEvent] = {
     "done": H.GONE_DONE,
     "failed": H.GONE_FAILED,
@@ -96,22 +96,22 @@ GONE: dict[str, TaskEvent] = {
 
 
 class ImpossibleTransition(RuntimeError):
-    """A program error: something happened that the table does not know in this state."""
+    """A program error: the event is not possible in this state."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """What to write down: the next state and why."""
+    """The next state and its reason, to be recorded."""
 
     state: State
     reason: str
 
 
 def step(state: str, happening: TaskEvent, **words: object) -> Transition:
-    """What follows when something happens in a state.
+    """Returns what follows an event in a state.
 
     Raises:
-        ImpossibleTransition: The table has no such line.
+        ImpossibleTransition: The table has no such entry.
     """
     entry = TABLE.get((State(state), happening))
     if entry is None:
@@ -121,10 +121,10 @@ def step(state: str, happening: TaskEvent, **words: object) -> Transition:
 
 
 def possible(state: str) -> list[TaskEvent]:
-    """What can happen in a state."""
+    """Returns the events that are possible in a state."""
     return [happening for (at, happening) in TABLE if at == state]
 
 
 def nodes(count: int) -> str:
-    """`1 node`, `4 nodes`."""
+    """Returns `1 node`, `4 nodes`."""
     return "1 node" if count == 1 else f"{count} nodes"

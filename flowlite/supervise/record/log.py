@@ -9,7 +9,7 @@ from flowlite.output import redact
 
 
 def say(text: str) -> None:
-    """A line in the supervisor's log."""
+    """Writes a line to the supervisor's log."""
     said = redact.cleaned(text.rstrip())
     sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {said}\n")
     sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""Where the files of one task lie on this machine, under `FLOW_HOME/tasks/ID`."""
+"""Paths of one task's files on this machine, below `FLOW_HOME/tasks/ID`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flowlite.settings.private_files import write_private as write_private
 
 @dataclass(frozen=True, slots=True)
 class TaskPaths:
-    """The files of one task. Directories are 0700, secrets 0600."""
+    """The files of one task. Directories have mode 0700, secrets 0600."""
 
     home: Path
     task_id: str
@@ -29,17 +29,17 @@ class TaskPaths:
 
     @property
     def config(self) -> Path:
-        """The task's configuration, for people; the store has it too."""
+        """The task's configuration, for people. The store has it too."""
         return self.directory / "config.json"
 
     @property
     def plan(self) -> Path:
-        """The plan, for people; the store has it too."""
+        """The plan, for people. The store has it too."""
         return self.directory / "plan.json"
 
     @property
     def call_text(self) -> Path:
-        """The call as one would write it, for people."""
+        """The call as a user would write it, for people."""
         return self.directory / "call.txt"
 
     @property
@@ -49,45 +49,45 @@ class TaskPaths:
 
     @property
     def notify(self) -> Path:
-        """Where notifications of the task go, a JSON object: targets, which have keys in them, and a directory."""
+        """Targets of the task's notifications, which contain keys, and the directory of commands. A JSON object."""
         return self.directory / "notify.json"
 
     @property
     def secrets(self) -> Path:
-        """Secret variables of the workers, a JSON object."""
+        """Secret variables of the workers. A JSON object."""
         return self.directory / "secrets.json"
 
     @property
     def storage(self) -> Path:
-        """What opens the buckets of the task on its nodes, a JSON object: endpoints and credentials."""
+        """Endpoints and credentials for the task's buckets on its nodes. A JSON object."""
         return self.directory / "storage.json"
 
     @property
     def packages(self) -> Path:
-        """Where packages come from, for nodes that install some: variables for uv, a JSON object."""
+        """Package indexes for nodes that install packages, as variables for uv. A JSON object."""
         return self.directory / "packages.json"
 
     @property
     def outputs(self) -> Path:
-        """Where its outputs are put on this machine, and later what came: {"to", "files", "bytes", ...}."""
+        """Where the outputs are put on this machine and, later, what was fetched: {"to", "files", "bytes", ...}."""
         return self.directory / "outputs.json"
 
     def certificate(self, attempt: int) -> Path:
-        """What the leader of an attempt shows, where its rendezvous is encrypted."""
+        """The certificate of the leader of an attempt, if its rendezvous is encrypted."""
         return self.directory / f"rendezvous-a{attempt}.crt"
 
     def certificate_key(self, attempt: int) -> Path:
-        """Its key, until the leader has it."""
+        """The key of that certificate, until the leader has it."""
         return self.directory / f"rendezvous-a{attempt}.key"
 
     @property
     def supervisor_log(self) -> Path:
-        """What the supervisor said."""
+        """The supervisor's log."""
         return self.directory / "supervisor.log"
 
     @property
     def supervisor(self) -> Path:
-        """Who was started last as supervisor: {"pid", "start"}."""
+        """The process last started as supervisor: {"pid", "start"}."""
         return self.directory / "supervisor.json"
 
     @property
@@ -109,23 +109,23 @@ class TaskPaths:
         return self.results / f"a{attempt}.r{rank}.result"
 
     def ended(self, attempt: int) -> Path:
-        """How an attempt ended, for a supervisor that takes over while what it left is being collected."""
+        """How an attempt ended, for a supervisor that takes over while its files are still being collected."""
         return self.directory / f"ended-a{attempt}.json"
 
     def agent_log(self, attempt: int, node: int) -> Path:
-        """What the agent of one node said; kept only where an attempt ended badly."""
+        """The log of one node's agent. Fetched only if the attempt did not end well."""
         return self.logs / f"a{attempt}.n{node}.agent.log"
 
     def make_output_durable(self, attempt: int) -> None:
-        """Returns when all that the ranks of an attempt wrote, as far as it is here, would outlive a crash.
+        """Syncs the output of an attempt that was fetched to disk.
 
-        Called before a node is given back, or told to forget what it holds. Raises OSError.
+        Called before a node is given back, or told to delete its files. Raises OSError.
         """
         for directory in (self.logs, self.results):
             make_durable(directory, f"a{attempt}.")
 
     def make(self) -> None:
-        """Makes the directories, 0700 each."""
+        """Creates the directories, with mode 0700."""
         for directory in (
             self.directory.parent,
             self.directory,
@@ -137,7 +137,7 @@ class TaskPaths:
 
 
 def local_call(call: dict[str, Any]) -> list[tuple[Path, str, str]]:
-    """Files of a call that every node needs: (path here, name on the node, sha256)."""
+    """Returns the files of a call that every node needs: (path here, name on the node, sha256)."""
     if call.get("kind") != "function":
         return []
     files = [(Path(call["bundle"]), "call.bin", str(call["sha256"]))]

@@ -1,4 +1,4 @@
-"""Which process is meant by a process id, so that a reused number is never taken for the process that had it."""
+"""Identifies a process by its id and start time, so that a reused id is not taken for the old process."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ from flowlite.node.system import processes
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process id together with the moment that process began, in whatever form the machine tells it."""
+    """A process id, and the start time of the process in the form the machine reports it."""
 
     pid: int
     start: str
 
     def to_json(self) -> dict[str, Any]:
-        """A dict of plain JSON values."""
+        """Returns a dict of plain JSON values."""
         return {"pid": self.pid, "start": self.start}
 
     @property
     def alive(self) -> bool:
-        """Whether that very process runs (one that only waits to be reaped does not)."""
+        """Whether this process runs. A zombie does not."""
         return self.start != "" and processes.is_alive(self.pid, self.start)
 
 
 def of_process(pid: int) -> Process:
-    """The process that has this id now."""
+    """Returns the process that has this id now."""
     return Process(pid, processes.start_of(pid) or "")
 
 
 def began() -> float:
-    """The Unix time at which this process was started. On Linux only."""
+    """Unix time at which this process was started. Linux only."""
     ticks = int(processes.start_of(os.getpid()) or 0)
     age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     return time.time() - age
 
 
 def owner(process: Process | None = None) -> str:
-    """A process of this machine, or this one, as the owner of a lease."""
+    """Returns a process of this machine (default: this one) as the owner of a lease."""
     it = process or of_process(os.getpid())
     return f"{_place()}|{it.pid}|{it.start}"
 
 
 def provably_dead(lease_owner: str) -> bool:
-    """Whether the owner of a lease ran here and runs no more. False where that cannot be known."""
+    """Whether the owner of a lease ran on this machine and does not run any more. False if that cannot be known."""
     place, _, rest = lease_owner.partition("|")
     pid, _, start = rest.partition("|")
     if not pid.isdigit() or not start:
@@ -62,13 +62,13 @@ def _comparable(place: str) -> bool:
     here, there = _place().split("/"), place.split("/")
     if len(there) != 3 or here[0] != there[0]:
         return False
-    # Another boot of this machine ended all it ran; another process namespace tells nothing.
+    # A process of an earlier boot has ended. Processes of another process namespace cannot be seen from here.
     return here[1] != there[1] or here[2] == there[2]
 
 
 @functools.cache
 def _place() -> str:
-    """`host/boot/process namespace`: where a process id has a meaning."""
+    """Returns `host/boot/process namespace`, the scope in which a process id is unique."""
     host = socket.gethostname().replace("/", "_").replace("|", "_")
     if sys.platform != "linux":
         boot = _output("sysctl", "-n", "kern.boottime").replace("/", "_").replace("|", "_")

@@ -1,4 +1,4 @@
-"""What the supervisor reads of a task's configuration, plan and call, as one value without pydantic."""
+"""The values of a task's configuration, plan and call that the supervisor uses, read without pydantic."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flowlite.state.store import TaskRecord
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """How often, and after what pause, a failed gang is started again. Durations are seconds."""
+    """How often a failed gang is started again, and after which delay. Durations are in seconds."""
 
     most: int = 0
     delay: float = 0.0
@@ -24,26 +24,27 @@ class Retries:
         """Seconds before the `retry`-th new attempt, counted from 1."""
         if self.delay <= 0:
             return 0.0
-        # Exponents beyond this would overflow and are capped anyway.
+        # Larger exponents would overflow, and the result is capped anyway.
         return float(min(self.delay * self.backoff ** min(retry - 1, 64), self.max_delay))
 
 
 @dataclass(frozen=True, slots=True)
 class TaskView:
-    """One task as it was asked for.
+    """One task as it was submitted.
 
     Attributes:
         plan: What to launch.
         call: What workers run, with paths on this machine.
-        mode: One of `node.modes.kinds`.
+        mode: One of the modes in `node/config/distributed_modes.py`.
         workers_per_node: Workers that flowlite starts on each node.
-        processes_per_node: As `workers_per_node`; in all modes but "auto", what launchers are told to start.
-        cpus: CPU cores asked for on each node.
+        processes_per_node: Same as `workers_per_node` in the mode "auto"; in all others, what launchers are told to
+            start.
+        cpus: CPU cores requested on each node.
         grace: Seconds from the stop signal to SIGKILL.
         secrets: Names of the secret variables.
-        outputs: Patterns of the files to bring from the working directories.
+        outputs: Patterns of the files to fetch from the working directories.
         setup: Commands that run once on every node before the workers.
-        setup_seconds: How long they may take there.
+        setup_seconds: How long they may take on each node.
         warm_seconds: How long nodes are kept for the next task.
     """
 
@@ -68,7 +69,7 @@ class TaskView:
 
     @property
     def time_to_stop(self) -> float:
-        """Seconds that a node may take to stop: for the grace of its workers, and a last copy of checkpoints."""
+        """Seconds a node may take to stop: the grace period of its workers, and a last copy of checkpoints."""
         return self.grace + float((self.checkpoint or {}).get("final_seconds", 0.0))
 
     @property
@@ -105,7 +106,7 @@ class TaskView:
 
 
 def _launched(config: Mapping[str, Any]) -> int:
-    """What the user's launcher is to start on each node: as many as were asked for, or one for each GPU."""
+    """Returns how many processes the user's launcher starts on each node: the number requested, or one per GPU."""
     asked = config.get("processes_per_node")
     if isinstance(asked, int) and asked > 1:
         return asked

@@ -1,4 +1,4 @@
-"""How an end reads to people, in one line."""
+"""Describes in one line how an attempt or a worker ended."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ _HINTS = {"SIGKILL": " (out of memory?)"}
 
 
 def first_failure(body: Mapping[str, Any]) -> str:
-    """`first failure: node 2, rank 17: ValueError: no such layer`, from the report of a worker that ended."""
+    """Returns `first failure: node 2, rank 17: ValueError: no such layer`, from the report of a worker that ended."""
     return f"{_FIRST}node {body.get('node')}, rank {body.get('rank')}: {how_it_ended(body)}"
 
 
 def after_cause(cause: str, seen: str) -> str:
-    """A cause that was learned of later than what followed from it: `node 2 failed; what was seen here: ...`."""
+    """Puts a cause that was learned later before its effect: `node 2 failed; what was seen here: ...`."""
     return f"{cause}; what was seen here: {seen.removeprefix(_FIRST)}"
 
 
 def failed_by_itself(body: Mapping[str, Any]) -> bool:
-    """Whether a worker failed, and not because it was told to stop."""
-    # Not at the top: `flow status` imports this module, and messages costs it 4 ms.
+    """Whether a worker failed without having been told to stop."""
+    # Imported here because `flow status` imports this module, and importing messages takes 4 ms.
     from flowlite.node.protocol import messages
 
     return messages.failed(body) and not body.get("stopped")
 
 
 def how_it_ended(body: Mapping[str, Any]) -> str:
-    """`ValueError: no such layer`, `killed by SIGKILL (out of memory?)` or `exited with 42`."""
+    """Returns `ValueError: no such layer`, `killed by SIGKILL (out of memory?)` or `exited with 42`."""
     failure = body.get("failure") or {}
     kind, message = failure.get("kind"), str(failure.get("message") or "").strip()
     why = str(failure.get("why") or "")
@@ -47,12 +47,12 @@ def how_it_ended(body: Mapping[str, Any]) -> str:
 
 
 def was_signalled(body: Mapping[str, Any]) -> bool:
-    """Whether a worker was ended from outside: by SIGTERM or SIGKILL, or with the exit code of a shell for these."""
+    """Whether a worker was ended by SIGTERM or SIGKILL, or with the exit code of a shell for these."""
     return (body.get("signal") or int(body.get("code") or 0) - 128) in _FROM_OUTSIDE
 
 
 def signal_name(number: int) -> str:
-    """`SIGKILL`, or `signal 70` for one without a name."""
+    """Returns `SIGKILL`, or `signal 70` for a signal without a name."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -60,7 +60,7 @@ def signal_name(number: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """`45 s`, `3 min`, `12 h`, rounded to what people care about."""
+    """Returns `45 s`, `3 min` or `12 h`, rounded for people."""
     if seconds < 120:
         return f"{round(seconds, 2):g} s" if seconds < 10 else f"{seconds:.0f} s"
     if seconds < 7200:

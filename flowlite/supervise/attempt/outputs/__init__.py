@@ -1,11 +1,11 @@
-"""`outputs=`: files of the working directories of a task's nodes, brought to this machine.
+"""`outputs=`: fetches files from the working directories of a task's nodes to this machine.
 
-Every node lists what fits (`node/outputs`; the time of an inode's last change says what is new). The files come
-through `Connection.read`, each to `.incoming` and then, by a hard link that fails where there is a file, to its name.
-What has its name is whole, so a supervisor that takes over asks for the list again and brings the rest. A task whose
-ranks ended well, and whose outputs are not here, has failed.
+Every node lists the files that match (`node/outputs`; a file is new if its inode changed since the start). The files
+are read through `Connection.read` into `.incoming` and then renamed with a hard link, which fails if the name exists.
+A file at its final name is complete, so a supervisor that takes over asks for the list again and fetches the rest. A
+task whose ranks ended well but whose outputs are missing has failed.
 
-`flow cp` and `flow outputs` of a running task take the same way (`api/node_files.py`). Where the working directory goes
-with the node, its agent looks through it when the last of its workers has ended, and names what no pattern keeps (the
-notice "unkept").
+`flow cp`, and `flow outputs` of a running task, use the same code (`api/node_files.py`). Where the working directory
+is deleted with the node, the node's agent looks through it after the last worker has ended, and reports the files that
+no pattern keeps (the notice "unkept").
 """

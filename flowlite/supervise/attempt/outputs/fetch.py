@@ -1,9 +1,9 @@
-"""The outputs of one attempt, brought here before its nodes are given back.
+"""Fetches the outputs of one attempt before its nodes are given back.
 
-Every node lists its files, then they come one by one, each whole or not at all; what an earlier try or an earlier
-supervisor has brought is not brought again. Nodes that have the same directory, such as those of one machine, bring it
-once, from the lowest rank. A node that does not answer is waited for as for results (holdings.py) if every rank ended
-well, and else for a moment; time in which something comes does not count.
+Every node lists its files, which are then fetched one by one, each completely or not at all. Files that an earlier try
+or supervisor has fetched are skipped. Nodes that share a directory, such as those on one machine, are fetched once,
+from the lowest rank. If every rank ended well, a node that does not answer is waited for as long as for results
+(`../unfetched.py`), else only briefly. Time in which data arrives does not count.
 """
 
 from __future__ import annotations
@@ -26,21 +26,22 @@ from flowlite.supervise.attempt.reachability import GivenUp, Lost, Reachability
 from flowlite.supervise.attempt.unfetched import PATIENCE, PATIENCE_BADLY
 
 MOST_BYTES = 200 * 10**9
-"""So much of one task is brought; more needs a volume, or a bucket."""
+"""Bytes fetched of one task at most. Larger outputs need a volume or a bucket."""
 _TELL_EVERY = 2.0
 _AGAIN = 1.0
 
 
 @dataclass(slots=True)
 class Brought:
-    """What came, and what did not.
+    """What was fetched, and what was not.
 
     Attributes:
         to: The directory on this machine.
-        files: How many files are here.
-        missing: Why a node's files are not all here, by its rank.
-        taken: Paths here that another file has.
-        left_out: What is never brought, by reason: how many.
+        files: Number of files fetched.
+        bytes: Their size.
+        missing: Why a node's files are not complete, by its rank.
+        taken: Paths that exist on this machine as another file.
+        left_out: Number of files that are never fetched, by reason.
     """
 
     to: str
@@ -51,7 +52,7 @@ class Brought:
     left_out: dict[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """Returns it as plain JSON values."""
         return {
             "to": self.to,
             "files": self.files,
@@ -62,7 +63,7 @@ class Brought:
         }
 
     def sentence(self) -> str:
-        """`3 files (12 MB) in /here/flow-outputs/train-t0abc`."""
+        """Returns a sentence such as `3 files (12 MB) in /here/flow-outputs/train-t0abc`."""
         if not self.files and not self.missing:
             return "no file fits outputs="
         number = "1 file" if self.files == 1 else f"{self.files:,} files"
@@ -75,7 +76,7 @@ class Brought:
 
 
 class Fetch:
-    """Brings the outputs of one attempt."""
+    """Fetches the outputs of one attempt."""
 
     def __init__(
         self,
@@ -88,8 +89,12 @@ class Fetch:
     ) -> None:
         """
         Args:
-            tell: Told how far it is, now and then.
-            before_writing: Raises if another supervisor leads now.
+            patterns: As in `outputs=`.
+            to: The directory on this machine.
+            nodes: The nodes by rank.
+            reach: Probes the nodes.
+            tell: Called now and then with the progress.
+            before_writing: Raises if another supervisor has taken over.
         """
         self._patterns = tuple(patterns)
         self._landing = Landing(to)
@@ -107,14 +112,15 @@ class Fetch:
     async def bring(
         self, *, ended_well: bool, lost: Collection[str], given_up: asyncio.Event
     ) -> Brought:
-        """Brings all there is.
+        """Fetches all outputs.
 
         Args:
-            lost: Instances that nobody asks again.
-            given_up: Set when nobody waits any more.
+            ended_well: Whether every rank ended well.
+            lost: Instances that are not asked again.
+            given_up: Set when waiting ends.
 
         Raises:
-            LeaseLost: Another supervisor leads now.
+            LeaseLost: Another supervisor has taken over.
         """
         patience = PATIENCE if ended_well else PATIENCE_BADLY
         asked = [node for node in self._nodes if node.instance.id not in lost]
@@ -133,7 +139,7 @@ class Fetch:
         return self._brought
 
     def _chosen(self, nodes: Sequence[Node]) -> list[Node]:
-        """The nodes to fetch from: one for each place."""
+        """Returns the nodes to fetch from: one for each distinct directory."""
         places: dict[str, Node] = {}
         for node in nodes:
             manifest = self._manifests.get(node.rank)
@@ -159,7 +165,7 @@ class Fetch:
         patience: float,
         given_up: asyncio.Event,
     ) -> None:
-        """Does something on all of these nodes at once, and tells how far it is."""
+        """Calls a function for all these nodes concurrently, and reports progress."""
         self._moved = time.monotonic()
         waiting = {asyncio.create_task(self._each(node, do, patience, given_up)) for node in nodes}
         try:
@@ -181,7 +187,7 @@ class Fetch:
         patience: float,
         given_up: asyncio.Event,
     ) -> None:
-        """Does something on a node until it is done, or is not waited for any more."""
+        """Calls a function for a node until it succeeds, or until the node is not waited for any more."""
         missing = self._brought.missing
         while True:
             try:
@@ -222,7 +228,7 @@ class Fetch:
         )
         self._tell(f"{text}; {behind}" if behind else text)
 
-    # In a thread
+    # Called in threads
 
     def _list(self, node: Node) -> None:
         settings = node.settings
@@ -249,7 +255,7 @@ class Fetch:
                 self._note_taken(f"{below}{path}")
 
     def _one(self, node: Node, path: str, file: OutputFile) -> bool:
-        """Brings one file. False if it is not to be had, or not to be put here."""
+        """Fetches one file. False if the node does not have it any more, or if its path here is taken."""
         source = f"{self._manifests[node.rank].root}/{file.path}"
 
         def read(offset: int) -> Iterator[bytes]:

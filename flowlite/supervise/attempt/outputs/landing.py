@@ -1,7 +1,7 @@
-"""Where files from nodes are put on this machine: no file of the user's is overwritten, and no path leads elsewhere.
+"""Writes files from nodes below one directory. No existing file is overwritten, and no path leads out of the directory.
 
-A file comes to `.incoming` below the directory, gets its time and mode there, and is then given its name, which fails
-where there is a file of that name. So whoever is interrupted goes on where it was, and what has its name is whole.
+A file is first written to `.incoming` below the directory, gets its time and mode there, and is then given its name,
+which fails if the name exists. An interrupted fetch can therefore go on, and a file at its final name is complete.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _INCOMING = ".incoming"
 
 
 class Taken(Exception):
-    """There is another file of that name already."""
+    """Another file has that name already."""
 
 
 class Landing:
@@ -32,7 +32,7 @@ class Landing:
         self._modes = (0o666 & ~umask, 0o777 & ~umask)
 
     def has(self, path: str, file: OutputFile) -> bool:
-        """Whether it is here already."""
+        """Whether the file is here already."""
         try:
             status = os.lstat(self.root / path)
         except OSError:
@@ -40,11 +40,16 @@ class Landing:
         return (status.st_size, status.st_mtime_ns) == (file.size, file.modified_ns)
 
     def take(self, path: str, file: OutputFile, fetch: Callable[[Path], None]) -> None:
-        """Brings a file to a relative path; `fetch` is given where to put it, and goes on with what is there.
+        """Writes a file to a relative path.
+
+        Args:
+            path: Path relative to the directory.
+            file: The file on the node.
+            fetch: Called with the path to write to. Continues what an earlier call left there.
 
         Raises:
             Taken: Another file has that name.
-            OSError: It cannot be written here.
+            OSError: The file cannot be written.
         """
         if self.has(path, file):
             return
@@ -61,14 +66,14 @@ class Landing:
         except FileExistsError:
             raise Taken(path) from None
         except OSError:
-            # A file system without hard links.
+            # The file system has no hard links.
             if os.path.lexists(target):
                 raise Taken(path) from None
             os.rename(staged, target)
         staged.unlink(missing_ok=True)
 
     def link(self, path: str, target: str) -> None:
-        """Makes a symbolic link. Raises Taken, OSError."""
+        """Creates a symbolic link. Raises Taken, OSError."""
         place = self.root / path
         self._make_parents(place)
         try:
@@ -78,7 +83,7 @@ class Landing:
                 raise Taken(path) from None
 
     def finish(self) -> None:
-        """All is here: makes that durable. Raises OSError."""
+        """Removes `.incoming` and syncs the directories once all files are here. Raises OSError."""
         with suppress(FileNotFoundError):
             shutil.rmtree(self._incoming)
         if self.root.is_dir():
@@ -86,7 +91,7 @@ class Landing:
                 _sync(Path(directory))
 
     def _make_parents(self, target: Path) -> None:
-        """Makes the directories above a file, and sees that none of them is a link to elsewhere."""
+        """Creates the directories above a file. Raises Taken if one of them is a symbolic link."""
         self.root.mkdir(parents=True, exist_ok=True)
         above = self.root
         for part in target.parent.relative_to(self.root).parts:

@@ -1,4 +1,4 @@
-"""What a node says of the files that are to be brought from it, checked before anything is done with it."""
+"""A node's list of the files to fetch, checked before it is used."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flowlite.node.protocol.json_shapes import count
 
 _LIST_SECONDS = 120.0
 _LONGEST_PATH = 4000
-# A part of a path has 255 bytes at most; a file on its way here has a longer name.
+# A part of a path has 255 bytes at most, and a file has a longer name while it is fetched.
 _LONGEST_PART = 240
 
 
@@ -23,8 +23,9 @@ class OutputFile:
 
     Attributes:
         path: Relative to the working directory.
-        modified_ns: Time of its last change there.
-        program: Whether it may be run.
+        size: Bytes.
+        modified_ns: Time of its last modification there.
+        program: Whether it is executable.
     """
 
     path: str
@@ -35,14 +36,15 @@ class OutputFile:
 
 @dataclass(frozen=True, slots=True)
 class OutputManifest:
-    """What one node has to bring.
+    """The files to fetch from one node.
 
     Attributes:
         root: The directory on the node that paths are relative to.
+        files: The files.
         links: Links within the working directory: path and target.
-        place: The same for two nodes that have the same directory.
-        left_out: What is not brought, by reason: how many.
-        single: Whether the path that was asked for is a file.
+        place: Identifies the directory; equal for two nodes that share it.
+        left_out: Number of files that are not fetched, by reason.
+        single: Whether the requested path is a file.
     """
 
     root: str
@@ -66,17 +68,18 @@ def ask(
     patterns: Sequence[str] = (),
     path: str | None = None,
 ) -> OutputManifest:
-    """Asks a node for its files.
+    """Asks a node for its list of files.
 
     Args:
-        program: Words that run the node's own program there.
+        connection: The connection to the node.
+        program: Command that runs the agent's zipapp there.
         home: The task's directory on the node.
         patterns: As in `outputs=`.
-        path: In place of patterns: a file, or a directory with all that is in it.
+        path: Instead of patterns: a file, or a directory with everything in it.
 
     Raises:
-        NodeUnreachable: It does not answer.
-        ProviderError: It says what cannot be.
+        NodeUnreachable: The node does not answer.
+        ProviderError: The node cannot list its files, or its answer is invalid.
     """
     which = {"patterns": list(patterns)} if path is None else {"path": path}
     asked = json.dumps({"home": home, **which}).encode()
@@ -93,7 +96,7 @@ def ask(
 def look(
     connection: Connection, program: Sequence[str], *, home: str, path: str
 ) -> tuple[str, bool]:
-    """The absolute path on a node that a path means, and whether it is a directory. Raises as `ask`."""
+    """Returns the absolute path on a node for a given path, and whether it is a directory. Raises as `ask`."""
     asked = json.dumps({"home": home, "path": path, "look": True}).encode()
     done = connection.run([*program, "outputs"], input=asked, timeout=_LIST_SECONDS)
     try:
@@ -105,7 +108,7 @@ def look(
 
 
 def read(answer: bytes) -> OutputManifest:
-    """The answer of a node. Raises ValueError, KeyError, TypeError for one that no agent gives."""
+    """Parses the answer of a node. Raises ValueError, KeyError or TypeError if it is invalid."""
     lines = answer.splitlines()
     head = json.loads(lines[0]) if lines else None
     if not isinstance(head, dict):
@@ -147,7 +150,7 @@ def read(answer: bytes) -> OutputManifest:
 
 
 def is_inside(path: str) -> bool:
-    """Whether a relative path stays below where it begins, and is written without detours."""
+    """Whether a relative path is normalised and does not leave its directory."""
     parts = path.split("/")
     plain = all(part not in ("", ".", "..") for part in parts)
     return plain and "\0" not in path and len(path) <= _LONGEST_PATH
@@ -162,7 +165,7 @@ def _can_be_named(path: str) -> bool:
 
 
 def _joined(path: str, target: str) -> str:
-    """Where a link leads, from the working directory; "" if it leads to that itself, or out of it."""
+    """Returns the target of a link relative to the working directory; "" if it is that directory or outside it."""
     if target.startswith("/"):
         return ""
     parts: list[str] = []
