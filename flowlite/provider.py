@@ -379,7 +379,7 @@ class Provider(ABC):
         """
 
     def price_to_launch(self, plan: Plan) -> float:
-        """US dollars per instance and hour that a launch of this plan would be charged now.
+        """US dollars per instance and hour that a launch of this plan would be charged now, with the present settings.
 
         Called by the supervisor before it launches a plan whose price is zero. Raises ProviderError.
         """
@@ -403,11 +403,11 @@ class Provider(ABC):
 
     @abstractmethod
     def terminate(self, instances: Sequence[Instance]) -> None:
-        """Requests the end of these instances. Unknown and ended ones are no error. `list_instances` shows when they
-        ended.
+        """Requests the end of these instances. Unknown and ended ones are no error.
 
-        An instance in state "unreachable" is known not to answer. An adapter that can end it only by asking the
-        machine itself gives it up at once, and must not list it for its task again. Other adapters end it as usual.
+        `list_instances` shows when they have ended. An instance in state "unreachable" is known not to answer. An
+        adapter that can end it only by asking the machine itself gives it up at once, and must not list it for its
+        task again. An adapter that can end it without asking the machine does so.
         """
 
     def has_left(self) -> bool:
@@ -448,8 +448,9 @@ class Provider(ABC):
         return []
 
     def still_warm(self, instances: Sequence[Instance]) -> list[Instance]:
-        """Returns those of some warm instances that are known to exist still, as far as that can be found without
-        waiting.
+        """Returns those of some warm instances that are known to exist still.
+
+        Must answer at once, so an instance may be gone without that being known yet.
         """
         return list(instances)
 
@@ -489,7 +490,7 @@ class Provider(ABC):
         return []
 
     def not_looked_at(self) -> list[str]:
-        """Returns what `list_instances`, `others` and `sweep` left out, such as a region without access, one line each."""
+        """Returns what `list_instances`, `others` and `sweep` left out, such as an inaccessible region; a line each."""
         return []
 
     def configured(self) -> bool:

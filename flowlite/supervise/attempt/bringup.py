@@ -67,7 +67,7 @@ class BringUp:
 
     @property
     def encrypted(self) -> bool:
-        """Whether the rendezvous is encrypted, which it is if the nodes are on more than one machine."""
+        """Whether the rendezvous is encrypted, which it is unless all nodes have loopback addresses."""
         return certificates.needed(node.instance.address for node in self.nodes)
 
     async def start(self, given_up: asyncio.Event) -> None:

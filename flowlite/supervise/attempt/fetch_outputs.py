@@ -336,7 +336,7 @@ class FetchOutputs:
     # Texts
 
     def what_is_lacking(self, nodes: Sequence[Node], lacking: Sequence[Holding]) -> str:
-        """Returns a text such as `results (40 MB) of node 2 (i-0abc) are not here: it has not answered since 14:02:11`."""
+        """Returns a text like `results (40 MB) of node 2 (i-0abc) are not here: it has not answered since 14:02:11`."""
         told = []
         for holding in lacking[:3]:
             name, trouble = nodes[holding.node].name, holding.trouble

@@ -53,7 +53,7 @@ class Restored:
     """What was done to restore a store.
 
     Attributes:
-        aside: Where the previous store was moved; None if there was none.
+        aside: Directory with a copy of the previous store; None if there was none.
         supervisors: Tasks whose supervisor was ended. The next command starts it again.
         found: Tasks that were missing or outdated in the copy, and were restored from their snapshots.
         problems: What could not be restored, in words.

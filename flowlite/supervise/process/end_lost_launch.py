@@ -1,8 +1,8 @@
 """Ends what is still charged for a launch that has lost instances, while the gang is being stopped and collected.
 
-A launch may be more than its instances. A bid at Mithril that has lost its machines wins new ones, which nobody asked
-for, and its remaining instances cannot be used again. The provider is therefore asked for its listing from the moment
-a node stops answering, and not only after the gang has been collected:
+A launch may be more than its instances. A bid at Mithril that has lost its machines wins new ones, which the task
+cannot use, and its remaining instances cannot be used again. The provider is therefore asked for its listing from the
+moment a node stops answering, and not only after the gang has been collected:
 
     of the gang the provider lists          what is charged beside it    the instances themselves
     all or some as running                  ended at once                kept for the next attempt

@@ -99,7 +99,8 @@ class Standby:
                 if not peer_credentials.is_ours(connection):
                     return None
                 request = json.loads(_read_line(connection))
-                # The modules on disk have changed, so a new process would run other code.
+                # Exits if dismissed, or if modules on disk have changed, since a new process would then run other
+                # code.
                 self._leaving = request["task"] == "" or self._watched.changed() is not None
                 if self._leaving:
                     return None

@@ -504,7 +504,7 @@ class Supervisor:
     # Limits
 
     async def _guard(self) -> None:
-        """Checks the limits: for time after the agents have, for money as the only check."""
+        """Reports progress and checks the limits: for time as a fallback to the agents, for money as the main check."""
         while True:
             await asyncio.sleep(_GUARD_EVERY)
             try:

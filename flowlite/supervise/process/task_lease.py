@@ -15,7 +15,8 @@ LEASE_SECONDS = 30.0
 _RENEW_EVERY = 10.0
 _LOOK_EVERY = 0.05
 _SAY_EVERY = 10.0
-# How long the user has to restore the store. If the task's directory was removed too, nobody will.
+# How long the user has to restore the store, and how long if the task's directory was removed too, which makes a
+# restore unlikely.
 DAMAGED_SECONDS = 300.0
 REMOVED_SECONDS = 30.0
 

@@ -3,7 +3,7 @@
 Every node lists its files, which are then fetched one by one, each completely or not at all. Files that an earlier try
 or supervisor has fetched are skipped. Nodes that share a directory, such as those on one machine, are fetched once,
 from the lowest rank. If every rank ended well, a node that does not answer is waited for as long as for results
-(`../unfetched.py`), else only briefly. Time in which data arrives does not count.
+(`attempt/unfetched.py`), else only briefly. Time in which data arrives does not count.
 """
 
 from __future__ import annotations
