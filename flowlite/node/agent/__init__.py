@@ -1,12 +1,13 @@
 """The agent: one process for each node and attempt.
 
-It joins the rendezvous (on the leader it serves it, too), prepares storage, environment and workers, starts the
-workers at GO, reports how each ended, and enforces the longest run time by itself. It stops its workers when the
-leader was silent for `fence_after` seconds. It holds no pipe of whoever started it, so a closed connection changes
-nothing.
+An agent joins the rendezvous, and on the leader also serves it. It prepares storage, the Python environment and the
+fork server, starts the workers at GO, and reports how each of them ended. It enforces the longest run time by itself,
+and stops its workers when the leader was silent for `fence_after` seconds. It holds no pipe to the process that started
+it, so the agent runs on when that connection is closed.
 
-What an agent leaves is in its attempt's directory: `agent.log`, `report.json`, the files of its workers. On a gang of
-one machine it never imports `ssl`, which would take a third of its memory.
+An agent leaves its files in the directory of its attempt: `agent.log`, `report.json`, and the files of its workers. In
+a gang of one machine it never imports `ssl`, which would take a third of its memory.
 
-Start with `agent.py`; `main.py` is the entry point, `storage.py` orders volumes, buckets and checkpoints.
+Start reading with `agent.py`. `main.py` is the entry point, `storage.py` prepares and removes volumes, buckets and
+checkpoints in the right order.
 """

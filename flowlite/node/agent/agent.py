@@ -1,8 +1,8 @@
 """The agent: one process per node, from the start of an attempt to its end.
 
-It joins the rendezvous (and, on the leader, runs it), has the workers made ready, starts them at GO, reports how each
-ended, enforces the longest run by itself, and stops its workers when it is told to, when the leader is silent for too
-long, or when it is asked to end. Whoever closes the connection that started it changes nothing.
+The agent joins the rendezvous (and serves it, on the leader), prepares the node, starts the workers at GO and reports
+how each ended. It stops its workers when the leader orders it, when the leader is silent for too long, when the longest
+run time is over, or when the agent itself gets SIGTERM or SIGINT.
 """
 
 from __future__ import annotations
@@ -46,13 +46,14 @@ log = logging.getLogger("flowlite.agent")
 
 LEADER_POLL = 0.01
 PREPARE_SECONDS, LOADING_SECONDS = 900.0, 4 * 3600.0
-"""For everything before GO; bringing terabytes of checkpoints back takes longer."""
+"""Time limits for everything before GO. The second one holds where much may have to be loaded, such as terabytes of
+checkpoints (`Needs.loads_much`)."""
 GOODBYE_SECONDS = 0.5
-"""For the last messages to the leader, when this agent is asked to end."""
+"""Time for the last messages to reach the leader, when this agent is asked to end."""
 
 
 class Agent:
-    """One node's part in one attempt. Implements `link.NodeActions`."""
+    """One node's part in one attempt. Implements `NodeActions` (rendezvous/member_client.py)."""
 
     def __init__(self, config: AgentConfig, paths: AttemptPaths, secret: bytes) -> None:
         self._config = config
@@ -60,7 +61,7 @@ class Agent:
         self._secret = secret
         self._call = call_with_paths(config.call, paths)
         if config.setup and config.container is not None and self._call.get("start") == "auto":
-            # The first process of the container begins before the setup, and would not know of its packages.
+            # The container's first process starts before the setup, so it would not see packages that the setup adds.
             self._call["start"] = "spawn"
         self._link: MemberClient | None = None
         self._server: RendezvousServer | None = None
@@ -109,17 +110,17 @@ class Agent:
 
     @property
     def needs(self) -> Needs:
-        """What its workers need."""
+        """What the workers of this node need before they can start."""
         return self._needs
 
     async def run(self) -> int:
-        """Take part until released; gives the exit code."""
+        """Take part in the attempt until the gang is released. Returns the exit code."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_ending, signal.Signals(number).name)
         self._stop_watch.begin()
         self._warming = asyncio.create_task(self._get_ready())
-        # Whoever prepares gets the error; it must not be an unheard one if nobody does.
+        # `prepare` raises the error. If it is never called, asyncio must not warn that the exception was not retrieved.
         self._warming.add_done_callback(lambda task: task.cancelled() or task.exception())
         outcome, reason = "error", ""
         try:
@@ -193,8 +194,8 @@ class Agent:
         return source.outcome or "error", source.reason
 
     async def _lead(self, settings: GangSettings) -> tuple[str, int]:
-        """Start the rendezvous, and say where it is."""
-        # Only here: on all other nodes it would be time and memory for nothing.
+        """Start the rendezvous, and write its address and port to `leader.json`. Returns where to dial it."""
+        # Imported here, because other nodes do not need the server.
         from ..rendezvous.server import RendezvousServer
 
         config = self._config
@@ -222,7 +223,7 @@ class Agent:
         return anywhere.get(config.bind, config.bind), port
 
     async def _find_leader(self) -> tuple[str, int]:
-        """Wait for the file that says where the leader is."""
+        """Wait for `leader.json`. Returns the leader's address and port."""
         until = time.monotonic() + self._config.join_timeout
         while time.monotonic() < until:
             try:
@@ -235,7 +236,7 @@ class Agent:
             f"({self._paths.leader} did not come)"
         )
 
-    # What the rendezvous asks of a node
+    # NodeActions
 
     def facts(self) -> dict[str, Any]:
         return self._readiness.facts(self._paths.home, self._address)
@@ -251,7 +252,7 @@ class Agent:
             if state["volumes_error"]:
                 raise PrepareError(state["volumes_error"])
             if self._setup is not None:
-                # What it costs is worth it only where the gang can meet.
+                # The setup may take long, so first make sure that the nodes of the gang can reach each other.
                 await self._prove(order, self._setup.workers)
                 state = await self._set_up(self._setup)
             if self._call.get("start") == "fork" and state["hazard"]:
@@ -313,7 +314,10 @@ class Agent:
     # Preparing
 
     async def _get_ready(self) -> dict[str, Any]:
-        """Whatever takes time and needs nobody else: the workers' Python, then the warm process in it."""
+        """Do everything that takes time and needs no other node: the Python environment, then the fork server in it.
+
+        Returns the state of the fork server, as `Workers.connect` does.
+        """
         self._make_working_directory()
         if self._config.container is not None:
             return await self._get_ready_inside()
@@ -331,13 +335,13 @@ class Agent:
         return await self._workers.connect(self._storage.ready())
 
     async def _shown(self) -> Mapping[str, Any]:
-        """What the workers are to see, once it is there."""
+        """What the workers see of volumes and buckets (mount_namespace/worker_view.py). Prepares storage once."""
         if self._scene is None:
             self._scene = await self._storage.ready()
         return self._scene
 
     async def _set_up(self, setup: Setup) -> dict[str, Any]:
-        """Run the setup, then have the warm process: its Python begins with what the setup has brought."""
+        """Run the commands of `setup=`, then start the fork server, so that it sees what they installed."""
         await setup.run()
         if self._config.container is not None:
             spec = {**self._needs.warm_spec(), "inside": True}
@@ -353,20 +357,23 @@ class Agent:
         return state
 
     def _make_working_directory(self) -> None:
-        """Nothing travels with this task, or it starts in a directory of which no file does."""
+        """Make the working directory if it is below the node's directory.
+
+        It does not exist yet where no project file is sent, or none below the directory in which the workers start.
+        """
         wanted = self._config.workdir
         if wanted is not None and Path(wanted).is_relative_to(self._paths.home):
             os.makedirs(wanted, mode=0o700, exist_ok=True)
 
     async def _get_ready_inside(self) -> dict[str, Any]:
-        """The same in a container, which shows what the workers are to see."""
+        """The same as `_get_ready` for a task with a container, which mounts the volumes itself."""
         from ..containers.container import Container
 
         shown = await self._shown()
         spec = {**self._needs.warm_spec(), "inside": True}
         self._container = Container(self._config, self._paths)
         if self._setup is not None:
-            # What is imported before the commands have run may be something else afterwards.
+            # The commands may change packages, so nothing is imported before they have run.
             bare = {**spec, "imports": []}
             await self._container.start(bare, shown)
             self._setup.use(bare)
@@ -378,7 +385,7 @@ class Agent:
         return state
 
     async def _prove(self, order: Mapping[str, Any], workers: Workers) -> None:
-        """The ways to other nodes and to what they share; `workers` see the volumes of this node."""
+        """Check the connections to other nodes and the shared volumes, which are probed through `workers`."""
         await asyncio.gather(
             go_checks.reach_master(order, self._trial_of_leader()),
             self._probe_volumes(order, workers),
@@ -401,7 +408,7 @@ class Agent:
         return RetryWindow(lambda: self._silence_of(0), self._config.join_timeout)
 
     def _silence_of(self, rank: int) -> float:
-        """Seconds since a node was last heard; the leader hears all, the others hear the leader."""
+        """Seconds since the last message of a node. Nodes other than the leader only know the silence of the leader."""
         if self._server is not None:
             return self._server.silence_of(rank)
         return self._link.silence if self._link is not None else 0.0
@@ -414,7 +421,7 @@ class Agent:
             self._link.notice(text, kind)
 
     def _note_silence(self, silent: bool) -> None:
-        """For whoever asks this node whether its leader lives."""
+        """Create or remove the file `leader.silent`, which tells other programs whether this node hears its leader."""
         with contextlib.suppress(OSError):
             if silent:
                 self._paths.leader_silent.touch()
@@ -432,7 +439,7 @@ class Agent:
             self._unkept = asyncio.create_task(self._tell_unkept())
         waits = checkpoints is not None or self._unkept is not None
         if last and waits and not any(map(failed, self._bodies)):
-            # The gang has ended well only once its checkpoints are away, and all is said.
+            # The leader ends the gang at the last report, so checkpoints must be copied and notices sent before it.
             self._held_back.append(body)
             self._soon(self._stop_and_copy())
             return
@@ -440,12 +447,12 @@ class Agent:
 
     @property
     def _loses_files(self) -> bool:
-        """Whether what workers wrote into their directory goes with the node."""
+        """Whether the workers' directory is removed with the node."""
         workdir = Path(self._config.workdir or self._paths.home)
         return workdir.is_relative_to(self._paths.home)
 
     async def _tell_unkept(self) -> None:
-        """Name the files that are gone soon."""
+        """Send a notice that names the files which no pattern of `outputs=` keeps."""
         from ..outputs import listing
 
         workdir, home = self._config.workdir or str(self._paths.home), str(self._paths.home)
@@ -465,7 +472,7 @@ class Agent:
             self._link.report_worker(body)
 
     async def _stop_and_copy(self, grace: float | None = None) -> None:
-        """No worker is left after this, each was reported, and the last copy of the checkpoints was made."""
+        """Stop the workers, make the last copy of the checkpoints, and report workers that were held back for it."""
         checkpoints = self._storage.checkpoints
         if checkpoints is not None and self._workers.running:
             checkpoints.hurry()
@@ -480,10 +487,10 @@ class Agent:
             self._report(self._held_back.pop())
 
     def _longest_run(self) -> float | None:
-        """Seconds from now on; None for no limit."""
+        """How many seconds from now the workers may run; None for no limit."""
         bounds = [each for each in (self._config.max_run_seconds,) if each is not None]
         if self._config.paid_seconds is not None:
-            # What it took until GO was charged, too.
+            # The time before GO was charged, too.
             bounds.append(self._config.paid_seconds - (time.monotonic() - self._began))
         return max(0.0, min(bounds)) if bounds else None
 
@@ -506,7 +513,7 @@ class Agent:
             self._soon(self._end())
 
     async def _end(self) -> None:
-        """Asked to end: stop the workers, tell the leader, and go."""
+        """End because of a signal: tell the leader, stop the workers, and exit."""
         assert self._ended is not None
         if self._link is not None:
             self._link.halt(*self._ended)
@@ -524,7 +531,7 @@ class Agent:
     # The end
 
     async def _leave(self, outcome: str, reason: str) -> None:
-        """Nothing of ours runs after this, and the report is on disk."""
+        """End every process and mount of this attempt on the node, then write the report. May be called again."""
         self._readiness.close()
         await self._stop_and_copy()
         if self._storage.checkpoints is not None:
@@ -546,7 +553,7 @@ class Agent:
         if self._master is not None:
             self._master.release()
         if not self._paths.of_next_attempt.exists():
-            # It may be that nobody ever comes to clean up. A further attempt is given its own.
+            # There may be no later clean-up. A further attempt is sent secrets of its own.
             secret_files.forget(str(self._paths.home))
         report = {"outcome": outcome, "reason": reason, "workers": self._bodies}
         write_atomically(self._paths.report, json.dumps(report))
@@ -554,5 +561,5 @@ class Agent:
 
 
 async def _nothing_more(shown: Mapping[str, Any]) -> dict[str, Any]:
-    """The scene for a reaper whose container shows all of it already."""
+    """The view for a reaper in a container, which has mounted the volumes already."""
     return {**shown, "volumes": []}

@@ -1,6 +1,6 @@
-"""What the workers of one node need before they can start: which warm process, in which environment, and for how long.
+"""What the workers of one node need before they can start: which fork server, in which environment, kept for how long.
 
-Pure: it reads the agent's configuration and says so; agent.py acts on it.
+Pure: it only reads the agent's configuration. `agent.py` acts on the answers.
 """
 
 from __future__ import annotations
@@ -17,19 +17,23 @@ from ..system import node_facts
 from ..worker.worker_spec import secret_names
 
 SETUP_RUN = "FLOWLITE_SETUP_RUN"
-"""Variable of warm processes that are kept: the run of `setup=` after which they began."""
+"""Variable of a fork server that is kept: the run of `setup=` after which it was started."""
 
 
 @dataclass(frozen=True)
 class Needs:
-    """Of one node in one attempt. `call` is the configuration's, with absolute paths."""
+    """What the workers of one node need in one attempt.
+
+    Attributes:
+        call: The call of the configuration, with absolute paths.
+    """
 
     config: AgentConfig
     paths: AttemptPaths
     call: Mapping[str, Any]
 
     def warm_spec(self) -> dict[str, Any]:
-        """The warm process of this task."""
+        """The spec of a fork server for this task only."""
         config, call = self.config, self.call
         function = call["kind"] == "function"
         shared = self.shared_socket is not None
@@ -45,7 +49,11 @@ class Needs:
         )
 
     def kept_spec(self, setup_run: str = "") -> dict[str, Any]:
-        """The warm process that stays for the next task; after another run of a setup it is another one."""
+        """The spec of a fork server that is kept for the next task.
+
+        Args:
+            setup_run: The run of `setup=` that came before; a different run makes it a different fork server.
+        """
         config = self.config
         spec = client.make_kept_spec(
             task=config.task,
@@ -59,7 +67,7 @@ class Needs:
 
     @property
     def keeps_warm(self) -> bool:
-        """Whether what was imported stays for the next task."""
+        """Whether the fork server, with its imports, is kept for the next task."""
         config = self.config
         return (
             config.warm_seconds > 0
@@ -70,12 +78,12 @@ class Needs:
 
     @property
     def shared_socket(self) -> str | None:
-        """Where nodes of this machine share a warm process. A container has one of its own."""
+        """The socket of a fork server that nodes of this machine share; None in a container, which has its own."""
         return self.config.warm_socket if self.config.container is None else None
 
     @property
     def loads_much(self) -> bool:
-        """Whether preparing may mean to load gigabytes: a checkpoint, packages, an image."""
+        """Whether preparing may load gigabytes: a checkpoint, packages, an image, or what `setup=` downloads."""
         config = self.config
         packages = (config.python_spec or {}).get("requirements")
         return any((config.checkpoint, packages, config.container, config.setup))
@@ -87,14 +95,14 @@ class Needs:
 
     @property
     def imports_nothing(self) -> bool:
-        """Whether workers replace the process they are, so that any Python will do to start them from."""
+        """Whether workers exec a command at once, so that any Python can fork them."""
         config = self.config
         own = config.container is None and config.python_spec is None
         return self.call["kind"] == "command" and own and self.shared_socket is None
 
     @property
     def shared_paths(self) -> list[str]:
-        """Where volumes appear that must be the same place on every node."""
+        """The paths of volumes that must be the same file system on every node."""
         volumes = self.config.volumes
         return [str(each["path"]) for each in volumes if each.get("interface", "file") == "file"]
 

@@ -1,4 +1,4 @@
-"""Proofs before GO: that the master port can be reached, and that a volume is the same place on every node."""
+"""Checks before GO: the master port can be reached, and each volume is the same file system on every node."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ..system import retrying
 from ..system.retrying import RetryWindow
 
 PROBE_SECONDS = retrying.NEVER_REACHED
-"""How long a file written by the leader may take to appear on another node: network file systems keep old listings for
-some seconds, and the network of either node may be out for a while."""
+"""How long a file written by the leader may take to appear on another node. Network file systems cache directory
+listings for some seconds, and either node may lose its network for a while."""
 
 
 async def reach_master(order: Mapping[str, Any], trial: RetryWindow) -> None:
@@ -25,7 +25,7 @@ async def reach_master(order: Mapping[str, Any], trial: RetryWindow) -> None:
             async with asyncio.timeout(retrying.TRY_SECONDS):
                 _, writer = await asyncio.open_connection(address, port)
         except ConnectionResetError:
-            return  # it answered, and had seen enough probes
+            return  # the leader accepted the connection and reset it, as it does when it has many probes
         except (OSError, TimeoutError) as error:
             if wrong := trial.failed(error):
                 remedy = ""
@@ -36,7 +36,7 @@ async def reach_master(order: Mapping[str, Any], trial: RetryWindow) -> None:
                 ) from error
             await asyncio.sleep(retrying.AGAIN)
             continue
-        # Reset rather than closed, so that the port is left without a trace.
+        # Reset rather than close, so that the connection leaves no state on the port.
         writer.transport.abort()
         return
 
@@ -44,13 +44,14 @@ async def reach_master(order: Mapping[str, Any], trial: RetryWindow) -> None:
 async def volumes(
     workers: Workers, paths: Sequence[str], token: str, *, write: bool, longest: float
 ) -> None:
-    """Write the probe file of a token into every volume, or wait for it, where the workers will see them.
+    """Write the probe file of a token into every volume, or wait for it to appear, at the paths that workers see.
 
     Args:
+        write: Whether to write the file (on the leader) or wait for it.
         longest: Seconds for which the network of a volume may be out.
 
     Raises:
-        PrepareError: One cannot be used, or the file does not appear.
+        PrepareError: A volume cannot be used, or the file does not appear.
     """
     began = answered = time.monotonic()
     while True:

@@ -1,4 +1,4 @@
-"""How an agent begins: alone in its directory, with a log, and known to those who look for it."""
+"""The entry point of an agent: it locks its directory, opens its log, writes its process id, and runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger("flowlite.agent")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """`agent DIR`: be the agent. `agent --detach DIR...`: fork one for each directory and return."""
+    """`agent DIR` runs an agent. `agent --detach DIR...` forks one for each directory and returns."""
     if arguments[0] != "--detach":
         return run_agent(Path(arguments[0]))
     for directory in arguments[1:]:
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def run_agent(directory: Path) -> int:
-    """Be the agent of an attempt directory; gives the exit code. A second agent of it leaves at once."""
+    """Run the agent of an attempt directory. Returns the exit code; a second agent of the directory exits at once."""
     import fcntl
 
     paths = AttemptPaths(directory.resolve())
@@ -50,7 +50,7 @@ def run_agent(directory: Path) -> int:
         config = AgentConfig.from_json(paths.config.read_bytes())
         agent = Agent(config, paths, paths.secret.read_bytes())
         if agent.needs.imports_nothing:
-            # As long as there is no loop, which must not be forked along. What goes wrong is said by whoever needs it.
+            # Fork before the event loop exists, which must not be forked. An error is reported later by `Workers`.
             with contextlib.suppress(OSError):
                 client.fork(agent.needs.warm_spec())
     except (ConfigFault, OSError, KeyError) as error:

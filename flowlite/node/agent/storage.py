@@ -1,4 +1,7 @@
-"""The storage of one node in one attempt: volumes, buckets, checkpoints; had before the workers, gone after them."""
+"""The storage of one node in one attempt: volumes, buckets and checkpoints.
+
+It is mounted before the workers start and removed after they have ended.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +21,10 @@ if TYPE_CHECKING:
 
 
 class Storage:
-    """What of it a task has is loaded only where it has it.
+    """Prepares and removes the storage that a task uses. Only the code for that storage is imported.
 
     Args:
-        tell: Called with a kind of notice (`messages.NOTICES`) and a text for people.
+        tell: Called with a kind of notice (`messages.NOTICES`) and a text for users.
         leader_known: Returns once `leader.json` is there.
 
     Attributes:
@@ -82,17 +85,17 @@ class Storage:
         return worker_view.describe([*volumes, *mounted], [str(self._paths.home)], within)
 
     def facts(self) -> dict[str, Any]:
-        """Of the buckets, for the record."""
+        """The mounted buckets, for the event that the node is ready."""
         return {"buckets": self.buckets.mounts if self.buckets is not None else []}
 
     async def restore(self, order: Mapping[str, Any]) -> dict[str, Any]:
-        """Bring the checkpoints back; gives what was brought."""
+        """Bring the newest checkpoints to this node. Returns what was brought."""
         if self.checkpoints is None:
             return {}
         return await self.checkpoints.restore(str(order["volume_token"]))
 
     async def end(self) -> None:
-        """No worker is left: take all of it away."""
+        """Unmount everything. No worker may be running."""
         if self.sharing is not None:
             await self.sharing.end()
         if self.attached is not None:
@@ -101,7 +104,7 @@ class Storage:
             await self.buckets.end()
 
     async def _shared(self, sharing: Sharing, within: int | None) -> list[dict[str, Any]]:
-        """The volumes of the task, those that node 0 serves mounted from there."""
+        """The volumes of the task, after mounting those that node 0 serves."""
         if self._config.is_leader:
             await sharing.decided.wait()
             if sharing.problem:

@@ -1,25 +1,27 @@
-"""How the nodes of an attempt become a gang, and how it ends.
+"""The rendezvous: makes the nodes of an attempt a gang, and follows the gang to its end.
 
-Two pure state machines, `Rendezvous` (leader.py) and `Member` (member.py): messages and times go in, actions come
-out. They hold no socket and no clock, so a simulation runs the same code through thousands of seeds of delays, drops,
-restarts, duplicates and clock skew. `server.py` and `member_client.py` are the sockets around them;
-`supervisor_client.py` is how the supervisor follows.
+It consists of two pure state machines, `Rendezvous` (leader.py) and `Member` (member.py). They take messages and times
+and return actions, and have no socket and no clock, so a simulation runs the same code through thousands of seeds of
+delays, drops, restarts, duplicates and clock skew. `server.py` and `member_client.py` connect them to sockets.
+`supervisor_client.py` is the supervisor's side.
 
 ```text
 gathering ──all joined, all agree──> preparing ──all ready──> running ──> stopping ──> ended
 ```
 
-- Every message carries task and attempt; another attempt is refused.
-- Time is the leader's monotonic clock at receipt. Clocks of two machines are never compared, except for a warning.
-- A member that loses its connection reconnects and repeats what it has to say; both sides ignore what they know.
-- A silent member (8 s, or a broken connection that does not come back) is suspected. The supervisor looks through its
-  own connection, and only then says lost. Without a supervisor the leader decides after 30 s, with one after 45 s;
-  before GO, when no worker could run twice, after `join_timeout_seconds`.
-- A leader whose process exists but says nothing for 45 s is lost once the others have stopped for want of it.
-- The leader chooses MASTER_PORT, listens on it while members prepare and connect to it as a proof, and closes it
-  before GO.
-- Events to the supervisor are numbered; one that attaches again gets exactly what it has not had.
+- Every message carries the task and the attempt. Messages of another attempt are refused.
+- Times are those of the leader's monotonic clock at receipt. Clocks of two machines are never compared, except for a
+  warning.
+- A member that loses its connection reconnects and repeats its reports. Both sides ignore what they know already.
+- A member is suspected after 8 s of silence, or when its connection broke and it does not reconnect. The supervisor
+  probes the node over a connection of its own, and only then declares it lost. Without a supervisor the leader declares
+  it lost after 30 s, with one after 45 s; before GO, when no worker could run twice, after `join_timeout_seconds`.
+- A leader whose process exists but which is silent for 45 s is lost, once the other nodes have stopped their workers
+  because of its silence.
+- The leader chooses MASTER_PORT and listens on it while members prepare. Each member connects to it as a check. The
+  leader closes the port before GO.
+- Events to the supervisor are numbered. A supervisor that attaches again gets exactly those that it lacks.
 
-Stopping at one step is a vote (stop_vote.py): each node holds its workers in their next call of `should_stop()` and
-reports these calls, and the leader takes the latest.
+All workers stop at the same step by a vote (stop_vote.py): each node holds its workers in their next call of
+`should_stop()` and reports the numbers of these calls, and the leader decides on the highest.
 """

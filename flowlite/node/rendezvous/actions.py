@@ -1,4 +1,4 @@
-"""What the machine of the leader is given and gives back: moments, peers, and the actions that the server takes."""
+"""Inputs and outputs of the leader's state machine: moments, peers, and the actions that the server takes."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from ..protocol.messages import GangSettings, Message
 
 
 class Moment(NamedTuple):
-    """Now, on the leader: monotonic seconds, and unix time."""
+    """A time on the leader, by its monotonic clock (`steady`, seconds) and as Unix time."""
 
     steady: float
     unix: float
 
 
 class Peer(NamedTuple):
-    """Who is at the other end of an authenticated connection."""
+    """The other end of an authenticated connection: its role, the name it gave, and its address."""
 
     role: str
     name: str
@@ -25,9 +25,9 @@ class Peer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send one message to each of these connections (those that still are).
+    """Send one message to each of these connections that is still open.
 
-    One that is not urgent may wait for the next that is; a beat comes along soon.
+    A message that is not urgent may wait for the next one that is, which is at the latest the next heartbeat.
     """
 
     connections: tuple[int, ...]
@@ -37,46 +37,46 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Close a connection once what was sent before has left."""
+    """Close a connection after what was sent before has been written."""
 
     connection: int
 
 
 @dataclass(frozen=True, slots=True)
 class ProveMaster:
-    """Choose and hold the master port; answer with `master_proved` or `master_failed`."""
+    """Choose the master port and listen on it; answer with `master_proved` or `master_failed`."""
 
 
 @dataclass(frozen=True, slots=True)
 class CloseMaster:
-    """Give the master port back; the workers need it now."""
+    """Stop listening on the master port, because the workers need it now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Nothing is left to serve."""
+    """End the server: nothing is left to serve."""
 
 
 Action = Send | Close | ProveMaster | CloseMaster | Finish
 
 
 class Outbox:
-    """Collects actions in order, and puts task and epoch on every message."""
+    """Collects actions in order, and adds task and epoch to every message."""
 
     def __init__(self, settings: GangSettings) -> None:
         self._stamp = {"task": settings.task, "epoch": settings.epoch}
         self._actions: list[Action] = []
 
     def add(self, action: Action) -> None:
-        """One more thing to do."""
+        """Appends an action."""
         self._actions.append(action)
 
     def tell(self, message: Message, *connections: int, urgent: bool = True) -> None:
-        """Send a message to each of these."""
+        """Appends a `Send` of a message to each of these connections."""
         if connections:
             self._actions.append(Send(connections, {**message, **self._stamp}, urgent))
 
     def take(self) -> list[Action]:
-        """What was collected; it is the caller's now."""
+        """Returns the collected actions, and empties the outbox."""
         actions, self._actions = self._actions, []
         return actions

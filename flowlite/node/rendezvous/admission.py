@@ -1,4 +1,4 @@
-"""Who may take a member: one decision, without any effect."""
+"""Which agent is admitted as which member of a gang. Pure: it decides, and changes nothing."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class Refusal:
     """Why an agent may not join.
 
     Attributes:
-        reason: For the agent, and for people.
-        member: The member that it claimed, if there is one.
-        warning: Whether people should hear of it.
-        doubt: What it says about the one who sits there; "" if nothing.
+        reason: For the agent, and for users.
+        member: The member that it asked to be, if the roster has it.
+        warning: Whether users are warned.
+        doubt: Why the member's earlier agent may be gone; "" if the join does not suggest that.
     """
 
     reason: str
@@ -27,7 +27,7 @@ class Refusal:
 
 
 def admit(members: Members, phase: str, peer: Peer, join: Message) -> MemberState | Refusal:
-    """The member that an agent gets, or why it gets none."""
+    """Returns the member that an agent becomes, or why it is refused."""
     member = members.of_instance(join["instance"])
     if member is None or peer.name != join["instance"]:
         return Refusal(f"{join['instance']} is not in the roster of this gang")

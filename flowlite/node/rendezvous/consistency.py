@@ -1,6 +1,6 @@
-"""What all nodes of a gang must agree on before it starts, and what is worth a warning.
+"""Compares the facts that nodes report: which differences keep a gang from starting, and which are worth a warning.
 
-Pure: facts in, sentences out. Each sentence names the node, what was found there, and what to do.
+Pure: it takes facts and returns sentences. Each sentence names the node, what was found there, and what to do.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ..protocol.messages import GangSettings
 from ..system.library_versions import COMPUTING, TALKING
 
 CLOCK_TOLERANCE = 5.0
-"""Seconds a node's clock may be off from the leader's before log times look out of order to people."""
+"""Seconds a node's clock may differ from the leader's before times in the log look out of order to users."""
 
 DISK_SHARE = 0.05
 """Share of a disk that should be free."""
@@ -24,7 +24,7 @@ Facts = Mapping[str, Any]
 
 
 def disagreements(settings: GangSettings, facts: Sequence[Facts]) -> list[str]:
-    """Why this gang must not start; empty if it may. `facts` by node rank."""
+    """Returns why this gang must not start; empty if it may. `facts` by node rank."""
     found: list[str] = []
     for read, remedy in (
         (
@@ -40,7 +40,7 @@ def disagreements(settings: GangSettings, facts: Sequence[Facts]) -> list[str]:
 
 
 COMPARED = ("packages", "versions", "talks", "gpu_memory", "doubt")
-"""What a node says of itself when it is ready, and only to be compared: see `Readiness.report`."""
+"""Facts that a node reports when it is ready, and which are only compared: see `Readiness.report`."""
 
 _MEMORY_TOLERANCE = 0.02
 _TAKEN_SHARE, _TAKEN_BYTES = 0.05, 2**30
@@ -48,7 +48,7 @@ _SHM_BYTES = 256 * 2**20
 
 
 def differences(settings: GangSettings, prepared: Sequence[Facts]) -> list[str]:
-    """Why nodes that are ready must not start together; empty if they may. `prepared` by node rank."""
+    """Returns why nodes that are ready must not start together; empty if they may. `prepared` by node rank."""
     found = differing_packages(settings, [each.get("packages") for each in prepared])
     found += _odd_ones(
         settings,
@@ -62,7 +62,7 @@ def differences(settings: GangSettings, prepared: Sequence[Facts]) -> list[str]:
 
 
 def oddities(settings: GangSettings, prepared: Sequence[Facts]) -> list[str]:
-    """What people should know of nodes that are about to start. `prepared` by node rank."""
+    """Returns warnings about nodes that are about to start. `prepared` by node rank."""
     talks = any(each.get("talks") for each in prepared)
     found = _differing_versions(settings, prepared, COMPUTING if talks else (*TALKING, *COMPUTING))
     for rank, each in enumerate(prepared):
@@ -100,7 +100,7 @@ def _differing_versions(
 
 
 def _taken(name: str, cards: Sequence[Sequence[int]]) -> list[str]:
-    """GPUs whose memory somebody uses before the first worker has started."""
+    """Returns a warning for each GPU whose memory is in use before the first worker has started."""
     return [
         f"GPU {index} of {name} is in use: {used / 1e9:.1f} GB of {total / 1e9:.1f} GB are taken before the workers "
         "start, and will be missing. `nvidia-smi` there shows by whom"
@@ -110,24 +110,28 @@ def _taken(name: str, cards: Sequence[Sequence[int]]) -> list[str]:
 
 
 def _gpu_memory(prepared: Facts) -> int:
-    """Of the smallest GPU, in bytes; 0 where it is not known."""
+    """The memory of the smallest GPU, in bytes; 0 where it is not known."""
     return min((int(total) for _, total in prepared.get("gpu_memory") or ()), default=0)
 
 
 def _with_tolerance(sizes: Sequence[int]) -> list[str]:
-    """As words; what differs by less than drivers do has the same word."""
+    """Returns each size as text. Sizes that differ by no more than drivers cause (2 %) get the same text."""
     words: dict[int, str] = {}
     for size in sorted(set(sizes)):
         near = [other for other in words if other and size - other <= _MEMORY_TOLERANCE * size]
         words[size] = (
             words[near[-1]] if near else f"GPUs of {size / 1e9:.1f} GB" if size else "GPUs"
         )
-    # Where one node does not say, nothing is compared.
+    # If the size of one node is unknown, nothing is compared.
     return ["GPUs"] * len(sizes) if 0 in words else [words[size] for size in sizes]
 
 
 def differing_packages(settings: GangSettings, found: Sequence[Sequence[str] | None]) -> list[str]:
-    """Where nodes have made environments that differ, as happens when one of them is older; `found` by node rank."""
+    """Returns how the installed packages differ from those of node 0, as they do where an environment is older.
+
+    Args:
+        found: The packages of each node ("name==version"), by node rank.
+    """
     ours = set(found[0] or ())
     sentences = []
     for rank, each in enumerate(found):
@@ -145,14 +149,14 @@ def differing_packages(settings: GangSettings, found: Sequence[Sequence[str] | N
 
 
 def _version(name: str, packages: Sequence[str]) -> str:
-    """Its version among these, or "none"."""
+    """The version of a package in a list of them, or "none"."""
     return next(
         (each.partition("==")[2] for each in packages if each.startswith(f"{name}==")), "none"
     )
 
 
 def warnings(settings: GangSettings, rank: int, facts: Facts, received: float) -> list[str]:
-    """What people should know about a node that just joined. `received` is the leader's clock (unix) at that moment."""
+    """Returns warnings about a node that has just joined. `received` is the leader's clock (Unix) at that moment."""
     found = []
     clock = facts.get("clock")
     if isinstance(clock, (int, float)) and abs(clock - received) > CLOCK_TOLERANCE:
@@ -175,7 +179,7 @@ def warnings(settings: GangSettings, rank: int, facts: Facts, received: float) -
 
 
 def _surroundings(name: str, facts: Facts) -> list[str]:
-    """What NCCL and data loaders will trip over, though the gang may start."""
+    """Returns warnings about limits of a node that make NCCL or data loaders fail later."""
     if not (facts.get("gpus") or {}).get("count"):
         return []
     found = []
@@ -195,7 +199,7 @@ def _surroundings(name: str, facts: Facts) -> list[str]:
 
 
 def _odd_ones(settings: GangSettings, found: Sequence[str], remedy: str) -> list[str]:
-    """One sentence per finding that differs from what most nodes have (from the leader's, where votes are equal)."""
+    """Returns a sentence for each finding that differs from what most nodes have (on a tie, from the leader's)."""
     votes = Counter(found)
     if len(votes) < 2:
         return []

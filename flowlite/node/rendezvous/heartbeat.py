@@ -1,4 +1,4 @@
-"""When to show that one lives, and when one's own pause must not be taken for the silence of others."""
+"""When to send a heartbeat, and how to tell a pause of this process from the silence of others."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ..protocol.messages import GangSettings
 
 
 class Heartbeat:
-    """The beat of one side, by its own steady clock."""
+    """The heartbeat of one side, by its own monotonic clock."""
 
     def __init__(self, settings: GangSettings, now: float) -> None:
         self._every = settings.heartbeat
@@ -16,9 +16,10 @@ class Heartbeat:
         self._starved = False
 
     def pause(self, now: float) -> float:
-        """Call at every tick: seconds that we ourselves were suspended or starved, or 0.
+        """Returns for how many seconds this process was suspended or starved before this tick, or 0.
 
-        Only a first pause counts: whoever is starved all the time must judge by what little it hears.
+        Call it at every tick. Of consecutive pauses only the first is reported: a process that is starved all the time
+        must judge by the few messages that it receives.
         """
         gap = now - self._ticked
         starved = gap > self._longest
@@ -27,11 +28,11 @@ class Heartbeat:
         return gap if forgiven else 0.0
 
     def fresh(self, now: float) -> bool:
-        """Whether a word that is read now was said lately: after a pause it may have waited for as long."""
+        """Whether a message that is read now was sent recently. After a pause it may be as old as the pause was long."""
         return now - self._ticked <= self._longest or self._starved
 
     def due(self, now: float) -> bool:
-        """Whether it is time for a beat; it is then taken as given."""
+        """Whether it is time for a heartbeat. If so, it counts as sent."""
         if now - self._beat < self._every:
             return False
         self._beat = now

@@ -1,13 +1,13 @@
-"""The leader's side of the rendezvous as a pure machine: messages and times in, actions out.
+"""The leader's side of the rendezvous as a pure state machine: it takes messages and times and returns actions.
 
-No sockets, no clock, no randomness: the server feeds it, the simulation feeds it, both run the same code. Times are
-`Moment`s of the leader; `steady` is the only clock that decisions are made by, `unix` is only written into events.
+It has no sockets, no clock and no randomness, so `RendezvousServer` and the simulation run the same code. Times are
+`Moment`s of the leader. Decisions depend on `steady` only; `unix` is only written into events.
 
     gathering --all joined, all agree--> preparing --all ready and on the line, port given back--> running
         \\___________________________________\\__________________________\\--> stopping --> ended
 
-What makes drops, delays and repetitions harmless: a member that (re)joins is told everything that holds for it now, and
-itself repeats everything it has to report; both sides ignore what they know already.
+Drops, delays and repetitions of messages do no harm: when a member joins or rejoins, the leader sends it every order
+that holds for it now, and the member repeats all its reports. Both sides ignore what they know already.
 """
 
 from __future__ import annotations
@@ -33,7 +33,13 @@ _STRANGERS_NAMED = 4
 
 
 class Rendezvous:
-    """One gang of one epoch, seen by its leader."""
+    """The leader's state machine for one attempt of a gang.
+
+    Attributes:
+        phase: The phase of the gang (`messages.PHASES`).
+        outcome: How the gang ends (`messages.OUTCOMES`), from the moment it begins to stop; None before.
+        reason: One line for users that goes with the outcome.
+    """
 
     def __init__(self, settings: GangSettings, now: Moment, volume_token: str = "") -> None:
         self._settings = settings
@@ -58,10 +64,14 @@ class Rendezvous:
         self.outcome: str | None = None
         self.reason = ""
 
-    # What comes in. Each gives the actions to take, in order.
+    # Inputs. Each method returns the actions to take, in order.
 
     def receive(self, connection: int, peer: Peer, message: Message, now: Moment) -> list[Action]:
-        """A message of an authenticated peer (`chunk` goes to `relay`). Raises `MessageError`: close the connection."""
+        """Handles a message of an authenticated peer; a `chunk` is given to `relay` instead.
+
+        Raises:
+            MessageError: The message is invalid; close the connection.
+        """
         allowed = FROM_MEMBER if peer.role == "member" else FROM_SUPERVISOR
         kind = check(message, allowed, self._settings.task)
         if message["epoch"] != self._settings.epoch:
@@ -79,7 +89,11 @@ class Rendezvous:
         return self._outbox.take()
 
     def relay(self, connection: int, chunk: Message, size: int, now: Moment) -> int | None:
-        """A chunk of `size` bytes from a member: the connection to pass it on to, or None to drop it."""
+        """Returns the connection to which a member's chunk of `size` bytes is forwarded, or None to drop it.
+
+        Raises:
+            MessageError: The chunk is invalid; close the connection.
+        """
         check(chunk, FROM_MEMBER, self._settings.task)
         member = self._members.of_connection(connection)
         if member is None or chunk["epoch"] != self._settings.epoch:
@@ -89,7 +103,7 @@ class Rendezvous:
         return self._session.connection if self._session.passes(member.rank, chunk, size) else None
 
     def disconnected(self, connection: int, now: Moment) -> list[Action]:
-        """A connection is gone."""
+        """Notes that a connection was closed."""
         member = self._members.of_connection(connection)
         if member is not None:
             self._members.part(member, now.steady)
@@ -99,7 +113,7 @@ class Rendezvous:
         return self._outbox.take()
 
     def master_proved(self, port: int, now: Moment) -> list[Action]:
-        """The leader holds the master port."""
+        """Notes that the leader listens on the master port, and orders the members to prepare."""
         self._holding_master = True
         if self.phase == m.PREPARING:
             self._order = {"master_addr": self._settings.leader_address, "master_port": port}
@@ -110,26 +124,26 @@ class Rendezvous:
         return self._outbox.take()
 
     def master_failed(self, error: str, now: Moment) -> list[Action]:
-        """The leader cannot get a master port."""
+        """Stops the gang, because the leader cannot listen on any master port."""
         self._stop(m.CHECKS, f"{self._settings.name(0)} cannot hold a master port: {error}", now)
         return self._outbox.take()
 
     def halt(self, kind: str, reason: str, now: Moment) -> list[Action]:
-        """Stop the gang; kind as in `messages.STOP_OUTCOMES`."""
+        """Stops the gang; `kind` as in `messages.STOP_OUTCOMES`."""
         self._stop(m.STOP_OUTCOMES.get(kind, m.ERROR), reason, now)
         return self._outbox.take()
 
     def turned_away(self, address: str) -> None:
-        """Somebody there could not prove the secret; worth telling if nodes stay missing."""
+        """Counts a connection that failed authentication. The error for missing nodes names its address."""
         if address in self._turned_away or len(self._turned_away) < _STRANGERS_NAMED:
             self._turned_away[address] = self._turned_away.get(address, 0) + 1
 
     def silence_of(self, rank: int, now: Moment) -> float:
-        """Seconds since a node was last heard."""
+        """Seconds since the last message of a node."""
         return now.steady - self._members[rank].heard
 
     def tick(self, now: Moment) -> list[Action]:
-        """Let time pass. Call it a few times per beat."""
+        """Handles everything that depends on time. Call it a few times per heartbeat interval."""
         pause = self._heartbeat.pause(now.steady)
         if pause:
             self._members.excuse(pause)
@@ -163,7 +177,7 @@ class Rendezvous:
         member.address = peer.address
         self._hear(member, now)
         welcome = {"type": "welcome", "rank": member.rank, "roster": self._settings.digest}
-        # While others are missing, nothing hangs on it.
+        # While nodes are missing, the member does not need its welcome at once.
         self._outbox.tell(welcome, connection, urgent=self.phase != m.GATHERING)
         if not again:
             self._session.record(
@@ -185,7 +199,7 @@ class Rendezvous:
             self._suspect(refusal.member, refusal.doubt, now)
 
     def _catch_up(self, member: MemberState, now: Moment) -> None:
-        """Tell a member that just joined what holds for it now."""
+        """Sends a member that has just joined every order that holds for it now."""
         assert member.connection is not None
         if self.phase == m.PREPARING and self._order is not None and not member.ready:
             self._outbox.tell(self._prepare_order(), member.connection)
@@ -206,12 +220,12 @@ class Rendezvous:
         if kind == "ready" and self.phase == m.PREPARING and not member.ready:
             self._members.mark_ready(member)
             facts = dict(message["facts"])
-            # Long lists, which serve to be compared and not to be kept.
+            # Long lists are compared, but not recorded in the event.
             member.prepared = {name: facts.pop(name, None) for name in consistency.COMPARED}
             self._session.record("ready", now, **member.who, facts=facts)
             self._go_if_ready(now)
         elif kind == "unready":
-            # A network that was out is no mistake of the user's: such an end may be retried.
+            # A network outage is not the user's mistake, so such an end may be retried.
             before = m.MISSING if message.get("passing") is True else m.CHECKS
             outcome = m.ERROR if self._go else before
             self._stop(outcome, f"{self._members.name(member)}: {message['error']}", now)
@@ -225,7 +239,7 @@ class Rendezvous:
             outcome = m.STOP_OUTCOMES.get(message["kind"], m.ERROR)
             reason = f"{self._members.name(member)}: {message['reason']}"
             if message["kind"] == "fenced":
-                # A member that is back tells of a silence that lasted until now, as long as its fence.
+                # A member that reconnects after fencing reports a silence of about `fence_after` that ended just now.
                 since = now.steady - self._settings.fence_after - self._settings.lost_after
                 if self._members.leader_heard_nobody(since):
                     reason = self._why_the_leader_was_cut_off()
@@ -246,7 +260,7 @@ class Rendezvous:
             self._end_if_settled(now)
 
     def _worker(self, member: MemberState, message: Message, now: Moment) -> None:
-        """A worker has ended."""
+        """Records that a worker has ended, and stops or ends the gang where that follows."""
         if self._go is None or self.phase == m.ENDED:
             return
         body = self._worker_exits.add(member.rank, message)
@@ -263,10 +277,10 @@ class Rendezvous:
             if self._stop_coordinator.outcome(m.DONE) == m.DONE:
                 self._end(m.DONE, "every worker ended well", now)
             else:
-                # They were told to stop, and did.
+                # The workers ended because `should_stop()` or a signal told them to.
                 self._stop(m.DONE, "", now)
 
-    # The way of the gang.
+    # Phases.
 
     def _all_joined(self, now: Moment) -> None:
         found = disagreements(self._settings, [member.facts for member in self._members])
@@ -303,7 +317,7 @@ class Rendezvous:
         self._tell_all(self._go)
 
     def _stop(self, outcome: str, reason: str, now: Moment) -> None:
-        """Begin to stop the gang, unless it is being stopped already: the first reason counts."""
+        """Begins to stop the gang, unless it is being stopped already: the first reason counts."""
         if self.phase in (m.STOPPING, m.ENDED):
             return
         self.phase = m.STOPPING
@@ -352,12 +366,12 @@ class Rendezvous:
             self._stop_coordinator.tick(now)
 
     def _longest_silence(self) -> float:
-        """After so much silence a node is lost, whatever others say of it."""
+        """Seconds of silence after which the leader itself declares a node lost."""
         settings = self._settings
         if self.phase == m.PREPARING:
-            # It has no workers that somebody would have to be sure of, so an outage may pass.
+            # No worker runs yet that could run twice, so a network outage may last longer.
             return max(settings.fence_after, settings.join_timeout)
-        # A supervisor looks at the node itself, and decides sooner.
+        # A supervisor probes the node itself, and usually decides sooner.
         supervised = self._session.connection is not None
         return settings.fence_after * (fencing.SUPERVISED if supervised else 1.0)
 
@@ -398,10 +412,10 @@ class Rendezvous:
     def _lose(
         self, member: MemberState, why: str, now: Moment, *, leader_cut_off: bool = False
     ) -> None:
-        """The attempt ends for want of a node.
+        """Declares a node lost and stops the gang.
 
         Args:
-            leader_cut_off: It is not the node that is at fault, but the leader's own network.
+            leader_cut_off: The leader's own network failed, and not the node.
         """
         if member.lost or self.phase == m.ENDED:
             return
@@ -428,7 +442,7 @@ class Rendezvous:
             if self.phase != m.ENDED:
                 self._session.record("back", now, **member.who)
 
-    # The supervisor, and the end.
+    # The supervisor.
 
     def _from_supervisor(self, connection: int, kind: str, message: Message, now: Moment) -> None:
         if kind == "attach":
@@ -449,7 +463,7 @@ class Rendezvous:
         elif kind == "lost":
             accused = self._members.of_instance(message["instance"])
             if accused is not None and accused.suspect:
-                # A node that answers its supervisor and has no agent left has stopped for want of its leader.
+                # If the node answers its supervisor but has no agent, the agent ended because its leader was silent.
                 answers = message.get("answers") is True
                 cut_off = answers and self._members.leader_was_cut_off(accused)
                 self._lose(accused, message["why"], now, leader_cut_off=cut_off)
@@ -458,7 +472,7 @@ class Rendezvous:
             if self.phase == m.ENDED:
                 self._linger.give(now.steady)
 
-    # Small things.
+    # Helpers.
 
     def _other_epoch(self, connection: int, peer: Peer, message: Message, now: Moment) -> None:
         epoch, ours = message["epoch"], self._settings.epoch

@@ -1,4 +1,4 @@
-"""After the end: wait to be collected, then let everybody go."""
+"""The time after the end of a gang: members linger until their output is collected, and are then released."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from .membership import Members
 from .supervisor_session import SupervisorSession
 
 RELEASE_WAIT = 2.0
-"""Seconds after release until agents that have not hung up are left alone."""
+"""Seconds that the leader waits after the release for members to disconnect."""
 
 
 class Linger:
-    """The last phase of a gang.
+    """Decides when members are released and when the leader's server ends.
 
     Attributes:
-        asked: Whether the supervisor has everything already and wants no lingering.
-        given: Whether the members were let go.
+        asked: Whether the supervisor has asked for the release, since it has collected everything.
+        given: Whether the members were released.
     """
 
     def __init__(
@@ -35,13 +35,13 @@ class Linger:
         return self._given is not None
 
     def begin(self, now: float) -> None:
-        """The gang has ended."""
+        """Starts the linger time; the gang has ended."""
         self._ended = now
         if self.asked:
             self.give(now)
 
     def give(self, now: float) -> None:
-        """Let everybody go."""
+        """Releases the members and the supervisor."""
         if self._given is None:
             self._given = now
             self._outbox.tell({"type": "release"}, *self._members.connections())
@@ -49,7 +49,7 @@ class Linger:
             self.finish_if_alone()
 
     def tick(self, now: float) -> None:
-        """Nobody is waited for endlessly. A supervisor on the line is still collecting."""
+        """Releases the members when the linger time is over, counted from the supervisor's last message, if any."""
         if self._given is None:
             if now - max(self._ended, self._session.heard) >= self._settings.linger:
                 self.give(now)
@@ -57,6 +57,6 @@ class Linger:
             self._outbox.add(Finish())
 
     def finish_if_alone(self) -> None:
-        """Once all members have gone, nothing is left to serve."""
+        """Ends the server if members were released and all have disconnected."""
         if self._given is not None and not self._members.connected:
             self._outbox.add(Finish())
