@@ -28,7 +28,7 @@ class Heartbeat:
         return gap if forgiven else 0.0
 
     def fresh(self, now: float) -> bool:
-        """Whether a message that is read now was sent recently. After a pause it may be as old as the pause was long."""
+        """Whether a message that is read now was sent recently. After a pause it may be as old as the pause is long."""
         return now - self._ticked <= self._longest or self._starved
 
     def due(self, now: float) -> bool:

@@ -49,7 +49,10 @@ class Linger:
             self.finish_if_alone()
 
     def tick(self, now: float) -> None:
-        """Releases the members when the linger time is over, counted from the supervisor's last message, if any."""
+        """Releases the members after the linger time, and ends the server `RELEASE_WAIT` after the release.
+
+        The linger time counts from the supervisor's last message, if that came after the end.
+        """
         if self._given is None:
             if now - max(self._ended, self._session.heard) >= self._settings.linger:
                 self.give(now)

@@ -1,10 +1,10 @@
-"""A node's side of the rendezvous as a pure machine: messages and times in, actions out.
+"""A node's side of the rendezvous as a pure state machine: it takes messages and times and returns actions.
 
-No sockets, no clock: `MemberLink` feeds it, the simulation feeds it. `now` is the node's own monotonic clock; it is
-never compared with the leader's.
+It has no sockets and no clock, so `MemberClient` and the simulation run the same code. `now` is the node's own
+monotonic clock; it is never compared with the leader's.
 
-What the node has to tell (ready, started, workers that ended, stopped) is kept and told again after every rejoin, so a
-broken connection loses nothing. What the leader orders is done once, however often it is ordered.
+The node's reports (ready, started, workers that ended, stopped) are kept and repeated after every rejoin, so a broken
+connection loses none. An order of the leader is carried out once, even if it is received several times.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FENCED = "fenced"
 
 
 MOST_NOTICES = 50
-"""A node that finds something worth a word every second is not listened to for ever."""
+"""Most notices that one node sends in an attempt. Further ones are dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,27 +38,30 @@ class Tell:
 
 @dataclass(frozen=True, slots=True)
 class HangUp:
-    """Drop the connection (and dial again, if the machine has not finished)."""
+    """Drop the connection, and dial again if the state machine has not finished."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
-    """Prepare; answer with `prepared` or `unprepared`."""
+    """Prepare the node; answer with `prepared` or `unprepared`."""
 
     order: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Start the workers; answer with `started` or `unprepared`. `go` has rank, master_addr, master_port, and the
-    addresses as `messages.unpack_addresses` reads them."""
+    """Start the workers; answer with `started` or `unprepared`.
+
+    Attributes:
+        go: rank, master_addr, master_port, and the addresses as `messages.unpack_addresses` reads them.
+    """
 
     go: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Give up preparing or starting, stop the workers, report them; answer with `stopped`."""
+    """Cancel preparing, let starting finish, stop the workers and report them; answer with `stopped`."""
 
     reason: str
     grace: float
@@ -66,26 +69,30 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class HoldOn:
-    """Workers that call `should_stop()` are to wait, so many seconds at most; answer with `calls`."""
+    """Let workers wait in their next call of `should_stop()`, at most this many seconds; answer with `calls`."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class GoOn:
-    """They go on; from this call on it is True, or never, where it is 0."""
+    """Let waiting workers continue. `should_stop()` is True from this call on; 0: it stays False."""
 
     call: int
 
 
 @dataclass(frozen=True, slots=True)
 class Follow:
-    """Streams may go on: offsets or window have changed."""
+    """Continue to send streams: offsets, the window or the files' final sizes have changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """It is over: `how` is RELEASED, REFUSED or FENCED. No worker is left."""
+    """End the node's part in the gang. No worker is left.
+
+    Attributes:
+        how: RELEASED, REFUSED or FENCED.
+    """
 
     how: str
     reason: str
@@ -95,12 +102,13 @@ MemberAction = Tell | HangUp | Prepare | Start | HoldOn | GoOn | Stop | Follow |
 
 
 class Member:
-    """One node of a gang of one epoch.
+    """The state machine of one node in one attempt of a gang.
 
     Attributes:
-        outcome: How the gang ended, once the leader said so.
-        left: The `Leave` that ended it, else None.
-        sender: Where its streams stand.
+        outcome: How the gang ended, once the leader has sent it.
+        reason: One line for users that goes with the outcome.
+        left: The `Leave` that ended this node's part; None before.
+        sender: The offsets of its streams.
     """
 
     def __init__(self, settings: GangSettings, instance: str, incarnation: str, now: float) -> None:
@@ -130,7 +138,7 @@ class Member:
     # The connection.
 
     def connected(self, facts: Mapping[str, Any], now: float) -> list[MemberAction]:
-        """A connection to the leader is up and authenticated: ask for our seat."""
+        """Asks to join, over a new authenticated connection to the leader."""
         self._tell(
             {
                 "type": "join",
@@ -142,13 +150,17 @@ class Member:
         return self._take()
 
     def disconnected(self, now: float) -> list[MemberAction]:
-        """The connection is gone."""
+        """Notes that the connection was closed."""
         self._on_line = False
         self.sender.pause()
         return self._take()
 
     def receive(self, message: Message, now: float) -> list[MemberAction]:
-        """A message of the leader. Raises `MessageError`: hang up."""
+        """Handles a message of the leader.
+
+        Raises:
+            MessageError: The message is invalid; drop the connection.
+        """
         kind = check(message, TO_MEMBER, self._settings.task)
         if self.left is not None:
             return []
@@ -215,11 +227,11 @@ class Member:
         self._out.append(Start({**_body(message), "rank": self._rank}))
 
     def silence(self, now: float) -> float:
-        """Seconds since the leader was last heard."""
+        """Seconds since the last message of the leader."""
         return now - self._heard
 
     def silent(self, now: float) -> bool:
-        """Whether the leader has not been heard, or not for so long that others should know, if they ask."""
+        """Whether the leader was never heard, or not for half of `lost_after`."""
         return not self._ever_welcome or now - self._heard >= self._settings.lost_after / 2
 
     def _stop(self, reason: str, grace: float) -> None:
@@ -228,7 +240,7 @@ class Member:
             self._out.append(Stop(reason, grace))
 
     def _end(self, leave: Leave, grace: float | None = None) -> None:
-        """Leave, but not before our workers have."""
+        """Leaves the gang, after this node's workers have been stopped."""
         if self._leave_after_stop is None:
             self._leave_after_stop = leave
         untouched = not (self._prepare_ordered or self._stop_ordered)
@@ -238,19 +250,20 @@ class Member:
         else:
             self._stop(leave.reason, self._settings.grace if grace is None else grace)
 
-    # What the node has done.
+    # Reports of the node.
 
     def prepared(self, facts: Mapping[str, Any]) -> list[MemberAction]:
-        """`Prepare` was done."""
+        """Reports that `Prepare` is done."""
         if not self._stop_ordered:
             self._report("ready", {"type": "ready", "facts": dict(facts)})
         return self._take()
 
     def unprepared(self, error: str, *, passing: bool = False) -> list[MemberAction]:
-        """`Prepare` or `Start` failed; the text names what was found and what to do.
+        """Reports that `Prepare` or `Start` failed.
 
         Args:
-            passing: Whether another attempt may fare better.
+            error: What was found, and what to do.
+            passing: Whether another attempt may succeed.
         """
         if not self._stop_ordered:
             body = {"type": "unready", "error": m.shorten(error), "passing": passing}
@@ -258,12 +271,12 @@ class Member:
         return self._take()
 
     def started(self) -> list[MemberAction]:
-        """`Start` was done."""
+        """Reports that `Start` is done."""
         self._report("started", {"type": "started"})
         return self._take()
 
     def worker_ended(self, body: Mapping[str, Any]) -> list[MemberAction]:
-        """A worker has ended; once per rank counts."""
+        """Reports that a worker has ended; repeated reports of a rank are ignored."""
         name = f"worker {body['rank']}"
         if name not in self._told:
             self._report(name, {**m.shorten_body(body), "type": "worker"})
@@ -271,7 +284,7 @@ class Member:
         return self._take()
 
     def stopped(self) -> list[MemberAction]:
-        """`Stop` was done: no worker is left."""
+        """Reports that `Stop` is done: no worker is left."""
         self._stopped = True
         self._report("stopped", {"type": "stopped"})
         if self._leave_after_stop is not None:
@@ -279,12 +292,12 @@ class Member:
         return self._take()
 
     def halt(self, kind: str, reason: str) -> list[MemberAction]:
-        """This node wants the gang to stop."""
+        """Asks the leader to stop the gang."""
         self._report("halt", {"type": "halt", "kind": kind, "reason": m.shorten(reason)})
         return self._take()
 
     def notice(self, text: str, kind: str = "warning") -> list[MemberAction]:
-        """Something people should hear of, though the run goes on."""
+        """Sends a notice for users. The run goes on."""
         self._notices += 1
         if self._notices <= MOST_NOTICES:
             body = {
@@ -297,13 +310,19 @@ class Member:
         return self._take()
 
     def vanish(self, kind: str, reason: str, seconds: float) -> list[MemberAction]:
-        """This node will be taken away, or its time will be over, in so many seconds."""
+        """Reports that this node will be preempted, or reach its deadline, in this many seconds."""
         body = {"kind": kind, "reason": m.shorten(reason, 2000), "seconds": round(seconds, 3)}
         self._report(f"vanish {kind}", {"type": "vanish", **body})
         return self._take()
 
     def calls(self, callers: int, waiting: list[int], listeners: int) -> list[MemberAction]:
-        """How many processes call `should_stop()`, in which call those are that wait, and who else was told."""
+        """Reports which processes of this node call `should_stop()`.
+
+        Args:
+            callers: How many processes call it.
+            waiting: The numbers of the calls in which processes wait.
+            listeners: How many processes got SIGUSR2 instead.
+        """
         body = {"callers": callers, "waiting": waiting, "listeners": listeners}
         self._report("calls", {"type": "calls", **body})
         return self._take()
@@ -311,7 +330,7 @@ class Member:
     # Time.
 
     def tick(self, now: float) -> list[MemberAction]:
-        """Let time pass. Call it a few times per beat."""
+        """Handles everything that depends on time. Call it a few times per heartbeat interval."""
         pause = self._heartbeat.pause(now)
         if self.left is not None or self._leave_after_stop is not None:
             return self._take()
@@ -319,11 +338,11 @@ class Member:
             self._tell({"type": "beat"})
         silence = now - self._heard
         if now - max(self._heard, self._hung_up) >= self._settings.lost_after:
-            # The leader may be well and only this connection dead: try another.
+            # Perhaps only this connection is dead, and not the leader: dial again.
             self._hung_up = now
             self._out.append(HangUp())
         if pause:
-            # First hear what the leader says now; what it said meanwhile may be old.
+            # Messages that arrived during the pause may be old, so wait for what the leader sends now before fencing.
             self._excused_until = now + 1.5 * self._settings.heartbeat
         elif now >= self._excused_until:
             self._fence(silence)
@@ -332,7 +351,7 @@ class Member:
     def _fence(self, silence: float) -> None:
         limit = self._settings.fence_after
         if not self._start_ordered:
-            # There is no worker of this node yet that could run a second time elsewhere, so an outage may pass.
+            # No worker of this node could run a second time elsewhere yet, so a network outage may last longer.
             limit = max(limit, self._settings.join_timeout)
         if not self._ever_welcome:
             reason = f"the leader did not let this node join within {silence:.0f} s"
@@ -343,14 +362,14 @@ class Member:
         if self._start_ordered and self.outcome is None:
             self._report("halt", {"type": "halt", "kind": "fenced", "reason": reason})
         self._out.append(HangUp())
-        # A node that slept past its time has no right to a grace period: others may run in its place by now.
+        # If the silence lasted longer, the grace period is cut: workers of a replacement may be running by now.
         grace = fencing.grace_left(silence, limit, self._settings.grace)
         self._end(Leave(RELEASED if self.outcome is not None else FENCED, reason), grace)
 
-    # Small things.
+    # Helpers.
 
     def _report(self, name: str, message: Message) -> None:
-        """Something the leader must get to know, now or after the next welcome."""
+        """Sends a report now if connected, and again after every welcome."""
         self._told[name] = message
         if self._on_line:
             self._tell(message)

@@ -1,6 +1,6 @@
-"""How an agent takes part in the rendezvous: `MemberClient`, the sockets and files around the pure machine `Member`.
+"""An agent's client of the rendezvous: `MemberClient`, the sockets and files around the pure state machine `Member`.
 
-(The supervisor's side is `SupervisorLink` in supervisor_client.py.)
+The supervisor's client is `SupervisorClient` in supervisor_client.py.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from ..protocol.tls import TlsSession
 
 OPENING_TIME = 5.0
-"""Seconds a connection may take to be made and proved."""
+"""Seconds a connection may take to be opened and authenticated."""
 
 RETRY_FIRST, RETRY_MOST = 0.02, 1.0
 
@@ -47,10 +47,10 @@ log = logging.getLogger("flowlite.member")
 
 
 class PrepareError(Exception):
-    """A node cannot take part; the text says what was found and what to do (the leader adds which node it is).
+    """A node cannot take part. The text says what was found and what to do; the leader adds the name of the node.
 
     Attributes:
-        passing: Whether another attempt may fare better with the same nodes.
+        passing: Whether another attempt may succeed with the same nodes.
     """
 
     def __init__(self, text: str, *, passing: bool = False) -> None:
@@ -59,7 +59,7 @@ class PrepareError(Exception):
 
 
 class Refused(Exception):
-    """The leader does not accept this agent (older epoch, not in the roster, id taken). Its workers are stopped."""
+    """The leader refused this agent (older attempt, not in the roster, id taken). Its workers are stopped."""
 
 
 class Fenced(Exception):
@@ -70,38 +70,57 @@ class StopListener(Protocol):
     """Holds the workers of a node until the gang has agreed on the step at which it stops."""
 
     def hold(self, seconds: float) -> None:
-        """Lets each worker wait in its next call of `should_stop()`, for so long at most."""
+        """Lets each worker wait in its next call of `should_stop()`, at most this many seconds."""
 
     def go_on(self, call: int) -> None:
-        """Lets them go on; from this call on `should_stop()` is True."""
+        """Lets waiting workers continue. `should_stop()` is True from this call on; 0: it stays False."""
 
 
 class NodeActions(Protocol):
-    """What the rendezvous asks of its node. Implemented by the agent."""
+    """What the rendezvous needs from its node. Implemented by the agent."""
 
     def facts(self) -> dict[str, Any]:
-        """What a join reports: address, hostname, python, python_minor, code, gpus {"count","kind"}, clock (unix,
-        read now), disk_free_bytes and disk_total_bytes, agent. Called at every join."""
+        """Returns the facts that a join reports; called at every join.
+
+        They are address, hostname, python, python_minor, code, gpus {"count","kind"}, clock (Unix, read now),
+        disk_free_bytes, disk_total_bytes and agent.
+        """
 
     async def prepare(self, order: Mapping[str, Any]) -> dict[str, Any]:
-        """Get ready to start; gives facts for the record. `order`: master_addr, master_port, volume_token (the leader's
-        node writes probe files of that name, the others wait for them). Raises `PrepareError`. Cancelled if the gang
-        is stopped meanwhile. Called once."""
+        """Prepares the node to start workers. Called once, and cancelled if the gang is stopped meanwhile.
+
+        Args:
+            order: master_addr, master_port, and volume_token: the leader's node writes probe files of that name, and
+                the other nodes wait for them.
+
+        Returns:
+            Facts about the node, for the leader to compare and record.
+
+        Raises:
+            PrepareError: The node cannot take part.
+        """
 
     async def start(self, go: Mapping[str, Any]) -> None:
-        """Start the workers and return. `go`: rank (of this node), addresses (by rank), master_addr, master_port.
-        Called once at most. An exception ends the gang with outcome "error"."""
+        """Starts the workers and returns. Called once at most. An exception ends the gang with outcome "error".
+
+        Args:
+            go: rank (of this node), addresses (by rank), master_addr, master_port.
+        """
 
     async def stop(self, reason: str, grace: float) -> None:
-        """Stop every worker; return when none is left and each was reported. Called once at most, also before start."""
+        """Stops all workers. Returns when none is left and each was reported. Called at most once, perhaps before
+        `start`."""
 
     def streams(self) -> Mapping[str, Path]:
-        """The files to follow: "<rank>.<stream>" with stream out, err or result; asked often, so keep it at hand. A
-        file may come later than its name. `result` is sent only once its worker was reported."""
+        """Returns the files to follow, by the name "<rank>.<stream>", with stream out, err or result.
+
+        It is called often, so it must be cheap. A file may be created later. A `result` is sent only after the end of
+        its worker was reported.
+        """
 
 
 class MemberClient:
-    """One node's part in the rendezvous, over TCP to the leader (the leader's agent too, to its own server)."""
+    """One node's part in the rendezvous, over TCP to the leader. The leader's own agent uses it, too."""
 
     def __init__(
         self,
@@ -117,11 +136,12 @@ class MemberClient:
     ) -> None:
         """
         Args:
-            incarnation: Random text, made once per agent process; tells a rejoin from a second claimant of the id.
+            incarnation: Random text, made once per agent process; it tells a rejoin from a second agent with the same
+                id.
             leader: Address and port of the leader's rendezvous.
-            shields: Makes the encryption of each connection; None where the leader speaks plain.
-            on_silence: Called when the leader is heard (False), and when it falls silent (True).
-            stop_listener: Has workers wait for a decision to stop; None where none ever calls `should_stop()`.
+            shields: Makes the TLS session of each connection; None if the leader does not encrypt.
+            on_silence: Called when the leader is heard again (False), and when it becomes silent (True).
+            stop_listener: Lets workers wait for a decision to stop; None if no worker ever calls `should_stop()`.
         """
         self._settings = settings
         self._secret = secret
@@ -142,25 +162,25 @@ class MemberClient:
 
     @property
     def outcome(self) -> str | None:
-        """How the gang ended, once the leader said so; else None."""
+        """How the gang ended, once the leader has sent it; else None."""
         return self._machine.outcome
 
     @property
     def reason(self) -> str:
-        """The line for people that goes with the outcome."""
+        """One line for users that goes with the outcome."""
         return self._machine.reason
 
     @property
     def silence(self) -> float:
-        """Seconds since the leader was last heard."""
+        """Seconds since the last message of the leader."""
         return self._machine.silence(time.monotonic())
 
     async def run(self) -> None:
-        """Take part until released. Workers are gone when this returns or raises.
+        """Take part until released. No worker is left when this returns or raises.
 
         Raises:
-            Refused: The leader does not want this agent.
-            Fenced: The leader never answered within `join_timeout`, or was silent for `fence_after`.
+            Refused: The leader refused this agent.
+            Fenced: The leader did not answer within `join_timeout`, or was silent for `fence_after`.
         """
         self._finished = asyncio.get_running_loop().create_future()
         dialing = asyncio.create_task(self._keep_dialing())
@@ -183,30 +203,34 @@ class MemberClient:
             raise Fenced(f"{leave.reason}: {self._leader[0]}:{self._leader[1]}{trouble}")
 
     def report_worker(self, body: Mapping[str, Any]) -> None:
-        """Reports the end of a worker and its process group; body as in protocol/messages.py. Flushed at once."""
+        """Reports the end of a worker and its process group at once; `body` as in `protocol/messages.py`."""
         self._follower.finish(body["rank"], body["sizes"])
         self._act(self._machine.worker_ended(body))
 
     def halt(self, kind: str, reason: str) -> None:
-        """Ask the leader to stop the gang; kind "deadline", "preempted", "cancel" or "error"."""
+        """Asks the leader to stop the gang; `kind` is "deadline", "preempted", "cancel" or "error"."""
         self._act(self._machine.halt(kind, reason))
 
     def vanish(self, kind: str, reason: str, seconds: float) -> None:
-        """Say that this node will be taken away ("preempted") or out of time ("deadline") in so many seconds."""
+        """Reports that this node will be preempted, or reach its deadline, in this many seconds.
+
+        Args:
+            kind: "preempted" or "deadline".
+        """
         self._act(self._machine.vanish(kind, reason, seconds))
 
     def calls(self, callers: int, waiting: list[int], listeners: int = 0) -> None:
-        """Answers `NodeActions.hold`, whenever that changes.
+        """Answers `StopListener.hold`, and is called again whenever the numbers change.
 
         Args:
-            callers: Processes that call `should_stop()`.
-            waiting: The calls in which some of them wait.
-            listeners: Processes that got a signal instead.
+            callers: How many processes call `should_stop()`.
+            waiting: The numbers of the calls in which processes wait.
+            listeners: How many processes got SIGUSR2 instead.
         """
         self._act(self._machine.calls(callers, waiting, listeners))
 
     def notice(self, text: str, kind: str = "warning") -> None:
-        """Let people hear of something, while the run goes on; kind as in `messages.NOTICES`."""
+        """Sends a notice for users, while the run goes on; `kind` as in `messages.NOTICES`."""
         self._act(self._machine.notice(text, kind))
 
     # The connection.
@@ -224,7 +248,7 @@ class MemberClient:
             else:
                 await connection.closed
                 delay = RETRY_FIRST
-            # Not all members of a gang in the same moment. (`random` would cost half a megabyte.)
+            # Jitter, so that the members of a gang do not dial all at once. (`random` would cost half a megabyte.)
             await asyncio.sleep(delay * (0.5 + os.urandom(1)[0] / 512))
             delay = min(RETRY_MOST, delay * 2)
 
@@ -296,7 +320,7 @@ class MemberClient:
         task.add_done_callback(self._worked)
 
     def _worked(self, task: asyncio.Task[None]) -> None:
-        """An order that broke down in a way nobody foresaw ends the agent: its workers end with it."""
+        """An unexpected exception in an order ends the agent, and with it its workers."""
         if not task.cancelled() and (error := task.exception()) is not None:
             assert self._finished is not None
             if not self._finished.done():
@@ -378,7 +402,7 @@ class MemberClient:
 
 
 class _LeaderConnection(Channel):
-    """One connection to the leader, of the several that a link may have one after another."""
+    """One connection to the leader. A client may have several, one after another."""
 
     def __init__(self, link: MemberClient) -> None:
         settings = link._settings
@@ -391,7 +415,7 @@ class _LeaderConnection(Channel):
         self.closed: asyncio.Future[None] = loop.create_future()
 
     async def open(self, leader: tuple[str, int]) -> None:
-        """Dial, and prove the secret to each other."""
+        """Connect, and authenticate in both directions."""
         family = socket.AF_INET6 if ":" in leader[0] else socket.AF_INET
         dialed = socket.socket(family, socket.SOCK_STREAM)
         dialed.setblocking(False)
@@ -420,7 +444,7 @@ class _LeaderConnection(Channel):
     def on_closed(self, error: Exception | None) -> None:
         if not self._opened.done():
             self._opened.set_exception(error or ConnectionResetError("the leader hung up"))
-            self._opened.exception()  # whoever waits still gets it; if nobody does, that is no news
+            self._opened.exception()  # mark it as retrieved: after a timeout, nothing waits for it
         if not self.closed.done():
             self.closed.set_result(None)
         self._link._closed(self)

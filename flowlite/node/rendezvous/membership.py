@@ -1,4 +1,4 @@
-"""One member per node rank: who sits there, and what the leader knows of it."""
+"""The members of a gang, one for each node rank, and what the leader knows of each."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ from typing import Any
 from ..protocol.messages import GangSettings
 
 RECONNECT_GRACE = 0.5
-"""Seconds a node whose connection broke has to come back before it is suspected."""
+"""Seconds that a node has to reconnect after its connection broke, before it is suspected."""
 
 _NAMED = 10
 
 
 @dataclass(slots=True)
 class MemberState:
-    """What the leader knows of one node.
+    """The leader's record of one member.
 
     Attributes:
-        connection: Number of the live connection, or None.
-        heard: When the node last said anything (leader's steady clock).
+        incarnation: Names the agent process that joined; "" before the first join.
+        connection: Number of the open connection, or None.
+        heard: When its last message came (leader's monotonic clock, as all times here).
         parted: When its connection broke.
         first: When it first joined.
-        notices: Number of the last notice it gave.
-        prepared: What it said when it was ready, to be compared: see `agreement.COMPARED`.
+        notices: Number of the last notice it sent.
+        prepared: Facts from its report that it is ready, to be compared: see `consistency.COMPARED`.
     """
 
     rank: int
@@ -46,21 +47,21 @@ class MemberState:
 
     @property
     def joined(self) -> bool:
-        """Whether a node has ever sat here in this epoch."""
+        """Whether the node has ever joined in this attempt."""
         return bool(self.incarnation)
 
     @property
     def who(self) -> dict[str, Any]:
-        """How events name the node."""
+        """The fields by which events name the node."""
         return {"instance": self.instance, "rank": self.rank}
 
     @property
     def settled(self) -> bool:
-        """Whether there is nothing to wait for when the gang stops."""
+        """Whether a stopping gang need not wait for this node."""
         return self.stopped or self.lost or not self.joined
 
     def describe(self, began: float, now: float) -> str:
-        """What is known of the node, for people."""
+        """Returns what is known of the node, as text for users."""
         if not self.joined:
             return "never heard of"
         host = f" (host {self.facts['hostname']})" if self.facts.get("hostname") else ""
@@ -71,7 +72,12 @@ class MemberState:
 
 
 class Members:
-    """All members of a gang, with the counts that would cost too much to take at every message."""
+    """All members of a gang, with counts that would be too expensive to compute at every message.
+
+    Attributes:
+        joined: How many have ever joined.
+        ready: How many have prepared.
+    """
 
     def __init__(self, settings: GangSettings) -> None:
         self._by_rank = [MemberState(rank, name) for rank, name in enumerate(settings.roster)]
@@ -92,24 +98,24 @@ class Members:
         return self._by_rank[rank]
 
     def of_instance(self, instance: str) -> MemberState | None:
-        """The member of an instance id; None if it is not in the roster."""
+        """Returns the member with an instance id; None if the roster does not have it."""
         return self._by_instance.get(instance)
 
     def of_connection(self, connection: int) -> MemberState | None:
-        """The member that this connection speaks for."""
+        """Returns the member of a connection, or None."""
         return self._by_connection.get(connection)
 
     def connections(self) -> tuple[int, ...]:
-        """Every live connection of a member."""
+        """Returns the numbers of all open connections of members."""
         return tuple(self._by_connection)
 
     @property
     def connected(self) -> int:
-        """How many nodes are on the line."""
+        """How many members are connected."""
         return len(self._by_connection)
 
     def take(self, member: MemberState, connection: int, incarnation: str, now: float) -> None:
-        """Seat a node, or member it again. Another incarnation starts from nothing."""
+        """Records that a member has joined or rejoined. A new incarnation has to prepare again."""
         if member.incarnation != incarnation:
             if not member.joined:
                 self.joined += 1
@@ -122,19 +128,23 @@ class Members:
         self._by_connection[connection] = member
 
     def part(self, member: MemberState, now: float) -> None:
-        """The node's connection is gone."""
+        """Records that the member's connection was closed."""
         if member.connection is not None:
             self._by_connection.pop(member.connection, None)
         member.connection = None
         member.parted = now
 
     def mark_ready(self, member: MemberState) -> None:
-        """The node has prepared."""
+        """Records that the member has prepared."""
         self.ready += not member.ready
         member.ready = True
 
     def addresses(self) -> list[str]:
-        """What the nodes reach each other by: as the leader sees them, but never a loopback that it alone sees."""
+        """Returns the addresses by which nodes reach each other, by rank.
+
+        They are the addresses that the leader sees. A loopback address, which only the leader could use, is replaced
+        by the leader's own.
+        """
         leader = self._settings.leader_address
         return [
             leader
@@ -144,12 +154,12 @@ class Members:
         ]
 
     def excuse(self, pause: float) -> None:
-        """The leader did not listen for so long: that silence is nobody's."""
+        """Subtracts from every member's silence a pause in which the leader itself did not run."""
         for member in self._by_rank:
             member.heard += pause
 
     def doubtful(self, now: float) -> Iterator[tuple[MemberState, str]]:
-        """Nodes that may be gone, each with what speaks for it."""
+        """Yields nodes that become suspects now, each with the reason."""
         for member in self._by_rank:
             silence = now - member.heard
             if member.settled or member.suspect:
@@ -160,7 +170,7 @@ class Members:
                 yield member, "its connection to the leader broke, and it has not come back"
 
     def given_up(self, now: float, longest: float) -> Iterator[tuple[MemberState, str]]:
-        """Nodes that have been silent for so long, each with what that means."""
+        """Yields nodes that have been silent for `longest` seconds, each with what that means."""
         for member in self._by_rank:
             silence = now - member.heard
             if not member.settled and silence >= longest:
@@ -168,29 +178,29 @@ class Members:
                 yield member, f"silent for {silence:.0f} s{stopped}"
 
     def note_silence(self, now: float) -> None:
-        """Notes whether the leader hears none of several others just now, and has not for long."""
+        """Notes the time if none of several other nodes has been heard for `lost_after`."""
         others = [member for member in self._by_rank[1:] if member.joined]
         after = self._settings.lost_after
         if len(others) > 1 and all(now - member.heard >= after for member in others):
             self._heard_nobody = now
 
     def leader_was_cut_off(self, member: MemberState) -> bool:
-        """Whether a node is silent since a time when the leader heard nobody: then it is the leader that was cut off.
+        """Whether a node became silent when the leader heard no node at all, so that the leader itself was cut off.
 
-        Others may have come back meanwhile, a moment before this one.
+        Other nodes may have reconnected since, a moment before this one.
         """
         return self.leader_heard_nobody(member.heard)
 
     def leader_heard_nobody(self, since: float) -> bool:
-        """Whether there was a time after `since` at which the leader heard none of several others."""
+        """Whether there was a time after `since` at which the leader heard none of several other nodes."""
         return self._heard_nobody > since
 
     def name(self, member: MemberState) -> str:
-        """How the node is called in messages to people."""
+        """The name of the node in messages to users."""
         return self._settings.name(member.rank)
 
     def list_with(self, members: Sequence[MemberState], began: float, now: float) -> str:
-        """Nodes by name, each with what is known of it."""
+        """Returns the names of nodes, each with what is known of it, as text for users."""
         shown = [
             f"{self.name(member)}: {member.describe(began, now)}" for member in members[:_NAMED]
         ]
