@@ -1,10 +1,10 @@
-"""The rendezvous service in the leader's agent: sockets and timers around the pure machine `Rendezvous`.
+"""The rendezvous service in the leader's agent: sockets and timers around the pure state machine `Rendezvous`.
 
-Use it like this (`master` chooses, proves and holds MASTER_PORT; see `Master`):
+Usage (`master` chooses MASTER_PORT and listens on it; see `Master`):
 
     server = RendezvousServer(settings, secret, bind="127.0.0.1", master=master)
     port = await server.start()             # now leader.json can be written
-    outcome = await server.run()            # returns after release (or linger)
+    outcome = await server.run()            # returns after the release, or after `linger`
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from ..protocol.tls import TlsSession
 
 OPENING_TIME = 5.0
-"""Seconds a peer has to prove that it knows the secret."""
+"""Seconds that a peer has to authenticate."""
 
 OPENING_CROWD = 256
-"""Most connections that may be unproved at a time; the others wait in the kernel's queue."""
+"""Most connections that may be unauthenticated at a time; others wait in the kernel's queue."""
 
 OPENING_PATIENCE = 2.5
-"""Seconds after which a connection that has said nothing true yet must make room when the crowd is full."""
+"""Seconds after which a connection without a valid first frame is closed, while `OPENING_CROWD` is reached."""
 
 BACKLOG = 4096
 
@@ -43,24 +43,27 @@ log = logging.getLogger("flowlite.rendezvous")
 
 
 class Master(Protocol):
-    """Holds the port that the workers' own rendezvous (MASTER_PORT) will use."""
+    """Holds MASTER_PORT, the port of the workers' own rendezvous, until GO."""
 
     def prove(self) -> int:
-        """Choose a free port, listen on it (members connect to it while they prepare), give it back.
+        """Chooses a free port, listens on it and returns it. Members connect to it while they prepare.
 
-        Called once, when all nodes have joined. Raises OSError with a text that says what to do.
+        Called once, when all nodes have joined.
+
+        Raises:
+            OSError: No port can be had; the text says what to do.
         """
 
     def close(self) -> None:
-        """Stop listening; called just before GO, so that nothing of ours holds the port. May be called again."""
+        """Stops listening. Called just before GO, so that the port is free for the workers. May be called again."""
 
 
 class RendezvousServer:
-    """Serves one gang of one epoch.
+    """Serves the rendezvous of one gang in one attempt.
 
     Attributes:
         port: The port it listens on, once started.
-        turned_away: How many connections were closed because they did not prove the secret, or sent nonsense.
+        turned_away: How many connections were closed because they did not authenticate or sent invalid messages.
     """
 
     def __init__(
@@ -75,8 +78,8 @@ class RendezvousServer:
     ) -> None:
         """
         Args:
-            bind: The one address it listens on.
-            shields: Makes the encryption of each connection; None for a gang that does not leave its machine.
+            bind: The only address it listens on.
+            shields: Makes the TLS session of each connection; None for a gang on one machine.
         """
         self._settings = settings
         self._secret = secret
@@ -101,20 +104,20 @@ class RendezvousServer:
 
     @property
     def reason(self) -> str:
-        """One line for people that goes with the outcome."""
+        """One line for users that goes with the outcome."""
         return self._machine.reason if self._machine else ""
 
     @property
     def phase(self) -> str:
-        """Where the gang is: one of `messages.PHASES`."""
+        """The phase of the gang: one of `messages.PHASES`."""
         return self._machine.phase if self._machine else ""
 
     def silence_of(self, rank: int) -> float:
-        """Seconds since a node was last heard."""
+        """Seconds since the last message of a node."""
         return self._machine.silence_of(rank, self._now()) if self._machine else 0.0
 
     async def start(self) -> int:
-        """Listen; gives the port. `join_timeout` runs from here."""
+        """Start to listen. Returns the port. `join_timeout` counts from here."""
         family = socket.AF_INET6 if ":" in self._bind else socket.AF_INET
         self._listener = socket.create_server(
             (self._bind, self.port), family=family, backlog=BACKLOG
@@ -127,7 +130,7 @@ class RendezvousServer:
         return self.port
 
     async def run(self) -> str:
-        """Serve until the supervisor releases the gang, or `linger` has passed after its end; gives the outcome."""
+        """Serve until the supervisor releases the gang, or `linger` has passed after its end. Returns the outcome."""
         if self._machine is None:
             await self.start()
         try:
@@ -137,7 +140,7 @@ class RendezvousServer:
         return self.outcome or ""
 
     def stop(self, kind: str, reason: str) -> None:
-        """Stop the gang from the leader's own side; kind as in `messages.STOP_OUTCOMES`."""
+        """Stop the gang from the leader's own side; `kind` as in `messages.STOP_OUTCOMES`."""
         if self._machine is not None:
             self._act(self._machine.halt(kind, reason, self._now()))
 
@@ -153,13 +156,13 @@ class RendezvousServer:
         for connection in [*self._connections.values(), *self._opening]:
             connection.close()
         self._finished.set()
-        # One turn of the loop, so that what was written just now leaves before the process may end.
+        # Run the loop once, so that data written just now is sent before the process may end.
         await asyncio.sleep(0)
 
     # Connections.
 
     def _accept(self, on: bool) -> None:
-        """Take new connections, or leave them to the kernel's queue."""
+        """Accept new connections, or leave them in the kernel's queue."""
         if on == self._accepting or self._listener is None:
             return
         self._accepting = on
@@ -177,7 +180,7 @@ class RendezvousServer:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                # Out of file descriptors, most likely: wait for one rather than spin.
+                # Probably out of file descriptors: wait for one rather than spin.
                 log.warning("cannot accept a connection: %s", error)
                 self._accept(False)
                 return
@@ -216,7 +219,7 @@ class RendezvousServer:
             supervisor.send_chunk(encode(frame.message), frame.blob)
 
     def _turn_away(self, connection: _Peer, error: Exception) -> None:
-        """End a connection that did not prove itself or sent nonsense. Nothing of it reaches the gang."""
+        """Close a connection that did not authenticate or sent an invalid message. The gang is not affected."""
         self.turned_away += 1
         if self.turned_away <= 10 or self.turned_away % 1000 == 0:
             log.warning(
@@ -233,7 +236,7 @@ class RendezvousServer:
         if self._connections.pop(connection.number, None) is not None and self._machine is not None:
             self._act(self._machine.disconnected(connection.number, self._now()))
 
-    # The machine.
+    # The state machine.
 
     def _now(self) -> Moment:
         return Moment(time.monotonic(), time.time())
@@ -255,7 +258,7 @@ class RendezvousServer:
         self._act(self._machine.tick(self._now()))
 
     def _act(self, actions: list[Action]) -> None:
-        """Do what the machine wants done."""
+        """Carry out the actions of the state machine."""
         waiting = deque(actions)
         while waiting:
             match waiting.popleft():
@@ -288,7 +291,11 @@ class RendezvousServer:
 
 
 class _Peer(Channel):
-    """One peer. Chunks wait while the peer's stream is full, so that events and beats never queue behind logs."""
+    """The connection of one peer.
+
+    While its write buffer is full, chunks wait in a queue of their own, so that events and heartbeats never queue
+    behind logs.
+    """
 
     session: ServerSession
 
@@ -301,7 +308,7 @@ class _Peer(Channel):
         self.address = address
 
     def send_chunk(self, header: bytes, blob: bytes) -> None:
-        """Send a chunk, when its turn comes."""
+        """Send a chunk, or queue it while the write buffer is full."""
         if self.full:
             self._chunks.append((header, blob))
         else:

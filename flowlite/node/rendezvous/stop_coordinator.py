@@ -1,4 +1,4 @@
-"""Around the leader's vote on stopping (`stop_vote.py`): messages in, messages and events out."""
+"""Connects the leader's vote on stopping (`stop_vote.py`) to the messages of nodes and the events of the gang."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _KINDS = (m.PREEMPTED, m.DEADLINE)
 
 
 class StopCoordinator:
-    """What a gang does when machines of it are to be taken away, or when its time is nearly over.
+    """Stops a gang at one step when machines of it will be preempted, or when its time is nearly over.
 
     Attributes:
-        grace: From the stop signal to SIGKILL; longer than usual where a machine's last minutes allow it.
+        grace: Seconds from the stop signal to SIGKILL; longer than usual if the time before a preemption allows it.
     """
 
     def __init__(
@@ -32,7 +32,10 @@ class StopCoordinator:
         session: SupervisorSession,
         stop: Callable[[str, str, Moment], None],
     ) -> None:
-        """`stop` begins to stop the gang: outcome, reason, now."""
+        """
+        Args:
+            stop: Called with (outcome, reason, now) to begin to stop the gang.
+        """
         self._settings = settings
         self._outbox = outbox
         self._members = members
@@ -44,7 +47,7 @@ class StopCoordinator:
         self.grace = settings.grace
 
     def notice(self, member: MemberState, message: Message, phase: str, now: Moment) -> None:
-        """A node says that it will be taken away, or the leader's own that the deadline comes."""
+        """Handles the report of a node that it will be preempted, or of the leader's node that the deadline is near."""
         kind, seconds = str(message["kind"]), float(message["seconds"])
         if kind not in _KINDS:
             raise MessageError(f"notice of {kind[:40]!r} is not known")
@@ -61,30 +64,30 @@ class StopCoordinator:
             self._stop(m.PREEMPTED, text, now)
 
     def calls(self, member: MemberState, message: Message, now: Moment) -> None:
-        """A node says which of its processes wait, and where."""
+        """Handles the report of a node on which of its processes wait, and in which calls."""
         listeners = message.get("listeners", 0)
         self._vote.tell(member.rank, message["callers"], message["waiting"], listeners)
         self.tick(now)
 
     def tick(self, now: Moment) -> None:
-        """Lets time pass, while workers run."""
+        """Advances the vote. Call it regularly while workers run."""
         if self._vote.kind:
             there = [member.rank for member in self._members if not member.lost]
             self._follow(self._vote.step(there, now.steady), now)
 
     def catch_up(self, connection: int, now: float) -> None:
-        """Tells a node that came back what holds."""
+        """Sends a node that has rejoined the current state of the vote."""
         if self._vote.open:
             self._outbox.tell(self._hold(now), connection)
         elif self._vote.kind:
             self._outbox.tell(self._resume(), connection)
 
     def outcome(self, usual: str) -> str:
-        """What the gang ends with, where it would usually end with this."""
+        """Returns the outcome of the gang, given the outcome without a notice."""
         return self._vote.outcome(usual, _WORDS)
 
     def end(self, usual: str, why: str) -> tuple[str, str]:
-        """Outcome and reason, where they would usually be these."""
+        """Returns outcome and reason of the gang, given those without a notice."""
         outcome = self.outcome(usual)
         told = why in ("", self._vote.reason)
         reason = self._vote.reason if told else f"{self._vote.reason} ({why})"

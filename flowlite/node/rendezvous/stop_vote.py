@@ -1,11 +1,17 @@
-"""The leader's part in a withdrawal: a gang that will lose a node, or reach its deadline, stops at one step.
+"""The leader's vote by which all ranks of a gang stop at the same step, before a preemption or a deadline.
 
-Pure: numbers and times in, a decision out. "Notice" says that something is up and how many seconds are left. Nodes are
-told to hold; each tells how many of its processes have ever called `should_stop()`, and at which call those stand that
-wait. When all wait, the latest of these calls is the one from which on everybody is told to stop. Where nobody calls,
-or not everybody comes to wait in time, a preempted gang gets the stop signal with the grace that is left; at a deadline
-nothing follows, since the deadline comes by itself. Processes that listen for SIGUSR2 have got it, and have time for
-what they do then: the stop signal comes at the last moment.
+Pure: it takes numbers and times and returns decisions.
+
+1. A notice says why the gang has to stop and how many seconds are left.
+2. The leader orders the nodes to hold. Each reports how many of its processes have ever called `should_stop()`, and in
+   which call each waiting process is.
+3. When all of these processes wait, the highest of their calls is decided on: from this call on, `should_stop()` is
+   True on all ranks.
+
+If no process calls `should_stop()`, or not all of them come to wait in time, a preempted gang gets the stop signal,
+with the grace period that is left. Before a deadline nothing follows, since the deadline itself stops the gang.
+Processes that listen for SIGUSR2 have been sent it by then. To leave them time, the stop signal is sent at the last
+moment.
 """
 
 from __future__ import annotations
@@ -14,31 +20,31 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 MARGIN = 3.0
-"""Seconds kept back for signals and messages on their way."""
+"""Seconds that are reserved for signals and messages in transit."""
 LEAST_GRACE = 1.0
 COPYING = 0.5
-"""The part of what is left that is kept for the last copy of checkpoints, if that may take so long."""
+"""The share of the remaining time that is reserved, at most, for the last copy of checkpoints."""
 
 PREEMPTED, DEADLINE = "preempted", "deadline"
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Nodes are to have their processes wait, so many seconds at most."""
+    """Order nodes to let their processes wait in `should_stop()`, at most this many seconds."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """It is True from this call on; None: it stays False, and whoever waits goes on."""
+    """Let waiting processes continue. `should_stop()` is True from this call on; None: it stays False."""
 
     call: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class StopNow:
-    """The workers get the stop signal, and so many seconds."""
+    """Send the workers the stop signal, with this grace period in seconds."""
 
     grace: float
 
@@ -54,19 +60,20 @@ class _Told:
 
 
 class Vote:
-    """The withdrawal of one gang; quiet until `notice`.
+    """The vote of one gang. It does nothing until `notice`.
 
     Attributes:
-        kind: "preempted" or "deadline" once there was notice; preemption outweighs a deadline.
-        reason: For people.
-        decided: The call from which on all ranks stop.
+        kind: "preempted" or "deadline" after a notice, else ""; preemption takes precedence over a deadline.
+        reason: For users.
+        decided: The call from which on all ranks stop; None until it is decided.
+        stopping: Whether the stop signal was ordered.
     """
 
     def __init__(self, grace: float, after_stop: float) -> None:
         """
         Args:
-            grace: What workers usually get from the stop signal to SIGKILL.
-            after_stop: What a node may need once they have ended, for a last copy of checkpoints.
+            grace: Seconds from the stop signal to SIGKILL, as usual.
+            after_stop: Seconds that a node may need after its workers have ended, for the last copy of checkpoints.
         """
         self._grace = grace
         self._after_stop = after_stop
@@ -82,11 +89,14 @@ class Vote:
 
     @property
     def open(self) -> bool:
-        """Whether nodes hold."""
+        """Whether nodes are holding their processes."""
         return self._open
 
     def notice(self, kind: str, reason: str, seconds: float, now: float) -> Step | None:
-        """Something is up. A second notice makes time shorter, never longer."""
+        """Handles a notice that `seconds` are left. Returns the next step, if there is one.
+
+        A second notice of the same kind can only shorten the remaining time.
+        """
         if kind == PREEMPTED or not self.kind:
             until = now + max(0.0, seconds)
             again = self.kind == kind
@@ -104,11 +114,15 @@ class Vote:
         return Hold(left)
 
     def tell(self, rank: int, callers: int, waiting: Collection[int], listeners: int = 0) -> None:
-        """What a node says of its processes."""
+        """Records the report of a node: how many processes call, the calls of those that wait, and the listeners."""
         self._told[rank] = _Told(callers, tuple(waiting), listeners)
 
     def step(self, ranks: Collection[int], now: float) -> Step | None:
-        """What follows now, for the nodes that still have workers. Call it whenever something was told, and often."""
+        """Returns the next step, if there is one. Call it after every report, and regularly.
+
+        Args:
+            ranks: The ranks of the nodes that are not lost.
+        """
         if self._open and all(rank in self._told for rank in ranks):
             told = [self._told[rank] for rank in ranks]
             callers = sum(each.callers for each in told)
@@ -129,11 +143,16 @@ class Vote:
         return self._stop(now) if self.kind == PREEMPTED else Resume(None)
 
     def outcome(self, usual: str, words: Mapping[str, str]) -> str:
-        """What the gang ends with, where it would end with `usual`; `words` are done, failed, lost and the rest.
+        """Returns the outcome of the gang, given the outcome without a notice.
 
-        After notice of preemption nothing that breaks counts against the task. Workers that ended well were told to
-        stop only if the call was decided on; or if they listen for the signal, of which only they know what it means:
-        rather than take what was cut short for complete, a preempted gang goes on.
+        After a notice of preemption, failed workers and lost nodes do not count against the task. If all workers ended
+        well, they may have ended early or have been complete. They count as stopped early if a call was decided on. So
+        they do in a preempted gang with processes that listen for SIGUSR2: only these know whether they were complete,
+        and another attempt is better than taking a partial run for a complete one.
+
+        Args:
+            usual: The outcome without a notice.
+            words: The outcomes by the names "done", "failed", "lost", "preempted" and "deadline".
         """
         if usual == words["done"]:
             told = self.decided is not None or (self.kind == PREEMPTED and self._listened)
@@ -147,7 +166,7 @@ class Vote:
 
     @property
     def _last_moment(self) -> float:
-        """When the stop signal must go out at the latest."""
+        """The latest time at which the stop signal must be sent."""
         if self.kind == DEADLINE:
             return self._until - self._margin
         return self._until - self._grace - self._copying - MARGIN

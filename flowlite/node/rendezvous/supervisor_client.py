@@ -1,11 +1,11 @@
-"""How a supervisor follows a gang: `SupervisorClient`, through whatever stream reaches the leader's port.
+"""The supervisor's client of the rendezvous: `SupervisorClient`, over any stream that reaches the leader's port.
 
-Use it like this (kinds of events: see protocol/messages.py):
+Usage (kinds of events: see `protocol/messages.py`):
 
-    link = SupervisorLink(task=..., epoch=..., secret=..., dial=dial, offsets=sizes_of_files, on_chunk=append)
-    async for event in link.events():
-        ...                                    # "ended" is the last event; when all `sizes` of the worker events
-    await link.release()                       # are here, too, let the agents go
+    client = SupervisorClient(task=..., epoch=..., secret=..., dial=dial, offsets=sizes_of_files, on_chunk=append)
+    async for event in client.events():
+        ...                                    # "ended" is the last event; once the streams have the `sizes` of the
+    await client.release()                     # worker events, too, release the agents
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Dial = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]
 OnChunk = Callable[[int, int, str, int, float, bytes], None]
 
 OPENING_TIME = 10.0
-"""Seconds a connection may take to be made and proved; it may go through a tunnel."""
+"""Seconds a connection may take to be opened and authenticated; it may go through a tunnel."""
 
 RELEASE_TIME = 5.0
 RETRY_FIRST, RETRY_MOST = 0.02, 1.0
@@ -40,31 +40,31 @@ READ = 256 * 1024
 
 ACKNOWLEDGE_BYTES = 128 * 1024
 ACKNOWLEDGE_DELAY = 0.005
-"""Chunks are acknowledged together: after so many bytes, or so many seconds."""
+"""Chunks are acknowledged together, after this many bytes or this many seconds."""
 
 log = logging.getLogger("flowlite.supervisor")
 
 
 class LeaderUnreachable(Exception):
-    """No word from the leader for `silence` seconds: probe its node. Iterating `events()` again goes on trying."""
+    """The leader was silent for `silence` seconds: probe its node. Call `events()` again to continue."""
 
 
 class LeaderRefused(Exception):
-    """The leader does not accept this supervisor: it is of another epoch."""
+    """The leader refused this supervisor, for example because it is of another attempt."""
 
 
 class _CannotKeep(Exception):
-    """`on_chunk` raised; the argument is what."""
+    """`on_chunk` raised an exception, which is the argument."""
 
 
 class SupervisorClient:
-    """Follows one epoch of one gang; reconnects by itself and resumes events by number, streams by offset.
+    """Follows one attempt of a gang. It reconnects by itself, and resumes events by number and streams by offset.
 
     Attributes:
-        phase: The leader's phase as last heard (`messages.PHASES`), or "" before the first contact.
-        attached: Whether the leader is on the line now.
-        last_seq: Number of the last event given out.
-        trouble: What went wrong with the last connection, for people; "" if nothing did.
+        phase: The last known phase of the gang (`messages.PHASES`), or "" before the first contact.
+        attached: Whether it is attached to the leader now.
+        last_seq: Number of the last event that `events` has yielded.
+        trouble: What went wrong with the last connection, for users; "" if nothing did.
     """
 
     def __init__(
@@ -85,16 +85,18 @@ class SupervisorClient:
     ) -> None:
         """
         Args:
-            dial: Opens a stream to the leader's port; may raise OSError (tried again with back-off).
-            on_chunk: (rank, node, stream, offset, time, bytes). Called in order per stream, without gap or overlap
-                against `offsets()` at attach; what it has returned from is acknowledged, so it must have written.
-            offsets: "<rank>.<stream>" -> bytes already kept here; streams not named start at 0. Called at every attach.
+            dial: Opens a stream to the leader's port; may raise OSError (retried with back-off).
+            on_chunk: (rank, node, stream, offset, time, bytes). Called in order for each stream, without gap or overlap
+                from the `offsets()` at attach. It must have written the bytes when it returns, because they are
+                acknowledged then.
+            offsets: Returns how many bytes of each stream ("<rank>.<stream>") are written here; streams not named
+                start at 0. Called at every attach.
             after: Number of the last event already handled; 0 for all.
-            streams: Which kinds to bring ("out", "err", "result"); the others are left on the node.
-            silence: Seconds without a word from the leader until `LeaderUnreachable`.
-            beat: Seconds between signs of life to the leader.
-            name: Who this supervisor is, for the leader's log.
-            shields: Makes the encryption of each connection; None where the leader speaks plain.
+            streams: The kinds of streams to collect ("out", "err", "result"); others stay on the node.
+            silence: Seconds without a message of the leader until `LeaderUnreachable`.
+            beat: Seconds between heartbeats to the leader.
+            name: The name of this supervisor, for the leader's log.
+            shields: Makes the TLS session of each connection; None if the leader does not encrypt.
         """
         self._task = task
         self._epoch = epoch
@@ -128,14 +130,14 @@ class SupervisorClient:
         self.trouble = ""
 
     async def events(self) -> AsyncGenerator[dict[str, Any], None]:
-        """Events in order, each once; ends after `release` or `close`. Each has "age": how many seconds ago it was.
+        """Yields events in order, each once; ends after `release` or `close`. "age" in each is its age in seconds.
 
-        Chunks are delivered as they come, also between two events, from the first call on until `close`.
+        From the first call on until `close`, chunks are passed to `on_chunk` as they arrive, also between two events.
 
         Raises:
-            LinkDown: `silence` seconds without contact. The link goes on trying; call again to go on listening.
-            LinkRefused: The leader does not accept us (another epoch).
-            MessageError: The leader proved that it knows the secret, and says what no leader of ours says.
+            LeaderUnreachable: `silence` seconds without contact. The client continues to dial; call again to continue.
+            LeaderRefused: The leader refused this supervisor (another attempt).
+            MessageError: The leader is authenticated, but sent an invalid message.
         """
         self.start()
         self._heard = max(self._heard, time.monotonic() - self._silence / 2)
@@ -149,8 +151,8 @@ class SupervisorClient:
                 )
             if not self._incoming:
                 self._news.clear()
-                # Waits for news, not for an item: whoever is cancelled here must not take one along. (And not with
-                # `wait_for`, which until Python 3.12 may swallow the cancellation.)
+                # Wait for an event, not for an item of a queue, so that a cancellation loses no item. (And not with
+                # `wait_for`, which may swallow the cancellation before Python 3.12.)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(patience):
                         await self._news.wait()
@@ -165,40 +167,40 @@ class SupervisorClient:
             yield item
 
     def start(self) -> None:
-        """Begin to dial, if that has not begun; `events` does it by itself."""
+        """Begin to dial, unless that has begun. `events` calls it, too."""
         if self._running is None:
             self._heard = time.monotonic()
             self._running = asyncio.create_task(self._keep_attached())
 
     @property
     def over(self) -> bool:
-        """Whether it has ended by itself: the agents were let go, it was refused, or what came could not be kept."""
+        """Whether the client has ended by itself: agents were released, it was refused, or a chunk was not written."""
         return self._running is not None and self._running.done()
 
     @property
     def silence(self) -> float:
-        """Seconds since the last word of the leader."""
+        """Seconds since the last message of the leader."""
         return time.monotonic() - self._word
 
     async def stop(self, kind: str, reason: str) -> None:
-        """Ask for the gang to be stopped; kind as in `messages.STOP_OUTCOMES`. Survives reconnects."""
+        """Ask the leader to stop the gang; `kind` as in `messages.STOP_OUTCOMES`. Repeated after reconnects."""
         self._order("stop", {"type": "stop", "kind": kind, "reason": reason})
 
     async def lost(self, instance: str, why: str, *, answers: bool = False) -> None:
-        """Confirm a suspicion: a second source also says that the node is gone. Ignored if the node answers again.
+        """Confirm that a suspected node is lost, from a second source. The leader ignores it if the node is back.
 
         Args:
-            answers: Its machine answers, and it is its agent that is gone.
+            answers: Whether the machine answers, and only its agent is gone.
         """
         order = {"type": "lost", "instance": instance, "why": why, "answers": answers}
         self._order(f"lost {instance}", order)
 
     async def release(self) -> None:
-        """Everything is collected: let all agents go. Returns when the leader has hung up (or after 5 s)."""
+        """Release all agents, after everything is collected. Returns when the leader has hung up, or after 5 s."""
         self.start()
         self._order("release", {"type": "release"})
         assert self._running is not None
-        # Ends with the task, too: one that has failed will not bring the leader's answer.
+        # Also wait for the connection's task: if it has failed, the leader's answer will not come.
         over = asyncio.create_task(self._over.wait())
         await asyncio.wait(
             {over, self._running}, timeout=RELEASE_TIME, return_when=asyncio.FIRST_COMPLETED
@@ -209,7 +211,7 @@ class SupervisorClient:
         await self.close()
 
     async def close(self) -> None:
-        """Hang up without releasing. May be called again."""
+        """Disconnect without releasing the agents. May be called again."""
         running, self._running = self._running, None
         if running is not None:
             running.cancel()
@@ -248,12 +250,12 @@ class SupervisorClient:
         self._put(None)
 
     def _fail(self, error: Exception) -> None:
-        """Refused, or what came cannot be kept (a full disk): whoever listens must know."""
+        """Pass an error that a retry cannot cure (refused, or a full disk) to `events`, and disconnect."""
         self._put(error)
         self._hang_up()
 
     async def _attend(self) -> None:
-        """Dial, attach, and take in what comes until the connection ends."""
+        """Connect, attach, and handle messages until the connection ends."""
         async with asyncio.timeout(OPENING_TIME):
             reader, self._writer = await self._dial()
             await self._shake_hands(reader)
@@ -278,13 +280,13 @@ class SupervisorClient:
                     self._take(frame, offsets)
                 frames = session.receive(await self._read(reader))
         except NotAMessage as error:
-            # It verified, so the leader has made it.
+            # The frame is authenticated, so the leader has sent it, and a retry would not help.
             raise MessageError(str(error)) from None
         finally:
             beating.cancel()
 
     async def _shake_hands(self, reader: asyncio.StreamReader) -> None:
-        """Begins to encrypt, where the leader does."""
+        """Do the TLS handshake, if the leader encrypts."""
         self._shield = shield = self._shields() if self._shields else None
         while shield is not None and not shield.open:
             assert self._writer is not None
@@ -297,7 +299,7 @@ class SupervisorClient:
         shield = self._shield
         if shield is None:
             return await self._read_some(reader)
-        # What came may be less than a record.
+        # The bytes read may be less than a TLS record.
         while not (plain := shield.receive(await self._read_some(reader))):
             if (wanted := shield.take()) and self._writer is not None:
                 self._writer.write(wanted)
@@ -323,7 +325,7 @@ class SupervisorClient:
             await asyncio.sleep(self._beat)
             self._send({"type": "beat"})
             if time.monotonic() - self._heard > self._silence / 2:
-                # The leader may be well and only this connection dead: try another.
+                # Perhaps only this connection is dead, and not the leader: dial again.
                 self._hang_up()
 
     def _hang_up(self) -> None:
@@ -344,14 +346,14 @@ class SupervisorClient:
             self._write(self._session.seal(encode(stamped)))
 
     def _order(self, name: str, message: Message) -> None:
-        """Something the leader must get to know, now and after every reconnect until it shows."""
+        """Send an order now and after every reconnect, until an event shows its effect."""
         self._orders[name] = message
         self._send(message)
 
     # What comes.
 
     def _put(self, item: dict[str, Any] | Exception | None) -> None:
-        """An event, or why there will be no more of them (None: all is said)."""
+        """Queue an event for `events`, or the error with which it ends; None ends it without one."""
         self._incoming.append(item)
         self._news.set()
 
@@ -373,9 +375,10 @@ class SupervisorClient:
             raise LeaderRefused(frame.message["reason"])
 
     def _age(self, steady: float | None) -> float:
-        """How long ago it was by the leader's steady clock, as far as that is known.
+        """The estimated age of a message, in seconds, from the leader's monotonic clock at the event.
 
-        Two steady clocks differ by what no word of the leader has fallen below: that one came at once.
+        The offset between the two clocks is estimated by the smallest difference seen so far, as if that message had
+        taken no time.
         """
         if steady is None:
             return 0.0

@@ -1,7 +1,7 @@
-"""The leader's session for its supervisor: the journal of events, and the relay of streams.
+"""The leader's session with its supervisor: the journal of events, and the relay of streams.
 
-At most one supervisor sits at it; a new one takes over (leases in the store decide which one is right). Events are kept
-from the first, so whoever attaches gets all that it has not had.
+At most one supervisor is attached. A new one takes over; leases in the store decide which one is right. All events are
+kept, so a supervisor that attaches gets all those that it lacks.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from .membership import Members
 
 
 class SupervisorSession:
-    """Who follows the gang, and what it has been told.
+    """The attached supervisor, and the events recorded for it.
 
     Attributes:
         connection: Number of the supervisor's connection, or None.
-        heard: When it last said anything (leader's steady clock).
+        heard: When its last message came (leader's monotonic clock).
     """
 
     def __init__(
@@ -33,19 +33,22 @@ class SupervisorSession:
         self.heard = now.steady
 
     def record(self, kind: str, now: Moment, **body: Any) -> None:
-        """Write an event down, and tell it if somebody listens."""
+        """Records an event, and sends it if a supervisor is attached."""
         event = {"seq": len(self._journal) + 1, "time": now.unix, "kind": kind, **body}
         message = {"type": "event", "event": event, "steady": now.steady}
         self._journal.append(message)
         self.tell(message)
 
     def tell(self, message: Message) -> None:
-        """Send a message to the supervisor, if there is one."""
+        """Sends a message to the supervisor, if one is attached."""
         if self.connection is not None:
             self._outbox.tell(message, self.connection)
 
     def attach(self, connection: int, after: int, phase: str, now: Moment) -> None:
-        """A supervisor takes over: it learns the phase, and the events after the number it names."""
+        """Attaches a supervisor, which takes over, and sends it the phase and the events after number `after`.
+
+        A supervisor that knows of more events than this leader has recorded is refused.
+        """
         if after > len(self._journal):
             reason = f"you know of event {after}, this leader of {len(self._journal)} only: it is not the one you knew"
             self._outbox.tell({"type": "refuse", "reason": reason}, connection)
@@ -61,35 +64,35 @@ class SupervisorSession:
             self.tell(message)
 
     def leave(self) -> None:
-        """The supervisor is gone."""
+        """Detaches the supervisor."""
         self.connection = None
         self._relay.detach()
 
     def turn_out(self) -> None:
-        """The supervisor's connection seems dead: it may come back on another one."""
+        """Closes the supervisor's connection, which seems dead. The supervisor may reconnect."""
         if self.connection is not None:
             self._outbox.add(Close(self.connection))
             self.leave()
 
     def pull(self, message: Message) -> None:
-        """The supervisor says how much it keeps of each stream: all members go on from there."""
+        """Lets all members send their streams from the offsets that the supervisor has."""
         self._relay.pull(message["offsets"], message.get("streams", STREAMS))
         for member in self._members:
             if member.connection is not None:
                 self.order_streams(member.rank, member.connection)
 
     def order_streams(self, node: int, connection: int) -> None:
-        """Let a member go on from where its streams stand here, if anybody wants them."""
+        """Lets a member send its streams from the current offsets, if a supervisor pulls them."""
         if self._relay.active:
             self._outbox.tell({"type": "pull", **self._relay.order(node)}, connection)
 
     def acknowledge(self, message: Message) -> None:
-        """The supervisor keeps more now: pass it on to the nodes concerned."""
+        """Forwards the supervisor's acknowledgement to the nodes that it concerns."""
         for node, offsets in self._relay.acknowledge(message["offsets"]).items():
             member = self._members[node].connection
             if member is not None:
                 self._outbox.tell({"type": "ack", "offsets": offsets}, member)
 
     def passes(self, node: int, chunk: Message, size: int) -> bool:
-        """Whether a chunk goes to the supervisor now."""
+        """Whether a chunk is forwarded to the supervisor."""
         return self._relay.passes(node, chunk, size)

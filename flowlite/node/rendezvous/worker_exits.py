@@ -1,4 +1,4 @@
-"""Which workers have ended, and how: each counts once, in the order in which the leader heard of it."""
+"""Which workers have ended, and how. Each counts once, in the order in which their reports reach the leader."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class WorkerExits:
     """The ends of a gang's workers.
 
     Attributes:
-        first: The body of the failure that was heard of first, or None.
+        first: The body of the first report of a failure, or None.
     """
 
     def __init__(self, settings: GangSettings) -> None:
@@ -23,7 +23,7 @@ class WorkerExits:
         self.first: dict[str, Any] | None = None
 
     def add(self, node: int, message: Message) -> dict[str, Any] | None:
-        """Count a worker that ended; gives its body, or None if it was counted before.
+        """Counts a worker that ended. Returns the body of its report, or None if it was counted before.
 
         Raises:
             MessageError: That worker is not on this node.
@@ -45,10 +45,10 @@ class WorkerExits:
 
     @property
     def complete(self) -> bool:
-        """Whether every worker has ended, and well."""
+        """Whether every worker has ended without a failure."""
         return self.first is None and len(self._ends) == self._settings.world_size
 
     @property
     def reason(self) -> str:
-        """What the first failure is called."""
+        """The first failure as text for users; "" if there is none."""
         return f"first failure: {describe_failure(self.first)}" if self.first else ""
