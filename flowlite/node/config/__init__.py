@@ -1,4 +1,4 @@
-"""What an agent is told (`agent.json`), the paths of an attempt, ranks, and times that several sides count on.
+"""The configuration of an agent (`agent.json`), the paths of an attempt, ranks, and time limits that several sides use.
 
-`ranks.py` is the one place where ranks are made. `secret_files.py` knows which files of a node hold secrets.
+`ranks.py` is the only place where ranks are assigned. `secret_files.py` knows which files of a node contain secrets.
 """

@@ -1,8 +1,8 @@
-"""`AgentConfig`: everything an agent is told, as the file `agent.json` of its attempt directory.
+"""`AgentConfig`: the configuration of an agent, as the file `agent.json` of its attempt's directory.
 
-A node's directory (`home`) holds what all attempts share (`call.bin`, `source-<sha>.zip`,
-`secrets.json`) and one directory per attempt, `a<attempt>/`, with `agent.json`, `secret`, the streams
-`r<rank>.out` and `r<rank>.err`, the results `r<rank>.result` and, at the end, `report.json`.
+A node's directory (`home`) contains the files that all attempts share (`call.bin`, `source-<sha>.zip`, `secrets.json`)
+and one directory for each attempt, `a<attempt>/`, with `agent.json`, `secret`, the streams `r<rank>.out` and
+`r<rank>.err`, the results `r<rank>.result` and, at the end, `report.json`.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from .ranks import global_rank
 
 
 class ConfigFault(ValueError):
-    """`agent.json` is not what this agent understands."""
+    """`agent.json` is not valid for this agent."""
 
 
 @dataclass(slots=True)
 class AgentConfig:
-    """What one agent has to do in one attempt.
+    """The configuration of one agent for one attempt.
 
-    `processes_per_node` counts the processes that share a node's GPUs. In mode "auto" flowlite starts that many
-    workers on each node. In mode "manual" it starts one, and the number goes to the user's own launcher
-    (`PET_NPROC_PER_NODE`), and so it is in the modes that node 0 leads (distributed_modes.py); `workers_per_node` is
-    what is really started, and what ranks are made from.
+    `processes_per_node` is the number of processes that share a node's GPUs. In mode "auto" flowlite starts that many
+    workers on each node. In mode "manual" it starts one, and passes the number to the user's own launcher
+    (`PET_NPROC_PER_NODE`); so it does in the modes in which node 0 leads (distributed_modes.py). `workers_per_node` is
+    the number of workers that flowlite starts, and ranks are computed from it.
 
-    Durations are seconds. `call` is one of
+    Durations are in seconds. `call` is one of
 
         {"kind": "function", "bundle": path, "sha256": hex, "source": [{"zip": path, "sha256": hex}], "imports": [...],
          "start": "auto" | "fork" | "spawn", "results": "any" | "plain"}
@@ -40,24 +40,27 @@ class AgentConfig:
     Relative paths in it are relative to the node's directory.
 
     Attributes:
-        workdir: The working directory of the workers, an absolute path. Below the node's directory it is made where it
-            is not there; None for the node's directory itself.
-        cache: Directory of what tasks of this node share, by content hash; None where nothing is shared.
-        python_spec: The Python environment the workers get (python_env/environments.py); None takes `python` as it is.
-        container: The image the workers run in (see containers/container.py).
-        mounts: Buckets to show, read-only: {"path", "url", "endpoint"}; how to read them is in `storage.json`.
-        checkpoint: What to copy away while workers run (see checkpoints/agent_side.py).
-        tls: The rendezvous is encrypted (see protocol/tls.py); the files lie in the attempt's directory.
-        warm_seconds: How long imports are kept for the next task.
-        lease: {"file", "seconds"}: the machine's lease, to be renewed (preemption/lease_file.py); None without one.
-        max_run_seconds: Longest run after GO; None for no limit.
-        paid_seconds: Longest life of this agent until the workers must stop, for what the task's money lasts for.
-        gang: {"cpus"}: what a gang that node 0 leads is told of each node; None for what is there.
-        outputs: Patterns of the files that are brought from the working directory (outputs/patterns.py).
-        setup: Commands for the shell to run once on this node before the workers (setup/run.py).
-        setup_seconds: How long they may take, all together.
-        preemption: {"kind"}: how the node learns that it will be taken away (preemption/notices.py); None where it
-            never is.
+        epoch: The number of the attempt.
+        roster: The instance ids of the gang; the index is the node rank (ranks.py).
+        workdir: The working directory of the workers, an absolute path; None for the node's directory. If it is below
+            the node's directory, it is made if it does not exist.
+        cache: Directory of files that tasks of this node share, by content hash; None where nothing is shared.
+        python_spec: The Python environment of the workers (python_env/environments.py); None uses `python` as it is.
+        container: The image in which the workers run (containers/container.py).
+        mounts: Buckets to mount read-only: {"path", "url", "endpoint"}; their credentials are in `storage.json`.
+        checkpoint: Which checkpoints to copy away while workers run, and where to (checkpoints/agent_side.py).
+        tls: Whether the rendezvous is encrypted (protocol/tls.py); its files are in the attempt's directory.
+        warm_seconds: How long the fork server, with its imports, is kept for the next task.
+        lease: {"file", "seconds"}: the machine's lease, which the agent renews (preemption/lease_file.py); None
+            without one.
+        max_run_seconds: The longest run after GO; None for no limit.
+        paid_seconds: The time from the agent's start after which workers must stop, because the task's money lasts no
+            longer; None for no limit.
+        gang: {"cpus"}: the number of CPUs of each node in a gang that node 0 leads; None for all of the machine.
+        outputs: Patterns of the files that are collected from the working directory (outputs/patterns.py).
+        setup: Shell commands to run once on this node before the workers start (setup/run.py).
+        setup_seconds: The longest time that all these commands may take together.
+        preemption: {"kind"}: how the node learns of a preemption (preemption/notices.py); None where there is none.
     """
 
     task: str
@@ -116,7 +119,7 @@ class AgentConfig:
 
     @property
     def node_rank(self) -> int:
-        """This node's rank: its place in the roster."""
+        """This node's rank: its position in the roster."""
         return self.roster.index(self.instance)
 
     @property
@@ -185,12 +188,12 @@ class AttemptPaths:
 
     @property
     def certificate(self) -> Path:
-        """What the leader shows, where the rendezvous is encrypted (see protocol/tls.py)."""
+        """The leader's certificate, where the rendezvous is encrypted (protocol/tls.py)."""
         return self.directory / "rendezvous.crt"
 
     @property
     def certificate_key(self) -> Path:
-        """Its key; on the leader only."""
+        """The key of the certificate; on the leader only."""
         return self.directory / "rendezvous.key"
 
     @property
@@ -199,12 +202,12 @@ class AttemptPaths:
 
     @property
     def leader_silent(self) -> Path:
-        """Is there as long as this node does not hear its leader."""
+        """A file that exists while this node does not hear its leader."""
         return self.directory / "leader.silent"
 
     @property
     def stop(self) -> Path:
-        """What agent and workers share about stopping (see preemption/shared_page.py)."""
+        """The page by which agent and workers agree when to stop (preemption/shared_page.py)."""
         return self.directory / "stop"
 
     @property
@@ -225,7 +228,7 @@ class AttemptPaths:
 
     @property
     def project(self) -> Path:
-        """The files of the task's project (see project_files/make.py), unless the workers start elsewhere."""
+        """The task's copy of the project (project_files/make.py), unless the workers start in another directory."""
         return self.home / "project"
 
     @property
@@ -234,17 +237,17 @@ class AttemptPaths:
 
     @property
     def storage(self) -> Path:
-        """What opens the buckets of the task: endpoints and credentials."""
+        """The endpoints and credentials of the task's buckets."""
         return self.home / "storage.json"
 
     @property
     def packages(self) -> Path:
-        """Where packages come from: variables for uv, which may hold credentials."""
+        """Variables of uv for package indexes, which may contain credentials."""
         return self.home / "packages.json"
 
     @property
     def of_next_attempt(self) -> Path:
-        """The directory of the attempt after this one, once that is about to begin here."""
+        """The directory of the next attempt; it exists once that attempt is about to start on this node."""
         return self.home / f"a{int(self.directory.name[1:]) + 1}"
 
     def stream(self, rank: int, stream: str) -> Path:
@@ -252,16 +255,16 @@ class AttemptPaths:
         return self.directory / f"r{rank}.{stream}"
 
     def failure(self, rank: int) -> Path:
-        """What a worker says of its own end, before it ends: {"kind", "type", "message"}."""
+        """The failure that a worker writes before it ends: {"kind", "type", "message"}."""
         return self.directory / f"r{rank}.failure"
 
     def resolve(self, path: str) -> Path:
-        """A path from `agent.json`, which may be relative to the node's directory."""
+        """Returns the absolute form of a path from `agent.json`, which may be relative to the node's directory."""
         return self.home / path
 
 
 def write_atomically(path: Path, text: str, mode: int = 0o600) -> None:
-    """Write a file so that a reader sees all of it or none of it."""
+    """Write a file by a rename, so that a reader never sees a part of it."""
     partial = path.with_name(f"{path.name}.{os.getpid()}.part")
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     try:

@@ -1,11 +1,11 @@
-"""The ways in which the processes of a gang are started, by their names in `distributed_mode`.
+"""The values of `distributed_mode`: how the processes of a gang are started.
 
     auto      flowlite starts every worker
-    manual    the command runs once on each node; a launcher of the user does the rest
+    manual    the command runs once on each node, and starts its processes with a launcher of its own
     ray       the call runs once, on node 0, in a Ray cluster of all nodes
     mpi       the call runs under `mpirun`, which node 0 starts
 
-In the last two node 0 leads: all other nodes only do what it asks them to (leader_run/commands.py).
+In the last two modes node 0 leads: all other nodes only serve its requests (leader_run/commands.py).
 """
 
 from __future__ import annotations
@@ -14,4 +14,4 @@ AUTO, MANUAL, RAY, MPI = "auto", "manual", "ray", "mpi"
 
 ALL = (AUTO, MANUAL, RAY, MPI)
 LED = (RAY, MPI)
-"""Those in which only node 0 runs the call."""
+"""The modes in which only node 0 runs the call."""

@@ -1,38 +1,38 @@
-"""When workers of a node that nobody can reach are certain to have stopped: the times that both ends count on.
+"""Fencing: when the workers of an unreachable node are certain to have stopped.
 
-The node stops its workers by itself once its leader has been silent for `fence_after`, and kills what is left after
-`grace`. Whoever wants to start others in their place waits for longer than that, from a later moment: from when the
-node was given up. So no rank runs twice, though the two ends cannot speak to each other.
+The node stops its workers by itself once its leader has been silent for `fence_after` seconds, and kills those that are
+left after `grace` seconds. The supervisor starts replacements only after a longer time, which counts from a later
+moment: when the node was given up. So no rank runs twice, although the two sides cannot communicate.
 
-    node:        last word ──── fence_after ────> stop signal ── grace ──> SIGKILL
-    supervisor:        ... given up ──── fence_after + grace + SLACK ────────────────> replacement starts
+    node:        last message ──── fence_after ────> stop signal ── grace ──> SIGKILL
+    supervisor:           ... given up ──── fence_after + grace + SLACK ────────────────> replacement starts
 
-Both count on their own steady clocks; `SLACK` is for how finely they tick, for the kernel to carry out a SIGKILL, and
-for clocks that run unequally. A word that the leader sent before it gave the node up and that comes later is followed
-by its order to stop, in the same stream.
+Both sides use their own monotonic clocks. `SLACK` covers the interval between ticks, the time that the kernel takes to
+carry out a SIGKILL, and clocks that run at different rates. If a message that the leader sent before it gave up the
+node arrives late, the order to stop follows it in the same stream.
 """
 
 from __future__ import annotations
 
 FENCE_AFTER = 30.0
-"""Silence of the leader after which a node stops its own workers."""
+"""Seconds of silence of the leader after which a node stops its own workers."""
 
 SUPERVISED = 1.5
-"""A leader whose supervisor is on the line waits so many times `FENCE_AFTER` until it gives up a silent node itself."""
+"""With a supervisor attached, the leader itself gives up a silent node only after this many times `fence_after`."""
 
 SLACK = 5.0
 
 
 def grace_left(silence: float, fence_after: float, grace: float) -> float:
-    """How long workers may still take to end on a node that has heard nothing for so long."""
+    """Returns how many seconds of the grace period are left on a node whose leader was silent for `silence` seconds."""
     return max(0.0, min(grace, fence_after + grace - silence))
 
 
 def stopped_by(last_word: float, fence_after: float, grace: float) -> float:
-    """When the last worker of a node has got its SIGKILL that heard its leader for the last time then."""
+    """Returns when a node's last worker has got SIGKILL, given the time of the last message from its leader."""
     return last_word + fence_after + grace
 
 
 def replaced_from(given_up: float, fence_after: float, grace: float) -> float:
-    """When others may start in the place of a node that was given up then."""
+    """Returns when replacements may start, given the time when the node was given up."""
     return given_up + fence_after + grace + SLACK

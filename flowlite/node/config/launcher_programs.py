@@ -1,4 +1,4 @@
-"""Which programs start the processes of a gang themselves, and whether a command is one of theirs. Pure."""
+"""The programs that start the processes of a gang themselves, and whether a command uses one of them. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MPI = (
 )
 ALL = (*MPI, "horovodrun", "deepspeed")
 DAEMONS = ("orted", "prted", "hydra_pmi_proxy", "hydra_bstrap_proxy")
-"""What `mpirun` starts on the other nodes: Open MPI 4 and 5, MPICH, Intel MPI."""
+"""The programs that `mpirun` starts on the other nodes: Open MPI 4 and 5, MPICH, Intel MPI."""
 _SHELLS = ("sh", "bash", "dash", "zsh")
 _WORD = re.compile(r"[^\s;&|()'\"`$]+")
 
@@ -25,7 +25,7 @@ _WORD = re.compile(r"[^\s;&|()'\"`$]+")
 def starts_ranks(argv: Sequence[str]) -> bool:
     """Whether a command starts the processes of the gang itself, so that it runs once.
 
-    That is one that names a launcher anywhere, and a script for a shell.
+    This holds for a command that contains the name of a launcher, and for a shell script.
     """
     program = name(argv[0])
     if program in ALL or program.endswith(".sh"):
@@ -40,12 +40,12 @@ def starts_ranks(argv: Sequence[str]) -> bool:
 
 
 def program(call: Mapping[str, Any]) -> str:
-    """The launcher that a call begins with, as it is written there: its own, or ours."""
+    """Returns the program that starts the processes of a call: the command's own launcher, or `mpirun`."""
     if call["kind"] == "command" and starts_ranks(call["argv"]):
         return str(call["argv"][0])
     return "mpirun"
 
 
 def name(word: str) -> str:
-    """The name of a program, without the path to it."""
+    """Returns the name of a program without its directory."""
     return word.rpartition("/")[2]

@@ -1,7 +1,7 @@
-"""Where ranks are made: the one place, for every provider.
+"""Assigns ranks. This is the only place that does, for every provider.
 
-A node's rank is its position in the roster; a worker's rank is node-major. The roster is made once per task from the
-instance ids, and after that it only changes by replacing one id with another, so that no survivor ever changes rank.
+A node's rank is its position in the roster; workers' ranks are node-major. The roster is made once for each task from
+the instance ids. After that it only changes by replacing one id with another, so no remaining node ever changes rank.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from collections.abc import Iterable, Sequence
 
 
 class RankError(ValueError):
-    """A roster that cannot be: empty, with an id twice, or without the node it should hold."""
+    """An invalid roster: empty, with a duplicate id, or without the node that it should contain."""
 
 
 def assign_ranks(instances: Iterable[str]) -> list[str]:
-    """The roster of a new gang: instance ids in sorted order. The index is the node rank; rank 0 leads."""
+    """Returns the roster of a new gang: the instance ids, sorted. The index is the node rank; rank 0 is the leader."""
     roster = sorted(instances)
     check(roster)
     return roster
 
 
 def replace(roster: Sequence[str], old: str, new: str) -> list[str]:
-    """The roster with `new` in the place (hence with the rank) that `old` leaves. Nobody else moves."""
+    """Returns the roster with `new` in the position, and so with the rank, of `old`. No other rank changes."""
     if old not in roster:
         raise RankError(
             f"{old} is not in the gang, so nothing can replace it; the gang is {list(roster)}"
@@ -33,7 +33,7 @@ def replace(roster: Sequence[str], old: str, new: str) -> list[str]:
 
 
 def check(roster: Sequence[str]) -> None:
-    """Raise `RankError` unless the roster has members, each with a name, none of them twice."""
+    """Raise `RankError` if the roster is empty, or has an empty or a duplicate id."""
     if not roster:
         raise RankError("a gang needs at least one node; the roster is empty")
     if not all(isinstance(instance, str) and instance for instance in roster):
@@ -48,7 +48,7 @@ def check(roster: Sequence[str]) -> None:
 
 
 def node_rank(roster: Sequence[str], instance: str) -> int:
-    """The rank of a node. Raises `RankError` if it is not in the gang."""
+    """Returns the rank of a node. Raises `RankError` if it is not in the gang."""
     try:
         return list(roster).index(instance)
     except ValueError:
@@ -56,15 +56,15 @@ def node_rank(roster: Sequence[str], instance: str) -> int:
 
 
 def global_rank(node: int, processes_per_node: int, local_rank: int) -> int:
-    """The rank of a worker: node-major, as torchrun counts."""
+    """Returns the rank of a worker: node-major, as in torchrun."""
     return node * processes_per_node + local_rank
 
 
 def node_of(rank: int, processes_per_node: int) -> int:
-    """The node rank on which a worker runs."""
+    """Returns the rank of the node on which a worker runs."""
     return rank // processes_per_node
 
 
 def digest(roster: Sequence[str]) -> str:
-    """A short fingerprint, by which leader and members make sure that they mean the same gang."""
+    """Returns a short hash by which leader and members check that they have the same roster."""
     return hashlib.sha256("\0".join(roster).encode()).hexdigest()[:32]

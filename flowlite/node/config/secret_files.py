@@ -1,7 +1,7 @@
-"""The files of a node's home that hold secrets in clear, and their removal once nothing there needs them.
+"""The files of a node's home that contain secrets in clear text, and their removal.
 
-An agent removes them when it ends, however its run ended: each attempt is given its own. What an agent left that was
-killed, or whose machine went down, is removed by whoever finds it there next (host_lease/cleanup.py).
+An agent removes them when it ends, since each attempt is sent its own. If an agent was killed, or its machine went
+down, a later task or clean-up on the host removes them (host_lease/cleanup.py).
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _OF_ATTEMPT = frozenset(
     }
 )
 _OF_TOOL = frozenset({"rclone.conf", "passwd-s3fs", "credentials"})
-# The environment of a worker that was started afresh, and of a command in a container.
+# The environment of a worker that was spawned rather than forked, and of a command in a container.
 _ENDINGS = (".order", ".env")
 _ENVIRONMENT = "env.json"
 
 
 def forget(home: str) -> bool:
-    """Removes all secrets from the home of a node; says whether there were any. Its logs and results stay."""
+    """Removes all secrets from the home of a node, but not its logs and results. Returns whether there were any."""
     found = False
     for path in _files(home):
         with contextlib.suppress(OSError):
@@ -41,7 +41,7 @@ def forget(home: str) -> bool:
 
 
 def are_in(home: str) -> bool:
-    """Whether there are any."""
+    """Whether the home of a node contains secrets."""
     return any(
         os.path.basename(path) != _ENVIRONMENT or _read(path).get("environment")
         for path in _files(home)
@@ -49,7 +49,7 @@ def are_in(home: str) -> bool:
 
 
 def attempts(home: str) -> list[str]:
-    """The directories of the attempts in a home."""
+    """Returns the directories of the attempts in a home."""
     return [
         os.path.join(home, name) for name in _names(home) if name[:1] == "a" and name[1:].isdigit()
     ]
@@ -60,7 +60,7 @@ def _files(home: str) -> Iterator[str]:
     for attempt in attempts(home):
         yield from _named(attempt, _OF_ATTEMPT | {_ENVIRONMENT})
         for number in _names(os.path.join(attempt, "buckets")):
-            # What the tools that mount buckets read; beside it is the bucket itself.
+            # The configuration of the tools that mount buckets; the mounted bucket is beside it.
             tool = os.path.join(attempt, "buckets", number, "tool")
             yield from _named(tool, _OF_TOOL)
             yield from _named(os.path.join(tool, ".aws"), _OF_TOOL)
@@ -74,7 +74,7 @@ def _names(directory: str) -> list[str]:
 
 
 def _named(directory: str, names: frozenset[str]) -> Iterator[str]:
-    """Files of these names, also those that were never written to their end."""
+    """Yields the files with these names, and partial files of an interrupted write."""
     with contextlib.suppress(OSError), os.scandir(directory) as entries:
         for entry in list(entries):
             name = entry.name
@@ -86,7 +86,10 @@ def _named(directory: str, names: frozenset[str]) -> Iterator[str]:
 
 
 def _strip(path: str) -> bool:
-    """Takes the variables out of what an agent noted for commands beside its workers; who holds the workers stays."""
+    """Removes the variables from `env.json`, but not the ids of the container and of the reaper.
+
+    The agent writes this file for commands that run beside its workers.
+    """
     noted = _read(path)
     if not noted.get("environment"):
         return False

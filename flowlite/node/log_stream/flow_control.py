@@ -1,8 +1,9 @@
-"""Which bytes of which stream go next, and which have arrived: flow control without I/O.
+"""Flow control without I/O: which bytes of which stream are sent next, and which have arrived.
 
-The file on the node is the truth. A stream ("<rank>.<stream>") is addressed by byte offset; the supervisor says how
-much it keeps (`pull`), the node sends from exactly there, at most a window ahead of what was acknowledged. Every pull
-starts a new generation, so chunks that were under way for an older one are recognised and dropped.
+The file on the node is the source of truth. A stream ("<rank>.<stream>") is addressed by byte offset. The supervisor
+sends a `pull` with the number of bytes it has written, and the node sends from exactly there, at most one window ahead
+of what was acknowledged. Each pull starts a new generation, so chunks in transit for an older one are recognised and
+dropped.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ from ..config.ranks import node_of
 from ..protocol.messages import STREAMS, GangSettings, Message, MessageError
 
 BLOCK = 256 * 1024
-"""Most bytes in one chunk."""
+"""The most bytes in one chunk."""
 
 
 def stream_name(rank: int, stream: str) -> str:
-    """The name of a stream."""
+    """Returns the name of a stream, "<rank>.<stream>"."""
     return f"{rank}.{stream}"
 
 
 def parse_stream(name: str) -> tuple[int, str]:
-    """(rank, stream) of a name. Raises `MessageError`."""
+    """Returns (rank, stream) of a name. Raises `MessageError`."""
     rank, _, stream = name.partition(".")
     if stream not in STREAMS or not rank.isascii() or not rank.isdigit():
         raise MessageError(f"{name[:40]!r} is not a stream; streams are named like '3.out'")
@@ -32,7 +33,7 @@ def parse_stream(name: str) -> tuple[int, str]:
 
 
 def checked_offsets(offsets: Mapping[str, Any]) -> dict[str, int]:
-    """Offsets by stream as a message brought them. Raises `MessageError` unless all are sizes of streams."""
+    """Returns the offsets of a message, by stream. Raises `MessageError` unless all are sizes of streams."""
     for name, offset in offsets.items():
         parse_stream(name)
         if not isinstance(offset, int) or isinstance(offset, bool) or offset < 0:
@@ -41,7 +42,7 @@ def checked_offsets(offsets: Mapping[str, Any]) -> dict[str, int]:
 
 
 class StreamSender:
-    """A node's half: where each of its streams stands."""
+    """The node's half: the next and the acknowledged offset of each of its streams."""
 
     def __init__(self) -> None:
         self.generation = 0
@@ -52,7 +53,7 @@ class StreamSender:
         self._under_way = 0
 
     def pull(self, message: Mapping[str, Any]) -> None:
-        """Send from these offsets on. What was under way is forgotten: it arrived, or it will be asked for again."""
+        """Continue from these offsets. Chunks in transit no longer count: they arrived, or are pulled again."""
         self.generation = int(message.get("gen", 0))
         self._window = int(message.get("window", 0))
         self._streams = frozenset(message.get("streams", STREAMS))
@@ -61,11 +62,11 @@ class StreamSender:
         self._under_way = 0
 
     def pause(self) -> None:
-        """Nobody asks for anything now (the connection is gone)."""
+        """Send nothing until the next pull, because the connection was closed."""
         self._streams = frozenset()
 
     def acknowledge(self, offsets: Mapping[str, Any]) -> None:
-        """The supervisor keeps this much. Late and repeated acknowledgements change nothing."""
+        """Record what the supervisor has written. Late and repeated acknowledgements change nothing."""
         for name, offset in checked_offsets(offsets).items():
             sent = self._next.get(name, 0)
             gained = min(offset, sent) - self._acknowledged.get(name, 0)
@@ -79,19 +80,23 @@ class StreamSender:
         return max(0, self._window - self._under_way) if self._streams else 0
 
     def offset(self, name: str) -> int | None:
-        """Where the stream goes on, or None if nobody asked for it."""
+        """The offset of the next byte to send, or None if the stream is not pulled."""
         if name.partition(".")[2] not in self._streams:
             return None
         return self._next.get(name, 0)
 
     def sent(self, name: str, size: int) -> None:
-        """So many bytes more of the stream are under way."""
+        """Record that this many more bytes of the stream were sent."""
         self._next[name] = self._next.get(name, 0) + size
         self._under_way += size
 
 
 class StreamRelay:
-    """The leader's half: passes on to the supervisor exactly what continues each stream."""
+    """The leader's half: forwards to the supervisor exactly the chunks that continue each stream.
+
+    Attributes:
+        active: Whether an attached supervisor pulls streams.
+    """
 
     def __init__(self, settings: GangSettings) -> None:
         self._settings = settings
@@ -101,7 +106,7 @@ class StreamRelay:
         self.active = False
 
     def pull(self, offsets: Mapping[str, Any], streams: Iterable[Any] = STREAMS) -> None:
-        """The supervisor keeps this much, and wants what follows."""
+        """Continue from what the supervisor has written. Starts a new generation."""
         wanted = checked_offsets(offsets)
         for name in wanted:
             self._own(parse_stream(name)[0])
@@ -111,11 +116,11 @@ class StreamRelay:
         self.active = True
 
     def detach(self) -> None:
-        """The supervisor is gone; what comes now goes nowhere, and will be asked for again."""
+        """Drop chunks until the next pull, because the supervisor has detached."""
         self.active = False
 
     def order(self, node: int) -> dict[str, Any]:
-        """The fields of the `pull` that makes one node go on from where its streams stand here."""
+        """Returns the fields of the `pull` by which a node continues from the current offsets."""
         per_node = self._settings.processes_per_node
         offsets = {}
         for rank in range(node * per_node, (node + 1) * per_node):
@@ -130,7 +135,11 @@ class StreamRelay:
         }
 
     def passes(self, node: int, chunk: Message, size: int) -> bool:
-        """Whether a chunk continues its stream, and so is to be passed on. Duplicates and strays are not."""
+        """Whether a chunk continues its stream and is forwarded; duplicates and chunks of older pulls are not.
+
+        Raises:
+            MessageError: The chunk is of a rank that is not on this node.
+        """
         rank, stream = chunk["rank"], chunk["stream"]
         if self._own(rank) != node or stream not in STREAMS:
             raise MessageError(f"node {node} sends a chunk of rank {rank}, which is not on it")
@@ -146,14 +155,14 @@ class StreamRelay:
         return True
 
     def acknowledge(self, offsets: Mapping[str, Any]) -> dict[int, dict[str, int]]:
-        """What the supervisor keeps, by the node that should know."""
+        """Returns the acknowledged offsets by node, to be sent to each of them."""
         by_node: defaultdict[int, dict[str, int]] = defaultdict(dict)
         for name, offset in checked_offsets(offsets).items():
             by_node[self._own(parse_stream(name)[0])][name] = offset
         return dict(by_node)
 
     def _own(self, rank: int) -> int:
-        """The node of a rank. Raises `MessageError` if the gang has no such rank."""
+        """Returns the node of a rank. Raises `MessageError` if the gang has no such rank."""
         if not 0 <= rank < self._settings.world_size:
             raise MessageError(f"rank {rank} is not in a gang of {self._settings.world_size}")
         return node_of(rank, self._settings.processes_per_node)

@@ -1,4 +1,4 @@
-"""What a worker leaves in its files: how much, and the last of it."""
+"""The sizes and the last lines of a worker's output files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 TAIL_LINES = 20
 TAIL_BYTES = 4096
-# A crash in native code ends with the stacks of all threads, written by faulthandler; the user's line is near the top.
+# After a crash in native code faulthandler writes the stacks of all threads; the user's line is near the top.
 _DUMP_BYTES = 256 * 1024
 _DUMP_FRAMES = 6
 _CRASH = "Fatal Python error: "
@@ -16,7 +16,7 @@ _OURS = re.compile(r'  File "(flowlite_node/|[^"]*\.pyz/|<frozen runpy>)')
 
 
 def sizes(files: Mapping[str, Path]) -> dict[str, int]:
-    """The length of each file; 0 for one that was never made."""
+    """The length of each file in bytes; 0 for a file that does not exist."""
     found = {}
     for name, path in files.items():
         try:
@@ -27,10 +27,10 @@ def sizes(files: Mapping[str, Path]) -> dict[str, int]:
 
 
 def tail(path: Path, begin: int = 0) -> list[str]:
-    """The last lines of a stream, as people would see them.
+    """The last lines of a stream, as a terminal would show them.
 
-    At most `TAIL_LINES` lines and `TAIL_BYTES` bytes; of a progress bar only what was shown last; no
-    blank lines at the end, and nothing from before the byte `begin`.
+    They are at most `TAIL_LINES` lines and `TAIL_BYTES` bytes, without blank lines at the end and without anything
+    before the byte `begin`. A progress bar is reduced to its last state.
     """
     lines, cut = _end(path, TAIL_BYTES, begin)
     if cut and len(lines) > 1:
@@ -42,7 +42,7 @@ def tail(path: Path, begin: int = 0) -> list[str]:
 
 
 def _end(path: Path, most: int, begin: int = 0) -> tuple[list[str], bool]:
-    """The lines in the last bytes of a file, and whether there is something before them."""
+    """The lines in the last `most` bytes of a file, and whether earlier bytes were cut off."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)
@@ -54,12 +54,12 @@ def _end(path: Path, most: int, begin: int = 0) -> tuple[list[str], bool]:
 
 
 def last_words(files: Mapping[str, Path]) -> list[str]:
-    """The end of a worker's stderr, or of its stdout where stderr is empty; of a crash in native code, where it was."""
+    """The last lines of a worker's stderr, or stdout if stderr is empty. For a crash in native code, the stack."""
     return _crash(files["err"]) or tail(files["err"]) or tail(files["out"])
 
 
 def _crash(path: Path) -> list[str]:
-    """What crashed and where, if a stream ends with what faulthandler writes; frames of ours are left out."""
+    """The error and the crashed thread's stack, if faulthandler has written them; without frames of flowlite."""
     lines = _end(path, _DUMP_BYTES)[0]
     start = max((i for i, line in enumerate(lines) if line.startswith(_CRASH)), default=None)
     if start is None:

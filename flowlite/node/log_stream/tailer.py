@@ -1,7 +1,7 @@
-"""Following the files of a node's workers by byte offset.
+"""Follows the files of a node's workers by byte offset.
 
-Whole blocks, never lines: a follower does not care what is in a file. It reads only as far as the window allows, so
-that a slow reader at the far end slows the follower, never the worker.
+The tailer reads blocks, not lines, and does not interpret them. It reads only as far as the window allows, so
+back-pressure from a slow supervisor slows the tailer, never the worker.
 """
 
 from __future__ import annotations
@@ -13,19 +13,23 @@ from pathlib import Path
 from .flow_control import BLOCK, StreamSender, parse_stream
 
 BUSY = 0.02
-"""Seconds until files are looked at again while they grow."""
+"""Seconds until files are read again while they grow."""
 
 IDLE = 0.08
-"""Seconds until files are looked at again when they have not grown for a while; bounds how late a line is seen."""
+"""Seconds until files are read again when they have not grown for a while; bounds the delay of a line."""
 
 _ROUND = 1024 * 1024
 
 SendChunk = Callable[[int, str, int, bytes], bool]
-"""(rank, stream, offset, bytes) -> whether more may be sent at once."""
+"""Sends (rank, stream, offset, bytes); returns whether more may be sent at once."""
 
 
 class Tailer:
-    """Reads what the streams have grown by, and hands it on."""
+    """Reads the new bytes of all streams and sends them.
+
+    Attributes:
+        delay: Seconds after which to call `advance` again.
+    """
 
     def __init__(
         self, sender: StreamSender, streams: Callable[[], Mapping[str, Path]], send: SendChunk
@@ -39,18 +43,18 @@ class Tailer:
         self.delay = BUSY
 
     def finish(self, rank: int, sizes: Mapping[str, int]) -> None:
-        """The streams of a rank will not grow beyond these sizes."""
+        """Sets the final sizes of the streams of a rank."""
         for stream, size in sizes.items():
             self._final[f"{rank}.{stream}"] = size
 
     def advance(self) -> bool:
-        """Send what there is, up to about a megabyte; gives whether there may be more to send at once.
+        """Sends new bytes, up to 1 MiB in all. Returns whether there may be more to send at once.
 
-        `delay` then says when to look again, should nothing happen meanwhile.
+        If not, call it again after `delay` seconds.
         """
         names = list(self._streams().items())
         budget, sent, more = _ROUND, False, False
-        # Begin elsewhere each time, so that no stream waits for another that never ends.
+        # Start with another stream each time, so that a stream that always has data does not starve the others.
         self._turn += 1
         first = self._turn % len(names) if names else 0
         for name, path in names[first:] + names[:first]:
@@ -68,7 +72,7 @@ class Tailer:
         return more
 
     def _advance(self, name: str, path: Path, room: int) -> int:
-        """Send the next block of one stream; gives its size, or -1 if nothing more may be sent now."""
+        """Sends the next block of one stream. Returns its size, or -1 if nothing more may be sent now."""
         offset = self._sender.offset(name)
         if offset is None:
             return 0
@@ -95,7 +99,7 @@ class Tailer:
         return os.pread(descriptor, size, offset)
 
     def close(self) -> None:
-        """Close the files."""
+        """Closes all files."""
         for descriptor in self._files.values():
             os.close(descriptor)
         self._files.clear()

@@ -1,1 +1,1 @@
-"""`outputs=`: which files of the working directory are to be brought back, and what else a task wrote there."""
+"""`outputs=`: which files of the working directory are collected from a node, and which others a task wrote there."""

@@ -1,9 +1,10 @@
-"""What a task wrote into its working directory on this node: the files that are to be brought back, and all others.
+"""Lists the files that a task wrote into its working directory on this node: those that are collected, and the others.
 
-Only what was written since the agent of the first attempt began counts: what lay there before, such as the project, is
-at home already. The time of the last change of a file's inode says so, which no program can set.
+Only files that changed after the agent of the first attempt started count. Earlier files, such as those of the project,
+came from the submitting machine. The time is that of the inode's last change (ctime), which no program can set.
 
-Links and other special files are not followed. A link that leads to a place in the working directory is brought as one.
+Symbolic links are not followed, and special files are not read. A link that points into the working directory is
+collected as a link.
 """
 
 from __future__ import annotations
@@ -22,31 +23,31 @@ from ..system.byte_sizes import human_size
 from . import patterns
 
 MOST_FILES = 100_000
-"""So many files of one node are brought; a task that writes more needs a volume, or an archive."""
-# What is looked through for files that nobody keeps.
+"""Most files that are collected from one node; a task that writes more needs a volume, or an archive."""
+# Most files that are examined in the search for files that are not kept.
 _MOST_LOOKED_AT = 200_000
 _LARGEST = 3
-# Clocks of file servers differ from ours by so much.
+# The largest assumed difference between the clocks of a file server and of this machine.
 _SKEW_NS = 60 * 10**9
 IGNORED = frozenset({"flow-outputs", ".git", "__pycache__", ".ipynb_checkpoints"})
-"""Names of directories that are never looked into: earlier outputs, and what programs make for themselves."""
+"""Names of directories that are never searched: earlier outputs, and directories that tools make for themselves."""
 
 _OURS = re.compile(
     r"a\d+|agent\.pyz|call\.bin|source-.*|checkpoint|warm.*"
     r"|(?:secrets|storage|packages|checkpoint|setup|project)\.json(?:\..*)?"
 )
-"""Names in the directory of a node that are ours, where that is the working directory, too."""
+"""Names of flowlite's own files in a node's directory, which are left out where that is the working directory, too."""
 
 File = tuple[str, int, int, bool]
-"""Relative path, size, time of the last change in nanoseconds, whether it is a program."""
+"""Relative path, size, time of the last change in nanoseconds, whether it is executable."""
 
 
 def outputs(workdir: str, home: str, wanted: Sequence[str]) -> dict[str, Any]:
-    """The files that patterns stand for.
+    """Lists the files that match patterns.
 
     Returns:
-        {"files": [File], "links": [[path, target]], "left_out": {why: number}, "place": the same for nodes
-        that have the same directory, "too_many": whether there are more than `MOST_FILES`}.
+        {"files": [File], "links": [[path, target]], "left_out": {why: number}, "place": an id that is equal on nodes
+        which share the directory, "too_many": whether there are more than `MOST_FILES`}.
     """
     fits, since = patterns.expression(wanted), _began(home)
     files: list[File] = []
@@ -76,8 +77,12 @@ def outputs(workdir: str, home: str, wanted: Sequence[str]) -> dict[str, Any]:
 
 
 def everything(path: str) -> dict[str, Any]:
-    """All files at or below a path; as `outputs`, with "root", the directory that their paths are relative to, and
-    "single" for a path that is a file."""
+    """Lists all files at or below a path.
+
+    Returns:
+        The same as `outputs`, with "root", the directory to which their paths are relative, and "single" if the path is
+        a file.
+    """
     status = os.stat(path)
     real = os.path.realpath(path)
     if not stat.S_ISDIR(status.st_mode):
@@ -111,16 +116,16 @@ def _found(root: str, entries: Sequence[tuple[str, os.stat_result]]) -> dict[str
 
 
 def _workdir(home: str) -> str:
-    """The working directory of the workers of the latest attempt."""
+    """Returns the working directory of the latest attempt's workers."""
     orders = sorted(Path(home).glob("a*/agent.json"), key=lambda path: int(path.parent.name[1:]))
     if not orders:
-        # It was stopped before it began, and has written nothing.
+        # The task was stopped before its first attempt started, so it has written nothing.
         return home
     return str(json.loads(orders[-1].read_bytes()).get("workdir") or home)
 
 
 def unkept(workdir: str, home: str, wanted: Sequence[str], begin: str) -> dict[str, Any]:
-    """What was written since a file `begin` was, and is brought back by no pattern: {"count", "bytes", "largest"}."""
+    """Summarises the files written since the file `begin` that match no pattern: {"count", "bytes", "largest"}."""
     fits, since = patterns.expression(wanted), _since(begin)
     count = total = looked_at = 0
     largest: list[tuple[int, str]] = []
@@ -137,7 +142,7 @@ def unkept(workdir: str, home: str, wanted: Sequence[str], begin: str) -> dict[s
 
 
 def sentence(found: Mapping[str, Any]) -> str:
-    """What is not kept, and how it would be; "" if there is nothing."""
+    """Returns the notice about files that are not kept, and how to keep them; "" if there are none."""
     count = int(found["count"])
     if not count:
         return ""
@@ -155,9 +160,9 @@ def sentence(found: Mapping[str, Any]) -> str:
 
 
 def _below(workdir: str, root: str, home: str) -> Iterator[tuple[str, os.stat_result]]:
-    """All that is no directory, at or below a relative path, with its status; our own files are left out."""
+    """Yields everything but directories at or below a relative path, with its status; without flowlite's own files."""
     start = os.path.join(workdir, root) if root else workdir
-    # A link in the path would lead elsewhere.
+    # A link in the path is not followed. If it is the last component, the link itself is listed.
     if root and os.path.realpath(start) != os.path.join(os.path.realpath(workdir), root):
         with suppress(OSError):
             if os.path.islink(start) and not os.path.islink(os.path.dirname(start)):
@@ -191,7 +196,7 @@ def _below(workdir: str, root: str, home: str) -> Iterator[tuple[str, os.stat_re
 
 
 def _began(home: str) -> tuple[int, int]:
-    """When the agent of the first attempt on this node began, and on which file system that is noted."""
+    """Returns when the first attempt's agent started on this node, and the device of the file that tells it."""
     notes = []
     for path in Path(home).glob("a*/agent.pid"):
         with suppress(OSError):
@@ -220,7 +225,7 @@ def _leads_out(relative: str, target: str) -> bool:
 
 
 def _place(workdir: str) -> str:
-    """The same on all machines that see this very directory, and different everywhere else."""
+    """Returns an id of the directory that is equal on machines which share it, and different everywhere else."""
     status = os.stat(workdir)
     source = _network_source(os.path.realpath(workdir))
     if source:
@@ -229,7 +234,7 @@ def _place(workdir: str) -> str:
 
 
 def _network_source(path: str) -> str:
-    """What a file system of the network is mounted from; "" for any other."""
+    """Returns the source of the network file system that contains a path; "" for a local file system."""
     best, found = "", ""
     with (
         suppress(OSError),
@@ -245,13 +250,13 @@ def _network_source(path: str) -> str:
 
 
 def main() -> int:
-    """`outputs`: {"home", "patterns" or "path"} on standard input; prints `outputs` or `everything`.
+    """The subcommand `outputs`: reads {"home", "patterns" or "path"}; prints the result of `outputs` or `everything`.
 
-    A relative path begins in the working directory of the workers. With "look" it only says which path is meant, and
+    A relative path starts in the working directory of the workers. With "look" it only prints the resolved path and
     whether it is a directory: {"path", "directory"}.
 
-    Line by line, so that no reader needs to hold it as one document: what there is beside files and links, then each
-    file, then each link.
+    The result is printed as lines of JSON, so that no reader needs to hold it as one document: first everything but
+    files and links, then each file, then each link.
     """
     asked: Mapping[str, Any] = json.loads(sys.stdin.buffer.read())
     home = str(asked["home"])

@@ -1,7 +1,7 @@
 """Patterns of `outputs=`: paths relative to the working directory, with wildcards.
 
-`*` and `?` stand for anything but a slash, `[…]` for one of some characters, `**` as a whole part for any number of
-directories. A pattern that fits a directory stands for all that is below it.
+`*` and `?` match anything but a slash, `[…]` matches one of a set of characters, and `**` as a whole path component
+matches any number of directories. A pattern that matches a directory stands for everything below it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _WILD = re.compile(r"[*?\[]")
 
 
 def problem(pattern: str) -> str:
-    """Why a text is no pattern; "" if it is one."""
+    """Returns why a text is not a valid pattern; "" if it is valid."""
     if not pattern or "\0" in pattern or "\n" in pattern:
         return "give a path, as in 'runs/**'"
     if pattern.startswith(("/", "~")):
@@ -26,18 +26,21 @@ def problem(pattern: str) -> str:
 
 
 def parts_of(pattern: str) -> list[str]:
-    """The parts between slashes that say something."""
+    """Returns the path components of a pattern, without empty ones and "."."""
     return [part for part in pattern.split("/") if part not in ("", ".")]
 
 
 def expression(patterns: Iterable[str]) -> re.Pattern[str]:
-    """Fits the relative paths of all files that one of the patterns stands for."""
+    """Returns a regular expression that matches the relative path of every file that fits one of the patterns."""
     each = [_one(parts_of(pattern)) for pattern in patterns]
     return re.compile(f"(?:{'|'.join(each)})(?:/.*)?" if each else r"(?!)", re.DOTALL)
 
 
 def roots(patterns: Sequence[str]) -> list[str]:
-    """Relative directories, or files, below which all is that the patterns can fit; "" for the working directory."""
+    """Returns the relative paths to search: everything that the patterns can match is at or below one of them.
+
+    "" is the working directory itself.
+    """
     found = set()
     for pattern in patterns:
         plain: list[str] = []
@@ -65,7 +68,7 @@ def _one(parts: Sequence[str]) -> str:
 
 
 def _part(part: str) -> str:
-    """One part, without slashes."""
+    """Returns the regular expression of one path component."""
     found, position = "", 0
     while position < len(part):
         character = part[position]
@@ -83,7 +86,7 @@ def _part(part: str) -> str:
 
 
 def _end_of_set(part: str, begin: int) -> int:
-    """Where the bracket is closed; -1 if it is not, and stands for itself."""
+    """Returns the position of the closing bracket; -1 if there is none, so that the opening one is literal."""
     first = begin + 1 if part[begin : begin + 1] in ("!", "^") else begin
     return part.find("]", first + 1)
 
@@ -95,6 +98,6 @@ def _set(inside: str) -> str:
     try:
         re.compile(f"[{escaped}]")
     except re.error:
-        # Such as a range that ends before it begins: it fits nothing.
+        # An invalid set, such as a reversed range, matches nothing.
         return "(?!)"
     return f"(?!/)[{'^' if negated else ''}{escaped}]"

@@ -1,7 +1,7 @@
-"""The lease of a rented machine, renewed by the agent: the machine ends itself when the file is not renewed.
+"""The lease of a rented machine. The agent renews it; a machine whose lease expires ends itself.
 
-The file has the uptime, in whole seconds, until which the lease holds. The machine's watchdog compares it with the
-uptime it sees itself, so that no clock that is set wrong, or right, plays a part.
+The file contains the uptime, in whole seconds, until which the lease holds. The machine's watchdog compares it with the
+current uptime, so the wall clock, and changes of it, do not matter.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from pathlib import Path
 log = logging.getLogger("flowlite.lease")
 
 RENEWALS = 10
-"""How many times within the lease's time the file is written."""
+"""How many times the file is written within the lease's duration."""
 LONGEST_PAUSE = 30.0
 
 
 def uptime() -> float:
-    """Seconds since this machine was started, whatever its clock says."""
+    """Seconds since this machine was booted, independent of its wall clock."""
     with open("/proc/uptime", encoding="ascii") as file:
         return float(file.read().split()[0])
 
 
 def renew(file: Path, seconds: float) -> None:
-    """The lease holds for so many seconds from now. Raises OSError."""
+    """Renew the lease for this many seconds from now. Raises OSError."""
     partial = file.with_name(f"{file.name}.{os.getpid()}.part")
     partial.write_text(f"{int(uptime() + seconds)}\n")
     os.replace(partial, file)
 
 
 async def keep_renewing(file: Path, seconds: float) -> None:
-    """Renews the lease until it is cancelled. A machine that cannot write any more loses it, and ends."""
+    """Renew the lease until cancelled. A machine on which the file cannot be written loses its lease, and ends."""
     trouble = ""
     while True:
         try:

@@ -1,15 +1,15 @@
-"""How a node learns that its machine will be taken away: its cloud says so, in its own way, shortly before.
+"""Preemption notices: how a node learns shortly before that its machine will be taken away, for each provider.
 
-    {"kind": "ec2"}        the metadata service (IMDSv2): spot/instance-action, two minutes before, and the
-                           recommendation to move elsewhere, which may come earlier or never
+    {"kind": "ec2"}        the metadata service (IMDSv2): spot/instance-action, two minutes before, and the rebalance
+                           recommendation, which may come earlier or never
     {"kind": "mithril"}    the file /opt/mithril/MITHRIL_SIGNAL.yml, five minutes before
-    {"kind": "slurm", "file"}    what the node's step daemon writes when Slurm sends it a signal (slurm_step/notices.py)
-    {"kind": "known", "after", "notice", "reason"}    known beforehand: so many seconds from the start of the agent, and
-                           how many are left then
-    {"kind": "rehearsal", "after": n}    nobody takes anything away, but notice comes so many seconds after GO
+    {"kind": "slurm", "file"}    a file that the step daemon writes when Slurm sends a signal (slurm_step/notices.py)
+    {"kind": "known", "after", "notice", "reason"}    known beforehand: `after` seconds from the start of the agent,
+                           with `notice` seconds left then
+    {"kind": "rehearsal", "after": n}    a notice n seconds after GO, without a preemption
 
-`endpoint`, `file` and `every` in the same dictionary name other places and another pace. Nothing here waits for long,
-and nothing that it is told can do more than stop the run.
+`endpoint`, `file` and `every` in the same dictionary replace the address, the path and the polling interval (seconds).
+No request waits for long, and no answer can do more than stop the run.
 """
 
 from __future__ import annotations
@@ -43,9 +43,12 @@ _MITHRIL_STATES = {
 
 
 class Notice(NamedTuple):
-    """The machine will be taken away: why, for people, and how many seconds are left.
+    """A notice that the machine will be taken away.
 
-    `kind` is "deadline" where it is only the time of the job that is nearly over.
+    Attributes:
+        reason: Why, for users.
+        seconds: How many seconds are left.
+        kind: "preempted", or "deadline" if only the job's time limit is near.
     """
 
     reason: str
@@ -54,7 +57,7 @@ class Notice(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a metadata service answered; `date` is its own time of day (Unix)."""
+    """The answer of a metadata service; `date` is the service's own time (Unix)."""
 
     status: int
     body: str
@@ -67,9 +70,11 @@ async def watch(
     warn: Callable[[str], None],
     running: asyncio.Event,
 ) -> None:
-    """Looks until there is notice, tells it, and returns. `warn` gets what people should know before that.
+    """Poll until there is a notice, pass it to `notice`, and return.
 
     Args:
+        how: The kind of notice and its settings, as in the docstring of this module.
+        warn: Called with warnings for users.
         running: Set when the workers are started.
     """
     if how.get("kind") == "ec2":
@@ -95,7 +100,7 @@ async def watch(
         try:
             found = await source.look()
         except Exception as error:
-            # Whatever a service may answer, it is asked again.
+            # An invalid answer of the service must not end the polling.
             log.info("nothing is known of preemption just now: %s: %s", type(error).__name__, error)
         if found is not None:
             notice(found)
@@ -126,7 +131,7 @@ class _Ec2:
         return None
 
     async def _get(self, path: str) -> Answer | None:
-        """What is there; None if nothing is."""
+        """Returns the answer for a path of the metadata service; None if it is 404."""
         for _ in range(2):
             if not self._token:
                 life = {"X-aws-ec2-metadata-token-ttl-seconds": str(_TOKEN_SECONDS)}
@@ -148,12 +153,12 @@ class _Ec2:
 
 
 def _of_action(answer: Answer) -> Notice:
-    """The notice in a spot/instance-action document. One that cannot be read is notice all the same."""
+    """Returns the notice in a spot/instance-action document. One that cannot be parsed counts as a notice, too."""
     action, seconds = "terminate", _EC2_LONGEST
     with suppress(ValueError, KeyError, TypeError):
         told = json.loads(answer.body)
         action = str(told["action"])
-        # Both times are the service's: the machine's own clock may be wrong.
+        # Both times are from the service, because the machine's own clock may be wrong.
         seconds = _unix(str(told["time"])) - answer.date
     return Notice(f"spot interruption ({action})", min(max(0.0, seconds), _EC2_LONGEST))
 
@@ -174,7 +179,7 @@ class _Mithril:
 
 
 class _Slurm:
-    # Preemption may leave no more than Slurm's KillWait.
+    # After a preemption, no more time than Slurm's KillWait may be left.
     every = 0.5
 
     def __init__(self, file: str) -> None:
@@ -192,7 +197,7 @@ class _Slurm:
 
 
 def of_signal(text: str, now: float) -> Notice | None:
-    """The notice in a signal file; None if it says nothing of the kind."""
+    """Returns the notice in Mithril's signal file; None if it has none."""
     fields = dict(re.findall(r"^\s*([a-z_]+)\s*:\s*['\"]?(.*?)['\"]?\s*$", text, re.MULTILINE))
     state = fields.get("instance_status", "")
     if state not in _MITHRIL_STATES:
@@ -209,7 +214,7 @@ def _unix(text: str) -> float:
 
 
 async def request(endpoint: str, method: str, path: str, headers: Mapping[str, str]) -> Answer:
-    """One request to a metadata service, by address and without any proxy. Raises OSError, ValueError."""
+    """Send one request to a metadata service, without a proxy. Raises OSError, ValueError."""
     host, _, port = endpoint.removeprefix("http://").rstrip("/").rpartition(":")
     if not host or not port.isdigit():
         host, port = endpoint.removeprefix("http://").rstrip("/"), "80"

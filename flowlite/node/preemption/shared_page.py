@@ -1,7 +1,7 @@
-"""The agent's half of `should_stop()`: a small file that it shares with the workers of its node.
+"""The agent's half of `should_stop()`: a page of memory, mapped from a file, that it shares with the node's workers.
 
-Its other half is `flowlite/in_worker/should_stop.py`, in the workers. A worker takes a slot in its first call. While
-the page says "hold", each worker stays in its next call and writes down the number of that call.
+The workers' half is `in_worker/should_stop.py`. A worker takes a slot in its first call. While the state of the page is
+HOLD, each worker waits in its next call and writes the number of that call into its slot. Layout, by byte offset:
 
     0  magic      8  state      16  the call from which on it is True      24  seconds to wait at most
     32  number of slots         64  slots: process id, whether it waits, number of its call
@@ -21,11 +21,16 @@ FIRST_SLOT, SLOT_SIZE = 64, 16
 QUIET, HOLD, DECIDED = 0, 1, 2
 
 SPARE = 16
-"""Slots beyond the workers' own: processes that users start may call, too."""
+"""Slots in addition to one for each worker, because processes that the user's code starts may call it, too."""
 
 
 class Caller(NamedTuple):
-    """A process that calls: whether it waits for the decision, and in which of its calls."""
+    """A process that calls `should_stop()`.
+
+    Attributes:
+        waits: Whether it waits for the decision.
+        call: The number of its call.
+    """
 
     waits: bool
     call: int
@@ -49,22 +54,22 @@ class StopPage:
         self._slots = slots
 
     def hold(self, seconds: float) -> None:
-        """From now on, whoever calls waits for the decision, so long at most."""
+        """From now on, each call of `should_stop()` waits for the decision, at most this many seconds."""
         struct.pack_into("<d", self._page, PATIENCE, seconds)
         self._page[STATE] = HOLD
 
     def decide(self, call: int) -> None:
-        """From this call on it is True."""
+        """Makes `should_stop()` True from this call on."""
         struct.pack_into("<Q", self._page, AT, call)
         self._page[STATE] = DECIDED
 
     def let_go(self) -> None:
-        """Nothing is up any more: whoever waits goes on."""
+        """Ends the hold without a decision; waiting processes continue."""
         if self._page[STATE] == HOLD:
             self._page[STATE] = QUIET
 
     def callers(self) -> list[Caller]:
-        """The living processes that have called."""
+        """Returns the processes that have called `should_stop()` and still exist."""
         found = []
         for number in range(self._slots):
             pid, waits, call = struct.unpack_from(

@@ -1,4 +1,4 @@
-"""What the agent watches beside its workers: the machine's lease, and notice of its end, which workers hear in time."""
+"""Renews the machine's lease, reports preemption notices and deadlines, and lets workers stop in time."""
 
 from __future__ import annotations
 
@@ -22,22 +22,25 @@ if TYPE_CHECKING:
 log = logging.getLogger("flowlite.in_worker.should_stop")
 
 LOOK = 0.02
-"""How often the page is looked at while workers are to come to wait."""
+"""Seconds between two looks at the page while workers are held."""
 SETTLE = 0.05
-"""A worker that has read the page just before it said "hold" has said by then that it calls."""
+"""Seconds from the hold to the first look: a worker that read the page just before has taken its slot by then."""
 MOST_BEFORE_DEADLINE, PART_BEFORE_DEADLINE = 60.0, 0.1
-"""Workers that ask are told so long before the longest run is over, or so large a part of it."""
+"""Workers are told this many seconds before the longest run is over, or this share of it, whichever is shorter."""
 _EXPLAINED_SECONDS = 6.0
-"""Within which the step daemon of a Slurm job has said what a signal is about (slurm_step/notices.py)."""
+"""Time within which the step daemon of a Slurm job explains a signal by a notice (slurm_step/notices.py)."""
 
 
 class StopWatch:
-    """One agent's part in what is up with its machine."""
+    """One agent's part in stopping the gang before a preemption or a deadline. Implements `StopListener`."""
 
     def __init__(
         self, config: AgentConfig, paths: AttemptPaths, find_listeners: Callable[[], list[int]]
     ) -> None:
-        """`find_listeners` gives the processes of workers that wait for SIGUSR2 rather than ask."""
+        """
+        Args:
+            find_listeners: Returns the worker processes that have a handler for SIGUSR2.
+        """
         self._config = config
         self._find_listeners = find_listeners
         self._listeners: list[int] = []
@@ -53,7 +56,7 @@ class StopWatch:
         self._explaining = (config.preemption or {}).get("kind") == "slurm"
 
     def begin(self) -> None:
-        """From the agent's start to its end: the lease, and the watch for preemption."""
+        """Start to renew the lease and to poll for preemption, when the agent starts."""
         if self._config.lease is not None:
             from .lease_file import keep_renewing
 
@@ -67,14 +70,14 @@ class StopWatch:
             )
 
     def join(self, link: MemberClient) -> None:
-        """The rendezvous can be told now."""
+        """Connect to the rendezvous, and report notices that came before."""
         self._link = link
         now = asyncio.get_running_loop().time()
         for kind, reason, seconds, since in self._early:
             link.vanish(kind, reason, max(0.0, seconds - (now - since)))
 
     def workers_start(self) -> None:
-        """Just before they do: makes the page that they share, and the longest run begins."""
+        """Called just before workers start: makes the shared page, and schedules the notice of the deadline."""
         self._running.set()
         try:
             self._page = StopPage(self._path, self._config.processes_per_node)
@@ -89,7 +92,7 @@ class StopWatch:
         loop.call_later(longest - before, self._say, DEADLINE, reason, before)
 
     def hold(self, seconds: float) -> None:
-        """Workers that call `should_stop()` are to wait. Those that have a handler for SIGUSR2 get it, once."""
+        """Let workers wait in their next call of `should_stop()`. Those with a handler for SIGUSR2 get it, once."""
         if not self._warned:
             self._listeners = self._find_listeners()
         if self._page is None and self._link is not None:
@@ -100,7 +103,7 @@ class StopWatch:
             self._holding = asyncio.create_task(self._tell_calls(self._page))
 
     def go_on(self, call: int) -> None:
-        """They go on; from this call on it is True, or never, where it is 0."""
+        """Let waiting workers continue. `should_stop()` is True from this call on; 0: it stays False."""
         if self._holding is not None:
             self._holding.cancel()
             self._holding = None
@@ -110,30 +113,35 @@ class StopWatch:
             self._page.let_go()
 
     def may_explain(self) -> bool:
-        """Whether a signal to end may come with notice that there is time yet. Once: the second one is meant.
+        """Whether the agent should wait for a notice before it ends on a signal. True only for the first signal.
 
-        Slurm sends it to all of a job's processes when it decides on preemption, and again when the grace is over.
+        Slurm sends the signal to all processes of a job when it decides on preemption, and again when the grace period
+        is over.
         """
         explaining, self._explaining = self._explaining, False
         return explaining
 
     async def unless_explained(self, end: Callable[[], None]) -> None:
-        """Ends if no notice comes soon; if one does, the gang gets ready for the end as it always does."""
+        """Call `end` if no notice comes soon. If one comes, the gang stops as after any other notice."""
         try:
             await asyncio.wait_for(self._noticed.wait(), _EXPLAINED_SECONDS)
         except TimeoutError:
             end()
 
     def asked_to_end(self) -> None:
-        """The agent got SIGTERM. Where Slurm sends it to all that runs, it is all the notice there is."""
+        """Called when the agent ends on a signal. In a Slurm job this may be the only notice, so listeners get it."""
         if (self._config.preemption or {}).get("kind") == "slurm":
             self._listeners = self._listeners or self._find_listeners()
             self._warn()
 
-    # Inside
+    # Internals
 
     def _warn(self) -> None:
-        """Once. The leader has heard of those who get it by now: it must not take their end for the end of the task."""
+        """Send SIGUSR2 to the listeners, once.
+
+        During a hold, the listeners are reported to the leader first, so that it does not take their end for the end
+        of the task.
+        """
         if not self._warned:
             self._warned = True
             for pid in self._listeners:

@@ -1,8 +1,9 @@
 """Checks of a node before GO.
 
-Each node proves that it reaches the others, and not only the leader (connectivity.py): it listens on a port of its
-own, and each connection proves the task's secret and carries 64 kB both ways. Up to 16 nodes check all pairs, more of
-them the logarithm of their number each. What may be an outage is tried again until the join time-out; a way that was
-never open while its node was heard is a firewall (`system/retrying.py`, one rule for all checks). `master_port.py`
-chooses and holds MASTER_PORT.
+Each node checks that it reaches other nodes, and not only the leader (connectivity.py). It listens on a port of its
+own; each connection authenticates with the task's secret and carries 64 kB in both directions. In gangs of up to 16
+nodes all pairs are checked, in larger ones each node checks as many others as the logarithm of their number. A failure
+that may be an outage is retried until the join timeout. A path that never worked, although messages of its node
+arrive, is reported as a firewall (`system/retrying.py` has this rule for all checks). `master_port.py` chooses
+MASTER_PORT and listens on it. `readiness.py` collects what a node reports before GO.
 """

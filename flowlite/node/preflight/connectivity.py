@@ -1,8 +1,9 @@
-"""A proof before GO that nodes reach each other, and not only the leader: collectives talk from any node to any other.
+"""A check before GO that nodes reach each other, and not only the leader: collectives connect any node to any other.
 
-Each node listens on a port as NCCL and Gloo would get one, tells it with its join, and is told those of the others with
-the order to prepare. It connects to them and sends a block in both directions: packets that are too large for some part
-of the way are lost where small ones are not. Nodes that share an address are not asked; they share a machine.
+Each node listens on a port that the kernel chooses, as NCCL and Gloo do, and reports the port when it joins. The order
+to prepare brings the ports of all other nodes. The node connects to them and exchanges a block in both directions,
+because packets that exceed the MTU of some part of the path are lost where small ones are not. Nodes with the same
+address are not checked; they share a machine.
 """
 
 from __future__ import annotations
@@ -20,31 +21,36 @@ from ..system import addresses, retrying
 from ..system.retrying import RetryWindow
 
 BLOCK_SECONDS = 15.0
-"""For a block to go there and one to come back."""
+"""Time limit for sending a block and receiving one."""
 ALL_PAIRS = 16
-"""Up to so many nodes everybody tries everybody; of more, those at distances of 1, 2, 4, … as NCCL's trees have."""
+"""In gangs of up to this many nodes, all pairs are checked. In larger ones a node checks those at distances of 1, 2,
+4, …, as in NCCL's trees."""
 
 LOOPBACK = ("127.", "::1")
-"""Where nobody else can come to."""
+"""Prefixes of addresses that no other machine can reach."""
 _BLOCK = 64 * 1024
 _LOST = f"{_BLOCK // 1024} kB do not get through"
-# An outage in the middle of a block ends before the next one, or keeps that from beginning.
+# One lost block may be a short outage. After a longer one, the next connection fails, which resets the count.
 _BLOCKS_LOST = 2
 _PROOF = 32
 _NAMED = 4
 
 
 class ConnectivityCheck:
-    """One node's part in it.
+    """One node's part in the check.
 
     Args:
-        task: Whose nodes.
-        epoch: Of which attempt.
-        rank: This node.
-        nodes: How many there are.
-        secret: Of the task; nobody else gets an answer.
-        silence: Seconds since a node was last heard, by its rank; where only the leader hears it, since that was.
-        longest: Seconds an outage may last.
+        task: The task's id.
+        epoch: The number of the attempt.
+        rank: This node's rank.
+        nodes: The number of nodes.
+        secret: The task's secret; connections without it get no answer.
+        silence: Returns the seconds since the last message of a node, by its rank; on nodes other than the leader,
+            since the last message of the leader.
+        longest: Seconds that an outage may last.
+
+    Attributes:
+        port: The port it listens on; None if it does not listen.
     """
 
     def __init__(
@@ -68,7 +74,7 @@ class ConnectivityCheck:
         self.port: int | None = None
 
     async def open(self, address: str | None) -> None:
-        """Listen at this node's address, for others to come. Where that cannot be, nobody is asked to."""
+        """Listen at this node's address. If that is not possible, other nodes do not check this one."""
         if self._nodes < 2 or not address or address.startswith(LOOPBACK):
             return
         self._address = address
@@ -79,13 +85,17 @@ class ConnectivityCheck:
         self.port = int(self._server.sockets[0].getsockname()[1])
 
     def close(self) -> None:
-        """Nobody is answered any more."""
+        """Stop listening."""
         if self._server is not None:
             self._server.close()
             self._server = None
 
     async def reach(self, order: Mapping[str, Any]) -> None:
-        """Try the others. Raises PrepareError naming those that cannot be reached, and what that looks like."""
+        """Check the connections to other nodes.
+
+        Raises:
+            PrepareError: Some cannot be reached; the text names them and the probable cause.
+        """
         if "meeting" not in order:
             return
         try:
@@ -113,7 +123,7 @@ class ConnectivityCheck:
             raise PrepareError(f"{'; '.join(wrong[:_NAMED])}{more}{remedy}", passing=passing)
 
     async def _reach(self, rank: int, address: str, port: int) -> str:
-        """What is wrong with the way to a node, "" if nothing."""
+        """Returns what is wrong with the path to a node; "" if nothing is."""
         name = f"node {rank} ({address}, port {port})"
         trial = RetryWindow(partial(self._silence, rank), self._longest)
         blocks_lost = 0
@@ -138,7 +148,7 @@ class ConnectivityCheck:
                 if blocks_lost >= _BLOCKS_LOST:
                     return f"{name} answers, but {_LOST}: {self._mtu()}"
             except (OSError, asyncio.IncompleteReadError):
-                # It is just going, or does not know us: as with one that refuses.
+                # The node is ending, or does not accept the secret: treat it as a refused connection.
                 if trial.failed(ConnectionRefusedError()):
                     return f"{name} hangs up"
                 await asyncio.sleep(retrying.AGAIN)
@@ -172,7 +182,7 @@ class ConnectivityCheck:
 
 
 def others(rank: int, nodes: int) -> list[int]:
-    """Whom a node tries."""
+    """The ranks of the nodes that a node checks."""
     if nodes <= ALL_PAIRS:
         return [each for each in range(nodes) if each != rank]
     distances = [1 << power for power in range(nodes.bit_length()) if 1 << power < nodes]

@@ -1,8 +1,9 @@
-"""MASTER_PORT: chosen, proved by listening on it, held until GO, and let go of before any worker starts.
+"""MASTER_PORT: the leader chooses it, listens on it as a check, and closes it at GO, before any worker starts.
 
-Between GO and the moment rank 0 binds the port, nothing of ours holds it, because the framework's own rendezvous needs
-it. What keeps a second task of the same machine away meanwhile are two locks: one on a file, one file per port, and one
-that also reaches tasks of other users and other FLOW_HOMEs, the UDP port of the same number, which no framework uses.
+Between GO and the moment when rank 0 binds the port, flowlite does not listen on it, because the framework's own
+rendezvous needs it. Two locks keep other tasks of the machine from choosing it meanwhile: a file lock, with one file
+for each port, and the UDP port of the same number, which no framework uses. The second one also works between
+different users and different FLOW_HOMEs.
 """
 
 from __future__ import annotations
@@ -28,9 +29,12 @@ class MasterPort:
     """The port for the workers' own rendezvous, on the leader.
 
     Args:
-        address: What the other nodes reach the leader by.
-        locks: Directory of the port locks, shared by all tasks of this machine; None: no locks.
+        address: The address by which other nodes reach the leader.
+        locks: Directory of the file locks, shared by all tasks of this machine; None: only the UDP lock is taken.
         preferred: The port to take if it is free.
+
+    Attributes:
+        port: The chosen port; None before `prove`.
     """
 
     def __init__(self, address: str, locks: Path | None = None, preferred: int = PREFERRED) -> None:
@@ -43,7 +47,7 @@ class MasterPort:
         self._probes: deque[socket.socket] = deque()
 
     def prove(self) -> int:
-        """Choose a free port, listen on it and give it back.
+        """Choose a free port, listen on it and return it.
 
         Raises:
             OSError: No port can be had; the text says what was tried.
@@ -74,7 +78,7 @@ class MasterPort:
         )
 
     def close(self) -> None:
-        """Stop listening. The lock stays, so that no other task of this machine takes the port."""
+        """Stop listening. The locks are kept, so that no other task of this machine takes the port."""
         if self._listener is not None:
             self._undrain(self._listener)
             self._listener.close()
@@ -83,7 +87,7 @@ class MasterPort:
             _reset(self._probes.popleft())
 
     def release(self) -> None:
-        """Let other tasks have the port; called when the workers are gone."""
+        """Give up the locks, so that other tasks can take the port. Called when the workers have ended."""
         self.close()
         if self._lock is not None:
             self._lock.close()
@@ -91,11 +95,11 @@ class MasterPort:
 
     def _candidates(self) -> Iterator[int]:
         yield self._preferred
-        # Below the range from which kernels take the ports of outgoing connections.
+        # These are below the range from which kernels take the ports of outgoing connections.
         yield from (port for port in range(PREFERRED + 1, _LAST) if port != self._preferred)
 
     def _locked(self, port: int) -> contextlib.ExitStack | None:
-        """Both locks, or None if another task has one of them."""
+        """Takes both locks; None if another task has one of them."""
         import fcntl
 
         with contextlib.ExitStack() as locks:
@@ -116,7 +120,7 @@ class MasterPort:
             return locks.pop_all()
 
     def _drain(self, listener: socket.socket) -> None:
-        # Thousands of members connect as a probe; a full backlog would make the last of them wait.
+        # Thousands of members may connect as a probe. Accept them, so that the backlog does not fill up.
         import asyncio
 
         try:
@@ -131,7 +135,7 @@ class MasterPort:
         loop = asyncio.get_running_loop()
         while accepted := accept_in_loop(loop, self._listener, self._accept):
             self._probes.append(accepted[0])
-            # The members' end is closed by then.
+            # After so many others, the member has closed its end.
             if len(self._probes) > _PROBES_KEPT:
                 _reset(self._probes.popleft())
 
@@ -145,16 +149,16 @@ class MasterPort:
 
 
 def _reset(probe: socket.socket) -> None:
-    # Reset, not closed: a connection that was closed from this side would keep the port in TIME_WAIT.
+    # Reset rather than close: a connection closed from this side would keep the port in TIME_WAIT.
     with contextlib.suppress(OSError):
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
     probe.close()
 
 
 def listen_everywhere(port: int, address: str) -> socket.socket:
-    """Listen on a port of every interface, as the frameworks do, after proving that `address` is one of ours.
+    """Listen on a port of all interfaces, as the frameworks do, and check that `address` belongs to this machine.
 
-    A port that is taken on one interface only would pass a test of another, and fail under the framework.
+    A port that is taken on one interface only could pass a check of another interface, and fail in the framework.
     """
     for family, host in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
         try:
@@ -162,8 +166,7 @@ def listen_everywhere(port: int, address: str) -> socket.socket:
         except OSError:
             continue
         try:
-            # Without SO_REUSEADDR: a port on which connections of an earlier task still fade serves
-            # torch, but not every framework.
+            # Without SO_REUSEADDR: torch can use a port with connections in TIME_WAIT, but not every framework can.
             if family == socket.AF_INET6:
                 listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
             listener.bind((host, port))
@@ -192,6 +195,6 @@ def _prove_ours(address: str) -> None:
 
 
 def probe(address: str, port: int, timeout: float = 5.0) -> None:
-    """Connect to the leader's master port and leave at once. Raises OSError if it cannot be reached."""
+    """Connect to the leader's master port and disconnect at once. Raises OSError if it cannot be reached."""
     with socket.create_connection((address, port), timeout) as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)

@@ -1,7 +1,7 @@
-"""What a node proves and says of itself before GO, beside what it needs to run at all.
+"""The checks and reports of one node before GO.
 
-Whether it reaches the other nodes, whether the interfaces are there that it is told to use, which versions of the
-libraries it has that ranks talk and compute with, and how much memory its GPUs have.
+They cover whether the node reaches the other nodes, whether the configured network interfaces exist, which versions it
+has of the libraries that ranks communicate and compute with, and how much memory its GPUs have.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Readiness:
-    """One node's, from its join to GO."""
+    """The checks and reports of one node, from its join to GO."""
 
     def __init__(self, config: AgentConfig, secret: bytes, silence: Callable[[int], float]) -> None:
         """
@@ -46,15 +46,15 @@ class Readiness:
         self._found: asyncio.Task[tuple[dict[str, str] | None, bool]] | None = None
 
     async def begin(self, address: str | None) -> None:
-        """Listen for the others, and look at the GPUs meanwhile.
+        """Listen for connections of other nodes, and begin to query the GPUs and library versions.
 
         Args:
-            address: This node's, on the way to the leader.
+            address: The address of this node's interface towards the leader.
         """
         config = self._config
         await self._meeting.open(config.leader_address if config.is_leader else address)
         if not config.setup:
-            # While others are waited for, it costs nothing. A setup may change what is there.
+            # Costs no time while this node waits for others. A setup may change versions, so with one it comes later.
             self._found = asyncio.create_task(self._versions())
         if self._has_gpus:
             from ..inspect import metrics
@@ -62,11 +62,11 @@ class Readiness:
             self._cards = asyncio.create_task(asyncio.to_thread(metrics.gpus, config.visible_gpus))
 
     def facts(self, home: Path, address: str | None) -> dict[str, Any]:
-        """For the join.
+        """Returns the facts that this node reports when it joins.
 
         Args:
             home: The node's directory.
-            address: This node's, on the way to the leader.
+            address: The address of this node's interface towards the leader.
         """
         config = self._config
         found = node_facts.facts(
@@ -79,7 +79,7 @@ class Readiness:
         return {**found, **node_facts.surroundings(), "meeting": self._meeting.port}
 
     async def prove(self, order: Mapping[str, Any]) -> None:
-        """Raises PrepareError for what would keep ranks from talking to each other."""
+        """Check that ranks can communicate. Raises PrepareError if they cannot."""
         if self._config.container is None:
             wrong = network_interfaces.wrong(
                 self._variables, network_interfaces.names(), nccl=self._has_gpus
@@ -89,7 +89,7 @@ class Readiness:
         await self._meeting.reach(order)
 
     async def report(self, made: Ready | None) -> dict[str, Any]:
-        """For the leader to compare: see `agreement.COMPARED`.
+        """Returns the facts that the leader compares between nodes: see `consistency.COMPARED`.
 
         Args:
             made: The environment that was made for the workers on this node, if one was.
@@ -119,7 +119,7 @@ class Readiness:
         return bool((self._config.gpus or {}).get("count"))
 
     def close(self) -> None:
-        """Before the workers start, or when it is over."""
+        """Stop listening and cancel queries. Called before the workers start, and at the end. May be called again."""
         self._meeting.close()
         for task in (self._cards, self._found):
             if task is not None:
@@ -130,7 +130,7 @@ class Readiness:
         wanted, talks = relevant(config.call)
         if not wanted or (config.num_nodes == 1 and not self._has_gpus):
             return {}, talks
-        # An image is the same on all nodes, and packages that flowlite installed are compared one by one.
+        # Not needed: an image is the same on all nodes, and packages that flowlite installed are compared one by one.
         if config.container is not None or config.python_spec is not None or not config.python:
             return None, talks
         minor = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -138,7 +138,7 @@ class Readiness:
         return {name: version for name, version in found.items() if name in wanted}, talks
 
     async def _memory(self) -> list[list[int]] | None:
-        """Bytes in use and in all of each GPU."""
+        """The memory of each GPU, as [used, total] in bytes; None where it is not known."""
         if self._cards is None:
             return None
         try:

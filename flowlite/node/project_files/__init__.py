@@ -1,1 +1,1 @@
-"""The working directory of a task on its node, made from the project that travels with it."""
+"""The working directory of a task on a node, made from the files of the project that are sent with the task."""

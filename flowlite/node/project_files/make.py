@@ -1,17 +1,17 @@
-"""The working directory of a task on its node, made from the manifest of the project and the contents that lie here.
+"""Makes the working directory of a task on a node, from the project's manifest and the contents stored on the node.
 
-`agent.pyz project` is asked once for each node, before the agent starts:
+The supervisor calls `agent.pyz project` for each node, before the agent starts:
 
     {"home", "blobs", "packs": [path, ...]}  ->  {"made": true} or {"lacking": [[sha256, size], ...]}
 
-`home` is the node's directory, with the manifest in it (`project.json`). What is lacking is then sent, large contents
-one by one under their hash, small ones in packs, and it is asked again.
+`home` is the node's directory, which contains the manifest (`project.json`). Contents that are lacking are then sent,
+large ones one by one under their hash and small ones in packs, and the call is repeated.
 
-The directory is a copy of its own for each task: what a task writes into a file changes no content that others use. It
-appears under its name only when it is complete, and it is made once: a further attempt on the same node finds it as the
-attempt before has left it.
+Each task has a copy of its own, so writing to a file does not change the content that other tasks use. The directory
+appears under its name only when it is complete. It is made once: a further attempt on the same node finds it as the
+previous attempt left it.
 
-A pack is a line of JSON, [[sha256, size], ...], and then these contents one after the other. It has no names in it.
+A pack is a line of JSON, [[sha256, size], ...], followed by these contents one after the other. It contains no names.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from typing import Any
 
 PROJECT = "project"
-"""Its name in the node's directory (`AttemptPaths.project`)."""
+"""The name of the working directory in the node's directory (`AttemptPaths.project`)."""
 MANIFEST = "project.json"
 _BLOCK = 1 << 20
 
 
 def main() -> int:
-    """`project`: reads a request from standard input and answers."""
+    """The subcommand `project`: reads a request from standard input and prints the answer."""
     request = json.loads(sys.stdin.buffer.read())
     try:
         answer = make(request["home"], request["blobs"], request["packs"])
@@ -48,10 +48,15 @@ def main() -> int:
 
 
 def make(home: str, blobs: str, packs: list[str]) -> dict[str, Any]:
-    """Makes the directory, or says which contents are lacking.
+    """Makes the working directory, or returns which contents are lacking.
+
+    Args:
+        home: The node's directory.
+        blobs: The directory of contents by hash.
+        packs: Packs to unpack first; they are removed.
 
     Raises:
-        ManifestError: The manifest is none, or leads out of the project.
+        ManifestError: The manifest is invalid, or a path in it leads out of the project.
         OSError: The directory cannot be made.
     """
     target = os.path.join(home, PROJECT)
@@ -78,7 +83,7 @@ def make(home: str, blobs: str, packs: list[str]) -> dict[str, Any]:
 
 
 def unpack(pack: str, blobs: str) -> None:
-    """Puts each content of a pack under its hash; one that is not what its hash says is passed over."""
+    """Stores each content of a pack under its hash; contents that do not match their hash are skipped."""
     atomic_files.make(blobs)
     with open(pack, "rb") as file:
         for sha256, size in json.loads(file.readline()):
@@ -95,9 +100,9 @@ def _is_there(blobs: str, sha256: str, size: int) -> bool:
 
 
 def _fill(directory: str, manifest: Manifest, blobs: str) -> set[str]:
-    """Writes everything of the manifest into a new directory; gives the contents that were damaged, and are removed.
+    """Writes everything in the manifest into a new directory. Returns damaged contents, after removing them.
 
-    Links come last, so that nothing is written through one.
+    Links are made last, so that nothing is written through a link.
     """
     os.mkdir(directory, 0o700)
     for path in manifest.directories:
@@ -114,7 +119,7 @@ def _fill(directory: str, manifest: Manifest, blobs: str) -> set[str]:
 
 
 def _copy(directory: str, entry: Entry, blobs: str) -> bool:
-    """Copies a content to its place. False if it is not what its hash says; it is removed then."""
+    """Copies a content to its path. Returns False, and removes the content, if it does not match its hash."""
     blob, target = os.path.join(blobs, entry.sha256), os.path.join(directory, entry.path)
     atomic_files.make(os.path.dirname(target))
     digest = hashlib.sha256()
@@ -127,7 +132,7 @@ def _copy(directory: str, entry: Entry, blobs: str) -> bool:
     if digest.hexdigest() != entry.sha256:
         os.unlink(blob)
         return False
-    # Its age counts from its last use.
+    # Contents are removed by their age since the last use.
     os.utime(blob)
     return True
 
@@ -136,6 +141,6 @@ def _rename(partial: str, target: str) -> None:
     try:
         os.rename(partial, target)
     except OSError:
-        # Somebody whose connection broke meanwhile has made it.
+        # An earlier call, whose connection broke, has made the directory meanwhile.
         if not os.path.isdir(target):
             raise

@@ -1,11 +1,11 @@
-"""The manifest of a project: what lies in the working directory of a task when its workers start.
+"""The manifest of a project: the files in a task's working directory when its workers start.
 
 As JSON:
 
     {"files": [[path, sha256, size, executable], ...], "links": {path: target}, "directories": [path, ...]}
 
-Paths are relative to the project's root, with "/". Nothing in it leads out of the root: it is checked where it is read,
-on the node, since it names what is written there.
+Paths are relative to the project's root and use "/". No path or link may lead out of the root. The node checks this
+when it reads the manifest, because it writes to these paths.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 
 
 class ManifestError(ValueError):
-    """It is no manifest, or one that leads out of the project."""
+    """The manifest is invalid, or a path in it leads out of the project."""
 
 
 class Entry(NamedTuple):
-    """One file."""
+    """One file of a project."""
 
     path: str
     sha256: str
@@ -29,12 +29,12 @@ class Entry(NamedTuple):
 
 
 class Manifest:
-    """What a project consists of.
+    """The files, links and empty directories of a project.
 
     Attributes:
-        files: Its files.
-        links: Its symbolic links, with their targets.
-        directories: Directories in which nothing lies.
+        files: The files.
+        links: The targets of symbolic links, by the path of the link.
+        directories: The empty directories.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Manifest:
 
     @classmethod
     def from_json(cls, text: bytes) -> Manifest:
-        """Reads a manifest. Raises ManifestError."""
+        """Reads and checks a manifest. Raises ManifestError."""
         try:
             found = json.loads(text)
             files = tuple(_entry(each) for each in found["files"])
@@ -82,7 +82,7 @@ def _entry(value: Any) -> Entry:
 
 
 def _inside(path: Any) -> str:
-    """A path, if it names something below the root."""
+    """Returns a path after checking that it is below the root. Raises ManifestError."""
     text = _text(path)
     steps = text.split("/")
     if not text or any(step in ("", ".", "..") for step in steps) or "\0" in text:
@@ -91,7 +91,7 @@ def _inside(path: Any) -> str:
 
 
 def _check_ways(manifest: Manifest) -> None:
-    """No name stands for two things, nothing lies below a link or a file, and no link leads out."""
+    """Raise ManifestError if a path occurs twice, a parent of a path is a file or link, or a link leads out."""
     names = [*(entry.path for entry in manifest.files), *manifest.links]
     ends = set(names)
     if len(ends) != len(names):

@@ -1,9 +1,9 @@
-"""What setup was done on a machine already, and for whom that counts.
+"""Records which setup a machine has completed, and decides which tasks may skip it.
 
-A note `setup.json` in the node's directory says what was done for this task: a further attempt there does not
-run it again. Where nodes are kept warm, a note among those of the machine says it for later tasks, too, as long as the
-node stays warm, unless the commands left something that belongs to the task alone: files in its copy of the project, or
-an editable install that points there.
+The record `setup.json` in the node's directory is for further attempts of the same task on this node. On nodes that are
+kept warm, a second record, of the machine, is for later tasks, as long as the node stays warm. It is not written if the
+commands left something that belongs to this task only: changed files in its copy of the project, or an editable install
+that points there.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from ..system import runtime_dir
 
 _FORMAT = 1
 _LOOK_AGAIN = 0.1
-# A working directory with more files than this counts as changed.
+# A working directory with more files counts as changed.
 _MOST_FILES = 50_000
-# A file that a command names is read as one of its dependencies up to this size.
+# Files that a command names count as its dependencies up to this size.
 _MOST_BYTES = 16 << 20
 _DEPENDENCY_FILES = (
     *("requirements.txt", "pyproject.toml", "setup.py", "setup.cfg", "uv.lock", "poetry.lock"),
@@ -38,11 +38,11 @@ Listing = dict[str, tuple[int, int, int]]
 
 
 class Done(NamedTuple):
-    """A setup that was run.
+    """A completed run of the setup.
 
     Attributes:
-        run: Names this run of the commands, and no other.
-        ours: Whether it was run for this task, and not for an earlier one.
+        run: The unique name of this run of the commands.
+        ours: Whether it was run for this task, rather than for an earlier one.
     """
 
     run: str
@@ -50,10 +50,10 @@ class Done(NamedTuple):
 
 
 class Record:
-    """The notes about one setup on one node."""
+    """The records of one setup on one node."""
 
     def __init__(self, config: AgentConfig, paths: AttemptPaths) -> None:
-        """Raises OSError: this machine has no place for notes."""
+        """Raises OSError if this machine has no directory for records."""
         self._config = config
         self._home = paths.home
         self._workdir = Path(config.workdir or paths.home)
@@ -66,7 +66,7 @@ class Record:
         self._key = self._hash()
 
     def find(self) -> Done | None:
-        """What was done already and still counts."""
+        """Returns a completed run that is still valid for this task, or None."""
         own = _read(self._of_task)
         if own is not None and self._key in (own.get("key"), own.get("key_before")):
             return Done(str(own.get("run")), True)
@@ -82,8 +82,8 @@ class Record:
         return None
 
     def note(self, before: Listing | None) -> Done:
-        """Notes that the commands ran to their end; `before` is what `listing` gave when they began."""
-        # Commands may name, and change, a file on which they depend.
+        """Records that all commands have succeeded; `before` is the result of `listing` from before they ran."""
+        # The commands may have changed a file on which the key depends.
         key_before, self._key = self._key, self._hash()
         found = {"key": self._key, "key_before": key_before, "run": os.urandom(8).hex()}
         write_atomically(self._of_task, json.dumps(found))
@@ -93,16 +93,19 @@ class Record:
         return Done(found["run"], True)
 
     def still_used(self) -> None:
-        """The time for which the node stays warm begins now."""
+        """Restarts the time for which the machine's record is valid, when the node begins to be kept warm."""
         with suppress(OSError):
             os.utime(self._of_machine(self._key))
 
     def listing(self) -> Listing | None:
-        """The files of the working directory where it belongs to the task; None where it does not, or has too many."""
+        """Lists the files of the task's copy of the project.
+
+        Returns None if the working directory is not below the node's directory, or has too many files.
+        """
         if not self._workdir.is_relative_to(self._home):
             return None
         found: Listing = {}
-        # The agent's own files change all the time.
+        # Only the project: the agent's own files beside it change all the time.
         root = self._home / "project"
         for directory, directories, files in os.walk(root):
             for name in (*directories, *files):
@@ -118,7 +121,7 @@ class Record:
 
     @contextmanager
     def lock(self) -> Iterator[int]:
-        """A descriptor to lock: nodes of one machine run the same commands one after another."""
+        """Opens a file to lock with `take`, so that nodes of one machine run the same commands one after another."""
         path = self._place / f"setup-{self._commands}.lock"
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -140,7 +143,7 @@ class Record:
         return unchanged and not self._points_home()
 
     def _points_home(self) -> bool:
-        """Whether an installed package is a link into the directory of this task, as `pip install -e` makes it."""
+        """Whether an installed package points into the directory of this task, as after `pip install -e`."""
         home, python = os.fsencode(str(self._home)), Path(self._config.python)
         places = [
             *python.parent.parent.glob("lib/python3*/site-packages"),
@@ -156,7 +159,7 @@ class Record:
         return False
 
     def _hash(self) -> str:
-        """A hash of what the commands depend on: their text, variables, Python, files, this boot of this machine."""
+        """Hashes what the commands depend on: their text, variables, Python, files, the machine and its boot."""
         config = self._config
         own = self._workdir.is_relative_to(self._home)
         parts = [
@@ -172,7 +175,7 @@ class Record:
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
     def _files(self) -> list[list[str]]:
-        """The files that the commands depend on, with their hashes."""
+        """Returns the files that the commands depend on, with their hashes."""
         manifest = self._home / "project.json"
         if manifest.is_file():
             return [["project", hashlib.sha256(manifest.read_bytes()).hexdigest()]]
@@ -186,7 +189,7 @@ class Record:
 
 
 def take(descriptor: int) -> bool:
-    """Whether the lock could be had now."""
+    """Tries to lock a descriptor. Returns whether it has the lock."""
     with suppress(BlockingIOError):
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True

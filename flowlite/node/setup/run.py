@@ -1,9 +1,9 @@
-"""The commands of `setup=`, run once on a node, when its volumes are there, and before its workers' Python starts.
+"""Runs the commands of `setup=` once on a node, after its volumes are mounted and before the workers' Python starts.
 
-They run as workers do, below a fork server of their own: in the working directory, with volumes at their paths and the
-environment of the workers as far as it is known, each command in a shell that ends at the first failure. Processes that
-they leave behind are ended. That fork server imports nothing and is not used again, so what the commands install is
-new to no process of the task.
+The commands run as workers do, below a fork server of their own: in the working directory, with volumes at their paths,
+and with the environment of the workers as far as it is known. Each command runs in a shell that exits at the first
+failure. Processes that they leave behind are ended. Their fork server imports nothing and is not used again, so every
+worker's Python starts after the packages are installed.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ _LINES_TOLD = 5
 
 
 class SetupFailed(OSError):
-    """The commands did not come to their end; the text says which one, how it ended, and its last lines."""
+    """The commands did not succeed; the text names the one that failed, how it ended, and its last lines."""
 
 
 class Setup:
     """The setup of one node in one attempt.
 
     Attributes:
-        workers: The processes of the commands, and of probes before them.
-        run_id: Names the run whose effects the workers find; "" until there was one.
+        workers: The processes of the commands, and of volume probes before them.
+        run_id: The name of the run after which the workers start (`Done.run`); "" before it.
     """
 
     def __init__(self, config: AgentConfig, paths: AttemptPaths) -> None:
@@ -72,24 +72,28 @@ class Setup:
         )
 
     def use_python(self, python: str) -> None:
-        """Which Python the task has; before `get_ready`."""
+        """Set the task's Python. Call it before `get_ready`."""
         self.workers.use_python(python)
 
     def use(self, spec: dict[str, Any]) -> None:
-        """Another fork server than one of its own, such as that of a container; before `get_ready`."""
+        """Use another fork server than its own, such as that of a container. Call it before `get_ready`."""
         self.workers.use(spec)
 
     async def get_ready(self, scene: Awaitable[Mapping[str, Any]]) -> dict[str, Any]:
-        """Have a process in which the commands can run; gives what it says of itself, as `Workers.connect`."""
+        """Start the processes below which the commands run. Returns their state, as `Workers.connect` does.
+
+        Args:
+            scene: What the commands see of volumes and buckets (mount_namespace/worker_view.py).
+        """
         self._state = await self.workers.connect(scene)
         return self._state
 
     async def run(self) -> None:
-        """Run the commands, unless that was done here already.
+        """Run the commands, unless a valid run of them is recorded on this machine.
 
         Raises:
-            SetupFailed: One failed, or they took too long.
-            WorkersLost: It was stopped.
+            SetupFailed: A command failed, or they took too long.
+            WorkersLost: The setup was stopped.
         """
         until = time.monotonic() + self._config.setup_seconds
         record = self._record = done.Record(self._config, self._paths)
@@ -98,7 +102,7 @@ class Setup:
                 if time.monotonic() > until:
                     raise SetupFailed(f"setup waited {self._limit} for another node of its machine")
                 await asyncio.sleep(_LOOK_AGAIN)
-            # In a container nothing outlasts the attempt.
+            # What is installed in a container does not outlast the attempt.
             found = record.find() if self._config.container is None else None
             if found is not None:
                 self.run_id = found.run
@@ -112,17 +116,17 @@ class Setup:
             self.run_id = (await asyncio.to_thread(record.note, before)).run
 
     async def stop(self, grace: float | None = None) -> None:
-        """No process of it is left after this."""
+        """Stop all processes of the setup."""
         await self.workers.stop(grace)
 
     async def close(self) -> None:
-        """Leave the processes, which then end."""
+        """Disconnect from the processes, which then end."""
         if self._config.container is None:
             self.workers.dismiss()
         await self.workers.close()
 
     def note_end(self) -> None:
-        """The run is over: from now on the node is only kept."""
+        """Note that the task has ended on this node, which may be kept warm from now on."""
         if self._record is not None:
             self._record.still_used()
 
@@ -197,7 +201,7 @@ class Setup:
         return environment
 
     def _sources(self) -> dict[str, str]:
-        """Where packages come from: the settings of uv that came with the task, and the same for pip."""
+        """The variables of package indexes: the settings of uv that were sent with the task, and the same for pip."""
         found = uv.settings(self._paths.packages, self._config.environment)
         return {**found, **{_PIP[name]: value for name, value in found.items() if name in _PIP}}
 
@@ -212,14 +216,14 @@ class Setup:
             idle=0.0,
         )
 
-    # In words
+    # Texts
 
     def _say(self, text: str) -> None:
         with suppress(OSError), open(self._stream, "a", encoding="utf-8") as file:
             file.write(f"{text}\n")
 
     def _words(self) -> str:
-        """The last lines of the command that failed, as a clause."""
+        """The last lines of the command that failed, as a clause for the error message."""
         lines = [line for line in tail(self._stream, self._said_before) if line.strip()]
         told = lines[-_LINES_TOLD:]
         return f"; its last lines: {' | '.join(told)}" if told else "; it said nothing"
@@ -230,7 +234,7 @@ class Setup:
 
 
 def _for_installers(python: str) -> dict[str, str]:
-    """Variables by which uv, and a pip that is not of this environment, install into it and not beside it."""
+    """Variables that make uv, and a pip from outside this environment, install into this environment."""
     directory = os.path.dirname(python)
     root = os.path.dirname(directory)
     if not os.path.isfile(os.path.join(root, "pyvenv.cfg")):
@@ -240,6 +244,6 @@ def _for_installers(python: str) -> dict[str, str]:
 
 
 def _named(command: str) -> str:
-    """The command, or the beginning of a script."""
+    """The command, or the first line of a script, for error messages."""
     lines = command.strip().splitlines()
     return f"`{lines[0]}`" if len(lines) == 1 else f"the script that begins with `{lines[0]}`"
