@@ -413,7 +413,7 @@ class Agent:
             return self._server.silence_of(rank)
         return self._link.silence if self._link is not None else 0.0
 
-    # While they run
+    # While workers run
 
     def _tell(self, kind: str, text: str) -> None:
         log.info("%s", text)

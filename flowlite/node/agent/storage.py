@@ -64,7 +64,11 @@ class Storage:
             self.checkpoints = Checkpoints(config, paths, tell)
 
     async def ready(self) -> dict[str, Any]:
-        """Prepares storage; returns what workers see (mount_namespace/worker_view.py). Raises OSError with advice."""
+        """Mount all storage. Returns what workers see of it (mount_namespace/worker_view.py).
+
+        Raises:
+            OSError: Something cannot be mounted; the text says what to do.
+        """
         volumes, within = list(self._config.volumes), None
         mounted: list[dict[str, Any]] = []
         if self._config.mounts:

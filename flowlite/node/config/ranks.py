@@ -33,7 +33,7 @@ def replace(roster: Sequence[str], old: str, new: str) -> list[str]:
 
 
 def check(roster: Sequence[str]) -> None:
-    """Raise `RankError` if the roster is empty, or has an empty or a duplicate id."""
+    """Raises `RankError` if the roster is empty, or has an empty or a duplicate id."""
     if not roster:
         raise RankError("a gang needs at least one node; the roster is empty")
     if not all(isinstance(instance, str) and instance for instance in roster):

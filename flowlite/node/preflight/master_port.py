@@ -99,7 +99,7 @@ class MasterPort:
         yield from (port for port in range(PREFERRED + 1, _LAST) if port != self._preferred)
 
     def _locked(self, port: int) -> contextlib.ExitStack | None:
-        """Takes both locks; None if another task has one of them."""
+        """Take both locks. Returns None if another task has one of them."""
         import fcntl
 
         with contextlib.ExitStack() as locks:

@@ -91,7 +91,7 @@ def _inside(path: Any) -> str:
 
 
 def _check_ways(manifest: Manifest) -> None:
-    """Raise ManifestError if a path occurs twice, a parent of a path is a file or link, or a link leads out."""
+    """Raises ManifestError if a path occurs twice, a parent of a path is a file or link, or a link leads out."""
     names = [*(entry.path for entry in manifest.files), *manifest.links]
     ends = set(names)
     if len(ends) != len(names):

@@ -3,7 +3,7 @@
 It has no sockets, no clock and no randomness, so `RendezvousServer` and the simulation run the same code. Times are
 `Moment`s of the leader. Decisions depend on `steady` only; `unix` is only written into events.
 
-    gathering --all joined, all agree--> preparing --all ready and on the line, port given back--> running
+    gathering --all joined, all agree--> preparing --all ready and connected, port closed--> running
         \\___________________________________\\__________________________\\--> stopping --> ended
 
 Drops, delays and repetitions of messages do no harm: when a member joins or rejoins, the leader sends it every order

@@ -176,7 +176,7 @@ class MemberClient:
         return self._machine.silence(time.monotonic())
 
     async def run(self) -> None:
-        """Take part until released. No worker is left when this returns or raises.
+        """Takes part until released. No worker is left when this returns or raises.
 
         Raises:
             Refused: The leader refused this agent.
@@ -415,7 +415,7 @@ class _LeaderConnection(Channel):
         self.closed: asyncio.Future[None] = loop.create_future()
 
     async def open(self, leader: tuple[str, int]) -> None:
-        """Connect, and authenticate in both directions."""
+        """Connects, and authenticates in both directions."""
         family = socket.AF_INET6 if ":" in leader[0] else socket.AF_INET
         dialed = socket.socket(family, socket.SOCK_STREAM)
         dialed.setblocking(False)

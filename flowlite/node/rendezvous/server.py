@@ -46,7 +46,7 @@ class Master(Protocol):
     """Holds MASTER_PORT, the port of the workers' own rendezvous, until GO."""
 
     def prove(self) -> int:
-        """Chooses a free port, listens on it and returns it. Members connect to it while they prepare.
+        """Choose a free port, listen on it and return it. Members connect to it while they prepare.
 
         Called once, when all nodes have joined.
 
@@ -55,7 +55,7 @@ class Master(Protocol):
         """
 
     def close(self) -> None:
-        """Stops listening. Called just before GO, so that the port is free for the workers. May be called again."""
+        """Stop listening. Called just before GO, so that the port is free for the workers. May be called again."""
 
 
 class RendezvousServer:

@@ -350,7 +350,7 @@ class SupervisorClient:
         self._orders[name] = message
         self._send(message)
 
-    # What comes.
+    # Incoming messages.
 
     def _put(self, item: dict[str, Any] | Exception | None) -> None:
         """Queue an event for `events`, or the error with which it ends; None ends it without one."""
