@@ -53,7 +53,7 @@ GOODBYE_SECONDS = 0.5
 
 
 class Agent:
-    """One node's part in one attempt. Implements `NodeActions` (rendezvous/member_client.py)."""
+    """One node's part in one attempt. Implements `NodeActions` (node/rendezvous/member_client.py)."""
 
     def __init__(self, config: AgentConfig, paths: AttemptPaths, secret: bytes) -> None:
         self._config = config
@@ -335,7 +335,7 @@ class Agent:
         return await self._workers.connect(self._storage.ready())
 
     async def _shown(self) -> Mapping[str, Any]:
-        """What the workers see of volumes and buckets (mount_namespace/worker_view.py). Prepares storage once."""
+        """What the workers see of volumes and buckets (node/mount_namespace/worker_view.py). Prepares storage once."""
         if self._scene is None:
             self._scene = await self._storage.ready()
         return self._scene

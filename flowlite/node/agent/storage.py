@@ -64,7 +64,7 @@ class Storage:
             self.checkpoints = Checkpoints(config, paths, tell)
 
     async def ready(self) -> dict[str, Any]:
-        """Mount all storage. Returns what workers see of it (mount_namespace/worker_view.py).
+        """Mount all storage. Returns what workers see of it (node/mount_namespace/worker_view.py).
 
         Raises:
             OSError: Something cannot be mounted; the text says what to do.

@@ -45,22 +45,22 @@ class AgentConfig:
         workdir: The working directory of the workers, an absolute path; None for the node's directory. If it is below
             the node's directory, it is made if it does not exist.
         cache: Directory of files that tasks of this node share, by content hash; None where nothing is shared.
-        python_spec: The Python environment of the workers (python_env/environments.py); None uses `python` as it is.
-        container: The image in which the workers run (containers/container.py).
+        python_spec: The Python environment of the workers (node/python_env/environments.py); None uses `python` as is.
+        container: The image in which the workers run (node/containers/container.py).
         mounts: Buckets to mount read-only: {"path", "url", "endpoint"}; their credentials are in `storage.json`.
-        checkpoint: Which checkpoints to copy away while workers run, and where to (checkpoints/agent_side.py).
-        tls: Whether the rendezvous is encrypted (protocol/tls.py); its files are in the attempt's directory.
+        checkpoint: Which checkpoints to copy away while workers run, and where to (node/checkpoints/agent_side.py).
+        tls: Whether the rendezvous is encrypted (node/protocol/tls.py); its files are in the attempt's directory.
         warm_seconds: How long the fork server, with its imports, is kept for the next task.
-        lease: {"file", "seconds"}: the machine's lease, which the agent renews (preemption/lease_file.py); None
+        lease: {"file", "seconds"}: the machine's lease, which the agent renews (node/preemption/lease_file.py); None
             without one.
         max_run_seconds: The longest run after GO; None for no limit.
         paid_seconds: The time from the agent's start after which workers must stop, because the task's money lasts no
             longer; None for no limit.
         gang: {"cpus"}: the number of CPUs of each node in a gang that node 0 leads; None for all of the machine.
-        outputs: Patterns of the files that are collected from the working directory (outputs/patterns.py).
-        setup: Shell commands to run once on this node before the workers start (setup/run.py).
+        outputs: Patterns of the files that are collected from the working directory (node/outputs/patterns.py).
+        setup: Shell commands to run once on this node before the workers start (node/setup/run.py).
         setup_seconds: The longest time that all these commands may take together.
-        preemption: {"kind"}: how the node learns of a preemption (preemption/notices.py); None where there is none.
+        preemption: {"kind"}: how the node learns of a preemption (node/preemption/notices.py); None for none.
     """
 
     task: str
@@ -188,7 +188,7 @@ class AttemptPaths:
 
     @property
     def certificate(self) -> Path:
-        """The leader's certificate, where the rendezvous is encrypted (protocol/tls.py)."""
+        """The leader's certificate, where the rendezvous is encrypted (node/protocol/tls.py)."""
         return self.directory / "rendezvous.crt"
 
     @property
@@ -207,7 +207,7 @@ class AttemptPaths:
 
     @property
     def stop(self) -> Path:
-        """The page by which agent and workers agree when to stop (preemption/shared_page.py)."""
+        """The page by which agent and workers agree when to stop (node/preemption/shared_page.py)."""
         return self.directory / "stop"
 
     @property
@@ -228,7 +228,7 @@ class AttemptPaths:
 
     @property
     def project(self) -> Path:
-        """The task's copy of the project (project_files/make.py), unless the workers start in another directory."""
+        """The task's copy of the project (node/project_files/make.py), unless the workers start elsewhere."""
         return self.home / "project"
 
     @property

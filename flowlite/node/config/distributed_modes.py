@@ -5,7 +5,7 @@
     ray       the call runs once, on node 0, in a Ray cluster of all nodes
     mpi       the call runs under `mpirun`, which node 0 starts
 
-In the last two modes node 0 leads: all other nodes only serve its requests (leader_run/commands.py).
+In the last two modes node 0 leads: all other nodes only serve its requests (node/leader_run/commands.py).
 """
 
 from __future__ import annotations

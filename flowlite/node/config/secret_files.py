@@ -1,7 +1,7 @@
 """The files of a node's home that contain secrets in clear text, and their removal.
 
 An agent removes them when it ends, since each attempt is sent its own. If an agent was killed, or its machine went
-down, a later task or clean-up on the host removes them (host_lease/cleanup.py).
+down, a later task or clean-up on the host removes them (node/host_lease/cleanup.py).
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _named(directory: str, names: frozenset[str]) -> Iterator[str]:
         for entry in list(entries):
             name = entry.name
             if name.endswith(".part"):
-                # NAME.PID.part (agent_config.py), and .NAME.RANDOM.part (system/atomic_files.py).
+                # NAME.PID.part (agent_config.py), and .NAME.RANDOM.part (node/system/atomic_files.py).
                 name = name.removesuffix(".part").rpartition(".")[0].removeprefix(".")
             if (name in names or name.endswith(_ENDINGS)) and entry.is_file(follow_symlinks=False):
                 yield entry.path

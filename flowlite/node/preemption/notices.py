@@ -3,7 +3,7 @@
     {"kind": "ec2"}        the metadata service (IMDSv2): spot/instance-action, two minutes before, and the rebalance
                            recommendation, which may come earlier or never
     {"kind": "mithril"}    the file /opt/mithril/MITHRIL_SIGNAL.yml, five minutes before
-    {"kind": "slurm", "file"}    a file that the step daemon writes when Slurm sends a signal (slurm_step/notices.py)
+    {"kind": "slurm", "file"}    a file that the step daemon writes on a signal of Slurm (node/slurm_step/notices.py)
     {"kind": "known", "after", "notice", "reason"}    known beforehand: `after` seconds from the start of the agent,
                            with `notice` seconds left then
     {"kind": "rehearsal", "after": n}    a notice n seconds after GO, without a preemption

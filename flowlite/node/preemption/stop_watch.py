@@ -28,7 +28,7 @@ SETTLE = 0.05
 MOST_BEFORE_DEADLINE, PART_BEFORE_DEADLINE = 60.0, 0.1
 """Workers are told this many seconds before the longest run is over, or this share of it, whichever is shorter."""
 _EXPLAINED_SECONDS = 6.0
-"""Time within which the step daemon of a Slurm job explains a signal by a notice (slurm_step/notices.py)."""
+"""Time within which the step daemon of a Slurm job explains a signal by a notice (node/slurm_step/notices.py)."""
 
 
 class StopWatch:

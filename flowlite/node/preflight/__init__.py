@@ -4,6 +4,6 @@ Each node checks that it reaches other nodes, and not only the leader (connectiv
 own; each connection authenticates with the task's secret and carries 64 kB in both directions. In gangs of up to 16
 nodes all pairs are checked, in larger ones each node checks as many others as the logarithm of their number. A failure
 that may be an outage is retried until the join timeout. A path that never worked, although messages of its node
-arrive, is reported as a firewall (`system/retrying.py` has this rule for all checks). `master_port.py` chooses
+arrive, is reported as a firewall (`node/system/retrying.py` has this rule for all checks). `master_port.py` chooses
 MASTER_PORT and listens on it. `readiness.py` collects what a node reports before GO.
 """

@@ -203,7 +203,7 @@ class MemberClient:
             raise Fenced(f"{leave.reason}: {self._leader[0]}:{self._leader[1]}{trouble}")
 
     def report_worker(self, body: Mapping[str, Any]) -> None:
-        """Reports the end of a worker and its process group at once; `body` as in `protocol/messages.py`."""
+        """Reports the end of a worker and its process group at once; `body` as in `node/protocol/messages.py`."""
         self._follower.finish(body["rank"], body["sizes"])
         self._act(self._machine.worker_ended(body))
 

@@ -1,6 +1,6 @@
 """The supervisor's client of the rendezvous: `SupervisorClient`, over any stream that reaches the leader's port.
 
-Usage (kinds of events: see `protocol/messages.py`):
+Usage (kinds of events: see `node/protocol/messages.py`):
 
     client = SupervisorClient(task=..., epoch=..., secret=..., dial=dial, offsets=sizes_of_files, on_chunk=append)
     async for event in client.events():

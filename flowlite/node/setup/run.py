@@ -83,7 +83,7 @@ class Setup:
         """Start the processes below which the commands run. Returns their state, as `Workers.connect` does.
 
         Args:
-            scene: What the commands see of volumes and buckets (mount_namespace/worker_view.py).
+            scene: What the commands see of volumes and buckets (node/mount_namespace/worker_view.py).
         """
         self._state = await self.workers.connect(scene)
         return self._state
