@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..rendezvous.member_client import MemberClient
     from .notices import Notice
 
-log = logging.getLogger("flowlite.in_worker.should_stop")
+log = logging.getLogger("flowlite.preemption")
 
 LOOK = 0.02
 """Seconds between two looks at the page while workers are held."""

@@ -23,7 +23,6 @@ from ..config.agent_config import AgentConfig, AttemptPaths, write_atomically
 from ..system import runtime_dir
 
 _FORMAT = 1
-_LOOK_AGAIN = 0.1
 # A working directory with more files counts as changed.
 _MOST_FILES = 50_000
 # Files that a command names count as its dependencies up to this size.
