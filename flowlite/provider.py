@@ -219,7 +219,7 @@ class NodeSettings(_Json):
         workdir: Directory workers start in; None for the task's directory.
         environment: Variables for every process of the node.
         visible_gpus: GPU indices of this node when it shares a machine ("0,1"); None for no restriction.
-        warm_socket: Path of the warm process's socket when several nodes share one; None for one per node.
+        warm_socket: Path of the fork server's socket when several nodes share one; None for one per node.
         ports_dir: Directory of port locks when several leaders share a machine.
         master_port: The port to try first as MASTER_PORT; None for 29500.
         volumes: For each file volume `{"name", "path", "source", "interface"}`.

@@ -50,7 +50,7 @@ def put_agent(home: Path) -> None:
 
 
 def processes_of(task_id: str) -> list[int]:
-    """Ids of all living processes that belong to a task: agents, warm processes, workers, strays, supervisors."""
+    """Ids of all living processes that belong to a task: agents, fork servers, workers, strays, supervisors."""
     marker = f"FLOW_TASK_ID={task_id}"
     return [pid for pid in _living() if _bears(pid, marker, task_id)]
 

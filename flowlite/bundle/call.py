@@ -66,7 +66,7 @@ class Bundle:
         python: Minor version it was made with, such as "3.11"; no other can load it.
         function: Name of the function, for messages.
         by_value: Whether the code itself is in the pickle, or imported on the node.
-        imports: Modules the warm process should import before it forks.
+        imports: Modules the fork server should import before it forks.
         sources: Snapshots, in the order of `sys.path`.
         warnings: Texts already given as `BundleWarning`.
         results: "any" or "plain".
@@ -125,7 +125,7 @@ def build_bundle(
         kwargs: Keyword arguments.
         directory: Made if it is not there.
         results: What the function may return: "any", or "plain" for what the form that cannot execute has a place for.
-        start: How workers are started: "auto", "fork" from the warm process, "spawn".
+        start: How workers are started: "auto", "fork" from the fork server, "spawn".
 
     Returns:
         The bundle; for captured variables over 10 MB, and for tensors fetched from a device, a

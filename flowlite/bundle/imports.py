@@ -1,4 +1,4 @@
-"""What a node's warm process should import before it forks the ranks, read from the code that will run.
+"""What a node's fork server should import before it forks the ranks, read from the code that will run.
 
 Importing is most of what starting costs (torch: seconds), so it is done once a node, while the gang
 gathers. It must not be more than what the workers would import themselves: every module costs time, and

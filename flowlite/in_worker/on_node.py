@@ -36,7 +36,7 @@ LOCAL_TASK = "local"
 
 
 def on_a_node() -> bool:
-    """Whether this process belongs to a task: a worker, or the warm process that workers are forked from."""
+    """Whether this process belongs to a task: a worker, or the fork server that workers are forked from."""
     return os.environ.get("FLOW_TASK_ID", LOCAL_TASK) != LOCAL_TASK
 
 

@@ -4,7 +4,7 @@ Subcommands:
 
     agent ATTEMPT_DIR        be the agent of an attempt
     agent --detach DIR...    fork one agent for each directory, and return
-    warm SPEC.json [FD]      be the warm process (started by agents and by the local provider)
+    warm SPEC.json [FD]      be the fork server (started by agents and by the local provider)
     worker ORDER.json PID    be a worker in a fresh interpreter (started by the reaper)
     buckets ATTEMPT_DIR      hold the buckets of an attempt (started by the agent)
     checkpoints ORDER PID    copy the checkpoints of a node away (started by its agent)

@@ -76,7 +76,7 @@ class TaskConfig(Spec):
         region: Region or zone at the provider.
         cpu: CPU cores each node must have.
         memory: Memory each node must have, in GB; a text such as "64GB" is read too.
-        start: How workers start: forked from a warm process, spawned anew, or whichever is safe.
+        start: How workers start: forked from a fork server, spawned anew, or whichever is safe.
         results: "plain" takes back only data that cannot execute code when it is read; "any" also pickles.
         stop_signal: Signal that asks workers to stop.
         grace_seconds: Seconds between that signal and SIGKILL.

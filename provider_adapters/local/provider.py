@@ -259,7 +259,7 @@ class LocalProvider(Provider):
         return home.with_name(f"{home.name}.retained")
 
     def _socket_for_later(self, plan: Plan, intent: LaunchIntent) -> str | None:
-        """Where the agents find their warm process; None where what is kept depends on a Python yet to be made."""
+        """Where the agents find their fork server; None where what is kept depends on a Python yet to be made."""
         depends = plan.options.get("python_spec") or intent.preload.get("setup")
         if depends and intent.preload.get("warm_seconds"):
             return None
@@ -317,7 +317,7 @@ def _instances(task_id: str, entry: dict[str, Any]) -> list[Instance]:
 
 
 def _kept_socket(home: Path) -> str:
-    """Where the warm process of a node listens, if it stays after the task."""
+    """Where the fork server of a node listens, if it stays after the task."""
     for note in home.glob("a*/env.json"):
         with suppress(OSError, ValueError):
             if socket := json.loads(note.read_bytes()).get("warm"):

@@ -1,4 +1,4 @@
-"""The warm process that the local nodes of a task share, and with `keep_warm` the tasks after it.
+"""The fork server that the local nodes of a task share, and with `keep_warm` the tasks after it.
 
 It is started as early as there are nodes, before any agent.
 """
@@ -25,12 +25,12 @@ _FORGET_SECONDS = 3600.0
 
 
 def socket_of(home: Path, task_id: str) -> str:
-    """Path of the socket of a warm process that serves one task; short, as sockets demand."""
+    """Path of the socket of a fork server that serves one task; short, as sockets demand."""
     return client.socket_path(f"{home}/{task_id}")
 
 
 def spec_of(home: Path, plan: Plan, intent: LaunchIntent) -> dict[str, Any] | None:
-    """What the warm process of a launch is told; None where there is nothing to preload.
+    """What the fork server of a launch is told; None where there is nothing to preload.
 
     Raises:
         OSError: There is no place for its socket.
@@ -38,7 +38,7 @@ def spec_of(home: Path, plan: Plan, intent: LaunchIntent) -> dict[str, Any] | No
     agent, call = intent.preload.get("agent"), intent.preload.get("call", {})
     waits = plan.options.get("python_spec") or intent.preload.get("setup")
     if not agent or waits or plan.options.get("container"):
-        # Its Python has to be made or set up first; the first agent that has it starts the warm process.
+        # Its Python has to be made or set up first; the first agent that has it starts the fork server.
         return None
     forks = call.get("kind") == "function" and call.get("start", "auto") != "spawn"
     workers = plan.num_instances * int(intent.preload.get("processes_per_node", 1))
@@ -86,13 +86,13 @@ def forget(socket: str) -> None:
 
 
 class WarmNodes:
-    """Nodes of ended tasks whose warm process is kept: who may go on with them, and until when."""
+    """Nodes of ended tasks whose fork server is kept: who may go on with them, and until when."""
 
     def __init__(self, home: Path) -> None:
         self._ledger = Ledger(home / "local" / "warm.json")
 
     def keep(self, nodes: Sequence[tuple[Instance, str]], seconds: float) -> list[Instance]:
-        """Notes these nodes, each with the socket of its warm process, as kept; gives those whose process is there."""
+        """Notes these nodes, each with the socket of its fork server, as kept; gives those whose process is there."""
         until = clock.now() + seconds
         found = [_as_warm(instance, socket, until) for instance, socket in nodes]
         warm_ones = [each for each in found if _process(each) is not None]
@@ -138,7 +138,7 @@ class WarmNodes:
         ]
 
     def end(self, ids: Sequence[str]) -> None:
-        """These are not needed any more; a warm process that no other node is kept with ends, unless it is in use."""
+        """These are not needed any more; a fork server that no other node is kept with ends, unless it is in use."""
         entries = self._ledger.read()
         if not set(ids) & set(entries):
             return

@@ -204,7 +204,7 @@ def meet(
         except (NodeUnreachable, OSError) as error:
             return f"{place.host}: {error}"
         if not anchor:
-            return f"{place.host}: its anchor does not answer yet"
+            return f"{place.host}: its step daemon does not answer yet"
         if int(anchor["nodeid"]) != place.nodeid:
             return (
                 f"{place.host} is node {anchor['nodeid']} of the job, and should be {place.nodeid}"

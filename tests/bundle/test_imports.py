@@ -1,4 +1,4 @@
-"""What the warm process imports: what the code will, and nothing that is dangerous, the project's, or needless."""
+"""What the fork server imports: what the code will, and nothing that is dangerous, the project's, or needless."""
 
 from __future__ import annotations
 

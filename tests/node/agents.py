@@ -213,7 +213,7 @@ class RealGang:
         )
 
     def assert_nothing_left(self, timeout: float = 10.0) -> None:
-        """All agents have ended by themselves, and nothing of the task lives but, for a while, the warm process."""
+        """All agents have ended by themselves, and nothing of the task lives but, for a while, the fork server."""
         for agent in self.agents:
             agent.wait(timeout)
         client.dismiss(self.configs[0].warm_socket or "/nonexistent")

@@ -113,7 +113,7 @@ def test_a_process_of_ours_is_ours(name: str) -> None:
 
 def test_nothing_is_said_to_an_anchor_of_another_user(listen: Listen, tmp_path: Path) -> None:
     child = listen(daemon_client.address(str(tmp_path)))
-    with pytest.raises(PermissionError, match="another user listens as the anchor"):
+    with pytest.raises(PermissionError, match="another user listens as the step daemon"):
         daemon_client.Line(str(tmp_path)).ask({"do": "start", "argv": ["secret"]})
     assert heard(child) == b"b''\n"
 

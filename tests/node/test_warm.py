@@ -1,4 +1,4 @@
-"""The warm process: started once, reached at once, gone when nobody needs it, whatever dies."""
+"""The fork server: started once, reached at once, gone when nobody needs it, whatever dies."""
 
 from __future__ import annotations
 

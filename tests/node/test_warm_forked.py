@@ -1,4 +1,4 @@
-"""A warm process that imports nothing: forked from an agent, with nothing of the agent in it."""
+"""A fork server that imports nothing: forked from an agent, with nothing of the agent in it."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ def test_it_is_forked_once_and_keeps_nothing_of_its_parent(tmp_path: Path) -> No
     assert told["children"] == [told["template"]] == [told["session"]]
     assert "\0warm\0" not in told["command"]
     assert not [each for each in told["files"] if each == str(tmp_path / "lock")]
-    eventually(lambda: not processes.is_alive(told["template"]), what="the warm process to end")
+    eventually(lambda: not processes.is_alive(told["template"]), what="the fork server to end")
 
 
 def test_another_one_is_started_where_it_died(tmp_path: Path) -> None:
     told = _run(tmp_path, "killed")
     assert "\0warm\0" in told["command"]
-    eventually(lambda: not processes.is_alive(told["template"]), what="the warm process to end")
+    eventually(lambda: not processes.is_alive(told["template"]), what="the fork server to end")
 
 
 def test_a_gang_of_commands_runs_and_leaves_nothing(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The warm process of local nodes, started before any agent is there."""
+"""The fork server of local nodes, started before any agent is there."""
 
 from __future__ import annotations
 

@@ -226,7 +226,7 @@ def _ensure(spec: Mapping[str, Any]) -> socket.socket:
             connection = _connect(spec["socket"])
     if connection is None:
         raise ForkServerError(
-            errno.ECONNREFUSED, f"the warm process ended at once; see {spec['log']}"
+            errno.ECONNREFUSED, f"the fork server ended at once; see {spec['log']}"
         )
     return connection
 
@@ -249,7 +249,7 @@ def _connect(path: str) -> socket.socket | None:
     except OSError as error:
         connection.close()
         raise ForkServerError(
-            error.errno, f"cannot reach the warm process at {path}: {error}"
+            error.errno, f"cannot reach the fork server at {path}: {error}"
         ) from error
     if not peer_credentials.may_be_trusted(connection):
         uid = peer_credentials.uid_of(connection)
@@ -296,7 +296,7 @@ def _start(spec: Mapping[str, Any]) -> None:
             os.close(log)
     except OSError as error:
         raise ForkServerError(
-            error.errno, f"cannot start the warm process with {spec['python']}: {error}"
+            error.errno, f"cannot start the fork server with {spec['python']}: {error}"
         ) from error
     finally:
         if listener is not None:

@@ -127,7 +127,7 @@ class Workers:
             except WorkersLost:
                 self._writer.close()
         raise client.ForkServerError(
-            f"the warm process died again while it got ready; see {self._spec['log']} on this node"
+            f"the fork server died again while it started; see {self._spec['log']} on this node"
         )
 
     async def prepare(self, call: Mapping[str, Any]) -> str | None:

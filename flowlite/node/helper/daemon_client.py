@@ -67,7 +67,7 @@ class Line:
             while not text.endswith(b"\n"):
                 data = line.recv(1 << 16)
                 if not data:
-                    raise OSError(errno.ECONNRESET, f"the anchor of {self._home} has ended")
+                    raise OSError(errno.ECONNRESET, f"the step daemon of {self._home} has ended")
                 text += data
         found = json.loads(text)
         assert isinstance(found, dict)
@@ -90,11 +90,13 @@ class Line:
             line.settimeout(SECONDS)
             line.connect(address(self._home))
             if not peer_credentials.is_ours(line):
-                raise OSError(errno.EPERM, f"another user listens as the anchor of {self._home}")
+                raise OSError(
+                    errno.EPERM, f"another user listens as the step daemon of {self._home}"
+                )
         except OSError as error:
             line.close()
             if error.errno == errno.ECONNREFUSED:
-                text = f"the anchor of {self._home} is not there"
+                text = f"the step daemon of {self._home} is not there"
                 raise ConnectionRefusedError(errno.ECONNREFUSED, text) from None
             raise
         return line

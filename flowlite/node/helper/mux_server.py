@@ -182,7 +182,7 @@ class MuxServer:
             for kind, stream, payload in self._parser.take(data):
                 self._obey(kind, stream, payload)
         except ValueError as error:
-            sys.stderr.write(f"flowlite: the porter does not understand its client: {error}\n")
+            sys.stderr.write(f"flowlite: the mux server does not understand its client: {error}\n")
             self._open = False
 
     def _obey(self, kind: int, stream: int, payload: bytes) -> None:

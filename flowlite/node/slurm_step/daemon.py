@@ -109,7 +109,7 @@ def _announce(home: str, facts: dict[str, Any], shared: str | None) -> None:
 
 
 def _log(text: str) -> None:
-    sys.stderr.write(f"flowlite anchor: {text}\n")
+    sys.stderr.write(f"flowlite step daemon: {text}\n")
     sys.stderr.flush()
 
 
@@ -138,7 +138,7 @@ def _bind(listener: socket.socket, address: str) -> None:
             raise
         # Any user of the node can take the name.
         raise SystemExit(
-            f"flowlite anchor: the name {address[1:]} is held by uid {owner}, another user of this node; "
+            f"flowlite step daemon: the name {address[1:]} is held by uid {owner}, another user of this node; "
             "`sudo ss -xap` there shows the process"
         ) from None
 

@@ -114,7 +114,9 @@ class Notices:
         if self._number == signal.SIGUSR2 and not notice["known"] and self._signal_seconds:
             notice["seconds"] = self._signal_seconds
         del notice["known"]
-        sys.stderr.write(f"flowlite anchor: {notice['reason']}, {notice['seconds']:.0f} s left\n")
+        sys.stderr.write(
+            f"flowlite step daemon: {notice['reason']}, {notice['seconds']:.0f} s left\n"
+        )
         notice["at"] = self._since
         atomic_files.place(json.dumps(notice).encode(), self._file, 0o600)
 
