@@ -1,4 +1,4 @@
-"""For those who test with flowlite: adapters held to the contract, machines to test against, and clouds in a box.
+"""Testing with flowlite: the conformance suite for adapters, test hosts, and clouds in a box.
 
 `conformance` needs pytest (extra `testing`); `hosts` and `cloud` need Linux and root, and `cloud` the extra `box`.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-# These are no test files of the project that uses them, and still their failures should explain themselves.
+# Failures of these tests show the values that were compared, although the modules belong to no test suite.
 if pytest := sys.modules.get("pytest"):
     pytest.register_assert_rewrite(
         "flowlite.testing.launching",

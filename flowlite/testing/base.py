@@ -1,4 +1,4 @@
-"""What the groups of tests share: the fixtures."""
+"""The fixtures that all groups of tests share."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from flowlite.testing.subject import ProviderUnderTest
 
 @functools.cache
 def home_with_agent() -> tempfile.TemporaryDirectory[str]:
-    """A directory with the node's program, which takes a second to build."""
+    """A directory with the agent's zip. Cached, since building the zip takes a second."""
     made = tempfile.TemporaryDirectory(prefix="flow-agent-")
     build_agent_zip(Path(made.name))
     return made
 
 
 class Suite:
-    """Tests of one subject."""
+    """The base of all groups: tests of one provider."""
 
     @pytest.fixture
     def home(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-        """A FLOW_HOME for one test, and none of the settings of whoever runs it."""
+        """A FLOW_HOME for one test. `FLOW_` variables of the environment are unset."""
         for name in [name for name in os.environ if name.startswith("FLOW_")]:
             monkeypatch.delenv(name)
         made = Path(tempfile.mkdtemp(prefix="flow-"))
@@ -43,14 +43,14 @@ class Suite:
 
     @pytest.fixture
     def subject(self, home: Path) -> ProviderUnderTest:
-        """To be overridden: the provider under test."""
+        """The provider under test. A derived class overrides this fixture."""
         raise NotImplementedError("override the fixture `subject` to give a ProviderUnderTest")
 
     @pytest.fixture
     def intend(
         self, subject: ProviderUnderTest, home: Path
     ) -> Iterator[Callable[..., LaunchIntent]]:
-        """Makes intents, as the supervisor does: `intend(count=2)`. What they launched is ended after the test."""
+        """Makes intents like the supervisor's: `intend(count=2)`. Their instances are ended after the test."""
         made: list[LaunchIntent] = []
 
         def intend(
@@ -78,5 +78,5 @@ class Suite:
     def nodes(
         self, subject: ProviderUnderTest, intend: Callable[..., LaunchIntent]
     ) -> list[Instance]:
-        """As many nodes as a test may have."""
+        """The largest number of nodes that a test may have."""
         return subject.launch(intend())

@@ -11,8 +11,8 @@
         def subject(self, home):
             yield Mine()
 
-An adapter that is not finished may begin with some of the groups, each a class to derive from in the same way.
-`docs/providers/writing-an-adapter.md` explains all of it.
+The groups of tests can also be used one by one, each as a base class, while an adapter is not finished.
+`docs/providers/writing-an-adapter.md` explains all of them.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ __all__ = [
 
 
 class ConnectionSuite(CommandTests, FileTests, StreamTests):
-    """Everything about reaching one node."""
+    """All tests of the connection to one node."""
 
 
 class ProviderSuite(LaunchTests, ConnectionSuite, TaskTests, FailureTests, VolumeTests):
-    """Everything. A class derived from it, with a fixture `subject`, is a whole test of an adapter."""
+    """All tests. A class derived from it that overrides the fixture `subject` tests a whole adapter."""

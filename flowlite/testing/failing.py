@@ -1,4 +1,4 @@
-"""Nodes that die, in each phase of a task: the end is right, it comes in time, and nothing is left."""
+"""Nodes that die in each phase of a task: it ends in time, names the dead node, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WHO = pytest.mark.parametrize("rank", [0, 1], ids=["leader", "another"])
 
 
 class FailureTests(TaskSuite):
-    """A node is killed, the leader or another."""
+    """Kills a node while a task runs: the leader or another one."""
 
     @WHO
     def test_a_node_dies_before_its_agent_can_say_anything(
@@ -66,7 +66,7 @@ class FailureTests(TaskSuite):
         dying = instances_of(subject, task)[rank]
         subject.eventually(lambda: task.status == "stopping", "the task stops")
         _kill_until_final(subject, task, lambda: dying)
-        # What happened first is what the user has to know.
+        # The first failure is the one to report.
         assert f"rank {failing}" in task.reason
         assert_gone(subject, task)
 
@@ -85,7 +85,7 @@ class FailureTests(TaskSuite):
         subject.kill(before[rank])
         assert task.wait(subject.patience).status == "completed", task.reason
         assert task.attempt == 2
-        # Those that were replaced are listed, too, with the rank they had.
+        # Replaced nodes are listed too, with their former ranks.
         had = [{node.id for node in task.nodes if node.rank == r} for r in range(subject.nodes)]
         moved = {r for r, ids in enumerate(had) if ids != {before[r].id}}
         assert moved == {*range(subject.nodes)} if subject.together else moved <= {rank}
@@ -97,7 +97,7 @@ class FailureTests(TaskSuite):
 def _kill_until_final(
     subject: ProviderUnderTest, task: Task[Any], find: Callable[[], Instance]
 ) -> None:
-    """A node may have nothing yet that could be killed."""
+    """Kills a node until the task is final. Repeated, since the node may have no process to kill at first."""
 
     def final() -> bool:
         if task.done:
@@ -111,6 +111,6 @@ def _kill_until_final(
 
 def _assert_named(task: Task[Any], rank: int, instance: Instance) -> None:
     named = [f"node {rank}", instance.id, f"rank {rank}"]
-    # Where the provider itself tells of the failure, it names the machine.
+    # Failures that the provider reports name the machine.
     named += [str(instance.data["host"])] if "host" in instance.data else []
     assert any(name in task.reason for name in named), task.reason

@@ -1,4 +1,4 @@
-"""Launching and ending: all or none, once per token, ranks that stay, and a listing that can be believed."""
+"""Launching and terminating: all or none, once per token, stable ranks, and a listing that is true."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ Intend = Callable[..., LaunchIntent]
 
 
 def alive(connection: Connection, pid: int) -> bool:
-    """Whether a process runs on a node; one that only waits to be reaped does not."""
+    """Whether a process runs on a node. A zombie does not."""
     state = connection.run(["ps", "-o", "stat=", "-p", str(pid)]).stdout.strip()
     return bool(state) and not state.startswith(b"Z")
 
 
 def by_id(instances: list[Instance]) -> list[str]:
-    """Ids in the order of the ranks."""
+    """The instance ids, sorted, which is the order of the ranks."""
     return assign_ranks(instance.id for instance in instances)
 
 
@@ -97,7 +97,7 @@ class LaunchTests(Suite):
             try:
                 return subject.launch(intent)
             except CapacityUnavailable:
-                # Where the dead one held something, it may take the provider a while to notice.
+                # A resource that the dead process held may be released late.
                 return None
 
         found = subject.eventually(launch, "the launch is finished", every=0.5)
@@ -260,6 +260,6 @@ class LaunchTests(Suite):
 
 
 def settings_of(subject: ProviderUnderTest, instance: Instance, **options: Any) -> NodeSettings:
-    """How the agent runs on an instance."""
+    """The settings with which the agent runs on an instance."""
     provider = subject.make()
     return provider.node_settings(provider.plan(subject.config(**options)), instance)

@@ -1,4 +1,4 @@
-"""A connection to a node: commands and files."""
+"""Commands and files over a connection to a node."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ AWKWARD = ["", " ", "a b", "'", '"', "$HOME", "`id`", "*", "\\", "a\nb", "é☃"
 
 
 class Reached(Suite):
-    """Tests that need one node within reach."""
+    """The base of tests that need a connection to one node."""
 
     @pytest.fixture
     def node(self, subject: ProviderUnderTest, intend: Intend) -> Instance:
-        """One node."""
+        """A launched node."""
         return subject.launch(intend(count=1))[0]
 
     @pytest.fixture
     def connection(self, subject: ProviderUnderTest, node: Instance) -> Iterator[Connection]:
-        """The connection to it."""
+        """A connection to the node."""
         with subject.reach(node) as connection:
             yield connection
 
@@ -40,7 +40,7 @@ class Reached(Suite):
     def place(
         self, subject: ProviderUnderTest, node: Instance, connection: Connection
     ) -> Iterator[str]:
-        """A directory on the node that is the test's own."""
+        """A directory on the node for this test only."""
         directory = f"{settings_of(subject, node).home}/conformance"
         assert connection.run(["mkdir", "-p", directory]).code == 0
         yield directory
@@ -85,7 +85,7 @@ class CommandTests(Reached):
         subject.eventually(lambda: not alive(connection, pid), "the command is gone")
 
     def test_commands_run_side_by_side(self, connection: Connection, place: str) -> None:
-        # Each waits for all others: one after the other, they would never end.
+        # Each command waits for all others, so run one after another they would never end.
         count = 6
         script = (
             f"touch {place}/c$0; until [ $(ls {place} | wc -l) -ge {count} ]; do sleep 0.02; done"
@@ -208,7 +208,7 @@ class FileTests(Reached):
         self, connection: Connection, place: str, tmp_path: Path
     ) -> None:
         connection.put(BIG, f"{place}/file", mode=0o644)
-        # Marked, so that it shows whether it was fetched again.
+        # Mark the partial file, to see whether its bytes are fetched again.
         (tmp_path / ".file.part").write_bytes(b"-" * 1000)
         connection.get(f"{place}/file", tmp_path / "file", size=len(BIG))
         assert (tmp_path / "file").read_bytes() == b"-" * 1000 + BIG[1000:]

@@ -1,4 +1,4 @@
-"""Whole tasks on nodes of the provider: all that flowlite does with an adapter, from submission to the last trace."""
+"""Whole tasks on nodes of the provider, from submission to cleanup."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class TaskSuite(Suite):
 
     @pytest.fixture
     def submit(self, subject: ProviderUnderTest, home: Path) -> Iterator[Submit]:
-        """Submits a shell script as a task. Whatever still runs after the test is cancelled."""
+        """Submits a shell script as a task. Tasks that still run after the test are cancelled."""
         made: list[Task[Any]] = []
 
         def submit(script: str, **options: Any) -> Task[Any]:
@@ -49,7 +49,7 @@ class TaskSuite(Suite):
 
 
 class TaskTests(TaskSuite):
-    """Tasks that nothing happens to, and those whose client or supervisor is gone."""
+    """Tasks without failures, and tasks whose client or supervisor dies."""
 
     def test_every_rank_runs_once_and_knows_the_others(
         self, subject: ProviderUnderTest, submit: Submit
@@ -131,7 +131,7 @@ class TaskTests(TaskSuite):
 
 
 def until_running(subject: ProviderUnderTest, task: Task[Any]) -> None:
-    """Waits until every rank has said its first word."""
+    """Waits until every rank has written output."""
 
     def said() -> bool:
         assert not task.done, f"{task.status}: {task.reason}"
@@ -147,6 +147,6 @@ def instances_of(subject: ProviderUnderTest, task: Task[Any]) -> list[Instance]:
 
 
 def assert_gone(subject: ProviderUnderTest, task: Task[Any]) -> None:
-    """A task that is final has no instances, and no traces on machines that live."""
+    """Checks that a final task has no instances, and has left nothing on machines that are alive."""
     assert subject.listed(task.id) == []
     subject.eventually(lambda: not subject.left(task.id), f"gone: {subject.left(task.id)}")

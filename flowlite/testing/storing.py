@@ -1,4 +1,4 @@
-"""Volumes: by name, for all nodes of a task, and longer than any task."""
+"""Volumes: found by name, shared by the nodes of a task, and kept after its end."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Create = Callable[[str], str]
 
 
 class VolumeTests(TaskSuite):
-    """`create_volume`, `list_volumes`, `delete_volume`, and what tasks see of them."""
+    """Tests of `create_volume`, `list_volumes`, `delete_volume`, and of tasks that use volumes."""
 
     @pytest.fixture
     def create(self, subject: ProviderUnderTest) -> Iterator[Create]:
-        """Makes a volume of one kind and gives its name. It is deleted after the test."""
+        """Creates a volume of one kind and returns its name. The volume is deleted after the test."""
         made: list[str] = []
 
         def create(interface: str) -> str:

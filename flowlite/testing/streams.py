@@ -1,4 +1,4 @@
-"""A connection to a node: what flows while a command runs, and TCP."""
+"""Output that is streamed while a command runs, and TCP, over a connection to a node."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flowlite.testing.reaching import Reached
 from flowlite.testing.subject import ProviderUnderTest
 
 BLOCK = os.urandom(1 << 20)
-# Sends back what it gets, until the other side has said all.
+# An echo server, which serves a connection until the client has shut down its side.
 _ECHO = """
 import socket, sys
 server = socket.create_server(("127.0.0.1", 0))
@@ -29,7 +29,7 @@ while True:
 
 
 class StreamTests(Reached):
-    """`follow`, `stream` and `open_tcp`."""
+    """Tests of `follow`, `stream` and `open_tcp`."""
 
     def test_output_is_handed_over_as_it_comes(self, connection: Connection, place: str) -> None:
         came: list[tuple[str, bytes]] = []
@@ -110,12 +110,12 @@ async def _send(writer: asyncio.StreamWriter) -> None:
 
 
 def _follows(connection: Connection) -> bool:
-    """Whether this connection hands output over before the end, as it may."""
+    """Whether the connection delivers output before the command ends, which is optional."""
     return type(connection).follow is not Connection.follow
 
 
 def _serve(subject: ProviderUnderTest, node: Instance, connection: Connection, place: str) -> int:
-    """Starts the server and gives its port. It ends with the node."""
+    """Starts the echo server and returns its port. The server ends with the node."""
     settings = settings_of(subject, node)
     connection.put(b"", f"{place}/port")
     connection.start(

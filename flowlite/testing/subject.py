@@ -1,4 +1,4 @@
-"""What an adapter's author tells the suite: how to make the provider, break its machines, and look for traces."""
+"""What an adapter's author implements for the suite: make the provider, kill its machines, find what is left."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from flowlite.spec import TaskConfig
 
 Value = TypeVar("Value")
 
-# Runs in another process: all it knows is the adapter's class and what is written down.
+# Runs in another process, which has the adapter's class, its settings and the intent, and nothing else.
 _LAUNCH = """
 import importlib, json, sys
 from pathlib import Path
@@ -39,11 +39,11 @@ class ProviderUnderTest(ABC):
 
     Attributes:
         name: The provider's name in the registry.
-        nodes: How many nodes a test may have at a time; at least 2.
-        spare: Whether one more can be had when one of them has died.
-        together: Whether the nodes of a launch are one thing and end together, as a job's do.
-        interfaces: Kinds of volumes there are: "file", "block", or both; empty for none.
-        patience: Seconds that anything may take here, such as launching or finding out that a node is dead.
+        nodes: The largest number of nodes that a test may have at a time; at least 2.
+        spare: Whether the provider has one more node to replace one that died.
+        together: Whether the nodes of a launch can only end together, as those of a Slurm job.
+        interfaces: The kinds of volumes that the provider has: "file", "block", or both; empty for none.
+        patience: The timeout in seconds for each operation, such as a launch or the detection of a dead node.
     """
 
     name: str
@@ -55,19 +55,19 @@ class ProviderUnderTest(ABC):
 
     @abstractmethod
     def make(self) -> Provider:
-        """A new object of the adapter, that knows what any other process could know, and no more."""
+        """Returns a new object of the adapter, with no state beyond what is on disk or known to the provider."""
 
     @abstractmethod
     def kill(self, instance: Instance) -> None:
-        """Ends a machine at once, with all that runs on it and without a word to anybody.
+        """Kills a machine and all its processes at once, without closing its connections.
 
-        Where nodes are not machines of their own: ends all processes of the node.
+        For providers whose nodes are not machines of their own: kills all processes of the node.
         """
 
     def left(self, task_id: str) -> list[str]:
-        """What of a task can still be found, in words: processes, machines, disks.
+        """Describes what is left of a task: processes, machines, disks.
 
-        By means other than the adapter's own. Nodes that were killed may be left out.
+        Implementations must not ask the adapter. Nodes that were killed may be left out.
         """
         return []
 
@@ -76,16 +76,16 @@ class ProviderUnderTest(ABC):
         pytest.skip(f"nobody has said how to make nodes of {self.name!r} scarce (`scarcity`)")
 
     def options(self) -> dict[str, Any]:
-        """Options that every task needs here, such as a region."""
+        """Options that every task needs on this provider, such as a region."""
         return {}
 
     def config(self, **options: Any) -> TaskConfig:
-        """A task of `nodes` nodes, unless the options say otherwise."""
+        """The config of a task with `nodes` nodes, unless `options` says otherwise."""
         given = {"command": ["true"], "num_instances": self.nodes, **self.options(), **options}
         return TaskConfig(provider=self.name, **given)
 
     def start_launch(self, intent: LaunchIntent) -> subprocess.Popen[bytes]:
-        """Has another process launch, so that it can be killed meanwhile."""
+        """Launches in another process, which the test can kill during the launch."""
         here = self.make()
         adapter = type(here)
         told = {
@@ -108,11 +108,11 @@ class ProviderUnderTest(ABC):
     # For the tests
 
     def launch(self, intent: LaunchIntent) -> list[Instance]:
-        """Launches as the supervisor does: as long as machines of it boot, the provider is asked again.
+        """Launches as the supervisor does: asks the provider again while machines boot.
 
         Raises:
             CapacityUnavailable: Nothing was launched.
-            ProviderError: Refused.
+            ProviderError: The provider refused the launch.
         """
         provider = self.make()
 
@@ -127,12 +127,12 @@ class ProviderUnderTest(ABC):
         return self.eventually(launched, "the machines have booted", every=0.1)
 
     def listed(self, task_id: str) -> list[Instance]:
-        """What a process that has just been started is told of a task's instances, the ended ones left out."""
+        """The instances of a task that have not ended, as a new process sees them."""
         found = self.make().list_instances(task_id)
         return sorted((i for i in found if i.state != "ended"), key=lambda each: each.id)
 
     def reach(self, instance: Instance) -> Connection:
-        """A connection to a node that may still be starting."""
+        """Connects to a node, waiting for it if it is still starting."""
 
         def connect() -> Connection | None:
             try:
@@ -145,7 +145,7 @@ class ProviderUnderTest(ABC):
         return self.eventually(connect, f"{instance.id} can be reached")
 
     def end(self, instances: Sequence[Instance]) -> None:
-        """Terminates instances as the supervisor does: again and again, until the provider lists none of them."""
+        """Terminates instances as the supervisor does: repeatedly, until the provider lists none of them."""
         names = {instance.id for instance in instances}
         tasks = {instance.task_id for instance in instances}
         provider = self.make()
@@ -162,7 +162,7 @@ class ProviderUnderTest(ABC):
     def eventually(
         self, probe: Callable[[], Value | None], what: str, every: float = 0.02
     ) -> Value:
-        """Waits until a probe gives something true. Raises AssertionError when the patience is over."""
+        """Polls until `probe` returns a true value. Raises AssertionError after `patience` seconds."""
         deadline = time.monotonic() + self.patience
         while not (value := probe()):
             assert time.monotonic() < deadline, f"not within {self.patience:g} s: {what}"

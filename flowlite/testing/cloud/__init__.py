@@ -11,7 +11,7 @@ __all__ = ["CloudInABox"]
 
 
 def __getattr__(name: str) -> object:
-    # The API servers need the rest of this package, and not the box that starts them.
+    # Imported on first use: the API servers import this package too, and need no `CloudInABox`.
     if name == "CloudInABox":
         from flowlite.testing.cloud.box import CloudInABox
 

@@ -23,7 +23,7 @@ _COUNTED = ("pending", "running")
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Brings a box up, runs a shell or a command beside it, and takes it away. Gives the command's exit code."""
+    """Runs a shell or a command beside a box, and returns its exit code. The box is removed afterwards."""
     asked = _parser().parse_args(argv)
     if reason := why_not() or _missing():
         sys.stderr.write(f"cloud-in-a-box: {reason}\n")
@@ -62,7 +62,7 @@ def _run(box: CloudInABox, command: list[str]) -> int:
     environment |= {"FLOW_HOME": str(home), "PATH": search, "PS1": "laptop$ "}
     if ROOT.name != "site-packages":
         environment["PYTHONPATH"] = str(ROOT)
-    # Ctrl-C is for the command; it has the signal's usual meaning there.
+    # Ctrl-C goes to the command as well, which handles it; this process must survive it.
     signal.signal(signal.SIGINT, lambda number, frame: None)
     with box.enter():
         return subprocess.run(command, env=environment, check=False).returncode

@@ -1,4 +1,4 @@
-"""The whole box: machines, the APIs that rent them out, and the laptop of their client.
+"""A cloud in a box: machines, the APIs that rent them out, and the client's laptop.
 
 with CloudInABox(machines=4) as box, box.enter():
     os.environ.update(box.environment())
@@ -22,19 +22,19 @@ from flowlite.testing.hosts import Cluster, Host, why_not
 if TYPE_CHECKING:
     from flowlite.testing.cloud.mithril.box import MithrilBox
 
-# Seconds for which EC2 does not know a new group, and keeps interfaces of machines that have ended.
+# Ranges in seconds: how long EC2 does not know a new group, and keeps interfaces of ended machines.
 _UNKNOWN = (0.3, 3.0)
 _LATE = (0.0, 5.0)
 
 
 class CloudInABox:
-    """EC2 and Mithril, and a number of machines that they share. Up on entering, gone on leaving.
+    """EC2 and Mithril in a box, which share a number of machines. The box is removed on leaving the context.
 
     Args:
-        machines: How many can be rented at the same time.
-        boot_seconds: From the launch until a machine runs; its sshd answers a moment later.
-        python: The interpreter that is `python3` on the machines: that of the tests by default, "" for this machine's.
-        clouds: Which APIs there are.
+        machines: How many machines can be rented at the same time.
+        boot_seconds: Time from the launch until a machine runs. Its sshd answers shortly after.
+        python: The interpreter that is `python3` on the machines: by default the tests' own, "" for this machine's.
+        clouds: The APIs that the box has.
     """
 
     def __init__(
@@ -61,14 +61,14 @@ class CloudInABox:
 
     @property
     def aws(self) -> AwsBox:
-        """EC2."""
+        """The controls of EC2."""
         found = self._by_name["aws"]
         assert isinstance(found, AwsBox)
         return found
 
     @property
     def mithril(self) -> MithrilBox:
-        """Mithril."""
+        """The controls of Mithril."""
         from flowlite.testing.cloud.mithril.box import MithrilBox
 
         found = self._by_name["mithril"]
@@ -77,46 +77,46 @@ class CloudInABox:
 
     @property
     def directory(self) -> Path:
-        """Where the box keeps its things while it is up."""
+        """The directory in which the box keeps its files while it is up."""
         return self.cluster.directory
 
     def host(self, instance: Mapping[str, object]) -> Host:
-        """The machine of an instance, as `instances()` of a cloud shows it: to look into it, or to harm it."""
+        """The host behind an entry of a cloud's `instances()`, to inspect it or to make it fail."""
         name = instance["machine"]
         return next(host for host in self.cluster if host.name == name)
 
     def environment(self) -> dict[str, str]:
-        """Variables that lead a client to the box, and to nothing else."""
+        """The environment variables that point a client to the box's APIs, and to no real cloud."""
         found: dict[str, str] = {}
         for served in self._served:
             found |= served.environment()
         return found
 
     def client_environment(self) -> dict[str, str]:
-        """All variables for a client's process: this process's, without what would lead it elsewhere."""
+        """The environment for a client's process: this process's, without variables that point elsewhere."""
         kept = self.cluster.client_environment()
         kept.pop("FLOW_SSH_CONFIG", None)
         return {**kept, **self.environment()}
 
     @contextmanager
     def enter(self) -> Iterator[None]:
-        """This thread, and every thread and process it starts, is on the client's laptop meanwhile."""
+        """Moves this thread, and the threads and processes that it starts, to the client's laptop."""
         with self.cluster.enter_laptop():
             yield
 
     def reset(self) -> None:
-        """As on the first day: no instance, nothing on order, nothing running on the laptop."""
-        # Who still runs on the laptop could ask for more.
+        """Returns the box to its first state: no instances, no faults, and no processes on the laptop."""
+        # Processes on the laptop end first, since they could launch more.
         self.cluster.reset()
         for served in self._served:
             served.reset()
         self._set_up()
 
     def unkind(self, seed: int | None) -> None:
-        """Has the clouds go wrong by chance, drawn from a seed, from now until the next reset; None ends it.
+        """Makes the clouds fail at random, from a seed, until the next reset. None ends it.
 
-        Calls fail, before their effect or after it, or get no answer; listings and interfaces of ended machines are
-        late, and groups that were just made are not known for a while.
+        Calls fail before or after their effect, or get no answer. Listings lag, interfaces of ended machines remain
+        for a while, and new groups are not known at once.
         """
         for served in self._served:
             served.unkind(seed)
@@ -127,7 +127,7 @@ class CloudInABox:
             self.aws.timing(late=late if seed is not None else 0.0)
 
     def close(self) -> None:
-        """Takes everything away. Again is no error."""
+        """Removes the box. Calling it again is allowed."""
         for served in self._served:
             with contextlib.suppress(OSError):
                 served.close()

@@ -1,4 +1,4 @@
-"""One thing that is to go wrong with a call to a cloud's API."""
+"""One fault to inject into calls to a cloud's API."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ BEFORE, AFTER = "before", "after"
 
 @dataclass
 class Fault:
-    """One thing that is to go wrong.
+    """A fault to inject.
 
     Attributes:
-        action: The call it is about, as `calls` names it; "*" for every one.
-        code: The cloud's own word for the error.
-        message: The rest of it; something plausible if none is given.
-        status: Of the HTTP reply; what goes with the code if 0.
-        when: "before" the call has its effect, or "after" it, on the way back.
-        times: How many calls; -1 for all until `clear`.
-        skip: How many such calls go well first.
-        retry_after: Seconds for the header of that name.
-        hang: Seconds that the caller waits before the connection is dropped without a reply.
-        match: Parameters that the call has to have.
-        kill: Whether the process that calls is killed, outright.
-        pid: Which process instead; None for the caller.
+        action: The call to fail, as `calls` names it; "*" for every call.
+        code: The cloud's error code.
+        message: The error message; a plausible one if empty.
+        status: The HTTP status; the code's usual status if 0.
+        when: "before" the call has its effect, or "after" it, in place of the reply.
+        times: How many calls fail; -1 for all until `clear`.
+        skip: How many matching calls succeed first.
+        retry_after: The value of the `Retry-After` header in seconds.
+        hang: Seconds after which the connection is dropped without a reply.
+        match: Parameters that the call must have.
+        kill: Whether the calling process is killed, by SIGKILL.
+        pid: The process to kill; None for the caller.
     """
 
     action: str

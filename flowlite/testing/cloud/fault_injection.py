@@ -1,7 +1,7 @@
-"""What a cloud does wrong by itself now and then, drawn from a seed: it throttles, fails, falls silent, and lags.
+"""Random faults of a cloud, drawn from a seed: throttling, errors, calls without a reply, and listings that lag.
 
-Whatever is drawn could happen in a real cloud at any moment, so a program has to live with it in every place. What is
-not drawn is a refusal: a cloud that says "no" for no reason.
+Every fault drawn here can happen in a real cloud at any moment, so a client must handle it at any call. Refusals
+without a cause are not drawn.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from flowlite.testing.cloud.fault import Fault
 
-# Of all calls, how many go wrong before they have their effect, and how many after it.
+# The shares of calls that fail before their effect, and after it.
 _BEFORE, _AFTER = 0.06, 0.06
-# After so many failures in a row of one kind of call one goes well: libraries try five times, and an outage that
-# lasts is another matter.
+# After this many failures in a row of one action, a call succeeds: client libraries try five times, and this module
+# does not simulate lasting outages.
 _IN_A_ROW = 3
-# How often listings are late, and by how much at most, in seconds.
+# How often listings lag, and the longest lag in seconds.
 _LATE, _LATEST = 0.3, 3.0
 
 
 @dataclass(frozen=True)
 class Habits:
-    """What one cloud may do wrong, as faults whose action is left open.
+    """The faults that one cloud may inject. Their `action` is set when they are drawn.
 
     Attributes:
-        before: Before a call has its effect.
-        after: After that, on the way back.
+        before: Faults before a call has its effect.
+        after: Faults after the effect, in place of the reply.
     """
 
     before: Sequence[Fault]
@@ -38,7 +38,7 @@ class Habits:
 
 
 class Unkindness:
-    """One run of bad luck."""
+    """A seeded sequence of random faults."""
 
     def __init__(self, seed: int, habits: Habits) -> None:
         self._chance = random.Random(seed)
@@ -46,7 +46,7 @@ class Unkindness:
         self._in_a_row: Counter[str] = Counter()
 
     def fault(self, action: str, when: str) -> Fault | None:
-        """What goes wrong with this call now."""
+        """The fault to inject into this call, or None."""
         before = when == "before"
         if self._in_a_row[action] >= _IN_A_ROW or self._chance.random() >= (
             _BEFORE if before else _AFTER
@@ -59,6 +59,6 @@ class Unkindness:
         return replace(self._chance.choice(kinds), action=action, when=when)
 
     def lag(self) -> float:
-        """By how many seconds listings are late now."""
+        """By how many seconds listings lag now."""
         late = self._chance.random() < _LATE
         return self._chance.uniform(0.0, _LATEST) if late else 0.0

@@ -1,7 +1,7 @@
 """The machines that a cloud in a box rents out: slots of a cluster, each started on an empty disk.
 
-`Machines` belongs in the process of an API server; several servers can share one cluster. A machine starts some time
-after it was asked for, as a stranger with host keys of its own, and runs its script as root when it boots.
+An API server creates one `Machines` in its process. Several servers can share one cluster. A machine starts after a
+delay, with new host keys, and runs its startup script as root when it boots.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ OnUp = Callable[[], None]
 
 
 class NoMachineFree(Exception):
-    """Every slot of the cluster is taken."""
+    """Raised when every slot of the cluster is taken."""
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,10 @@ class Machine:
     """One rented machine.
 
     Attributes:
-        name: What its owner calls it, such as an instance id.
-        slot: The host of the cluster that it is made of.
-        address: Where other machines reach it.
-        public_address: Where the laptop reaches it; the laptop has no way to `address`.
+        name: The name that its owner gave it, such as an instance id.
+        slot: The host of the cluster that it runs on.
+        address: Its address for other machines.
+        public_address: Its address for the laptop, which has no route to `address`.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Gpus:
-    """The GPUs of a machine, by the name that `nvidia-smi` has for them; MiB of memory each."""
+    """The GPUs of a machine: the name that `nvidia-smi` shows, their count, and the memory of each in MiB."""
 
     name: str
     count: int
@@ -67,10 +67,10 @@ class _Kept:
 
 
 class Machines:
-    """Boots and ends machines on a cluster that is up. Safe to use from many threads."""
+    """Boots and ends machines on a running cluster. Thread-safe."""
 
     def __init__(self, directory: Path, on_close: Callable[[], object] | None = None) -> None:
-        """`on_close` is called when the cluster is gone, and with it every machine."""
+        """Connects to the cluster. `on_close` is called when the cluster, and with it every machine, is gone."""
         self._on_close = on_close
         self._cluster = Cluster.attach(directory)
         self._lock = threading.RLock()
@@ -94,16 +94,16 @@ class Machines:
         """Takes a free slot at once and starts it after `delay` seconds. Raises NoMachineFree.
 
         Args:
-            name: Of the owner's choice; `end` and the others take it.
-            script: Run as root once sshd listens, output on the console; only if it begins with "#!".
-            authorized_keys: Who may log in as `user`.
-            user: The ordinary user, who may use sudo. Root's login is closed until the script opens it.
-            hostname: The address with dashes if none is given.
-            files: Text by absolute path, there before anything runs.
-            gpus: What its driver is to show; they cannot compute.
-            delay: infinity for a machine that never boots.
-            on_end: Called if the machine ends by itself, from a thread of its own; not after `end`.
-            on_up: Called when the machine has been started, while its sshd may still be about to listen.
+            name: The machine's name for `end` and the other methods, chosen by the owner.
+            script: Run as root once sshd listens, with its output on the console. Ignored unless it begins with "#!".
+            authorized_keys: The keys that may log in as `user`.
+            user: The ordinary user, who may use sudo. Root can log in only after the script has allowed it.
+            hostname: The host name; by default the address with dashes.
+            files: Text by absolute path, written before anything runs.
+            gpus: The GPUs that the driver shows. They cannot compute.
+            delay: Seconds until the start; infinity for a machine that never boots.
+            on_end: Called in a thread of its own if the machine ends by itself, not after `end`.
+            on_up: Called when the machine has started. Its sshd may not listen yet.
         """
         taker = f"{os.getpid()}/{name}/{secrets.token_hex(4)}"
         facts = self._cluster.ask("claim", taker=taker)
@@ -139,19 +139,19 @@ class Machines:
             kept.on_up()
 
     def end(self, name: str) -> None:
-        """Ends a machine, started or not, and frees its slot. Whoever is connected is told. Again is no error."""
+        """Ends a machine, started or not, and frees its slot. Peers see their connections close. Idempotent."""
         self._release(name, cut=False)
 
     def power_cut(self, name: str) -> None:
-        """Ends a machine without a word to anybody, and frees its slot. `on_end` is not called."""
+        """Ends a machine without closing its connections, and frees its slot. `on_end` is not called."""
         self._release(name, cut=True)
 
     def free(self) -> int:
-        """How many more machines there are."""
+        """The number of free slots."""
         return int(self._cluster.ask("free"))
 
     def halt(self, name: str) -> None:
-        """Stops a machine, which keeps its slot and its disk. `on_end` is not called."""
+        """Stops a machine without freeing its slot or its disk. `on_end` is not called."""
         with self._lock:
             kept = self._kept[name]
             if kept.timer is not None:
@@ -159,7 +159,7 @@ class Machines:
             self._cluster.ask("halt", host=kept.machine.slot, taker=kept.request["taker"])
 
     def restart(self, name: str) -> None:
-        """Starts a machine again that does not run, on the disk it had; its script does not run again."""
+        """Starts a stopped machine on its old disk. Its script does not run again."""
         with self._lock:
             kept = self._kept[name]
             self._cluster.ask("boot_again", host=kept.machine.slot, taker=kept.request["taker"])
@@ -174,13 +174,13 @@ class Machines:
             self.end(name)
 
     def find(self, name: str) -> Machine | None:
-        """The machine of that name, if it has a slot."""
+        """The machine of that name; None if it has no slot."""
         with self._lock:
             kept = self._kept.get(name)
             return kept.machine if kept else None
 
     def console(self, name: str) -> str:
-        """What the machine has printed since it was started, its script's output included."""
+        """The machine's console output since its start, including that of its script."""
         machine = self.find(name)
         if machine is None:
             return ""
@@ -188,7 +188,7 @@ class Machines:
         return log.read_text(errors="replace") if log.exists() else ""
 
     def guard(self, name: str, admitted: Sequence[str]) -> None:
-        """Lets nothing reach a machine but answers and what is admitted, such as "ip saddr 10.78.0.1 tcp dport 22"."""
+        """Drops packets to a machine, but for replies and what is admitted, as in "ip saddr 10.78.0.1 tcp dport 22"."""
         with self._lock:
             kept = self._kept.get(name)
             if kept is not None:
@@ -200,15 +200,15 @@ class Machines:
                 )
 
     def make_disk(self, disk: str, size: int) -> None:
-        """A blank disk of so many bytes, under a name of the owner's choice."""
+        """Creates a blank disk of `size` bytes, named by the owner."""
         self._cluster.ask("make_disk", disk=disk, size=size)
 
     def remove_disk(self, disk: str) -> None:
-        """A disk that is attached to no machine, and all that is on it."""
+        """Deletes a disk, which must not be attached, and its contents."""
         self._cluster.ask("remove_disk", disk=disk)
 
     def attach_disk(self, disk: str, name: str, look: Appearance) -> bool:
-        """Has a disk appear on a machine, started or not; False as long as an earlier one still has it mounted."""
+        """Attaches a disk to a machine, started or not. Returns False while an earlier machine still has it mounted."""
         with self._lock:
             kept = self._kept.get(name)
         if kept is None:
@@ -226,31 +226,31 @@ class Machines:
         )
 
     def detach_disk(self, disk: str) -> bool:
-        """Takes a disk off its machine; False as long as it is mounted there. One that nobody has is no error."""
+        """Detaches a disk. Returns False while it is mounted. A disk that is not attached is no error."""
         return bool(self._cluster.ask("detach_disk", disk=disk))
 
     def serve(self, server: str, share: str) -> str:
-        """Has a file server of that name serve a directory, to nobody at first (`admit`); its address."""
+        """Starts a file server for a share and returns its address. Nothing can reach it before `admit`."""
         return str(self._cluster.ask("serve", server=server, share=share))
 
     def admit(self, server: str, admitted: Sequence[str]) -> None:
-        """Who reaches a file server, in the words that `guard` takes."""
+        """Sets which packets reach a file server, in the syntax that `guard` takes."""
         self._cluster.ask("admit", server=server, admitted=list(admitted))
 
     def stop_serving(self, server: str) -> None:
-        """Ends a file server. What it served stays."""
+        """Ends a file server. Its share is kept."""
         self._cluster.ask("stop_serving", server=server)
 
     def remove_share(self, share: str) -> None:
-        """The end of what was served, and of all that is in it."""
+        """Deletes a share and its files."""
         self._cluster.ask("remove_share", share=share)
 
     def share_size(self, share: str) -> int:
-        """Bytes in the files of a share."""
+        """The total size of a share's files in bytes."""
         return int(self._cluster.ask("share_size", share=share))
 
     def write(self, name: str, path: str, text: str | None) -> None:
-        """Puts a file on a machine that runs, whole or not at all; None takes it away."""
+        """Writes a file on a running machine atomically. None deletes the file."""
         with self._lock:
             kept = self._kept.get(name)
             if kept is not None and kept.started:
@@ -258,7 +258,7 @@ class Machines:
                     self._cluster.ask("write", host=kept.machine.slot, path=path, text=text)
 
     def listen(self, name: str, address: str, port: int) -> socket.socket:
-        """A listening socket on an address that only the machine itself reaches; closed when the machine ends."""
+        """A listening socket on an address that only the machine itself can reach. Closed when the machine ends."""
         with self._lock:
             kept = self._kept[name]
             with self._inside(self._network_of(kept.machine.slot)):
@@ -272,7 +272,7 @@ class Machines:
         return listener
 
     def listen_on_laptop(self, port: int = 0) -> socket.socket:
-        """A listening socket on the laptop's loopback address, while this process is not on the laptop."""
+        """A listening socket on the laptop's loopback address. This process stays outside of the laptop."""
         with self._inside(self._cluster.laptop.network):
             listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -315,7 +315,7 @@ class Machines:
                 )
 
     def _watch(self) -> None:
-        """Hears from the room who ended, as long as there is one."""
+        """Reads from the room which machines have ended, until the room is gone."""
         channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         channel.connect(str(self._cluster.directory / "room.sock"))
         channel.sendall(b'{"do": "events"}\n')

@@ -1,4 +1,4 @@
-"""What a test orders of a cloud's API, and what the API has been asked: faults, kills, and the list of calls."""
+"""The faults ordered for one API server, and the calls that it has received."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LOOK_SECONDS = 5.0
 
 
 class Orders:
-    """The faults on order and the calls so far, of one API server."""
+    """The pending faults and the received calls of one API server. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -30,7 +30,7 @@ class Orders:
         self._unkindness: Unkindness | None = None
 
     def order(self, **asked: Any) -> None:
-        """Adds a fault; arguments as the attributes of `Fault`."""
+        """Adds a fault. The arguments are the attributes of `Fault`."""
         known = {f.name for f in fields(Fault)}
         if strange := set(asked) - known:
             raise ValueError(f"a fault has no {sorted(strange)}; it has {sorted(known)}")
@@ -40,22 +40,22 @@ class Orders:
             self._faults.append(Fault(**asked))
 
     def be_unkind(self, unkindness: Unkindness | None) -> None:
-        """Has calls go wrong by chance from now on; None for no more of it."""
+        """Injects random faults from now on. None stops them."""
         with self._lock:
             self._unkindness = unkindness
 
     def lag(self) -> float | None:
-        """By how many seconds listings are late now; None where that is not left to chance."""
+        """By how many seconds listings lag now; None if lag is not random."""
         with self._lock:
             return self._unkindness.lag() if self._unkindness is not None else None
 
     def clear(self) -> None:
-        """No more faults."""
+        """Removes all faults."""
         with self._lock:
             self._faults.clear()
 
     def forget(self) -> None:
-        """No more faults, and no calls yet."""
+        """Removes all faults and the record of calls."""
         with self._lock:
             self._unkindness = None
             self._faults.clear()
@@ -63,17 +63,17 @@ class Orders:
 
     @property
     def calls(self) -> list[tuple[str, dict[str, Any]]]:
-        """Every call so far: the action and its parameters."""
+        """Every call so far, as its action and its parameters."""
         with self._lock:
             return list(self._calls)
 
     def note(self, action: str, parameters: Mapping[str, Any]) -> None:
-        """A call has arrived."""
+        """Records a call."""
         with self._lock:
             self._calls.append((action, dict(parameters)))
 
     def take(self, action: str, parameters: Mapping[str, Any], when: str) -> Fault | None:
-        """What is to go wrong with this call now; it counts as done."""
+        """The fault to inject into this call, or None. The fault's counters are updated."""
         with self._lock:
             for fault in self._faults:
                 if fault.when != when or fault.action not in ("*", action):
@@ -92,12 +92,12 @@ class Orders:
 
 
 def kill(fault: Fault, client: tuple[str, int], connections: Callable[[], str]) -> None:
-    """Kills who is to be killed.
+    """Kills the process that a fault names, or the caller.
 
     Args:
-        client: The caller's end.
-        connections: Gives the laptop's table of TCP connections. While others come and go the kernel may leave out
-            lines and processes, so that it takes more than one look at times.
+        client: The client's address and port.
+        connections: Returns the laptop's table of TCP connections. The kernel may leave out lines and processes while
+            others change, so finding the caller can take several attempts.
     """
     pid, deadline = fault.pid, time.monotonic() + _LOOK_SECONDS
     while pid is None and time.monotonic() < deadline:
@@ -108,12 +108,12 @@ def kill(fault: Fault, client: tuple[str, int], connections: Callable[[], str]) 
 
 
 def caller(client: tuple[str, int], connections: str) -> int | None:
-    """The process that holds one end of a connection."""
+    """The process that holds the client's end of a connection."""
     address, port = client
     wanted = "".join(f"{int(part):02X}" for part in reversed(address.split("."))) + f":{port:04X}"
     for line in connections.splitlines()[1:]:
         columns = line.split()
-        # One of the same port may have ended a while ago, and is nobody's any more.
+        # A closed connection with the same port can still be in the table, with no process.
         if columns[1] == wanted and (pid := _holder(f"socket:[{columns[9]}]")) is not None:
             return pid
     return None

@@ -1,4 +1,4 @@
-"""The box's end of an API server: starts its process and gives it orders."""
+"""The box's side of an API server: starts its process and controls it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from flowlite.testing.hosts.cluster import ROOT
 
 
 class Served:
-    """What the controls of every cloud have in common. A subclass names its `module` and adds what only it can do."""
+    """The controls that all clouds share. A subclass sets `module` and adds those of its cloud."""
 
     name = ""
     module = ""
@@ -40,7 +40,7 @@ class Served:
         self._channel: socket.socket | None = None
 
     def wait_until_up(self) -> None:
-        """Returns when the API answers. Raises RuntimeError if it never will."""
+        """Waits until the API answers. Raises RuntimeError if its process has ended."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
@@ -52,20 +52,20 @@ class Served:
 
     @property
     def pid(self) -> int:
-        """The API's process."""
+        """The process id of the API."""
         return self._process.pid
 
     @property
     def url(self) -> str:
-        """Where the API listens, seen from the laptop."""
+        """The URL of the API on the laptop."""
         return f"http://127.0.0.1:{self.port}"
 
     def environment(self) -> dict[str, str]:
-        """Variables that lead a client to this API."""
+        """The environment variables that point a client to this API."""
         return {}
 
     def ask(self, what: str, **arguments: Any) -> Any:
-        """Has the API's process do something. Raises RuntimeError with its reason if it cannot."""
+        """Calls an operation in the API's process. Raises RuntimeError with the reason if it fails."""
         assert self._channel is not None
         with self._asking:
             self._channel.sendall(json.dumps({"do": what, **arguments}).encode() + b"\n")
@@ -79,11 +79,11 @@ class Served:
 
     @property
     def calls(self) -> list[tuple[str, dict[str, Any]]]:
-        """Every call since the last reset: the action and its parameters."""
+        """Every call since the last reset, as its action and its parameters."""
         return [(action, parameters) for action, parameters in self.ask("calls")]
 
     def instances(self) -> list[dict[str, Any]]:
-        """All instances with their `id`, `state`, `address` and more; the truth, whatever listings say."""
+        """All instances with `id`, `state`, `address` and more. Unlike listings, it is not affected by lag."""
         return list(self.ask("instances"))
 
     def fault(
@@ -100,7 +100,7 @@ class Served:
         hang: float = 0.0,
         match: Mapping[str, Any] | None = None,
     ) -> None:
-        """Has the next calls of that action go wrong ("*": of any), as `orders.Fault` says."""
+        """Injects faults into the next calls of an action ("*": any), with the arguments of `Fault`."""
         self.ask(
             "fault",
             action=action,
@@ -118,35 +118,35 @@ class Served:
     def kill_client(
         self, action: str, when: str = "before", pid: int | None = None, skip: int = 0
     ) -> None:
-        """Kills who next asks for that action (or `pid`): before the effect, or after it and unanswered."""
+        """Kills the process that makes the next such call, or `pid`, before the call's effect or after it."""
         self.ask("fault", action=action, when=when, kill=True, pid=pid, skip=skip)
 
     def clear_faults(self) -> None:
-        """Ends all that was ordered with `fault` and `kill_client`."""
+        """Removes all faults set with `fault` and `kill_client`."""
         self.ask("clear_faults")
 
     def preempt(self, ids: list[str], seconds: float) -> None:
-        """Takes instances back, with so many seconds of notice."""
+        """Preempts instances, with `seconds` of notice."""
         self.ask("preempt", ids=ids, seconds=seconds)
 
     def die(self, id: str) -> None:
-        """An instance is gone at once, as if its power had been cut."""
+        """Ends an instance at once, as in a power failure."""
         self.ask("die", id=id)
 
     def lag(self, seconds: float) -> None:
-        """Listings show what was so many seconds ago."""
+        """Makes listings show the state of `seconds` ago."""
         self.ask("lag", seconds=seconds)
 
     def unkind(self, seed: int | None) -> None:
-        """Has calls go wrong by chance, drawn from a seed, from now until the next reset; None ends it."""
+        """Injects random faults, from a seed, until the next reset. None stops them."""
         self.ask("unkind", seed=seed)
 
     def reset(self) -> None:
-        """As on the first day: no instance, no order, no call."""
+        """Removes all instances, faults and recorded calls."""
         self.ask("reset")
 
     def close(self) -> None:
-        """Ends the process. Again is no error."""
+        """Ends the process. Idempotent."""
         with contextlib.suppress(OSError):
             if self._process.stdin is not None:
                 self._process.stdin.close()

@@ -1,9 +1,9 @@
-"""The process of one API server: HTTP on the laptop's loopback address, and a socket on which the box gives orders.
+"""The process of an API server: HTTP on the laptop's loopback address, and a control socket for the box.
 
-    python -m flowlite.testing.cloud.ec2 DIRECTORY      (DIRECTORY is that of the cluster)
+    python -m flowlite.testing.cloud.ec2 DIRECTORY      (DIRECTORY is the cluster's)
 
-It says on its standard output where it listens, as one JSON object, and ends when its standard input does, so that
-nothing is left however the owner ended.
+The server prints its port as a JSON object on standard output. It ends when its standard input is closed, so it
+does not outlive its owner, even one that was killed.
 """
 
 from __future__ import annotations
@@ -34,37 +34,37 @@ Reply = tuple[int, list[tuple[str, str]], bytes]
 
 
 class Service(Protocol):
-    """An API. Whatever method is called `do_NAME` can be asked for by the box, with arguments that JSON can hold."""
+    """An API. The box can call its methods named `do_NAME`, with arguments that are valid JSON."""
 
     def read(self, environ: Environ, body: bytes) -> tuple[str, dict[str, Any]] | None:
-        """The action that a request asks for and its parameters; None for what is no call of the API."""
+        """The action and the parameters of a request; None if it is no call of the API."""
 
     def answer(self, environ: Environ, body: bytes) -> Reply:
-        """Does what the request asks for."""
+        """Carries out a request."""
 
     def refuse(self, action: str, fault: Fault) -> Reply:
-        """The cloud's form of an error."""
+        """An error reply in the cloud's format."""
 
     def do_reset(self) -> None:
-        """As on the first day: no instance, no order."""
+        """Removes all instances and faults."""
 
     def do_lag(self, seconds: float) -> None:
-        """Listings lag behind."""
+        """Makes listings show the state of `seconds` ago."""
 
     @property
     def habits(self) -> Habits:
-        """What it may do wrong by itself."""
+        """The faults that `Unkindness` may inject."""
 
 
 class Connections(Protocol):
-    """Who knows the callers' side of connections."""
+    """Access to the clients' side of connections."""
 
     def laptop_connections(self) -> str:
-        """The table of TCP connections where the callers are, as /proc/net/tcp has it."""
+        """The TCP connections of the clients' network, in the format of /proc/net/tcp."""
 
 
 class Gate:
-    """WSGI application before a service: notes the calls, and has go wrong what was ordered to."""
+    """A WSGI application in front of a service, which records calls and injects faults."""
 
     def __init__(
         self,
@@ -124,16 +124,16 @@ class Gate:
 
 
 def http_server(name: str, application: Gate, listener: socket.socket) -> BaseWSGIServer:
-    """A server on a socket that listens; `serve_forever` in a thread starts it."""
+    """An HTTP server on a listening socket. Run its `serve_forever` in a thread."""
     from werkzeug.serving import WSGIRequestHandler, make_server
 
     class Handler(WSGIRequestHandler):
-        """Says nothing on the terminal; a connection that the caller dropped is no news."""
+        """Logs errors only. Connections dropped by clients are not errors."""
 
         protocol_version = "HTTP/1.1"
 
         def connection_dropped(self, error: BaseException, environ: Any = None) -> None:
-            # Without this the caller would wait for a reply on a connection that is kept alive.
+            # Otherwise the client would wait for a reply on its keep-alive connection.
             self.close_connection = True
 
         def log(self, type: str, message: str, *args: Any) -> None:
@@ -151,10 +151,10 @@ def serve(
     build: Callable[[Machines, Orders], Service],
     machines: Machines | None = None,
 ) -> None:
-    """The main program of an API server, on the machines of the cluster or on others."""
+    """The main program of an API server. `machines` are those of the cluster by default."""
     directory, orders = Path(sys.argv[1]), Orders()
     if machines is None:
-        # Without its cluster there is nothing left to serve.
+        # The server ends with its cluster.
         machines = Machines(directory, on_close=lambda: os._exit(0))
     service = build(machines, orders)
     listener = machines.listen_on_laptop()
@@ -172,7 +172,7 @@ def serve(
 
 
 def take_orders(listener: socket.socket, service: Service, orders: Orders) -> None:
-    """Answers the box: one JSON object per line, as many callers as there are."""
+    """Serves control connections, each in its own thread, with one JSON object per line."""
     while True:
         client = listener.accept()[0]
         threading.Thread(target=_take_from, args=(client, service, orders), daemon=True).start()
@@ -200,7 +200,7 @@ def _be_unkind(seed: int | None, service: Service, orders: Orders) -> None:
 
 
 def obey(what: str, arguments: Mapping[str, Any], service: Service, orders: Orders) -> Any:
-    """Carries out one order."""
+    """Carries out one request of the box."""
     if what == "fault":
         return orders.order(**arguments)
     if what == "clear_faults":

@@ -1,4 +1,4 @@
-"""Things that a cloud in the box does later: after a while, or at once but not while its caller waits."""
+"""Delayed actions of a cloud in a box, including those with no delay that must not block the caller."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from flowlite.state import clock
 
 
 class Pending(Protocol):
-    """Something that has not happened yet."""
+    """An action that has not run yet."""
 
     def cancel(self) -> None:
-        """It will not happen. Again, or too late, is no error."""
+        """Prevents the action. Cancelling twice, or too late, is no error."""
 
 
 class Timers(Protocol):
-    """Calls functions at their time."""
+    """Calls functions after a delay."""
 
     def after(self, seconds: float, what: Callable[[], None]) -> Pending:
-        """Calls it once, so many seconds from now."""
+        """Calls `what` once, after `seconds`."""
 
 
 class ThreadTimers:
-    """A thread for each."""
+    """Timers that use one thread per action."""
 
     def after(self, seconds: float, what: Callable[[], None]) -> Pending:
-        """Calls it in a thread of its own."""
+        """Calls `what` in a new thread."""
         timer = threading.Timer(seconds, what)
         timer.daemon = True
         timer.start()
@@ -36,5 +36,5 @@ class ThreadTimers:
 
 
 def utc_now() -> datetime:
-    """Now, by the wall clock."""
+    """The time of the wall clock."""
     return datetime.fromtimestamp(clock.wall(), UTC)
