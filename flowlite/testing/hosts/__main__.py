@@ -13,7 +13,7 @@ from flowlite.testing.hosts.cluster import ROOT, Cluster, why_not
 from flowlite.testing.hosts.host import Host, Laptop
 
 POOL = "lab"
-# Commands that take the name of a host (or "laptop", where the laptop can do it) and further numbers.
+# Commands that take a host's name (or "laptop", where the laptop has the operation) and further numbers.
 OPERATIONS: dict[str, str] = {
     "kill": "end all processes of a host",
     "power-cut": "end a host without a word to anybody",

@@ -1,4 +1,4 @@
-"""GPUs that are not there, as a driver shows them: in /proc, and by `nvidia-smi`. Nothing can compute on them."""
+"""Fake GPUs as a driver shows them, in /proc and through `nvidia-smi`. They cannot compute."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GPU UUID: \t GPU-00000000-0000-0000-0000-{index:012d}
 Bus Type: \t PCIe
 Device Minor: \t {index}
 """
-# Fields are asked for by name, units left out or not, as with the real one.
+# Like the real tool, it is queried by field name, with or without units.
 _TOOL = """\
 #!/bin/sh
 fields= unit=' MiB' percent=' %'
@@ -54,7 +54,7 @@ done
 
 
 def install(disk: Path, gpus: Mapping[str, Any]) -> None:
-    """Puts onto a host's disk what its driver would show of `count` GPUs of a `name`, with `memory` MiB each."""
+    """Writes what a driver would show for `count` GPUs to a host's disk: their `name`, and `memory` MiB each."""
     cards = disk / PLACE / "nvidia" / "gpus"
     for index in range(int(gpus["count"])):
         card = cards / f"0000:{index + 1:02x}:00.0"

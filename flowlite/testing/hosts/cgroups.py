@@ -1,4 +1,4 @@
-"""Control groups of version 2, used for one thing: to freeze all processes of a host at once."""
+"""Version 2 control groups, used to freeze all processes of a host at once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def base() -> Path | None:
-    """The group of this process, below which groups can be made; None where that is not so."""
+    """This process's group, if it can have child groups; None otherwise."""
     mounts = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     at = [fields[4] for fields in mounts if fields[fields.index("-") + 1] == "cgroup2"]
     own = [
@@ -25,7 +25,7 @@ def base() -> Path | None:
 
 
 def make(name: str) -> Path:
-    """A new group below our own."""
+    """Creates a group below our own."""
     below = base()
     if below is None:
         raise RuntimeError("no writable cgroup2 hierarchy is mounted here")
@@ -35,7 +35,7 @@ def make(name: str) -> Path:
 
 
 def freeze(group: Path, frozen: bool) -> None:
-    """Stops every process of a group, or lets them go on, and waits until that is so."""
+    """Freezes or thaws all processes of a group, and waits until the kernel has done so."""
     (group / "cgroup.freeze").write_text("1" if frozen else "0")
     wanted = f"frozen {int(frozen)}"
     deadline = time.monotonic() + 5
@@ -46,7 +46,7 @@ def freeze(group: Path, frozen: bool) -> None:
 
 
 def remove(group: Path) -> None:
-    """Removes a group and those below it, killing what is in them. One that is gone is no error."""
+    """Removes a group and its descendants, and kills their processes. A group that does not exist is no error."""
     deadline = time.monotonic() + 5
     while group.is_dir():
         for directory in sorted(group.rglob("*"), reverse=True):

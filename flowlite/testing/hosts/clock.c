@@ -1,9 +1,9 @@
-/* Preloaded into every program of a host whose time of day is wrong: the wall clock is moved by a fixed amount, and no
- * other clock is. Time namespaces cannot do this, and libfaketime moves the monotonic clock along, on which glibc's
+/* Preloaded into the programs of a host with a wrong time of day. It shifts the wall clock by a fixed amount and leaves
+ * other clocks alone. Time namespaces cannot do this. libfaketime also shifts the monotonic clock, with which glibc's
  * timed waits then never end.
  *
- * The amount, in nanoseconds, lies in the file that is named at compile time. It is mapped, so that who writes it moves
- * the clock of programs that run. */
+ * The amount, in nanoseconds, is read from the file named at compile time. The file is mapped, so a write to it moves the
+ * clock of running programs. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
-/* A deadline later than this is one on the wall clock: no machine has been up for 30 years. */
+/* A later deadline is one on the wall clock, since no machine has been up for 30 years. */
 #define WALL 1000000000L
 
 static const long long none;

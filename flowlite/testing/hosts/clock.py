@@ -1,4 +1,4 @@
-"""A wrong time of day for the programs of one host, or of a client: `clock.c`, built where it is needed."""
+"""A wrong time of day for the programs of one host or of a client, by `clock.c`, which is compiled when needed."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _AMOUNT = struct.Struct("=q")
 
 
 def build(directory: Path, setting: Path | None = None) -> Path:
-    """The library to preload, built once. Raises RuntimeError where there is no compiler.
+    """Builds the library to preload, once, and returns its path. Raises RuntimeError if there is no compiler.
 
     Args:
-        directory: Where to build it.
-        setting: The file that `move` writes, as the programs see it; by default a host's own.
+        directory: The directory to build it in.
+        setting: The path, as the programs see it, of the file that `move` writes; by default that of a host.
     """
     library = directory / "clock.so"
     if library.exists():
@@ -41,8 +41,8 @@ def build(directory: Path, setting: Path | None = None) -> Path:
 
 
 def move(setting: Path, seconds: float) -> None:
-    """Moves the clock of every program that has the library, from now on; zero sets it right again."""
-    # In place: programs that run have it mapped.
+    """Moves the clock of every program that has loaded the library. Zero restores the time."""
+    # Written in place, since running programs have mapped the file.
     descriptor = os.open(setting, os.O_WRONLY | os.O_CREAT, 0o644)
     try:
         os.pwrite(descriptor, _AMOUNT.pack(round(seconds * 1e9)), 0)

@@ -1,6 +1,6 @@
-"""Hosts to test against: `with Cluster(4) as hosts:`.
+"""Test hosts: `with Cluster(4) as hosts:`.
 
-Everything happens in a process of its own, the room (`room`); what is here asks it.
+A separate process, the room (`room.py`), holds everything. This class sends it requests.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from flowlite.testing.hosts.root import PATH
 
 ROOT = Path(__file__).resolve().parents[3]
 TOOLS = ("sshd", "ssh-keygen", "ip", "nft", "ethtool", "tini", "nsenter")
-# Variables of the person or of the machine that a client under test must not see.
+# Variables of the user or the machine that a client under test must not see.
 _OURS_ONLY = (
     "AWS_",
     "MITHRIL_",
@@ -37,7 +37,7 @@ _OURS_ONLY = (
 
 
 def why_not() -> str:
-    """The reason why hosts cannot be made here; "" if they can."""
+    """Returns why hosts cannot be made on this machine, or "" if they can."""
     if sys.platform != "linux":
         return "test hosts need Linux"
     if os.geteuid() != 0:
@@ -52,20 +52,20 @@ def why_not() -> str:
 
 
 class Cluster(Sequence[Host]):
-    """Hosts on a switch, and a laptop beside them. Up on entering, gone on leaving.
+    """Hosts on a switch, with a laptop for the client. They are removed on leaving the context.
 
     Args:
-        count: How many hosts.
-        keep: Directories of this machine that the hosts see, read-only: by default what the tests' Python consists of.
-        python: The interpreter that is `python3` on the hosts; one for all or, in a mapping by number, for each. The
-            tests' own by default; "" leaves it to the machine.
+        count: The number of hosts.
+        keep: Directories of this machine that the hosts can read: by default those of the tests' Python.
+        python: The interpreter that is `python3` on the hosts, for all of them or by number. The tests' own by default;
+            "" for this machine's.
         path: Directories that come first in PATH on the hosts.
-        sshd: Options of sshd_config on top of the usual ones.
-        disk: Size of each host's disk (tmpfs: it takes memory as it fills).
-        user: Who the client's configuration logs in as: "root" or "flow".
+        sshd: Options for sshd_config in addition to the usual ones.
+        disk: The size of each host's disk. It is a tmpfs, which takes memory as it fills.
+        user: The user in the client's SSH configuration: "root" or "flow".
         owned: Whether the hosts end with this process. If not, they stay until `close`.
-        slots: How many more machines there are to be rented out (`flowlite.testing.cloud.machines`). They come after
-            the hosts and do not run at first.
+        slots: The number of additional machines that can be rented out (`flowlite.testing.cloud.machines`). They come
+            after the hosts and do not run at first.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class Cluster(Sequence[Host]):
 
     @classmethod
     def attach(cls, directory: Path) -> Self:
-        """A cluster that is up already, by its directory."""
+        """Attaches to a running cluster by its directory."""
         self = cls.__new__(cls)
         self.directory = directory
         self.settings = json.loads((directory / "settings.json").read_text())
@@ -195,27 +195,27 @@ class Cluster(Sequence[Host]):
 
     @property
     def known_hosts(self) -> Path:
-        """The keys of all hosts, for the client."""
+        """The host keys of all hosts, for the client."""
         return self.directory / "known_hosts"
 
     @property
     def ssh_config(self) -> Path:
-        """An OpenSSH configuration in which the hosts have their names."""
+        """An OpenSSH configuration with an entry for each host."""
         return self.directory / "ssh_config"
 
     @property
     def shared(self) -> Path:
-        """What all hosts see at /mnt/shared."""
+        """The directory that all hosts see at /mnt/shared."""
         return self.directory / "shared"
 
     def client_environment(self) -> dict[str, str]:
-        """Variables for a client on the laptop: this process's, without what would lead it elsewhere."""
+        """The environment for a client on the laptop: this process's, without variables that point elsewhere."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith(_OURS_ONLY)}
         return {**kept, "FLOW_SSH_CONFIG": str(self.ssh_config)}
 
     @contextmanager
     def enter_laptop(self) -> Iterator[None]:
-        """This thread, and every thread and process it starts, is on the laptop meanwhile."""
+        """Moves this thread, and the threads and processes that it starts, to the laptop."""
         fd = os.open(self.laptop.network, os.O_RDONLY | os.O_CLOEXEC)
         try:
             with system.inside_network(fd):
@@ -224,11 +224,11 @@ class Cluster(Sequence[Host]):
             os.close(fd)
 
     def reset(self) -> None:
-        """All as on the first day: every host restarted on an empty disk, nothing running on the laptop."""
+        """Restores the first state: every host restarted on an empty disk, and nothing running on the laptop."""
         self.ask("reset")
 
     def close(self) -> None:
-        """Takes everything away, with all that runs on the hosts and on the laptop. Again is no error."""
+        """Removes the cluster and all processes on the hosts and on the laptop. Idempotent."""
         with contextlib.suppress(ConnectionError):
             self.ask("down")
         self._replies.close()
@@ -237,7 +237,7 @@ class Cluster(Sequence[Host]):
             self._room.wait(30)
 
     def ask(self, what: str, **arguments: Any) -> Any:
-        """Has the room do something. Raises RuntimeError with its reason if it cannot."""
+        """Sends the room a request. Raises RuntimeError with the reason if it fails."""
         request = json.dumps({"do": what, **arguments}).encode() + b"\n"
         line = ""
         with self._asking, contextlib.suppress(OSError, ValueError):

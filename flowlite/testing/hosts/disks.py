@@ -1,10 +1,10 @@
-"""Disks that are attached to rented machines: real block devices, each a file of the cluster, on one machine at a time.
+"""Disks for rented machines: real block devices backed by files of the cluster, each on one machine at a time.
 
-A disk is a loop device, which the kernel takes away by itself as soon as nobody has it open or mounted. The room has it
-open for as long as it is attached. So none is left when the room ends, however that comes about.
+A disk is a loop device with automatic clearing: the kernel removes it when its last descriptor and its last mount are
+gone. The room holds it open while it is attached, so no device is left when the room ends, even if it was killed.
 
-On the machine it appears as the cloud's own do: under their name in /dev, with their serial number and size in /sys. A
-rented machine sees no other disk, and none of the real machine's.
+On the machine a disk appears as on the cloud: with the cloud's name in /dev, and its serial number and size in /sys. A
+rented machine sees no other disks, and none of the real machine's.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from flowlite.testing.hosts import system
 _LOOP_CONFIGURE, _LOOP_CTL_GET_FREE = 0x4C0A, 0x4C82
 _AUTOCLEAR = 4
 _SECTOR = 512
-# struct loop_config: two numbers, struct loop_info64, and what is reserved.
+# struct loop_config: two numbers, struct loop_info64, and reserved space.
 _CONFIGURATION = struct.Struct("=II5Q4I64s64s32s2Q8Q")
 _LONGEST_NAME = 63
 _SETTLE_SECONDS = 30.0
-# Where /sys shows block devices; rented machines have their own in these places.
+# The directories of /sys that list block devices. Rented machines have their own.
 _BLOCK, _CLASS, _NUMBERS = "sys/block", "sys/class/block", "sys/dev/block"
 
 
@@ -40,9 +40,9 @@ class Appearance:
     """What a disk looks like on its machine.
 
     Attributes:
-        name: Of its device, such as "nvme1n1".
-        serial: As its controller says; "" for a disk that has none.
-        links: Other names for it below /dev, such as "disk/by-id/…".
+        name: The device name, such as "nvme1n1".
+        serial: The controller's serial number; "" for a disk without one.
+        links: Further names below /dev, such as "disk/by-id/…".
     """
 
     name: str
@@ -51,7 +51,7 @@ class Appearance:
 
 
 class LoopDevice:
-    """A file as a block device, until nobody has it open or mounted."""
+    """A file attached as a block device until it is neither open nor mounted."""
 
     def __init__(self, file: Path) -> None:
         self.size = file.stat().st_size
@@ -59,7 +59,7 @@ class LoopDevice:
         self.number = os.fstat(self._descriptor).st_rdev
 
     def is_busy(self) -> bool:
-        """Whether some machine has it mounted, or holds it open as its own."""
+        """Whether a machine has it mounted, or open for exclusive use."""
         try:
             os.close(os.open(self._path, os.O_RDWR | os.O_EXCL | os.O_CLOEXEC))
         except OSError as error:
@@ -69,13 +69,13 @@ class LoopDevice:
         return False
 
     def close(self) -> None:
-        """Lets go of it. What was written to it is in the file."""
+        """Closes our descriptor of it. What was written is in the file."""
         os.fsync(self._descriptor)
         os.close(self._descriptor)
 
 
 def _configure(file: Path) -> tuple[str, int]:
-    """A free loop device that stands for the file: its path and a descriptor of it."""
+    """Attaches the file to a free loop device. Returns the device's path and a descriptor of it."""
     backing = os.open(file, os.O_RDWR | os.O_CLOEXEC)
     control = os.open("/dev/loop-control", os.O_RDWR | os.O_CLOEXEC)
     name = os.fsencode(file.name)[:_LONGEST_NAME]
@@ -89,7 +89,7 @@ def _configure(file: Path) -> tuple[str, int]:
                 fcntl.ioctl(device, _LOOP_CONFIGURE, _CONFIGURATION.pack(backing, _SECTOR, *facts))
             except OSError as error:
                 os.close(device)
-                # Another process on this machine took it meanwhile.
+                # Another process took the device in the meantime.
                 if error.errno != errno.EBUSY:
                     raise
                 continue
@@ -100,20 +100,20 @@ def _configure(file: Path) -> tuple[str, int]:
 
 
 class Machine(Protocol):
-    """What a disk is attached to: a slot of the room (slot.py)."""
+    """A machine to which disks are attached: a slot of the room (`slot.py`)."""
 
     taker: str | None
     disks: dict[str, tuple[int, int, Appearance]]
 
     @property
     def name(self) -> str:
-        """As the room calls it."""
+        """Its name in the room."""
 
     def show_disk(self, disk: str) -> None:
-        """Has the disk appear."""
+        """Makes the disk appear."""
 
     def hide_disk(self, disk: str) -> None:
-        """Has it vanish."""
+        """Makes the disk disappear."""
 
 
 @dataclass
@@ -124,22 +124,22 @@ class _Attached:
 
 
 class Disks:
-    """What the room can do with disks."""
+    """The room's operations on disks."""
 
     def __init__(self, directory: Path, find: Callable[[str], Machine]) -> None:
-        """`find` gives the slot of a name."""
+        """`find` returns the slot with a given name."""
         self._directory = directory
         self._find = find
         self._attached: dict[str, _Attached] = {}
 
     def do_make_disk(self, disk: str, size: int) -> None:
-        """A blank disk of so many bytes."""
+        """Creates a blank disk of `size` bytes."""
         self._directory.mkdir(exist_ok=True)
         with open(self._directory / disk, "xb") as file:
             file.truncate(size)
 
     def do_remove_disk(self, disk: str) -> None:
-        """A disk and all that is on it. One that is not there is no error."""
+        """Deletes a disk and its contents. A disk that does not exist is no error."""
         if not self.do_detach_disk(disk):
             raise RuntimeError(f"{disk} is mounted by {self._attached[disk].slot.name}")
         (self._directory / disk).unlink(missing_ok=True)
@@ -147,7 +147,7 @@ class Disks:
     def do_attach_disk(
         self, name: str, taker: str, disk: str, device: str, serial: str, links: list[str]
     ) -> bool:
-        """Has a disk appear on a slot, now or when it starts; False as long as another still has it."""
+        """Attaches a disk to a slot, running or not. Returns False while another machine has it."""
         slot = self._find(name)
         if slot.taker != taker:
             raise RuntimeError(f"{name} has been given to somebody else")
@@ -161,7 +161,7 @@ class Disks:
         return True
 
     def do_detach_disk(self, disk: str) -> bool:
-        """Takes a disk off its machine; False as long as it is mounted there. One that nobody has is no error."""
+        """Detaches a disk. Returns False while it is mounted. A disk that is not attached is no error."""
         attached = self._attached.get(disk)
         if attached is None:
             return True
@@ -173,26 +173,26 @@ class Disks:
         return True
 
     def clear(self) -> None:
-        """No disk is there any more; every slot has ended."""
+        """Removes all disks, after every slot has ended."""
         deadline = time.monotonic() + _SETTLE_SECONDS
         for disk, attached in list(self._attached.items()):
             while not self.do_detach_disk(disk) and time.monotonic() < deadline:
                 time.sleep(0.01)
             if self._attached.pop(disk, None) is not None:
-                # Somebody keeps the namespace of a machine that has ended; the device goes when that does.
+                # The mount namespace of an ended machine still exists. The device is cleared with the namespace.
                 attached.device.close()
         for file in self._directory.glob("*"):
             file.unlink()
 
 
 def prepare(root: Path) -> None:
-    """Takes the real machine's disks out of what a machine sees in /sys."""
+    """Hides the real machine's disks from a machine's /sys."""
     for place in (_BLOCK, _CLASS, _NUMBERS):
         system.mount("tmpfs", root / place, "tmpfs", data="mode=755")
 
 
 def show(root: Path, number: int, size: int, look: Appearance) -> None:
-    """Has a disk appear below the root of a machine."""
+    """Makes a disk appear below a machine's root."""
     entry = root / _BLOCK / look.name
     for part in ("device", "queue", "holders", "slaves"):
         (entry / part).mkdir(parents=True)
@@ -212,7 +212,7 @@ def show(root: Path, number: int, size: int, look: Appearance) -> None:
 
 
 def hide(root: Path, number: int, look: Appearance) -> None:
-    """Has it disappear."""
+    """Makes a disk disappear."""
     where = f"{os.major(number)}:{os.minor(number)}"
     gone = [f"dev/{link}" for link in look.links]
     gone += [f"dev/{look.name}", f"{_NUMBERS}/{where}", f"{_CLASS}/{look.name}"]

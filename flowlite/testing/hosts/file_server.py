@@ -1,11 +1,10 @@
-"""A file server in the network: one directory, for every machine that reaches its address.
+"""A network file server: one directory, for every machine that can reach its address.
 
     python -m flowlite.testing.hosts.file_server ADDRESS PORT DIRECTORY
 
-It stands for a server of NFS, which the kernels of test machines may not know: behind each connection runs an
-`sftp-server`, and `mount.nfs4` on the machines is an `sshfs` that needs no SSH. It is a file system of the network all
-the same: what one machine writes, the others see at once, and an address that does not answer cannot be mounted. Locks
-do not reach from machine to machine.
+It stands in for an NFS server, since kernels of test machines may lack NFS: each connection is served by an
+`sftp-server`, and `mount.nfs4` on the machines runs `sshfs` without SSH. Like NFS, a write on one machine is visible on
+the others at once, and an address that does not answer cannot be mounted. Unlike NFS, locks are local to each machine.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ exit 32
 
 
 def write_client(programs: Path) -> None:
-    """Puts `mount.nfs4` into a directory of programs, where it can work."""
+    """Installs `mount.nfs4` into a directory of programs, if this machine has what it needs."""
     if shutil.which("sshfs") is not None:
         file = programs / "mount.nfs4"
         file.write_text(_CLIENT)
@@ -45,10 +44,10 @@ def write_client(programs: Path) -> None:
 
 
 def main() -> None:
-    """Serves until it is killed."""
+    """Serves until killed."""
     address, port, directory = sys.argv[1], int(sys.argv[2]), sys.argv[3]
     program = find_server()
-    # So that no process that has ended stays in the table of processes.
+    # The kernel reaps ended children.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with socket.create_server((address, port), backlog=64) as listener:
         sys.stdout.write("listening\n")

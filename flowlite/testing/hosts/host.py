@@ -1,4 +1,4 @@
-"""One host, and the laptop, as a test handles them."""
+"""The handles with which a test controls a host and the laptop."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from flowlite.testing.hosts.root import PATH, USER, USER_ID
 
 
 class Room(Protocol):
-    """The process that holds the hosts (room.py), as one of them needs it."""
+    """The process that holds the hosts (`room.py`), as seen from a handle."""
 
     settings: dict[str, Any]
 
     def ask(self, what: str, **arguments: Any) -> Any:
-        """Has the room do something, and returns its answer."""
+        """Sends the room a request and returns its answer."""
 
     def client_environment(self) -> dict[str, str]:
-        """Variables of commands that run on the laptop."""
+        """The environment for commands on the laptop."""
 
 
 class Laptop:
-    """The machine that the client runs on: this one's files, but a network of its own."""
+    """The machine of the client: it has this machine's files, and a network of its own."""
 
     name = network.LAPTOP
     address = network.LAPTOP_ADDRESS
@@ -34,15 +34,15 @@ class Laptop:
         self._cluster = cluster
 
     def partition(self) -> None:
-        """All its frames vanish, both ways."""
+        """Drops all its frames, in both directions."""
         self._cluster.ask("partition", host=self.name, cut=True)
 
     def heal(self) -> None:
-        """The opposite."""
+        """Ends the partition."""
         self._cluster.ask("partition", host=self.name, cut=False)
 
     def delay(self, ms: float, loss_percent: float = 0) -> None:
-        """Every frame comes so much later, each way; some never come. Zero of both: a good cable."""
+        """Delays every frame in each direction, and drops a share of them. Zero for both restores the cable."""
         self._cluster.ask("delay", host=self.name, ms=ms, loss=loss_percent)
 
     def exec(
@@ -61,13 +61,13 @@ class Laptop:
 
     @property
     def network(self) -> str:
-        """Path of its network namespace."""
+        """The path of its network namespace."""
         facts = self._cluster.ask("facts")
         return f"/proc/{facts['room']}/fd/{facts['laptop']}"
 
 
 class Host:
-    """One host of a cluster."""
+    """A host of a cluster."""
 
     def __init__(self, cluster: Room, entry: Mapping[str, Any]) -> None:
         self._cluster = cluster
@@ -80,7 +80,7 @@ class Host:
 
     @property
     def pid(self) -> int:
-        """Its process 1, by the number it has on this machine."""
+        """The process id of its process 1 on this machine."""
         found = self._cluster.ask("facts")["hosts"][self.name]
         if found is None:
             raise RuntimeError(f"{self.name} does not run")
@@ -88,16 +88,16 @@ class Host:
 
     @property
     def root(self) -> Path:
-        """Its file system as seen from here, as long as it runs."""
+        """Its root directory as seen from this machine, while it runs."""
         return Path(f"/proc/{self.pid}/root")
 
     @property
     def alive(self) -> bool:
-        """Whether it runs."""
+        """Whether it is running."""
         return bool(self._ask("alive"))
 
     def pids(self) -> list[int]:
-        """All its processes, by the numbers they have on this machine."""
+        """The process ids of all its processes on this machine."""
         return list(self._ask("pids"))
 
     def exec(
@@ -109,7 +109,7 @@ class Host:
         user: str = "root",
         environment: Mapping[str, str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """Runs a command on the host, as root or as its ordinary user; not through SSH."""
+        """Runs a command on the host without SSH, as root or as the ordinary user."""
         return subprocess.run(
             self.command(argv, user=user),
             env=self._environment(user, environment),
@@ -128,90 +128,90 @@ class Host:
         environment: Mapping[str, str] | None = None,
         **options: Any,
     ) -> subprocess.Popen[bytes]:
-        """Starts a command on the host. It ends with the host."""
+        """Starts a command on the host. The command ends with the host."""
         return subprocess.Popen(
             self.command(argv, user=user), env=self._environment(user, environment), **options
         )
 
     def command(self, argv: Sequence[str], *, user: str = "root") -> list[str]:
-        """The command line that runs `argv` on the host."""
+        """Returns the command line that runs `argv` on the host."""
         facts = self._cluster.ask("facts")
         number = {"root": 0, USER: USER_ID}[user]
         return enter(facts["hosts"][self.name], facts["groups"][self.name], list(argv), number)
 
     def kill(self) -> None:
-        """Ends all processes at once. Its network stack stays and refuses; whoever is connected is told."""
+        """Kills all its processes. Its network stack remains, refuses connections and resets those that exist."""
         self._cluster.ask("kill", names=[self.name])
 
     def power_cut(self) -> None:
-        """Ends it without a word: nobody is told, nothing answers."""
+        """Ends it as a power failure does: connections are not closed, and nothing answers."""
         self._cluster.ask("power_cut", names=[self.name])
 
     def start(self, *, fresh: bool = False) -> None:
-        """Starts it again after `kill` or `power_cut`, on the disk it had or on an empty one."""
+        """Starts it after `kill` or `power_cut`, on its old disk or an empty one."""
         self._cluster.ask("start", names=[self.name], fresh=fresh)
 
     def pause(self) -> None:
-        """Freezes every process; the kernel still takes connections."""
+        """Freezes every process. The kernel still accepts connections."""
         self._ask("pause")
 
     def resume(self) -> None:
-        """The opposite."""
+        """Ends the pause."""
         self._ask("resume")
 
     def partition(self, *others: Host | Laptop) -> None:
-        """Its frames vanish, both ways, and nobody is told. With `others`: only those to and from them."""
+        """Drops its frames silently in both directions: all, or only those to and from `others`."""
         if others:
             self._ask("block", addresses=[other.address for other in others])
         else:
             self._ask("partition", cut=True)
 
     def heal(self) -> None:
-        """Ends every partition of this host. A delay stays."""
+        """Ends every partition of this host. A delay remains."""
         self._ask("partition", cut=False)
         self._ask("block", addresses=[])
 
     def delay(self, ms: float, loss_percent: float = 0) -> None:
-        """Every frame comes so much later, each way; some never come. Zero of both: a good cable."""
+        """Delays every frame in each direction, and drops a share of them. Zero for both restores the cable."""
         self._ask("delay", ms=ms, loss=loss_percent)
 
     def fill_disk(self, leave: int = 0) -> None:
-        """Leaves so many bytes free."""
+        """Fills the disk except for `leave` bytes."""
         self._ask("fill_disk", leave=leave)
 
     def free_disk(self) -> None:
-        """The opposite."""
+        """Frees the space again."""
         self._ask("free_disk")
 
     def skew_clock(self, seconds: float) -> None:
-        """Programs see another time of day: those that start from the first call on. Zero sets the clock right."""
+        """Moves the time of day, for programs that start after the first call. Zero restores the time."""
         self._ask("skew_clock", seconds=seconds)
 
     def stop_sshd(self, *, sessions: bool = False) -> None:
-        """Nobody gets in any more; with `sessions`, whoever is in is thrown out."""
+        """Refuses new logins. With `sessions`, existing sessions are ended too."""
         self._ask("stop_sshd", sessions=sessions)
 
     def start_sshd(self) -> None:
-        """The opposite."""
+        """Accepts logins again."""
         self._ask("start_sshd")
 
     def restart_sshd(self, *, sessions: bool = False, **options: str) -> None:
-        """Restarts it with these options of sshd_config on top; without any, with those it had at first."""
+        """Restarts sshd with additional options of sshd_config; without any, with its first options."""
         self._ask("stop_sshd", sessions=sessions)
         self._ask("start_sshd", options=options)
 
     def hang_logins(self) -> None:
-        """Lets everybody in, and runs nothing of what they ask for. `restart_sshd()` ends it."""
+        """Accepts logins, but never runs the requested commands. `restart_sshd()` ends this."""
         self.restart_sshd(ForceCommand="/bin/sleep 1000000")
 
     def change_host_key(self) -> None:
-        """Comes up with another key than the one in `known_hosts`, as an impostor would."""
+        """Restarts sshd with a host key that is not in `known_hosts`, as an impostor would have."""
         self._ask("new_host_key")
         self._ask("stop_sshd", sessions=False)
         self._ask("start_sshd")
 
     def silence_resolver(self) -> None:
-        """Its name server does not even refuse any more: every lookup waits for its time-out."""
+        """Silences its name server: every lookup waits for its timeout."""
         nobody = self._ask("silence")
         (self.root / "etc" / "resolv.conf").write_text(f"nameserver {nobody}\n")
 

@@ -1,4 +1,4 @@
-"""What SSH needs on both sides: keys, sshd's configuration, and the client's."""
+"""SSH keys, and the configurations of server and client."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 PID_FILE = "/run/sshd-of-this-host.pid"
 HOST_KEY = "ssh_host_ed25519_key"
-# Debian's own configuration, without passwords, and without the limit on connections that are not authenticated yet,
-# which a test that starts many hosts from one machine would run into.
+# Debian's configuration, without passwords, and without the limit on unauthenticated connections, which a test that
+# starts many hosts from one machine would reach.
 _SSHD = {
     "Port": "22",
     "ListenAddress": "0.0.0.0",
@@ -31,7 +31,7 @@ _SSHD = {
 
 
 def make_key(path: Path, comment: str) -> None:
-    """A new ed25519 key at `path`, its public half beside it."""
+    """Creates an ed25519 key at `path`, with its public half beside it."""
     for old in (path, path.with_name(f"{path.name}.pub")):
         old.unlink(missing_ok=True)
     subprocess.run(
@@ -43,9 +43,9 @@ def make_key(path: Path, comment: str) -> None:
 
 
 def sshd_config(search_path: str, options: Mapping[str, str], *, host_key: bool = True) -> str:
-    """The server's configuration. `options` come on top; keys as in sshd_config(5).
+    """The server's configuration. `options` override it; the keys are those of sshd_config(5).
 
-    Without `host_key` sshd takes the keys that lie where they usually do.
+    Without `host_key`, sshd uses the host keys at their usual paths.
     """
     merged = {**_SSHD, "SetEnv": f"PATH={search_path}", **options}
     if not host_key:
@@ -54,7 +54,7 @@ def sshd_config(search_path: str, options: Mapping[str, str], *, host_key: bool 
 
 
 def known_hosts(hosts: Sequence[tuple[str, str, Path]]) -> str:
-    """Lines of known_hosts for (name, address, public key file)."""
+    """Returns lines of known_hosts for (name, address, public key file)."""
     lines = []
     for name, address, public in hosts:
         kind, key = public.read_text().split()[:2]
@@ -63,7 +63,7 @@ def known_hosts(hosts: Sequence[tuple[str, str, Path]]) -> str:
 
 
 def ssh_config(directory: Path, hosts: Sequence[tuple[str, str]], user: str) -> str:
-    """The client's configuration, for (name, address)."""
+    """The client's configuration for (name, address)."""
     text = "".join(f"Host {name}\n  HostName {address}\n" for name, address in hosts)
     return text + (
         f"Host *\n"

@@ -1,4 +1,4 @@
-"""One host as the room sees it: its process 1, its control group, its disk."""
+"""One host in the room: its process 1, its control group, and its disk."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _INIT = f"{_SSHD} && exec sleep infinity"
 
 
 class Machine:
-    """Starts and ends; its disk stays until it is started afresh."""
+    """A host that can be started and ended. Its disk is kept until a fresh start."""
 
     _init = _INIT
 
@@ -36,14 +36,14 @@ class Machine:
         self.cable = (identity.name, port, address)
         self.group = group
         self.pid: int | None = None
-        # The kernel has process 1 end by this signal when somebody there asks for a reboot.
+        # The kernel ends process 1 with this signal when a process on the host calls reboot(2).
         self.rebooted = False
         self._disk_size = disk_size
         self._authorized_key = authorized_key
         self._options: dict[str, str] = {}
 
     def start(self, network: int, fresh: bool) -> None:
-        """Starts process 1. `wait_until_up` says when the host is there."""
+        """Starts process 1. Call `wait_until_up` to wait for the host."""
         if fresh or not self.identity.disk.exists():
             self._make_disk()
         self._prepare()
@@ -54,14 +54,14 @@ class Machine:
         self.pid = pid
 
     def _prepare(self) -> None:
-        """Writes what the next start needs beside the disk."""
+        """Writes the configuration for the next start."""
         config = keys.sshd_config(
             self.identity.search_path, {**self.identity.sshd, **self._options}
         )
         (self.identity.directory / "sshd_config").write_text(config)
 
     def wait_until_up(self, timeout: float = 30) -> None:
-        """Waits until sshd listens. Raises RuntimeError with the console if it does not come to that."""
+        """Waits until sshd listens. Raises RuntimeError with the console output if it does not."""
         deadline = time.monotonic() + timeout
         while not (self._root / keys.PID_FILE.lstrip("/")).exists():
             if self.ended() or time.monotonic() > deadline:
@@ -69,7 +69,7 @@ class Machine:
             time.sleep(0.002)
 
     def kill(self) -> None:
-        """Ends all its processes; returns when none is left."""
+        """Kills all its processes, and returns when none is left."""
         if self.pid is None:
             return
         with contextlib.suppress(ProcessLookupError):
@@ -80,33 +80,33 @@ class Machine:
         cgroups.freeze(self.group, False)
 
     def unmount(self) -> None:
-        """Gives the disk back."""
+        """Unmounts the disk."""
         system.unmount(self.identity.disk)
 
     def forget_changes(self) -> None:
-        """The next start has sshd's first configuration and the first host key."""
+        """Restores sshd's first configuration and the first host key, for the next start."""
         self._options = {}
         for kept in (self.identity.directory / "first").glob("*"):
             shutil.copy(kept, self.identity.directory / kept.name)
 
     def do_pause(self) -> None:
-        """Freezes all processes; the kernel goes on answering."""
+        """Freezes all processes. The kernel still answers."""
         cgroups.freeze(self.group, True)
 
     def do_resume(self) -> None:
-        """Lets them go on."""
+        """Thaws all processes."""
         cgroups.freeze(self.group, False)
 
     def do_pids(self) -> list[int]:
-        """Its processes, by the numbers they have on the machine."""
+        """The process ids of its processes on the machine."""
         return [int(pid) for pid in (self.group / "cgroup.procs").read_text().split()]
 
     def do_alive(self) -> bool:
-        """Whether it runs."""
+        """Whether it is running."""
         return not self.ended()
 
     def do_stop_sshd(self, sessions: bool) -> None:
-        """Ends the listener; with `sessions` also those who are logged in."""
+        """Stops the listener. With `sessions`, existing sessions are ended too."""
         file = self._root / keys.PID_FILE.lstrip("/")
         listener = file.read_text().strip() if file.exists() else ""
         chosen = []
@@ -125,7 +125,7 @@ class Machine:
         file.unlink(missing_ok=True)
 
     def do_start_sshd(self, options: dict[str, str] | None = None) -> None:
-        """Starts the listener, with further options of sshd_config if there are any."""
+        """Starts the listener, with further options of sshd_config if given."""
         if options is not None:
             self._options = options
         config = keys.sshd_config(
@@ -141,7 +141,7 @@ class Machine:
         self.wait_until_up()
 
     def do_new_host_key(self) -> None:
-        """Gives it another key than the one that known_hosts has."""
+        """Replaces its host key with one that is not in known_hosts."""
         key = self.identity.directory / keys.HOST_KEY
         first = self.identity.directory / "first"
         if not first.exists():
@@ -151,18 +151,18 @@ class Machine:
         keys.make_key(key, self.name)
 
     def do_fill_disk(self, leave: int) -> None:
-        """Leaves so many bytes of its disk free."""
+        """Fills its disk except for `leave` bytes."""
         facts = os.statvfs(self.identity.disk)
         used = (facts.f_blocks - facts.f_bfree) * facts.f_frsize
-        # A size of zero would mean: without a limit.
+        # A tmpfs with size zero has no limit.
         self._resize(str(max(used + leave, facts.f_frsize)))
 
     def do_free_disk(self) -> None:
-        """Gives it back the size it had."""
+        """Restores the size of its disk."""
         self._resize(self._disk_size)
 
     def do_skew_clock(self, seconds: float) -> None:
-        """Moves the clock that its programs see, of those that started after the first call; zero sets it right."""
+        """Moves the clock of programs started after the first call. Zero restores the time."""
         etc = self._root / "etc"
         library = etc / "clock.so"
         clock.move(etc / clock.SETTING, seconds)
@@ -171,7 +171,7 @@ class Machine:
             (etc / "ld.so.preload").write_text("/etc/clock.so\n")
 
     def _add_devices(self) -> None:
-        """Called on the host itself, before anything runs there."""
+        """Runs on the host itself, before anything else."""
 
     @property
     def _hostname(self) -> str:
@@ -198,7 +198,7 @@ class Machine:
         return "\n".join(log.read_text() for log in logs if log.exists())
 
     def ended(self) -> bool:
-        """Whether it does not run, or not any more; its number is forgotten then, as others may get it."""
+        """Whether it is not running. Once it has ended, its process id is forgotten, since it can be reused."""
         if self.pid is not None:
             with contextlib.suppress(ChildProcessError):
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
@@ -247,7 +247,7 @@ class Machine:
 
 
 def enter(pid: int | None, group: Path | str, argv: list[str], user: int = 0) -> list[str]:
-    """The command line that runs another one on a host; `nsenter` alone would stay out of the control group."""
+    """The command line that runs a command on a host. `nsenter` alone would not join the control group."""
     if pid is None:
         raise RuntimeError("the host does not run")
     script = 'echo $$ > "$0/cgroup.procs"; exec "$@"'
@@ -258,7 +258,7 @@ def enter(pid: int | None, group: Path | str, argv: list[str], user: int = 0) ->
 
 
 def _status(pid: int) -> tuple[str, str]:
-    """Name of a process, and the number it has in its own namespace."""
+    """The name of a process, and its id in its own namespace."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:

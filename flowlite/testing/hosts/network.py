@@ -1,7 +1,7 @@
-"""The switch: a bridge in a network namespace of its own, with one cable to every host and one to the laptop.
+"""The switch: a bridge in a network namespace of its own, with a cable to each host and one to the laptop.
 
-Runs in the process that lives in the switch's namespace. A host's namespace is kept by a descriptor, so that it has an
-address, and refuses connections, also when nothing runs on it.
+This code runs in a process in the switch's namespace. A host's namespace is held by a descriptor, so that the host has
+an address and refuses connections even when no process runs on it.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from flowlite.testing.hosts import system
 from flowlite.testing.hosts.relay import relay
 
 NETWORK = "10.77.0"
-# Machines that are rented have their own addresses here, which the laptop has no way to, and others for the laptop.
+# Rented machines have addresses of their own, to which the laptop has no route, and public ones for the laptop.
 RENTED = "10.77.1"
 PUBLIC = "10.78.0"
 _WORLD = "198.51.100.0/24"
 LAPTOP = "laptop"
 LAPTOP_ADDRESS = f"{NETWORK}.1"
 LAPTOP_PUBLIC_ADDRESS = f"{PUBLIC}.1"
-# Nobody has it: what is sent there vanishes without an answer.
+# An unused address. Packets sent to it vanish without an answer.
 NOBODY = f"{NETWORK}.254"
 _NOBODYS_MAC = "02:00:00:00:00:fd"
 _TABLE, _GUARD = "flowlite_hosts", "flowlite_guard"
@@ -36,27 +36,27 @@ def address_of(index: int) -> str:
 
 
 def rented_address_of(index: int) -> tuple[str, str]:
-    """The two addresses of a slot by its number: among its like, and for the laptop."""
+    """The private and the public address of a slot by its number."""
     return f"{RENTED}.{index + 11}", f"{PUBLIC}.{index + 11}"
 
 
 def served_address_of(index: int) -> str:
-    """The address of a file server by its number: among those of rented machines, from the other end."""
+    """The address of a file server by its number. They are assigned from the end of the rented machines' range."""
     return f"{RENTED}.{253 - index}"
 
 
 @dataclass
 class Port:
-    """One socket of the switch with the cable in it.
+    """A port of the switch, with its cable.
 
     Attributes:
         name: The interface on the switch's side.
-        address: What the machine at the other end is called.
-        network: Descriptor of its network namespace.
-        relay: Process id of the slow wire between it and the bridge, if there is one.
-        cut: Whether its frames go nowhere.
-        blocked: Whose frames go nowhere.
-        guarded: Whether only some may come in.
+        address: The address of the machine at the other end.
+        network: A descriptor of the machine's network namespace.
+        relay: The process id of the relay between the port and the bridge, if the cable is slow.
+        cut: Whether all frames are dropped.
+        blocked: Addresses whose frames are dropped.
+        guarded: Whether incoming packets are filtered.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Port:
 
     @property
     def uplink(self) -> str:
-        """The interface that belongs to the bridge."""
+        """The interface that is attached to the bridge."""
         return f"{self.name}-far" if self.relay is not None else self.name
 
 
@@ -88,9 +88,9 @@ class Switch:
         tag: str,
         more: Mapping[str, str] | None = None,
     ) -> None:
-        """Connects machines, given as (their name, the port's name, address). The laptop bears the tag.
+        """Connects machines, given as (machine, port name, address). The tag is set on the laptop's loopback interface.
 
-        `more` has the second addresses of those that have one.
+        `more` maps the machines that have a second address to that address.
         """
         ports = {n: Port(port, address, system.new_network()) for n, port, address in cables}
         commands = []
@@ -106,9 +106,9 @@ class Switch:
                 if second := (more or {}).get(name):
                     system.configure("eth0:1", second)
                 if name == LAPTOP:
-                    # On the interface that stays when the switch, and with it every cable, is gone.
+                    # On the loopback interface, which remains when the switch and its cables are gone.
                     _ip([f"link set lo alias {tag}"])
-                    # Nobody is there; who asks by which address the world would see him learns the public one.
+                    # Nothing answers there, but a machine that looks up its outgoing address finds its public one.
                     if second:
                         _ip([f"route add {_WORLD} dev eth0 src {second}"])
         system.wait_for_carrier([port.name for port in ports.values()])
@@ -120,7 +120,7 @@ class Switch:
         return self.ports[name]
 
     def unplug(self, name: str) -> Port:
-        """Takes a machine off for good; what its kernel still wanted to send is never sent."""
+        """Removes a machine. Packets that its kernel has not sent yet are never sent."""
         port = self.ports.pop(name)
         self._stop_relay(port)
         _ip([f"link del {port.name}"])
@@ -128,14 +128,14 @@ class Switch:
         return port
 
     def partition(self, name: str, *, cut: bool) -> None:
-        """Has all frames of a machine vanish, or arrive again. Neither side is told."""
+        """Drops all frames of a machine, or forwards them again. Neither side is notified."""
         port = self._port(name)
         if port.cut != cut:
             _ip([f"link set {port.uplink} {'nomaster' if cut else 'master bridge'}"])
         port.cut = cut
 
     def block(self, name: str, addresses: Sequence[str]) -> None:
-        """Has the frames between a machine and these addresses vanish; none for no such rule."""
+        """Drops the frames between a machine and these addresses. An empty list removes the rule."""
         port = self._port(name)
         with system.inside_network(port.network):
             if port.blocked:
@@ -151,7 +151,7 @@ class Switch:
                 }}""")
 
     def guard(self, name: str, admitted: Sequence[str] | None) -> None:
-        """Lets nothing in but answers and what is admitted, in the words of nft; None for everything."""
+        """Drops incoming packets but replies and what is admitted, in nft's syntax. None admits everything."""
         port = self._port(name)
         with system.inside_network(port.network):
             if port.guarded:
@@ -168,7 +168,7 @@ class Switch:
                 }}""")
 
     def delay(self, name: str, delay_ms: float, loss_percent: float) -> None:
-        """Makes a machine's cable slow (each way) and lossy; zero of both makes it a good one again."""
+        """Makes a machine's cable slow (in each direction) and lossy. Zero for both restores it."""
         port = self._port(name)
         was_cut = port.cut
         self.partition(name, cut=True)
@@ -190,7 +190,7 @@ class Switch:
         self.partition(name, cut=was_cut)
 
     def silence(self, name: str) -> str:
-        """Gives a machine an address to send to that swallows everything, and says which."""
+        """Returns an address that swallows everything this machine sends to it."""
         with system.inside_network(self._port(name).network):
             _ip([f"neigh replace {NOBODY} lladdr {_NOBODYS_MAC} dev eth0 nud permanent"])
         return NOBODY
@@ -206,7 +206,7 @@ class Switch:
 
 
 def _mac_of(address: str) -> str:
-    # The same after a power cut, as with a real card; others would go on sending to the old one for a minute.
+    # The address survives a power cut, as a real card's does; peers would otherwise use the old one for a minute.
     return "02:00:" + ":".join(f"{int(part):02x}" for part in address.split("."))
 
 

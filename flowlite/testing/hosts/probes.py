@@ -1,4 +1,4 @@
-"""How tests look at hosts from outside: who can be reached, and what is left of a cluster."""
+"""Checks from outside: which hosts can be reached, and what is left of a cluster."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _INODE = re.compile(r"(?:net|pid|mnt|uts|ipc|cgroup):\[(\d+)\]")
 def ssh(
     hosts: Cluster, host: Host, command: str, *, user: str = "root", timeout: float = 30
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a command on a host by the system's `ssh`, from the laptop."""
+    """Runs a command on a host with the system's `ssh`, from the laptop."""
     argv = ["ssh", "-F", str(hosts.ssh_config), "-l", user, host.name, command]
     return hosts.laptop.exec(argv, timeout=timeout)
 
 
 def connect(hosts: Cluster, host: Host, timeout: float = 10.0) -> float:
-    """Seconds that it takes to connect from the laptop to a host's sshd, whose banner may come later."""
+    """Seconds that a TCP connection from the laptop to a host's sshd takes, without its banner."""
     with hosts.enter_laptop():
         begun = time.monotonic()
         socket.create_connection((host.address, 22), timeout).close()
@@ -32,22 +32,22 @@ def connect(hosts: Cluster, host: Host, timeout: float = 10.0) -> float:
 
 
 def reachable(hosts: Cluster, host: Host) -> bool:
-    """Whether anybody takes a connection there, sooner or later."""
+    """Whether the host accepts a connection from the laptop within 10 s."""
     return _connects(hosts, host, 10.0)
 
 
 def cut_off(hosts: Cluster, host: Host) -> bool:
-    """Whether nobody takes a connection there within a while."""
+    """Whether the host accepts no connection from the laptop within 0.5 s."""
     return not _connects(hosts, host, 0.5)
 
 
 def reachable_from(source: Host, host: Host) -> bool:
-    """As `reachable`, from another host."""
+    """Like `reachable`, from another host."""
     return _connects_from(source, host, 10.0)
 
 
 def cut_off_from(source: Host, host: Host) -> bool:
-    """As `cut_off`, from another host."""
+    """Like `cut_off`, from another host."""
     return not _connects_from(source, host, 0.5)
 
 
@@ -65,7 +65,7 @@ def _connects_from(source: Host, host: Host, timeout: float) -> bool:
 
 
 def disks_of(directory: Path) -> list[str]:
-    """Block devices of this machine that stand for files of a cluster."""
+    """The block devices of this machine that are backed by a cluster's files."""
     found = []
     for file in Path("/sys/block").glob("loop*/loop/backing_file"):
         with contextlib.suppress(OSError):
@@ -75,9 +75,9 @@ def disks_of(directory: Path) -> list[str]:
 
 
 class Traces:
-    """What a cluster consists of while it is up; afterwards nobody may have anything of it.
+    """The kernel objects of a running cluster, to check afterwards that none is left.
 
-    Holds its namespaces open, so that their numbers are not given to others meanwhile. `close` lets go of them.
+    It holds the cluster's namespaces open, so that their numbers are not reused. `close` releases them.
     """
 
     def __init__(self, hosts: Cluster) -> None:
@@ -101,13 +101,13 @@ class Traces:
         assert len(self._witnesses) >= len(hosts)
 
     def close(self) -> None:
-        """Lets go."""
+        """Releases the namespaces."""
         for fd in self._witnesses.values():
             os.close(fd)
         self._witnesses.clear()
 
     def left(self) -> list[str]:
-        """What can still be found, in words."""
+        """Describes everything that is left."""
         found = [f"process {pid}" for pid in self.pids if _lives(pid)]
         found += [f"directory {path}" for path in (self.directory, self._group) if path.exists()]
         for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
@@ -122,12 +122,12 @@ class Traces:
 
 
 def interfaces() -> set[str]:
-    """Of this machine, not of a host."""
+    """The network interfaces of this machine."""
     return set(os.listdir("/sys/class/net"))
 
 
 def _namespaces(pid: int) -> dict[str, int]:
-    """All namespaces that a process lives in or holds a descriptor of: where to open each, and its number."""
+    """The namespaces that a process is in or has open, as a path to open each, and its number."""
     found = {}
     for directory in (f"/proc/{pid}/ns", f"/proc/{pid}/fd"):
         with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
-"""A wire that is slow and loses frames, for kernels without netem: relays between two interfaces, in user space.
+"""A slow and lossy wire for kernels without netem: a user-space relay between two interfaces.
 
-Order is kept, as on a real path: what is lost is lost, the rest comes late. The interfaces must not merge segments
-(offloads off), since a raw socket would see frames that no wire could carry.
+Frames stay in order, as on a real path; they are lost or delayed. Offloads must be off, since merged segments would
+reach the raw sockets as frames that no wire could carry.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class _Frame:
 
 
 def relay(one: str, other: str, delay_ms: float, loss_percent: float, ready: int) -> None:
-    """Carries frames both ways until it is killed, each `delay_ms` late, some of them never.
+    """Forwards frames in both directions until killed, each after `delay_ms`, and drops a share of them.
 
-    Closes the descriptor `ready` when it is there; what comes before is lost.
+    Closes the descriptor `ready` once it forwards. Frames before that are lost.
     """
     sockets = [_open(one), _open(other)]
     os.close(ready)
@@ -57,7 +57,7 @@ def relay(one: str, other: str, delay_ms: float, loss_percent: float, ready: int
             try:
                 frame.out.send(frame.content)
             except OSError:
-                # The interface is down or its queue full: a wire would lose the frame, too.
+                # The interface is down or its queue is full. A wire would lose the frame too.
                 continue
 
 
@@ -79,6 +79,6 @@ def _received(source: socket.socket) -> list[bytes]:
         except BlockingIOError:
             break
         except OSError:
-            # ENETDOWN is told once when the interface goes away; without it we have nothing to do.
+            # The interface is gone: ENETDOWN is reported once, so the relay ends now.
             os._exit(0)
     return frames

@@ -1,12 +1,12 @@
-"""The process that everything of a cluster depends on: it lives in the switch's network namespace and starts the hosts.
+"""The process that holds a cluster: it runs in the switch's network namespace and starts the hosts.
 
     python -m flowlite.testing.hosts.room DIRECTORY LOCK
 
-Whatever it starts is killed by the kernel when it ends, and it ends when its owner does. So nothing is left over,
-however the owner came to its end. If this process itself is killed outright, the directory and the control groups stay,
-and the next cluster removes them (`sweep`). LOCK is the descriptor of the lock by which that one can tell.
+The kernel kills everything that the room has started when it ends, and the room ends with its owner. So nothing is
+left, even if the owner was killed. If the room itself is killed, its directory and control groups remain, and the next
+cluster removes them (`sweep.py`). LOCK is the descriptor of the lock that shows whether the room is alive.
 
-It takes requests on the socket DIRECTORY/room.sock, one JSON object per line, one after the other.
+It serves requests on the socket DIRECTORY/room.sock, one JSON object per line, one request at a time.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from flowlite.testing.hosts.slot import Slot, Slots
 
 
 class Room:
-    """All that exists of one cluster."""
+    """Everything that belongs to one cluster."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -82,11 +82,11 @@ class Room:
 
     @property
     def hosts(self) -> list[Machine]:
-        """Those that run from the beginning."""
+        """The hosts, without the slots."""
         return [m for m in self.machines if not isinstance(m, Slot)]
 
     def up(self) -> None:
-        """Cables, disks, hosts."""
+        """Creates cables, disks and hosts."""
         laptop = (LAPTOP, "laptop", LAPTOP_ADDRESS)
         self.switch.plug([laptop], self.tag, {LAPTOP: LAPTOP_PUBLIC_ADDRESS})
         if self.hosts:
@@ -95,7 +95,7 @@ class Room:
         self.do_start([m.name for m in self.hosts], fresh=True)
 
     def down(self) -> None:
-        """Takes everything apart; what is on the laptop ends, too."""
+        """Removes everything, and ends the processes on the laptop."""
         sweep.end_all_in_network(self.switch.ports[LAPTOP].network, spare=self.settings["owner"])
         for machine in self.machines:
             machine.kill()
@@ -109,7 +109,7 @@ class Room:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def answer(self, request: dict[str, Any]) -> object:
-        """Does what is asked for: `do_NAME` of this class, of one of its parts, or of the host that is named."""
+        """Answers a request with the method `do_NAME` of this class, of one of its parts, or of the named host."""
         name, host = request.pop("do"), request.pop("host", None)
         for part in (self.slots, self.disks, self.shares):
             if hasattr(part, f"do_{name}"):
@@ -124,7 +124,7 @@ class Room:
         return next(m for m in self.machines if m.name == name)
 
     def do_facts(self) -> dict[str, Any]:
-        """What a client needs to reach in."""
+        """What a client needs to connect to the hosts."""
         return {
             "room": os.getpid(),
             "laptop": self.switch.ports[LAPTOP].network,
@@ -134,7 +134,7 @@ class Room:
         }
 
     def do_start(self, names: list[str], fresh: bool = False) -> None:
-        """Starts hosts that do not run, on their old disk or an empty one, and waits for their sshd."""
+        """Starts hosts that are not running, on their old disk or an empty one, and waits for their sshd."""
         chosen = [self._find(name) for name in names]
         for machine in chosen:
             if machine.name not in self.switch.ports:
@@ -145,12 +145,12 @@ class Room:
             machine.wait_until_up()
 
     def do_kill(self, names: list[str]) -> None:
-        """Ends all processes of hosts. Their network stack stays, and says so to whoever is connected."""
+        """Kills all processes of hosts. Their network stacks remain and reset existing connections."""
         for name in names:
             self._find(name).kill()
 
     def do_power_cut(self, names: list[str]) -> None:
-        """Ends hosts without a word to anybody."""
+        """Ends hosts without closing their connections."""
         for name in names:
             if name in self.switch.ports:
                 self.switch.partition(name, cut=True)
@@ -159,11 +159,11 @@ class Room:
                 self.switch.unplug(name)
 
     def do_partition(self, name: str, cut: bool) -> None:
-        """Lets all frames of a machine vanish."""
+        """Drops all frames of a machine."""
         self.switch.partition(name, cut=cut)
 
     def do_block(self, name: str, addresses: list[str]) -> None:
-        """Lets frames between a machine and some others vanish."""
+        """Drops the frames between a machine and some others."""
         self.switch.block(name, addresses)
 
     def do_delay(self, name: str, ms: float, loss: float) -> None:
@@ -171,11 +171,11 @@ class Room:
         self.switch.delay(name, ms, loss)
 
     def do_silence(self, name: str) -> str:
-        """An address that swallows what this machine sends there."""
+        """Returns an address that swallows what this machine sends to it."""
         return self.switch.silence(name)
 
     def do_reset(self) -> None:
-        """All as after `up`: hosts with empty disks, whole cables, nothing running on the laptop."""
+        """Restores the state after `up`: hosts with empty disks, no faults, and nothing running on the laptop."""
         sweep.end_all_in_network(self.switch.ports[LAPTOP].network, spare=self.settings["owner"])
         names = [m.name for m in self.hosts]
         self.do_kill(names)
@@ -209,7 +209,7 @@ def _fork(run: Callable[[], None]) -> int:
 
 
 class Server:
-    """Requests from the owner, or from a person's commands."""
+    """Serves the requests of the owner and of the command line."""
 
     def __init__(self, room: Room) -> None:
         self._room = room
@@ -221,7 +221,7 @@ class Server:
             os.set_blocking(end, False)
         signal.set_wakeup_fd(wake)
         signal.signal(signal.SIGTERM, self._end)
-        # Its arrival ends the wait of `serve`; nothing else has to happen.
+        # Ignored, but its arrival interrupts the wait in `serve`.
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(str(room.directory / "room.sock"))
@@ -233,7 +233,7 @@ class Server:
         self._ended = True
 
     def serve(self) -> None:
-        """Until somebody asks for the end, or the owner is gone."""
+        """Serves until it is told to end or the owner is gone."""
         while not self._ended:
             sources: list[Any] = [self._wake, self._listener, *self._buffers]
             if self._owner is not None:
@@ -293,7 +293,7 @@ class Server:
 
 
 def main() -> None:
-    """Brings the cluster up, says so on stdout, and serves it."""
+    """Starts the cluster, reports that on stdout, and serves it."""
     directory = Path(sys.argv[1])
     os.set_inheritable(int(sys.argv[2]), False)
     room = None
@@ -313,11 +313,11 @@ def main() -> None:
 
 
 def _report(text: str) -> None:
-    # The owner may have gone meanwhile, and then there is still much to clean.
+    # The owner may be gone already, and the cleanup must still run.
     with contextlib.suppress(OSError):
         sys.stdout.write(json.dumps(text) + "\n")
         sys.stdout.flush()
-    # Whoever waits for the end of the owner's output must not wait for us, too.
+    # Release the owner's pipes, so that a reader of its output gets EOF when the owner ends.
     for number in (1, 2):
         os.dup2(os.open(os.devnull, os.O_RDWR), number)
 

@@ -1,7 +1,7 @@
-"""The file system of one host: the machine's own, seen through an overlay, but for what makes a host somebody.
+"""The root file system of a host: the machine's own through an overlay, plus what is unique to the host.
 
-What a host writes lies on a disk of its own (a tmpfs), which survives a power cut: `upper` and `work` belong to the
-overlay; `home`, `root`, `tmp` and `vartmp` are shown at their places.
+A host's writes go to its own disk (a tmpfs), which survives a power cut. `upper` and `work` belong to the overlay;
+`home`, `root`, `tmp` and `vartmp` are mounted at their places.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from flowlite.testing.hosts import cards, system
 USER, USER_ID = "flow", 1234
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "fuse", "net/tun")
-# What a host could end or harm the real machine with: written to, nothing happens.
+# Kernel files that could stop or harm the real machine. On a host, writes to them have no effect.
 KNOBS = (
     "proc/sysrq-trigger",
     "proc/sys/kernel/sysrq",
     "proc/sys/kernel/core_pattern",
     "sys/power/state",
 )
-# Programs of systemd, which does not run on a host; without it they do nothing or, worse, look beyond the host.
+# Programs of systemd, which does not run on a host. Without it they do nothing or, worse, act on the real machine.
 _SYSTEMD = (
     "systemctl",
     "systemd-run",
@@ -37,34 +37,34 @@ _SYSTEMD = (
     "init",
 )
 _POWER_OFF = ("poweroff", "shutdown")
-# Process 1 hands the signal on to what it waits for, and with process 1 everything on the host ends.
+# Process 1 forwards the signal to its child, and the host ends with process 1.
 _POWER_OFF_SCRIPT = "#!/bin/sh\nexec kill -s TERM 1\n"
-# Places on the disk, where they are shown, and their modes. Root's directory can be passed through, since the
-# interpreter may lie below it and other users need it, too.
+# Directories on the disk, their mount points, and their modes. Root's directory can be traversed, since other users may
+# need the interpreter below it.
 PLACES = (
     ("home", "home", 0o755),
     ("root", "root", 0o711),
     ("tmp", "tmp", 0o1777),
     ("vartmp", "var/tmp", 0o1777),
 )
-# Disks of the machine that are mounted below its root are shown, read-only. These kinds are disks.
+# File systems of these kinds, mounted below the machine's root, are visible on the host, read-only.
 _DISKS = ("ext4", "ext3", "xfs", "btrfs", "overlay", "zfs", "f2fs", "virtiofs", "9p")
 _OWN = ("/proc", "/sys", "/dev", "/run", "/tmp", "/var/tmp", "/home", "/root", "/mnt", "/etc")
 
 
 @dataclass(frozen=True)
 class Identity:
-    """Who a host is and what it offers.
+    """A host's names, directories and programs.
 
     Attributes:
-        name: Its host name.
-        directory: Where its keys and logs lie on the machine.
-        disk: Where its disk is mounted.
+        name: The host name.
+        directory: The machine's directory for its keys and logs.
+        disk: The mount point of its disk.
         shared: The directory that all hosts see at /mnt/shared.
-        keep: Directories of the machine to show, read-only, even where the host has its own above them.
-        python: What `python3` is on this host; "" for whatever the machine has.
+        keep: Directories of the machine to show read-only, even below the host's own mounts.
+        python: The interpreter that is `python3`; "" for the machine's own.
         path: Directories that come first in PATH.
-        tags: The cluster's tag, for what outlives a crash.
+        tags: The cluster's tag, for what survives a crash.
     """
 
     name: str
@@ -78,12 +78,12 @@ class Identity:
 
     @property
     def search_path(self) -> str:
-        """PATH on the host."""
+        """The value of PATH on the host."""
         return ":".join((*self.path, PATH))
 
 
 def write_disk(host: Identity, authorized_key: str) -> None:
-    """Puts onto an empty disk what a host is born with."""
+    """Writes the initial files to an empty disk."""
     etc = host.disk / "upper" / "etc"
     etc.mkdir(parents=True)
     (host.disk / "work").mkdir()
@@ -91,9 +91,9 @@ def write_disk(host: Identity, authorized_key: str) -> None:
         (host.disk / place).mkdir()
         (host.disk / place).chmod(mode)
     (etc / "hostname").write_text(f"{host.name}\n")
-    # As Debian and Ubuntu install it: the own name leads to a loopback address, and nobody else has a name.
+    # As on Debian and Ubuntu: the own name maps to a loopback address, and no other host has a name.
     (etc / "hosts").write_text(f"127.0.0.1 localhost\n127.0.1.1 {host.name}\n")
-    # Nobody listens there, so that every question is refused at once.
+    # Nothing listens at this address, so every query is refused at once.
     (etc / "resolv.conf").write_text("nameserver 127.0.0.1\n")
     (etc / "machine-id").write_text(f"{os.urandom(16).hex()}\n")
     (etc / "subuid").write_text(f"{USER}:100000:65536\n")
@@ -107,7 +107,7 @@ def write_disk(host: Identity, authorized_key: str) -> None:
 
 
 def authorize(home: Path, authorized_keys: str, owner: int) -> None:
-    """Lets the holders of keys log in as the owner of a home directory."""
+    """Allows the holders of keys to log in as the owner of a home directory."""
     ssh = home / ".ssh"
     ssh.mkdir(parents=True, exist_ok=True)
     (ssh / "authorized_keys").write_text(authorized_keys)
@@ -120,7 +120,7 @@ def authorize(home: Path, authorized_keys: str, owner: int) -> None:
 
 
 def add_account(etc: Path, user: str, number: int) -> None:
-    """One more user, who can log in with a key only, on a disk that `write_disk` has written."""
+    """Adds a user who can only log in with a key, on a disk written by `write_disk`."""
     for file, entry in (
         ("passwd", f"{user}:x:{number}:{number}::/home/{user}:/bin/bash"),
         ("group", f"{user}:x:{number}:"),
@@ -149,7 +149,7 @@ def _write_accounts(etc: Path) -> None:
         if file == "passwd":
             root = "root:x:0:0:root:/root:/bin/bash"
         if file == "shadow":
-            # A locked account ("!") is refused by sshd even with a key.
+            # sshd refuses a locked account ("!") even with a key.
             root = "root:*:19000:0:99999:7:::"
         (etc / file).write_text("\n".join([root, *kept, entry]) + "\n")
         (etc / file).chmod(0o640 if file == "shadow" else 0o644)
@@ -160,7 +160,7 @@ def _write_power_tools(usr: Path) -> None:
         directory.mkdir(parents=True)
         for name in _SYSTEMD:
             if os.path.lexists(Path("/usr") / directory.name / name):
-                # To an overlay this says that there is no such file.
+                # An overlay reads this device as a deleted file.
                 os.mknod(directory / name, stat.S_IFCHR, os.makedev(0, 0))
     for name in _POWER_OFF:
         (usr / "sbin" / name).write_text(_POWER_OFF_SCRIPT)
@@ -170,13 +170,13 @@ def _write_power_tools(usr: Path) -> None:
 def _write_python(directory: Path, python: str) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     for name in ("python", "python3"):
-        # A script and not a link: reached by a link, an interpreter does not find its virtual environment.
+        # A script, because an interpreter started through a link does not find its virtual environment.
         (directory / name).write_text(f'#!/bin/sh\nexec {python} "$@"\n')
         (directory / name).chmod(0o755)
 
 
 def enter(host: Identity) -> None:
-    """Makes the host's file system the root of this process, which has just got a mount namespace of its own."""
+    """Makes the host's file system the root of this process, which must have a new mount namespace."""
     system.mount("none", "/", flags=system.RECURSIVE | system.PRIVATE)
     root = host.directory / "root"
     root.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""Shares: directories of the cluster that machines mount from the network, each served at an address of its own."""
+"""Shares: directories of the cluster that machines mount over the network, each served at its own address."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _Server:
 
 @dataclass
 class Shares:
-    """What the room can do with shares. A server is plugged into the switch like a machine, and guarded like one."""
+    """The room's operations on shares. A server is connected to the switch and filtered like a machine."""
 
     directory: Path
     switch: Switch
@@ -30,7 +30,7 @@ class Shares:
     _servers: dict[str, _Server] = field(default_factory=dict)
 
     def do_serve(self, server: str, share: str) -> str:
-        """Serves a share, which is made if it is missing, to nobody yet (`do_admit`). The address of the server."""
+        """Serves a share, creating it if needed, and returns the server's address. `do_admit` lets machines in."""
         taken = {each.address for each in self._servers.values()}
         number, address = next(
             (n, a) for n, a in enumerate(map(served_address_of, range(60))) if a not in taken
@@ -55,22 +55,22 @@ class Shares:
         return address
 
     def do_admit(self, server: str, admitted: list[str]) -> None:
-        """Lets in only some, in the words of nft."""
+        """Sets which packets reach a server, in nft's syntax."""
         if server in self._servers:
             self.switch.guard(server, admitted)
 
     def do_stop_serving(self, server: str) -> None:
-        """The address does not answer any more; the share stays. One that is not there is no error."""
+        """Ends a server and keeps its share. A server that does not exist is no error."""
         found = self._servers.pop(server, None)
         if found is not None:
             self._end(server, found)
 
     def do_remove_share(self, share: str) -> None:
-        """A share and all that is in it; it must not be served any more."""
+        """Deletes a share, which must not be served any more, and its files."""
         shutil.rmtree(self.directory / share, ignore_errors=True)
 
     def do_share_size(self, share: str) -> int:
-        """How many bytes the files of a share have."""
+        """The total size of a share's files in bytes."""
         return sum(
             os.lstat(os.path.join(at, name)).st_size
             for at, _, names in os.walk(self.directory / share)
@@ -78,7 +78,7 @@ class Shares:
         )
 
     def clear(self) -> None:
-        """No share is there any more."""
+        """Removes all shares."""
         for server in list(self._servers):
             self.do_stop_serving(server)
         shutil.rmtree(self.directory, ignore_errors=True)

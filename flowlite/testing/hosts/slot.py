@@ -1,7 +1,7 @@
-"""A slot: a host that is not started with its cluster but rented out, each time as another machine.
+"""A slot: a host that is rented out, each time as a new machine, instead of started with its cluster.
 
-It boots as a cloud's image does: sshd comes up at its usual places with host keys just made, and then the script that
-came with the machine runs as root, once, with its output on the console.
+It boots like a cloud's image: sshd starts at its usual paths with new host keys, then the machine's script runs once as
+root, with its output on the console.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ USER_ID = 1000
 PID_FILE = "/run/sshd.pid"
 SCRIPT = "/var/lib/cloud/user-data"
 OUTPUT = "/var/log/cloud-init-output.log"
-# Two kinds of host key, as images have several: who pins one of them must ask for that one.
+# Two kinds of host keys, as images have. A client that pinned one must ask for that kind.
 _INIT = f"""
 for kind in ed25519 ecdsa; do
     file=/etc/ssh/ssh_host_${{kind}}_key
@@ -39,10 +39,10 @@ exec sleep infinity
 
 
 class Slot(Machine):
-    """Taken, booted, released.
+    """A host that is claimed, booted and released.
 
     Attributes:
-        disks: What is attached to it, by its name: device number, bytes, and how it looks.
+        disks: The attached disks by name: device number, size in bytes, and appearance.
     """
 
     _init = _INIT
@@ -56,18 +56,18 @@ class Slot(Machine):
         self._boot: dict[str, Any] = {}
 
     def prepare_boot(self, **boot: Any) -> None:
-        """What the next fresh start is to find: script, authorized_keys, user, hostname, files, gpus."""
+        """Sets what the next fresh start uses: script, authorized_keys, user, hostname, files, gpus."""
         self._boot = boot
         (self.identity.directory / "console.log").unlink(missing_ok=True)
 
     def start(self, network: int, fresh: bool) -> None:
-        """Starts process 1; if that ends by itself, the room's listeners are told."""
+        """Starts process 1. If it ends by itself, the room's listeners are notified."""
         super().start(network, fresh)
         self.running = True
         self._wait_until_apart()
 
     def _wait_until_apart(self, timeout: float = 30) -> None:
-        """Until then, who enters it is still on the real machine."""
+        """Waits until process 1 has its own root. Before that, entering it would lead to the real machine."""
         deadline = time.monotonic() + timeout
         while not self.ended() and time.monotonic() < deadline:
             with contextlib.suppress(OSError):
@@ -76,12 +76,12 @@ class Slot(Machine):
             time.sleep(0.001)
 
     def kill(self) -> None:
-        """Ends it; nobody is told."""
+        """Ends it without notifying the listeners."""
         self.running = False
         super().kill()
 
     def release(self) -> None:
-        """Gives back the disk, and everything that was on it."""
+        """Frees the disk and its contents."""
         self.kill()
         self.unmount()
         self.disks.clear()
@@ -89,12 +89,12 @@ class Slot(Machine):
         self._boot = {}
 
     def show_disk(self, disk: str) -> None:
-        """Has a disk appear that was attached just now; on a machine that does not run, it does when that starts."""
+        """Makes an attached disk appear. On a machine that is not running, it appears at the next start."""
         if not self.ended():
             disks.show(self._root, *self.disks[disk])
 
     def hide_disk(self, disk: str) -> None:
-        """Takes a disk away, if it is there."""
+        """Removes a disk, if it is attached."""
         number, _, look = self.disks.pop(disk, (0, 0, None))
         if look is not None and not self.ended():
             disks.hide(self._root, number, look)
@@ -105,7 +105,7 @@ class Slot(Machine):
             disks.show(Path("/"), number, size, look)
 
     def do_write(self, path: str, text: str | None) -> None:
-        """Writes a file, whole or not at all; None removes it."""
+        """Writes a file atomically. None deletes it."""
         self._wait_for_root()
         file = self._root / path.lstrip("/")
         if text is None:
@@ -117,7 +117,7 @@ class Slot(Machine):
         part.replace(file)
 
     def _wait_for_root(self) -> None:
-        # A process that was forked just now still has the real machine's root, which nobody is to write to.
+        # A process that was just forked still has the real machine's root, which must not be written to.
         deadline = time.monotonic() + 5
         while not self.ended() and time.monotonic() < deadline:
             if not os.path.samestat(os.stat(self._root), os.stat("/")):
@@ -130,7 +130,7 @@ class Slot(Machine):
         return str(self._boot.get("hostname") or self.name)
 
     def _prepare(self) -> None:
-        """sshd's configuration lies on the disk."""
+        """Writes sshd's configuration to the disk."""
 
     def _make_disk(self) -> None:
         super()._make_disk()
@@ -143,7 +143,7 @@ class Slot(Machine):
 
     def _write_ssh(self, directory: Path) -> None:
         directory.mkdir()
-        # The keys of the machine below would show through the overlay.
+        # Hides the real machine's host keys, which would show through the overlay.
         for file in Path("/etc/ssh").glob("ssh_host_*"):
             os.mknod(directory / file.name, 0o020000, os.makedev(0, 0))
         config = keys.sshd_config(
@@ -180,14 +180,14 @@ class Slot(Machine):
 
 
 class Slots:
-    """What the room can do with its slots, whose cables are in the switch all the time, and cut while they are off."""
+    """The room's operations on its slots. Their cables stay in the switch, and are cut while a slot is off."""
 
     def __init__(self, slots: list[Slot], switch: Switch) -> None:
         self._slots = slots
         self._switch = switch
 
     def plug(self, tag: str) -> None:
-        """Lays the cables."""
+        """Connects the slots to the switch."""
         if not self._slots:
             return
         more = {slot.name: slot.public_address for slot in self._slots}
@@ -196,11 +196,11 @@ class Slots:
             self._switch.partition(slot.name, cut=True)
 
     def do_claim(self, taker: str) -> dict[str, str] | None:
-        """The free slot that was free for longest, which is now taken; None if there is none."""
+        """Claims the slot that has been free for the longest time. Returns None if none is free."""
         for slot in self._slots:
             if slot.taker is None:
                 slot.taker = taker
-                # The others come first next time, so that an address is not somebody else's at once.
+                # Moved to the end, so that its address is reused as late as possible.
                 self._slots.remove(slot)
                 self._slots.append(slot)
                 return {
@@ -211,7 +211,7 @@ class Slots:
         return None
 
     def do_boot(self, name: str, taker: str, **boot: Any) -> None:
-        """Starts a slot on an empty disk; does not wait for its sshd. Only for whom has it still."""
+        """Starts a slot on an empty disk, if `taker` still has it, without waiting for sshd."""
         slot = self.find(name)
         if slot.taker != taker:
             return
@@ -220,7 +220,7 @@ class Slots:
         slot.start(self._switch.ports[name].network, fresh=True)
 
     def do_boot_again(self, name: str, taker: str) -> None:
-        """Starts a slot that has ended on the disk it had."""
+        """Restarts an ended slot on its old disk."""
         slot = self.find(name)
         if slot.taker != taker:
             return
@@ -228,22 +228,22 @@ class Slots:
         slot.start(self._switch.ports[name].network, fresh=False)
 
     def do_free(self) -> int:
-        """How many slots nobody has."""
+        """The number of free slots."""
         return sum(slot.taker is None for slot in self._slots)
 
     def do_halt(self, name: str, taker: str) -> None:
-        """Ends a slot without giving it back; nobody is told that it ended."""
+        """Ends a slot without releasing it or notifying the listeners."""
         if self.find(name).taker == taker:
             self.find(name).kill()
             self._switch.partition(name, cut=True)
 
     def do_guard(self, name: str, taker: str, admitted: list[str] | None) -> None:
-        """Lets only some come in, until the slot is released."""
+        """Filters the incoming packets of a slot until it is released."""
         if self.find(name).taker == taker:
             self._switch.guard(name, admitted)
 
     def do_release(self, name: str, taker: str, cut: bool) -> None:
-        """Ends a slot, told to its peers or not, and lets others have it."""
+        """Ends a slot and frees it. With `cut`, its connections are not closed."""
         slot = self.find(name)
         if slot.taker == taker:
             self._release(slot, cut)
@@ -257,12 +257,12 @@ class Slots:
         slot.release()
 
     def release_all(self) -> None:
-        """As after `plug`."""
+        """Restores the state after `plug`."""
         for slot in self._slots:
             self._release(slot, cut=False)
 
     def ended(self) -> list[str]:
-        """Slots that have ended by themselves since the last call, and are off the net. Who rebooted is up again."""
+        """The slots that ended by themselves since the last call, now cut off. Rebooted slots are up again."""
         gone = [slot for slot in self._slots if slot.running and slot.ended()]
         for slot in [each for each in gone if each.rebooted]:
             gone.remove(slot)
@@ -283,5 +283,5 @@ class Slots:
         self._switch.partition(slot.name, cut=True)
 
     def find(self, name: str) -> Slot:
-        """The slot of that name."""
+        """Returns the slot with that name."""
         return next(slot for slot in self._slots if slot.name == name)

@@ -1,4 +1,4 @@
-"""Removing what clusters leave behind whose room was killed outright."""
+"""Removes what is left of clusters whose room was killed."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ PREFIX = "flowlite-hosts-"
 
 
 def parent() -> Path:
-    """Where the directories of clusters lie."""
+    """The directory that holds the clusters' directories."""
     return Path(tempfile.gettempdir())
 
 
 @contextmanager
 def one_at_a_time() -> Iterator[None]:
-    """Held while a directory is made or removed, so that none is taken for dead before it lives."""
+    """A lock held while a directory is made or removed, so that a new one is not taken for an abandoned one."""
     with open(parent() / "flowlite-hosts.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 def new_directory() -> tuple[Path, int]:
-    """A cluster's directory and the lock that says it is in use; the descriptor goes to the room."""
+    """A new cluster's directory, and the descriptor of the lock that marks it as in use, which goes to the room."""
     directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent()))
     lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)
@@ -40,10 +40,10 @@ def new_directory() -> tuple[Path, int]:
 
 
 def sweep() -> list[Path]:
-    """Removes everything of clusters whose room is gone, and says which. To be called under `one_at_a_time`."""
+    """Removes all clusters whose room is gone, and returns their directories. Call it under `one_at_a_time`."""
     swept = []
     for directory in parent().glob(f"{PREFIX}*"):
-        # Others may make a directory of that name, too, and must not have things removed by it.
+        # Another user may make a directory with such a name, and must not have us remove things through it.
         if not directory.is_dir() or not ours(directory) or _in_use(directory):
             continue
         _end_laptop_of(directory.name)
@@ -56,7 +56,7 @@ def sweep() -> list[Path]:
 
 
 def ours(path: Path) -> bool:
-    """Whether we made it."""
+    """Whether the path belongs to us."""
     return path.lstat().st_uid == os.geteuid()
 
 
@@ -75,7 +75,7 @@ def _in_use(directory: Path) -> bool:
 
 
 def end_all_in_network(network: int | str, spare: int = 0) -> None:
-    """SIGKILL to every process in a network namespace, given as a descriptor or its path, but one."""
+    """Kills every process but `spare` in a network namespace, given as a descriptor or a path."""
     wanted = os.fstat(network) if isinstance(network, int) else os.stat(network)
     deadline = time.monotonic() + 10
     while pids := [p for p in _processes_in(wanted.st_ino) if p not in (spare, os.getpid())]:
@@ -97,7 +97,7 @@ def _processes_in(inode: int) -> list[int]:
 
 
 def _end_laptop_of(tag: str) -> None:
-    """Ends what still runs on a dead cluster's laptop: the loopback interface there bears the cluster's tag."""
+    """Ends the processes on a dead cluster's laptop, found by the cluster's tag on the loopback interface."""
     seen: set[int] = {os.stat("/proc/self/ns/net").st_ino}
     for name in filter(str.isdigit, os.listdir("/proc")):
         network = f"/proc/{name}/ns/net"

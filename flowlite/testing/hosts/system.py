@@ -1,4 +1,4 @@
-"""The system calls that make one machine look like many, for Pythons that do not have them in `os` yet."""
+"""The system calls behind the hosts, for Python versions whose `os` does not have them yet."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _check(result: int, what: str) -> None:
 
 
 def unshare(flags: int) -> None:
-    """Gives the calling thread namespaces of its own."""
+    """Moves the calling thread to new namespaces."""
     _check(_libc.unshare(flags), f"unshare({flags:#x})")
 
 
@@ -42,7 +42,7 @@ def setns(fd: int, kind: int) -> None:
 
 
 def mount(source: str, target: Path | str, kind: str = "", flags: int = 0, data: str = "") -> None:
-    """As mount(2)."""
+    """Calls mount(2)."""
     done = _libc.mount(
         source.encode(),
         os.fsencode(target),
@@ -54,7 +54,7 @@ def mount(source: str, target: Path | str, kind: str = "", flags: int = 0, data:
 
 
 def bind(source: Path | str, target: Path, *, read_only: bool = False) -> None:
-    """Shows a file or directory at a second place, which is made if it is missing."""
+    """Bind-mounts a file or directory. The target is created if it does not exist."""
     if Path(source).is_dir():
         target.mkdir(parents=True, exist_ok=True)
     else:
@@ -66,7 +66,7 @@ def bind(source: Path | str, target: Path, *, read_only: bool = False) -> None:
 
 
 def unmount(target: Path | str) -> None:
-    """Takes a mount away; who still uses it keeps it. Nothing mounted there is no error."""
+    """Detaches a mount; its users keep access. A path where nothing is mounted is no error."""
     if _libc.umount2(os.fsencode(target), _DETACH) != 0:
         number = ctypes.get_errno()
         if number not in (errno.EINVAL, errno.ENOENT):
@@ -74,28 +74,28 @@ def unmount(target: Path | str) -> None:
 
 
 def change_root(root: Path) -> None:
-    """Makes `root` (a mount) the root of this mount namespace, and takes the old one away."""
+    """Makes `root` (a mount) the root of this mount namespace, and detaches the old one."""
     os.chdir(root)
     number = _PIVOT_ROOT[os.uname().machine]
-    # One directory for both, as pivot_root(2) explains: the old root lies on top of the new one, and comes off.
+    # The same directory for both, as in pivot_root(2): the old root is stacked on the new one and unmounted next.
     _check(_libc.syscall(ctypes.c_long(number), b".", b"."), "pivot_root")
     unmount(".")
     os.chdir("/")
 
 
 def die_with_parent() -> None:
-    """Has the kernel kill this process when the one that forked it ends."""
+    """Makes the kernel kill this process when its parent ends."""
     _check(_libc.prctl(_SET_PDEATHSIG, 9, 0, 0, 0), "prctl")
 
 
 def set_hostname(name: str) -> None:
-    """The name of this UTS namespace."""
+    """Sets the host name of this UTS namespace."""
     _check(_libc.sethostname(name.encode(), len(name)), "sethostname")
 
 
 @contextmanager
 def inside_network(fd: int) -> Iterator[None]:
-    """The calling thread, and what it starts, lives in another network namespace meanwhile."""
+    """Moves the calling thread, and the processes it starts, to another network namespace."""
     before = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
         setns(fd, NEWNET)
@@ -108,7 +108,7 @@ def inside_network(fd: int) -> Iterator[None]:
 
 
 def new_network() -> int:
-    """A network namespace that lives as long as the descriptor returned, or a process in it."""
+    """A new network namespace. It exists as long as the returned descriptor or a process in it."""
     before = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
         unshare(NEWNET)
@@ -120,7 +120,7 @@ def new_network() -> int:
 
 
 def configure(interface: str, address: str | None = None, netmask: str = "255.255.255.0") -> None:
-    """Gives an interface of this network namespace an address, and takes it into service."""
+    """Sets the address of an interface in this network namespace and brings it up."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         if address is not None:
             for request, value in ((_SIOCSIFADDR, address), (_SIOCSIFNETMASK, netmask)):
@@ -131,7 +131,7 @@ def configure(interface: str, address: str | None = None, netmask: str = "255.25
 
 
 def wait_for_carrier(interfaces: Sequence[str], timeout: float = 10) -> None:
-    """Waits until interfaces of this network namespace carry frames, which can take the kernel a second to notice."""
+    """Waits until interfaces of this network namespace have a carrier, which can take the kernel a second to notice."""
     deadline = time.monotonic() + timeout
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         for interface in interfaces:
@@ -148,7 +148,7 @@ def _flags(control: socket.socket, interface: str) -> int:
 
 
 def fork_into_new_pids() -> int:
-    """As os.fork(), but the child is process 1 of a process namespace of its own."""
+    """Like os.fork(), but the child is process 1 of a new PID namespace."""
     own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
     try:
         unshare(NEWPID)
@@ -158,7 +158,7 @@ def fork_into_new_pids() -> int:
             setns(own, NEWPID)
             raise
         if pid:
-            # Only what is forked next goes elsewhere; the one after it would fail without this.
+            # Otherwise the next fork would go to the same namespace, and fail once its process 1 has ended.
             setns(own, NEWPID)
         return pid
     finally:

@@ -14,7 +14,7 @@ from flowlite.testing.hosts.cluster import ROOT
 from flowlite.testing.hosts.root import USER
 from flowlite.testing.slurm.cluster import SlurmCluster, why_not
 
-# Commands that take the name of a node, and those that take the number of a job.
+# Commands that take a node's name, and commands that take a job's number.
 ON_NODES = {
     "drain": "let no new job onto a node",
     "undrain": "end that",

@@ -1,7 +1,7 @@
 """A real Slurm on test hosts: `with SlurmCluster(4) as slurm:`.
 
-The first host is the head and the login node that SSH leads to; the others run jobs. The laptop can be a login node,
-too (`login_environment`), for a client that runs Slurm's commands itself.
+The first host is the head and the login node, which SSH leads to. The others run jobs. The laptop can also be a login
+node (`login_environment`), for a client that runs Slurm's commands itself.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Value = TypeVar("Value")
 
 
 def why_not() -> str:
-    """The reason why there can be no Slurm here; "" if there can."""
+    """Returns why there can be no Slurm on this machine, or "" if there can."""
     if reason := why_no_hosts():
         return reason
     missing = [tool for tool in TOOLS if shutil.which(tool, path=PATH) is None]
@@ -43,14 +43,14 @@ def why_not() -> str:
 
 
 class SlurmCluster(Operations):
-    """A Slurm that is up on entering and gone on leaving.
+    """A Slurm cluster. It is removed on leaving the context.
 
     Args:
-        count: How many nodes run jobs, beside the head.
-        options: As of `Cluster`.
+        count: The number of nodes that run jobs. The head is an additional host.
+        options: Options of `Cluster`.
 
     Attributes:
-        hosts: The hosts it consists of, for whoever wants to harm them.
+        hosts: The hosts of the cluster, with their fault operations.
     """
 
     def __init__(self, count: int = 4, **options: Any) -> None:
@@ -65,38 +65,38 @@ class SlurmCluster(Operations):
 
     @classmethod
     def attach(cls, directory: Path) -> Self:
-        """One that is up already, by its directory."""
+        """Attaches to a running cluster by its directory."""
         self = cls.__new__(cls)
         self.hosts = Cluster.attach(directory)
         return self
 
     @property
     def head(self) -> Host:
-        """Controls, and is the login node."""
+        """The host with slurmctld, which is also the login node."""
         return self.hosts[0]
 
     @property
     def nodes(self) -> Sequence[Host]:
-        """Run the jobs."""
+        """The hosts that run jobs."""
         return list(self.hosts)[1:]
 
     @property
     def directory(self) -> Path:
-        """Where all of it lies on this machine."""
+        """The cluster's directory on this machine."""
         return self.hosts.directory
 
     @property
     def shared(self) -> Path:
-        """A directory that the laptop and all hosts have at the same place."""
+        """A directory that has the same path on the laptop and on all hosts."""
         return self.hosts.shared
 
     @property
     def login(self) -> str:
-        """What goes behind `login =` in a configuration on the laptop."""
+        """The value for `login =` in a configuration on the laptop."""
         return f"{USER}@{self.head.name}"
 
     def login_environment(self) -> dict[str, str]:
-        """Variables with which the laptop is a login node: its user is root, whose home the nodes have, too."""
+        """The environment that makes the laptop a login node, with root as user and a home that the nodes share."""
         return {
             **self.hosts.client_environment(),
             "SLURM_CONF": str(self.directory / "slurm.conf"),
@@ -105,30 +105,30 @@ class SlurmCluster(Operations):
 
     @contextmanager
     def enter_laptop(self) -> Iterator[None]:
-        """This thread, and what it starts, is on the laptop meanwhile."""
+        """Moves this thread, and what it starts, to the laptop."""
         with self.hosts.enter_laptop():
             yield
 
     def hide_nodes(self) -> None:
-        """The laptop reaches the head only, as it is with most clusters."""
+        """Cuts the laptop off from all hosts but the head, as on most clusters."""
         for host in self.nodes:
             host.partition(self.hosts.laptop)
 
     def show_nodes(self) -> None:
-        """The opposite."""
+        """Ends `hide_nodes`."""
         for host in self.nodes:
             if host.alive:
                 host.heal()
 
     def run(self, *argv: str, user: str = "root", input: str | None = None) -> str:
-        """Runs a command on the login node and returns what it printed. Raises RuntimeError if it fails."""
+        """Runs a command on the login node and returns its output. Raises RuntimeError if it fails."""
         done = self.head.exec(argv, user=user, input=input)
         if done.returncode != 0:
             raise RuntimeError(f"{' '.join(argv)}: {done.stderr.strip() or done.stdout.strip()}")
         return done.stdout
 
     def close(self) -> None:
-        """Takes everything away. Again is no error."""
+        """Removes the cluster. Idempotent."""
         self.hosts.close()
 
     def __enter__(self) -> Self:
@@ -137,7 +137,7 @@ class SlurmCluster(Operations):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # How it begins
+    # Startup
 
     def _begin(self) -> None:
         key = os.urandom(1024)
@@ -171,7 +171,7 @@ class SlurmCluster(Operations):
             file = etc / "slurm" / "slurmdbd.conf"
             file.write_text(configuration.slurmdbd_conf((host.name, host.address)))
             file.chmod(0o600)
-        # As on a cluster: everybody's name is known everywhere, and the own one leads to the loopback interface.
+        # As on a real cluster: every host knows the names of all, and its own name maps to a loopback address.
         others = "".join(f"{h.address} {h.name}\n" for h in self.hosts if h is not host)
         (etc / "hosts").write_text(f"127.0.0.1 localhost\n127.0.1.1 {host.name}\n{others}")
 
@@ -189,7 +189,7 @@ class SlurmCluster(Operations):
         (self.directory / "slurm.conf").write_text(self._slurm_conf(str(socket)))
         for name, text in configuration.companions().items():
             (self.directory / name).write_text(text)
-        # It trusts only what others cannot get at, and others must get through to its socket.
+        # munged requires directories that others cannot write, and its clients must be able to reach the socket.
         self.directory.chmod(0o755)
         place.chmod(0o755)
         files = {"key": KEY, "pid": "pid", "log": "log", "seed": "seed"}
@@ -201,7 +201,7 @@ class SlurmCluster(Operations):
             raise RuntimeError(f"munge did not start on the laptop: {done.stderr}")
 
     def _open_accounts(self, lines: list[list[str]]) -> None:
-        # One program for all: each would take a connection to the database of its own.
+        # One process for all commands, since each sacctmgr would open its own connection to the database.
         text = "".join(f"{shlex.join(words)}\n" for words in lines)
         done = self.head.exec(["sacctmgr", "-i"], input=text)
         if done.returncode != 0:
@@ -211,7 +211,7 @@ class SlurmCluster(Operations):
         return bool(self.run("sacctmgr", "-i", *configuration.GPU_LIMIT))
 
     def start_slurmd(self, host: Host) -> None:
-        """Has a node that runs be one of Slurm's."""
+        """Starts slurmd on a running node."""
         self._script(host, scripts.node(str(self.shared)))
 
     def start_controller(self) -> None:
@@ -219,7 +219,7 @@ class SlurmCluster(Operations):
         self._script(self.head, scripts.CONTROLLER)
 
     def stop_controller(self) -> None:
-        """Ends slurmctld; jobs go on."""
+        """Ends slurmctld. Jobs continue."""
         self._script(self.head, scripts.STOP_CONTROLLER)
 
     def _script(self, host: Host, text: str) -> None:
@@ -228,7 +228,7 @@ class SlurmCluster(Operations):
             raise RuntimeError(f"{host.name}: {done.stderr.strip() or done.stdout.strip()}")
 
     def wait(self, probe: Callable[[], Value | None], what: str, timeout: float = 60) -> Value:
-        """Asks until the answer is something true. Raises RuntimeError if that does not happen."""
+        """Polls until `probe` returns a true value. Raises RuntimeError after the timeout."""
         deadline = time.monotonic() + timeout
         while True:
             value: Value | None = None
@@ -241,7 +241,7 @@ class SlurmCluster(Operations):
             time.sleep(0.05)
 
     def logs(self) -> str:
-        """The last lines of every daemon."""
+        """The last lines of each daemon's log."""
         found = []
         for host in self.hosts:
             for name in ("slurmctld", "slurmdbd", "slurmd"):

@@ -1,6 +1,6 @@
-"""What Slurm of the test hosts reads: slurm.conf and its companions, as pure functions of a few facts.
+"""The configuration files of the Slurm on test hosts, as pure functions.
 
-Times are short where a test waits for them, and as on a large cluster where a busy machine could run into them.
+Timeouts are short where tests wait for them, and those of a large cluster where a busy machine could exceed them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 CLUSTER = "flow"
 ACCOUNT = "research"
-# Who may take nodes from whom: `high` from the others. `brief` gets a warning of so many seconds, `normal` none.
+# Preemption: `high` takes nodes from the others. `brief` gets a warning of GRACE_SECONDS, `normal` gets none.
 QOS_HIGH, QOS_NORMAL, QOS_BRIEF, QOS_ONE_GPU = "high", "normal", "brief", "onegpu"
 GRACE_SECONDS = 10
 PARTITION, SHORT_PARTITION = "main", "short"
@@ -91,7 +91,7 @@ def slurm_conf(
     munge_socket: str = "",
     min_job_age: int = 300,
 ) -> str:
-    """slurm.conf for a head and nodes, each a name and an address; with a socket for who has munge elsewhere."""
+    """slurm.conf for a head and nodes, each a (name, address). `munge_socket` is set where munge has another socket."""
     lines = [
         _NODE.format(name=name, address=address, cpus=CPUS, memory=MEMORY, gpus=GPUS)
         for name, address in nodes
@@ -110,10 +110,10 @@ def slurm_conf(
 
 
 def companions() -> dict[str, str]:
-    """The other files of /etc/slurm that every host has."""
+    """The other files in /etc/slurm on every host."""
     return {
         "gres.conf": f"Name=gpu File=/dev/fakegpu[0-{GPUS - 1}]\n",
-        # Found out by itself it ends slurmd, as no controllers of version 2 are mounted on the hosts.
+        # If detected automatically, the plugin would end slurmd, since the hosts have no version 2 controllers mounted.
         "cgroup.conf": "CgroupPlugin=cgroup/v1\n",
         "plugstack.conf": "",
     }
@@ -125,7 +125,7 @@ def slurmdbd_conf(head: tuple[str, str]) -> str:
 
 
 def accounts(users: Sequence[str]) -> list[list[str]]:
-    """What `sacctmgr -i` has to be told, in this order."""
+    """The arguments of `sacctmgr -i`, in order."""
     every = ",".join((QOS_NORMAL, QOS_HIGH, QOS_BRIEF, QOS_ONE_GPU))
     return [
         ["add", "cluster", CLUSTER],
@@ -133,7 +133,7 @@ def accounts(users: Sequence[str]) -> list[list[str]]:
         ["add", "qos", QOS_BRIEF, f"GraceTime={GRACE_SECONDS}"],
         ["add", "qos", QOS_ONE_GPU],
         ["add", "qos", QOS_HIGH, "Priority=100"],
-        # The list of them is read once, and now all are there.
+        # Set after all QOS exist, since the list is read once.
         ["modify", "qos", QOS_HIGH, "set", f"Preempt={QOS_NORMAL},{QOS_BRIEF}"],
         [
             "add",
@@ -143,10 +143,10 @@ def accounts(users: Sequence[str]) -> list[list[str]]:
             f"QOS={every}",
             f"DefaultQOS={QOS_NORMAL}",
         ],
-        # Who has the account "root" from the beginning.
+        # root's account is "root" at first.
         ["modify", "user", "root", "set", f"DefaultAccount={ACCOUNT}"],
     ]
 
 
-# Only slurmctld makes GPUs something that accounts know.
+# Only slurmctld registers GPUs as a resource with limits.
 GPU_LIMIT = ("modify", "qos", QOS_ONE_GPU, "set", "MaxTRESPerUser=gres/gpu=1")

@@ -1,4 +1,4 @@
-"""What a test, or a person, does to a Slurm: looks at its jobs and nodes, and gets in their way."""
+"""Operations on a Slurm cluster for tests and people: inspect jobs and nodes, and disturb them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _GOOD = ("idle", "mixed", "allocated", "completing")
 
 
 class Operations:
-    """The handles of a cluster that is up."""
+    """The operations of a running cluster."""
 
     @property
     @abstractmethod
@@ -42,7 +42,7 @@ class Operations:
     # Jobs
 
     def submit(self, script: str, *options: str, user: str = USER) -> int:
-        """Submits a batch script, with further options of sbatch; returns the job's number."""
+        """Submits a batch script with further sbatch options. Returns the job's number."""
         text = f"#!/bin/sh\n{script}\n"
         done = self.run(
             "sbatch", "--parsable", "--output=/dev/null", *options, user=user, input=text
@@ -50,35 +50,35 @@ class Operations:
         return int(done.strip().partition(";")[0])
 
     def submit_higher(self, *options: str, nodes: int | None = None) -> int:
-        """A job that needs whole nodes and may take them from others; it sleeps until it is cancelled."""
+        """Submits a job that needs whole nodes and may preempt others. It sleeps until cancelled."""
         count = len(self.nodes) if nodes is None else nodes
         more = (f"--qos={QOS_HIGH}", f"--nodes={count}", "--exclusive")
         return self.submit("sleep 100000", *more, *options, user="root")
 
     def job(self, number: int | str) -> dict[str, str]:
-        """What `scontrol show job` says; empty when Slurm has forgotten it."""
+        """The output of `scontrol show job` as a mapping; empty when Slurm has purged the job."""
         done = self.head.exec(["scontrol", "--oneliner", "show", "job", str(number)])
         words = (word.partition("=") for word in done.stdout.split())
         return {key: value for key, equals, value in words if equals}
 
     def jobs(self, *states: str) -> list[int]:
-        """Numbers of the jobs that are not over, or are in one of these states."""
+        """The numbers of the jobs that have not ended, or of those in the given states."""
         chosen = [f"--states={','.join(states)}"] if states else []
         return [int(line) for line in self.run("squeue", "-h", "-o", "%A", *chosen).split()]
 
     def cancel(self, number: int) -> None:
-        """Ends a job."""
+        """Cancels a job."""
         self.run("scancel", str(number))
 
     def requeue(self, number: int, *, at_once: bool = True) -> None:
-        """Has a job begin again; Slurm would let it wait for some time first."""
+        """Requeues a job. With `at_once`, it is released from the delay that Slurm imposes."""
         self.run("scontrol", "requeue", str(number))
         if at_once:
             self.start_now(number)
 
     def start_now(self, number: int) -> None:
-        """Ends the wait of a job that was requeued."""
-        # Not within the second of its end: slurmd takes it for the one that it was told to kill.
+        """Ends the delay of a requeued job."""
+        # Not in the second in which the job ended, or slurmd would take it for the run that it was told to kill.
         pending = self.wait(
             lambda: self.job(number).get("JobState") in ("PENDING", "RUNNING"), f"{number} waits"
         )
@@ -86,51 +86,51 @@ class Operations:
             self.run("scontrol", "update", f"jobid={number}", "StartTime=now+2")
 
     def limit(self, number: int, minutes: int) -> None:
-        """Gives a job another time limit."""
+        """Sets a job's time limit."""
         self.run("scontrol", "update", f"jobid={number}", f"TimeLimit={minutes}")
 
     # Nodes
 
     def states(self) -> dict[str, str]:
-        """The state of each node, in Slurm's word; `*` behind it says that it does not answer."""
+        """The state of each node as Slurm names it. A trailing `*` means that the node does not respond."""
         words = self.run("sinfo", "-h", "-N", "-p", PARTITION, "-o", "%N %T").split()
         return dict(zip(words[::2], words[1::2], strict=True))
 
     def drain(self, host: Host, reason: str = "maintenance") -> None:
-        """Lets no new job onto a node."""
+        """Drains a node: it gets no new jobs."""
         self.run("scontrol", "update", f"nodename={host.name}", "state=drain", f"reason={reason}")
 
     def undrain(self, host: Host) -> None:
-        """The opposite."""
+        """Ends the drain."""
         self.run("scontrol", "update", f"nodename={host.name}", "state=resume")
 
     def kill_node(self, host: Host) -> None:
-        """A power cut. Slurm finds out after `SlurmdTimeout`."""
+        """Cuts a node's power. Slurm notices after `SlurmdTimeout`."""
         host.power_cut()
 
     def revive(self, host: Host) -> None:
-        """Starts a node again after that, on the disk it had, and slurmd on it."""
+        """Restarts a killed node on its old disk, with slurmd."""
         host.start()
         self.start_slurmd(host)
 
     def restart_controller(self) -> None:
-        """slurmctld ends and comes again; returns when it answers."""
+        """Restarts slurmctld, and waits until it answers."""
         self.stop_controller()
         self.start_controller()
         self.wait_controller()
 
     def wait_controller(self) -> None:
-        """Returns when slurmctld answers."""
+        """Waits until slurmctld answers."""
         self.wait(lambda: "is UP" in self.run("scontrol", "ping"), "slurmctld answers")
 
     def wait_idle(self) -> None:
-        """Returns when every node is there for a job."""
+        """Waits until every node is idle."""
         self.wait(lambda: set(self.states().values()) == {"idle"}, "all nodes are idle", timeout=90)
 
     # Between tests
 
     def reset(self) -> None:
-        """No jobs, every node there, no file of a user anywhere. Numbers of jobs go on."""
+        """Removes all jobs and all users' files, and restores every node. Job numbers are not reset."""
         if not self._answers():
             self.start_controller()
             self.wait_controller()
@@ -153,7 +153,7 @@ class Operations:
 
     def _tidy(self) -> None:
         places = [f"/home/{USER}", "/root", "/tmp", "/var/tmp"]
-        # What lies on another file system is not the host's own, such as the interpreter, or what all hosts share.
+        # Other file systems hold what is not the host's own, such as the interpreter and the shared directory.
         words = ["-xdev", "-depth", "-mindepth", "1", "!", "-path", "*/.ssh*", "-delete"]
         for host in (self.head, *self.nodes):
             host.exec(["find", *places, *words])

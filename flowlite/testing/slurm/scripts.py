@@ -1,10 +1,10 @@
-"""What runs on the hosts to make a Slurm of them. Each script is told nothing: its files lie there already."""
+"""The scripts that start Slurm's daemons on the hosts. They take no arguments; their files are in place already."""
 
 from __future__ import annotations
 
 from flowlite.testing.slurm.configuration import GPU_DEVICES
 
-# Daemons check who may write to where they keep things; a disk that was just made belongs to root.
+# The daemons require that their directories are not writable by others. A new disk belongs to root.
 _MUNGE = """\
 set -e
 for each in /etc/munge /var/lib/munge /var/log/munge /run/munge; do
@@ -17,21 +17,21 @@ _GPUS = "".join(
     f"[ -e {device} ] || mknod -m 666 {device} c 1 {3 + 2 * (index % 2)}\n"
     for index, device in enumerate(GPU_DEVICES)
 )
-# Shows what all hosts share at the place where the login node has it.
+# Bind-mounts the hosts' shared directory at the path it has on the login node.
 _SAME_PLACE = "mkdir -p {shared}; mountpoint -q {shared} || mount --bind /mnt/shared {shared}\n"
 
 
 def node(shared: str) -> str:
-    """A node that runs jobs: munge, cards that are not there, slurmd."""
+    """The script of a node that runs jobs: munge, fake GPUs, slurmd."""
     return f"{_MUNGE}{_GPUS}{_SAME_PLACE.format(shared=shared)}mkdir -p /var/lib/slurm/d\nslurmd\n"
 
 
 def head(shared: str) -> str:
-    """The host that controls; slurmdbd and slurmctld are started when their time has come."""
+    """The script of the head. slurmdbd and slurmctld are started later."""
     return f"{_MUNGE}{_SAME_PLACE.format(shared=shared)}mkdir -p /var/lib/slurm/ctld\n"
 
 
-# A disk in memory keeps nothing that syncing could save.
+# Syncing is disabled, since the disk is in memory.
 DATABASE = """\
 set -e
 mkdir -p /run/mysqld /var/lib/accounts; chown mysql /run/mysqld /var/lib/accounts

@@ -6,7 +6,7 @@ import os
 
 from flowlite.testing.cloud.serving import serve
 
-# moto reads them when it is imported.
+# moto reads these variables when it is imported.
 os.environ["MOTO_EC2_ENABLE_INSTANCE_TYPE_VALIDATION"] = "1"
 os.environ["MOTO_ENABLE_AMI_VALIDATION"] = "1"
 os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"

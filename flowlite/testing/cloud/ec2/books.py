@@ -1,4 +1,4 @@
-"""The bill that EC2 would write for the instances of the account, worked out apart from the client's own figures."""
+"""EC2's bill for the instances of the account, computed independently of the client's own figures."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ MONTH_HOURS = 30 * 24
 
 
 def bill(lives: Iterable[Life], market: Market) -> list[dict[str, Any]]:
-    """One entry for each instance there ever was: {"id", "seconds", "instance", "extras"}, in US dollars.
+    """One entry for each instance since the reset: {"id", "seconds", "instance", "extras"}, in US dollars.
 
-    Charged is the time from the launch to the moment at which it shuts down, and a minute at least: the instance at the
-    price on demand, or at the spot prices of that time; its disks by the GB; its public address.
+    The time from the launch until the instance shuts down is charged, at least a minute: the instance at the on-demand
+    price, or at the spot prices of that time; its disks by the GB; its public address.
     """
     return [_entry(life, market) for life in lives]
 
@@ -47,7 +47,7 @@ def _entry(life: Life, market: Market) -> dict[str, Any]:
 def _prices(
     life: Life, market: Market, kind: str, zone: str, begin: float, end: float
 ) -> Iterator[tuple[float, float, float]]:
-    """From when until when which price held."""
+    """The periods of one price each, as (begin, end, dollars per hour)."""
     if life.block:
         return
     if life.spot is None:

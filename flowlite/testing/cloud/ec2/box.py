@@ -13,13 +13,13 @@ REGION = "us-east-1"
 
 
 class AwsBox(Served):
-    """`box.aws`: what there is, what was asked, and what is to go wrong."""
+    """`box.aws`: inspects and controls EC2."""
 
     name = "aws"
     module = "flowlite.testing.cloud.ec2"
 
     def environment(self) -> dict[str, str]:
-        """AWS's own variables, with which every SDK and the `aws` command find the box."""
+        """AWS's own variables, which point every SDK and the `aws` command to the box."""
         return {
             "AWS_ACCESS_KEY_ID": ACCESS_KEY,
             "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
@@ -41,15 +41,15 @@ class AwsBox(Served):
         volume: float | None = None,
         late: float | None = None,
     ) -> None:
-        """Seconds that things take.
+        """Sets how many seconds things take.
 
         Args:
             boot: From the launch of a machine until it runs.
-            stop: From its termination until it is gone.
-            unknown: For which other calls do not know a security group that was made; 0 for EC2 as it never is.
-            counted: For which quotas count a machine that has ended.
-            volume: Until a volume is made, attached or detached, and a file system or its mount target is made.
-            late: For which interfaces of a machine that has ended are in its security groups still.
+            stop: From the termination of a machine until it is gone.
+            unknown: How long other calls do not know a new security group; 0 for never.
+            counted: How long quotas count an ended machine.
+            volume: How long it takes to create, attach or detach a volume, or to create a file system or mount target.
+            late: How long the interfaces of an ended machine stay in its security groups.
         """
         self.ask(
             "timing",
@@ -62,9 +62,9 @@ class AwsBox(Served):
         )
 
     def boots(self, *outcomes: str) -> None:
-        """How the next instances boot, one after the other: "runs", "never", or "dies" (soon after it began).
+        """Sets how the next instances boot, in order: "runs", "never", or "dies" (soon after its start).
 
-        Without any, all run from now on.
+        Without arguments, all instances run from now on.
         """
         if strange := set(outcomes) - {"runs", "never", "dies"}:
             raise ValueError(
@@ -73,27 +73,27 @@ class AwsBox(Served):
         self.ask("boots", outcomes=list(outcomes))
 
     def advise(self, ids: Sequence[str]) -> None:
-        """Gives the rebalance recommendation to spot instances."""
+        """Sends spot instances the rebalance recommendation."""
         self.ask("advise", ids=list(ids))
 
     def die(self, id: str, *, noticed: bool = True) -> None:
-        """An instance is gone as if its power had been cut; EC2 terminates it, or (not `noticed`) says it runs."""
+        """Cuts an instance's power. EC2 terminates the instance or, without `noticed`, still lists it as running."""
         self.ask("die", id=id, noticed=noticed)
 
     def capacity(self, kind: str, zone: str, count: int | None) -> None:
-        """How many more instances of a type a zone has; None for enough."""
+        """Sets how many more instances of a type a zone has. None removes the limit."""
         self.ask("capacity", kind=kind, zone=zone, count=count)
 
     def quota(self, code: str, vcpus: float) -> None:
-        """The account's limit for the vCPUs that a quota counts, in every region."""
+        """Sets a vCPU quota of the account in every region."""
         self.ask("quota", code=code, vcpus=vcpus)
 
     def spot_price(self, kind: str, zone: str, price: float) -> None:
-        """Dollars per hour of spot from now on. Instances that run are not touched."""
+        """Sets the spot price in dollars per hour. Running instances are not affected."""
         self.ask("spot_price", kind=kind, zone=zone, price=price)
 
     def policy(self, document: Mapping[str, Any] | None) -> None:
-        """The only permissions that the client has from now on; None for all of them."""
+        """Sets the client's permissions. None permits everything."""
         self.ask("policy", document=None if document is None else dict(document))
 
     def reserve(
@@ -106,11 +106,11 @@ class AwsBox(Served):
         state: str = "active",
         ends_in: float = 86400.0,
     ) -> str:
-        """A capacity reservation (or a capacity block) of the account; its id.
+        """Creates a capacity reservation, or a capacity block, and returns its id.
 
         Args:
-            state: As EC2 names it: "scheduled", "active", "expired", …
-            ends_in: Seconds from now until a block ends. Its machines are ended 30 minutes before.
+            state: EC2's name of the state: "scheduled", "active", "expired", …
+            ends_in: Seconds until a block ends. Its machines are ended 30 minutes earlier.
         """
         return str(
             self.ask(
@@ -125,27 +125,27 @@ class AwsBox(Served):
         )
 
     def throttle(self, times: int = 1, action: str = "*") -> None:
-        """Refuses so many calls with RequestLimitExceeded."""
+        """Refuses the next `times` calls with RequestLimitExceeded."""
         self.fault(action, code="RequestLimitExceeded", times=times)
 
     def bill(self) -> list[dict[str, Any]]:
-        """What each instance there ever was costs: {"id", "seconds", "instance", "extras"}, in US dollars."""
+        """The cost of each instance since the reset: {"id", "seconds", "instance", "extras"}, in US dollars."""
         return list(self.ask("bill"))
 
     def console(self, id: str) -> str:
-        """What an instance has printed."""
+        """The console output of an instance."""
         return str(self.ask("console", id=id))
 
     def forget_ended(self) -> None:
-        """Terminated instances are not listed any more, as after an hour."""
+        """Removes terminated instances from listings, as EC2 does after an hour."""
         self.ask("forget_ended")
 
     def tagged(self, key: str, value: str) -> dict[str, list[str]]:
-        """What bears a tag in any region, by kind, but for terminated instances."""
+        """The ids of all resources with a tag, by kind, over all regions, without terminated instances."""
         found = self.ask("tagged", key=key, value=value)
         return {str(kind): [str(id) for id in ids] for kind, ids in found.items()}
 
     def leftovers(self) -> dict[str, list[str]]:
-        """What there is beside instances: volumes, interfaces, addresses, open spot requests, placement groups."""
+        """The ids of other resources: volumes, interfaces, addresses, open spot requests, placement groups."""
         found = self.ask("leftovers")
         return {str(kind): [str(id) for id in ids] for kind, ids in found.items()}

@@ -1,4 +1,4 @@
-"""The other calls about instances and where they stand, in place of moto's."""
+"""The other calls on instances, placement and security groups, and reservations, which replace moto's."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Ending(EC2BaseResponse):
     cloud: Cloud
 
     def terminate_instances(self) -> ActionResult:
-        """TerminateInstances: all or, if one of them is unknown, none."""
+        """TerminateInstances. If one instance is unknown, none is terminated."""
         changes = []
         lives = self._lives()
         self.error_on_dryrun()
@@ -115,7 +115,7 @@ def _change(life: Life, before: str) -> dict[str, Any]:
 
 
 class Groups(SecurityGroups):
-    """Placement groups, and security groups: in use, or so new that not every call knows them."""
+    """The calls on placement groups and security groups, which can be in use or too new to be known to every call."""
 
     cloud: Cloud
 
@@ -127,7 +127,7 @@ class Groups(SecurityGroups):
         return made
 
     def describe_security_groups(self) -> ActionResult:
-        """DescribeSecurityGroups: without those that are too new."""
+        """DescribeSecurityGroups. Groups that are too new are left out."""
         told = cast("dict[str, Any]", super().describe_security_groups().result)
         known = [g for g in told["SecurityGroups"] if not self.cloud.is_unknown(_id_of(g))]
         return ActionResult({**told, "SecurityGroups": known})
@@ -146,7 +146,7 @@ class Groups(SecurityGroups):
         network.check_known(self.cloud, [self._get_param("GroupId")])
 
     def delete_security_group(self) -> ActionResult:
-        """DeleteSecurityGroup: only when nothing is in it any more."""
+        """DeleteSecurityGroup. A group in use is refused."""
         id = self._get_param("GroupId")
         for life in self.cloud.lives.all():
             if not self.cloud.holds_groups(life) or life.region != self.region:
@@ -191,7 +191,7 @@ class Groups(SecurityGroups):
         return ActionResult({"PlacementGroups": found})
 
     def delete_placement_group(self) -> ActionResult:
-        """DeletePlacementGroup: only when no instance is in it any more."""
+        """DeletePlacementGroup. A group with instances is refused."""
         name = self._get_param("GroupName")
         if (self.region, name) not in self.cloud.groups:
             raise Refusal(
@@ -213,7 +213,7 @@ def _id_of(group: Any) -> str:
 
 
 class Reservations(EC2BaseResponse):
-    """Capacity reservations and blocks."""
+    """The calls on capacity reservations and capacity blocks."""
 
     cloud: Cloud
 
@@ -231,7 +231,7 @@ class Reservations(EC2BaseResponse):
         return ActionResult({"CapacityReservations": [s for s in shown if _passes(s, filters)]})
 
     def describe_capacity_block_offerings(self) -> ActionResult:
-        """DescribeCapacityBlockOfferings: one, beginning tomorrow."""
+        """DescribeCapacityBlockOfferings. There is one, which begins tomorrow."""
         kind = self._get_param("InstanceType") or "p5.48xlarge"
         hours = int(self._get_param("CapacityDurationHours") or 24)
         count = int(self._get_param("InstanceCount") or 1)
@@ -277,7 +277,7 @@ class Reservations(EC2BaseResponse):
 
 
 def _passes(shown: dict[str, Any], filters: dict[str, Any]) -> bool:
-    """Whether every filter, such as `group-name` or `tag:x`, has the thing's value."""
+    """Whether a resource matches every filter, such as `group-name` or `tag:x`."""
     tags = {tag["Key"]: tag["Value"] for tag in shown.get("Tags", [])}
     for name, values in filters.items():
         if name.startswith("tag:"):

@@ -1,4 +1,4 @@
-"""The types of instances that the box has: those it has a price of, where AWS has them."""
+"""The instance types of the box: those with a price, in the regions where AWS has them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PAGE = 100
 
 
 def install() -> None:
-    """Has moto forget the others."""
+    """Removes all other types from moto."""
     kept = [
         each for each in InstanceTypeBackend.instance_types if each["InstanceType"] in ON_DEMAND
     ]
@@ -26,10 +26,10 @@ def install() -> None:
 
 
 class Catalogue(EC2BaseResponse):
-    """The calls about types."""
+    """The calls on instance types."""
 
     def describe_instance_types(self) -> ActionResult:
-        """DescribeInstanceTypes, of this region, page by page."""
+        """DescribeInstanceTypes for this region, with pagination."""
         named = self._get_param("InstanceTypes", [])
         found = self.ec2_backend.describe_instance_types(named, self._filters_from_querystring())
         offers = self.ec2_backend.describe_instance_type_offerings("region")

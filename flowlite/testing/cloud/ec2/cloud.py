@@ -1,4 +1,4 @@
-"""Everything that the parts of the box's EC2 share."""
+"""The state that the parts of the box's EC2 share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from flowlite.testing.cloud.timers import Timers
 
 @dataclass
 class Launch:
-    """What a client token has led to: the request's fingerprint and the reservation it got."""
+    """The result of a client token: the request's fingerprint and its reservation."""
 
     fingerprint: str
     reservation: Any
@@ -29,7 +29,7 @@ class Launch:
 
 @dataclass
 class Reserved:
-    """A capacity reservation, or a block of capacity."""
+    """A capacity reservation or a capacity block."""
 
     id: str
     kind: str
@@ -42,13 +42,13 @@ class Reserved:
     tags: dict[str, str] = field(default_factory=dict)
 
 
-# As EC2 is, only quicker: others than the maker of a group see it late, and a quota counts what has just ended.
+# Shorter than on EC2: how long other calls do not know a new group, and how long quotas count an ended instance.
 UNKNOWN_SECONDS = 0.3
 COUNTED_SECONDS = 1.0
 
 
 class Cloud:
-    """One region's worth of rules, for all regions."""
+    """The state of the box's EC2, over all regions."""
 
     def __init__(self, machines: Machines, timers: Timers) -> None:
         self.machines = machines
@@ -61,18 +61,18 @@ class Cloud:
         self.policy = Policy()
         self.launches: dict[tuple[str, str], dict[str, Launch]] = {}
         self.groups: dict[tuple[str, str], dict[str, Any]] = {}
-        # Seconds for which other calls do not know a security group that was just made, and since when each is there.
+        # How long other calls do not know a new security group, in seconds, and when each group was created.
         self.unknown_seconds = UNKNOWN_SECONDS
         self.security_groups: dict[str, float] = {}
-        # Seconds for which machines that have ended count against quotas.
+        # How long ended machines count against quotas, in seconds.
         self.counted_seconds = COUNTED_SECONDS
-        # Seconds for which interfaces of machines that have ended hold on to their groups; minutes at EC2.
+        # How long interfaces of ended machines stay in their groups, in seconds; minutes on EC2.
         self.late_seconds = 0.0
         self.reserved: dict[str, Reserved] = {}
         self.boots: list[str] = []
 
     def reset(self) -> None:
-        """As on the first day."""
+        """Restores the first state."""
         self.lives.reset()
         self.disks.forget()
         self.files.forget()
@@ -88,7 +88,7 @@ class Cloud:
         self.boots.clear()
 
     def living(self, region: str) -> list[Life]:
-        """Instances of a region that take room."""
+        """The instances of a region that use capacity."""
         return [
             life
             for life in self.lives.all()
@@ -96,16 +96,16 @@ class Cloud:
         ]
 
     def is_unknown(self, group: str) -> bool:
-        """Whether a security group was made so lately that EC2 does not know it everywhere."""
+        """Whether a security group is so new that EC2 does not know it everywhere."""
         return clock.monotonic() - self.security_groups.get(group, -math.inf) < self.unknown_seconds
 
     def holds_groups(self, life: Life) -> bool:
-        """Whether an instance is in its groups: until it has ended, and as long as its interfaces are there."""
+        """Whether an instance is still in its groups: until it has ended and its interfaces are gone."""
         since = clock.monotonic() - self.late_seconds
         return life.state != "terminated" or life.history[-1][0] > since
 
     def counted(self, region: str) -> list[Life]:
-        """Instances of a region that count against quotas: those that live, and those that ended a moment ago."""
+        """The instances of a region that count against quotas: those that live or ended recently."""
         since = clock.monotonic() - self.counted_seconds
         return [
             life
@@ -115,7 +115,7 @@ class Cloud:
         ]
 
     def vcpus_used(self, region: str, code: str, vcpus: dict[str, int]) -> int:
-        """vCPUs of running instances that one quota counts."""
+        """The vCPUs of running instances that one quota counts."""
         return sum(
             vcpus.get(life.instance.instance_type, 0)
             for life in self.counted(region)
@@ -123,5 +123,5 @@ class Cloud:
         )
 
     def next_boot(self) -> str:
-        """How the next machine is to boot: "runs", "never", or "dies"."""
+        """How the next machine boots: "runs", "never", or "dies"."""
         return self.boots.pop(0) if self.boots else "runs"

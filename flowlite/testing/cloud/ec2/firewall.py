@@ -1,4 +1,4 @@
-"""Security groups that hold: what no rule lets in does not reach the instance's machine."""
+"""Enforces security groups: packets that no rule admits do not reach an instance's machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from flowlite.testing.cloud.ec2.life_record import Life
     from flowlite.testing.cloud.ec2.storage.file_systems import FileSystems
 
-# Calls after which it may be otherwise than before.
+# The calls that can change what is admitted.
 CHANGING = frozenset(
     {
         "RunInstances",
@@ -27,7 +27,7 @@ _ENDED = ("shutting-down", "terminated")
 
 
 class Firewall:
-    """Keeps the filter of every machine and file server as its groups have it."""
+    """Keeps the packet filters of machines and file servers in line with their security groups."""
 
     def __init__(self, lives: Lives, files: FileSystems) -> None:
         self._lives = lives
@@ -35,7 +35,7 @@ class Firewall:
         self._applied: dict[str, list[str]] = {}
 
     def apply(self) -> None:
-        """Changes the filters that are not as they should be. To be called under the lock."""
+        """Updates the filters that have changed. Call it with the lock held."""
         living = [life for life in self._lives.all() if life.state not in _ENDED]
         machines = self._lives.machines
         for life in living:
@@ -52,12 +52,12 @@ class Firewall:
             self._applied[name] = wanted
 
     def forget(self) -> None:
-        """No instance is left."""
+        """Forgets all filters, when no instance is left."""
         self._applied.clear()
 
 
 def _admitted(groups: Iterable[Any], living: list[Life]) -> Iterator[str]:
-    """What groups let in, in the words of nft."""
+    """The packets that groups admit, in nft's syntax."""
     for group in groups:
         if group.is_default:
             yield from _from(_members(group.id, living), "")
@@ -77,7 +77,7 @@ def _groups(life: Life) -> list[Any]:
 
 
 def _members(group: str, living: list[Life]) -> list[str]:
-    """Private addresses: who comes by a public one is not known as a member."""
+    """The private addresses of a group's members. Traffic from a public address does not match a group."""
     return [life.machine.address for life in living if group in {g.id for g in _groups(life)}]
 
 

@@ -1,4 +1,4 @@
-"""The images of the box: Ubuntu, plain and as AWS's Deep Learning AMI, and the parameters by which they are found."""
+"""The images of the box: plain Ubuntu and AWS's Deep Learning AMI, with the SSM parameters that name them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ USER = "ubuntu"
 
 @dataclass(frozen=True)
 class Image:
-    """One image, in every region under another id."""
+    """One image, which has a different id in each region."""
 
     parameter: str
     name: str
@@ -30,12 +30,12 @@ class Image:
     size: int
 
     def id_in(self, region: str) -> str:
-        """Its id there."""
+        """The image's id in a region."""
         return "ami-" + hashlib.sha256(f"{region}/{self.parameter}".encode()).hexdigest()[:17]
 
 
 class _Ami(Ami):
-    """moto's, with a root disk of the size that it has in life."""
+    """moto's image, with a root disk of the real size."""
 
     def __init__(self, size: int, *arguments: Any, **named: Any) -> None:
         self.size = size
@@ -74,12 +74,12 @@ IMAGES = _images()
 
 
 def parameter(name: str, region: str) -> str | None:
-    """The value of a public parameter of AWS, such as an image's id."""
+    """The value of a public SSM parameter of AWS, such as an image's id."""
     return next((image.id_in(region) for image in IMAGES if image.parameter == name), None)
 
 
 def install(region: str) -> None:
-    """Puts the images into a region of moto's, in place of those it has. Again is no error."""
+    """Replaces moto's images in a region. Idempotent."""
     backend = ec2_backends[ACCOUNT][region]
     if IMAGES[0].id_in(region) in backend.amis:
         return

@@ -1,4 +1,4 @@
-"""moto's instance, but for its end: what is terminated has no address and no interface any more."""
+"""moto's instance, changed so that a terminated one has no address and no interfaces."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from flowlite.testing.cloud.timers import utc_now
 
 
 class RentedInstance(Instance):
-    """An instance with a machine.
+    """An instance that runs on a machine.
 
     Attributes:
-        spot_instance_request_id: That of a spot instance.
-        capacity_reservation_id: What it was launched into.
+        spot_instance_request_id: The id of its spot request, if any.
+        capacity_reservation_id: The id of its capacity reservation, if any.
         gone: Whether it is terminated.
     """
 
@@ -57,10 +57,10 @@ class RentedInstance(Instance):
 
     @property
     def subnet_id(self) -> str | None:
-        # moto asks for it while it is still making the instance.
+        # moto calls this from the constructor as well.
         return None if self.gone else super().subnet_id
 
 
 def install() -> None:
-    """Has moto use it."""
+    """Replaces moto's class."""
     instances.Instance = RentedInstance  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""RunInstances as EC2 does it: checked, idempotent, counted against capacity and quotas, on real machines."""
+"""RunInstances like EC2's: validated, idempotent, limited by capacity and quotas, with real machines."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _DRIVER_NAMES = {
     "T4": "Tesla T4",
     "V100": "Tesla V100-SXM2-{gb}GB",
 }
-# What may differ between two requests with one token: where.
+# Parameters that may differ between two requests with one client token, since they only name the place.
 _PLACES = re.compile(r"Action|Version|ClientToken|Placement\.AvailabilityZone|(.*\.)?SubnetId")
 
 
 class Launching(InstanceResponse):
-    """In place of moto's own."""
+    """The calls that launch instances, which replace moto's."""
 
     cloud: Cloud
 
@@ -65,7 +65,7 @@ class Launching(InstanceResponse):
             self.params["ImageId"] = found
 
     def _explicit_zone(self) -> str:
-        """The zone that the request names, by its name or by a subnet; "" if it leaves that to EC2."""
+        """The zone that the request sets, directly or by a subnet; "" if it sets none."""
         placement = self._get_param("Placement.AvailabilityZone") or ""
         subnets = [self._get_param("SubnetId")]
         subnets += [nic.get("SubnetId") for nic in self._get_param("NetworkInterfaces", [])]
@@ -116,7 +116,7 @@ class Launching(InstanceResponse):
         return sorted(offer["Location"] for offer in offers)
 
     def _some_zone(self) -> str:
-        """Where EC2 would put it: the first zone that has all of them."""
+        """The zone that EC2 would choose: the first with room for all instances."""
         kind, wanted = self._get_param("InstanceType", "m1.small"), self._get_param("MaxCount", 1)
         zones = self._offered_in()
         for zone in zones:
@@ -126,7 +126,7 @@ class Launching(InstanceResponse):
         return zones[0] if zones else f"{self.region}a"
 
     def _count_in(self, zone: str) -> int:
-        """How many there will be. Raises the refusal if that is fewer than are wanted."""
+        """How many instances the zone can launch. Raises a refusal if that is less than the minimum."""
         kind = self._get_param("InstanceType", "m1.small")
         low, high = int(self._get_param("MinCount", 1)), int(self._get_param("MaxCount", 1))
         zones = self._offered_in()
@@ -167,7 +167,7 @@ class Launching(InstanceResponse):
         )
 
     def _launch(self, zone: str, count: int) -> Reservation:
-        """moto's part of it."""
+        """Launches the instances in moto."""
         self.params["MinCount"] = count
         placement = dict(self._get_param("Placement") or {})
         self.params["Placement"] = {**placement, "AvailabilityZone": zone}
@@ -239,7 +239,7 @@ class Launching(InstanceResponse):
 
 
 def no_capacity(kind: str, zone: str) -> Refusal:
-    """There are not so many."""
+    """The refusal for lack of capacity."""
     return Refusal(
         "InsufficientInstanceCapacity",
         f"We currently do not have sufficient {kind} capacity in the Availability Zone you requested ({zone}). "
@@ -248,13 +248,13 @@ def no_capacity(kind: str, zone: str) -> Refusal:
 
 
 def vcpus_of(backend: Any, kind: str) -> int:
-    """How many vCPUs an instance of that type has."""
+    """The number of vCPUs of an instance type."""
     found = backend.describe_instance_types([kind])
     return int(found[0]["VCpuInfo"]["DefaultVCpus"]) if found else 0
 
 
 def _gpus(backend: Any, kind: str) -> Gpus | None:
-    """As the driver names them."""
+    """The GPUs of an instance type, as the driver names them."""
     info = backend.describe_instance_types([kind])[0].get("GpuInfo")
     if not info or info["Gpus"][0]["Manufacturer"] != "NVIDIA":
         return None

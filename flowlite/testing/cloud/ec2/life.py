@@ -1,4 +1,4 @@
-"""The life of the box's instances: pending, running, shutting down, terminated, each with its machine."""
+"""The lifecycle of the box's instances: pending, running, shutting-down, terminated, each with its machine."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ SHUTDOWN = ("Client.InstanceInitiatedShutdown", "Instance initiated shutdown")
 BY_USER = ("Client.UserInitiatedShutdown", "User initiated shutdown")
 SPOT = ("Server.SpotInstanceTermination", "Spot instance termination")
 BROKEN = ("Server.InternalError", "Internal error")
-# No page of EC2's says which code it gives then.
+# AWS's documentation does not say which code EC2 returns here.
 BLOCK_ENDED = (
     "Server.CapacityReservationExpired",
     "The capacity block of the instance has come to its end",
 )
 BLOCK_ENDS_SECONDS = 30 * 60.0
-"""EC2 ends the machines of a capacity block so long before the block ends, without notice to them."""
+"""How long before a capacity block's end EC2 ends its machines, in seconds. They get no notice."""
 
 
 class Lives:
-    """All instances of the box. What is here runs under one lock, as does every call of the API.
+    """All instances of the box. The methods run under the lock that every call of the API takes.
 
     Attributes:
         on_gone: Called with each instance when it is terminated.
@@ -51,21 +51,21 @@ class Lives:
         self.on_gone: Callable[[Life], None] = lambda life: None
 
     def all(self) -> list[Life]:
-        """Every instance there ever was."""
+        """All instances that are still listed."""
         with self.lock:
             return list(self._lives.values())
 
     def ever(self) -> list[Life]:
-        """Those too that are not listed any more."""
+        """All instances since the reset, including those that are not listed any more."""
         with self.lock:
             return list(self._ever)
 
     def find(self, id: str) -> Life | None:
-        """The instance of that id."""
+        """The instance with that id."""
         return self._lives.get(id)
 
     def begin(self, life: Life, outcome: str) -> None:
-        """Has an instance boot on its machine, whose slot it has already: "runs", or what else was ordered."""
+        """Boots an instance on its machine, which has a slot already. `outcome` is "runs", "never" or "dies"."""
         self._lives[life.instance.id] = life
         self._ever.append(life)
         life.enter("pending")
@@ -74,14 +74,14 @@ class Lives:
             self._later(life, self.boot_seconds + 0.2, lambda: self.break_down(life))
 
     def started(self, id: str) -> None:
-        """Its machine runs now."""
+        """Handles the start of the instance's machine."""
         with self.lock:
             life = self._lives.get(id)
             if life is not None and life.state == "pending":
                 life.enter("running")
 
     def powered_off(self, id: str) -> None:
-        """Its machine has ended by itself."""
+        """Handles a machine that has ended by itself."""
         with self.lock:
             life = self._lives.get(id)
             if life is None or life.state not in ("pending", "running"):
@@ -94,7 +94,7 @@ class Lives:
                 life.explain(SHUTDOWN, "")
 
     def end(self, life: Life, reason: tuple[str, str], transition: str | None = None) -> None:
-        """Shuts an instance down for good. Again is no error."""
+        """Terminates an instance. Idempotent."""
         if life.state in ("shutting-down", "terminated"):
             return
         life.enter("shutting-down")
@@ -102,7 +102,7 @@ class Lives:
         life.explain(reason, said)
         life.console = self.machines.console(life.instance.id)
         self._cancel(life)
-        # Not under the lock of the caller: it takes the room a moment.
+        # In another thread, without the caller's lock, since it takes a moment.
         self._timers.after(0.0, lambda: self.machines.end(life.instance.id))
         self._later(life, self.stop_seconds, lambda: self._buried(life, reason, said))
 
@@ -118,7 +118,7 @@ class Lives:
             life.spot.close(reason[0])
 
     def break_down(self, life: Life, noticed: bool = True) -> None:
-        """The machine is gone as by a power cut, and EC2 says so, or has not seen it."""
+        """Cuts the power of a machine. EC2 terminates the instance, or has not noticed."""
         if life.state in ("shutting-down", "terminated"):
             return
         life.console = self.machines.console(life.instance.id)
@@ -127,28 +127,28 @@ class Lives:
             self.end(life, BROKEN, f"Service initiated ({stamp()})")
 
     def advise(self, life: Life) -> None:
-        """Recommends to its owner to leave."""
+        """Gives the instance the rebalance recommendation."""
         life.rebalance = utc_now()
 
     def interrupt(self, life: Life, seconds: float) -> None:
-        """Gives notice, and takes the instance back after so many seconds."""
+        """Gives an interruption notice, and terminates the instance after `seconds`."""
         life.notice = utc_now() + timedelta(seconds=seconds)
         if life.spot is not None:
             life.spot.mark("marked-for-termination")
         self._later(life, seconds, lambda: self.end(life, SPOT, f"Service initiated ({stamp()})"))
 
     def end_with_block(self, life: Life, ends: datetime) -> None:
-        """Ends the instance when EC2 begins to end those of its block, which ends at that time."""
+        """Terminates the instance when EC2 begins to end the machines of its block, which ends at `ends`."""
         left = (ends - utc_now()).total_seconds() - BLOCK_ENDS_SECONDS
         said = "Service initiated ({})"
         self._later(life, max(0.0, left), lambda: self.end(life, BLOCK_ENDED, said.format(stamp())))
 
     def console(self, life: Life) -> str:
-        """What it has printed."""
+        """The instance's console output."""
         return life.console or self.machines.console(life.instance.id)
 
     def forget_ended(self) -> None:
-        """What is terminated is not listed any more."""
+        """Removes terminated instances from listings."""
         for life in [each for each in self._lives.values() if each.state == "terminated"]:
             del self._lives[life.instance.id]
             reservations = ec2_backends[ACCOUNT][life.region].reservations
@@ -159,7 +159,7 @@ class Lives:
                     del reservations[reservation.id]
 
     def reset(self) -> None:
-        """No instance, no order."""
+        """Removes all instances, and ends the lag."""
         with self.lock:
             for life in self._lives.values():
                 self._cancel(life)
@@ -170,7 +170,7 @@ class Lives:
 
     @contextmanager
     def past(self) -> Iterator[None]:
-        """moto's listings show what was `lag` seconds ago. To be called under the lock."""
+        """Makes moto's listings show the state of `lag` seconds ago. Call it with the lock held."""
         if not self.lag:
             yield
             return

@@ -29,11 +29,11 @@ class Life:
     """One instance.
 
     Attributes:
-        history: When it got into which state, on the monotonic clock.
-        spot: Its spot request, if it is one.
-        notice: When it is to be taken back.
-        rebalance: When its owner was advised to go.
-        gigabytes: Of its disks.
+        history: When it entered which state, on the monotonic clock.
+        spot: Its spot request, if any.
+        notice: When it will be interrupted.
+        rebalance: When it got the rebalance recommendation.
+        gigabytes: The size of its disks.
         public: Whether it has a public address.
         block: Whether it is in a capacity block, whose hours are paid in advance.
     """
@@ -53,19 +53,19 @@ class Life:
 
     @property
     def state(self) -> str:
-        """As EC2 names it."""
+        """The state, as EC2 names it."""
         return str(self.instance._state.name)
 
     def enter(self, state: str) -> None:
-        """It is in another state from now on."""
+        """Changes the state."""
         self.instance._state = InstanceState(state, CODES[state])
         self.history.append((clock.monotonic(), state))
 
     def explain(self, reason: tuple[str, str], transition: str) -> None:
-        """Why it is in that state."""
+        """Sets the reason of the state."""
         self.instance.state_reason = StateReason(f"{reason[0]}: {reason[1]}", reason[0])
         self.instance._reason = transition
 
     def action(self) -> dict[str, str] | None:
-        """What the metadata service says of its end."""
+        """The instance action in the metadata service, if it will be interrupted."""
         return None if self.notice is None else {"action": "terminate", "time": iso(self.notice)}

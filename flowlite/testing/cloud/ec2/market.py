@@ -1,7 +1,7 @@
-"""What things cost in the box, and how much of it there is: prices, capacity, quotas.
+"""Prices, capacity and quotas of the box.
 
-The prices are near to what AWS asked in us-east-1 at the end of 2025, so that plans look as they do in life. They are
-no price list.
+The prices are close to those of AWS in us-east-1 at the end of 2025, so that plans look realistic. They are not a
+price list.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _GPUS = {
     "p6-b200": "48xlarge 113.9328",
 }
 _BURSTING = {"t3": "micro 0.0104, small 0.0208, medium 0.0416, large 0.0832, xlarge 0.1664"}
-# Families whose price goes with their size: that of `large`.
+# Families in which the price is proportional to the size, with the price of `large`.
 _EVEN = {
     "c5": 0.085,
     "c7g": 0.0725,
@@ -53,10 +53,10 @@ def _on_demand() -> dict[str, float]:
 ON_DEMAND = _on_demand()
 SPOT_SHARE = 0.4
 DISK_PRICE = 0.08
-"""US dollars for a GB of gp3 in a month of 30 days."""
+"""US dollars per GB of gp3 and month of 30 days."""
 ADDRESS_PRICE = 0.005
-"""US dollars for a public address in an hour."""
-# Regions differ a little, as in life.
+"""US dollars per public address and hour."""
+# Prices differ a little between regions, as in reality.
 DEARER = {"us-east-1": 1.0, "us-east-2": 1.0, "us-west-2": 1.0, "us-west-1": 1.2, "eu-west-1": 1.11}
 QUOTAS = {
     "L-1216C47A": "Running On-Demand Standard (A, C, D, H, I, M, R, T, Z) instances",
@@ -72,12 +72,12 @@ GENEROUS = 10_000.0
 
 @dataclass
 class Market:
-    """What a test sets: `reset` forgets it.
+    """What tests can set. `reset` restores the defaults.
 
     Attributes:
-        capacity: How many more instances of a type a zone has; what is not named here is there without end.
+        capacity: How many more instances of a type a zone has. Types that are not named are unlimited.
         quotas: vCPUs by quota code.
-        spot: Spot prices by type and zone where they are not the usual ones: from when on, the newest last.
+        spot: Changed spot prices by type and zone, with the time from which each holds, the newest last.
     """
 
     capacity: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -85,41 +85,41 @@ class Market:
     spot: dict[tuple[str, str], list[tuple[datetime, float]]] = field(default_factory=dict)
 
     def reset(self) -> None:
-        """As on the first day."""
+        """Restores the defaults."""
         self.capacity.clear()
         self.spot.clear()
         self.quotas = dict.fromkeys(QUOTAS, GENEROUS)
 
     def price(self, kind: str, region: str) -> float | None:
-        """Dollars per hour on demand; None for a type that the box has no price of."""
+        """The on-demand price in dollars per hour; None for a type without a price."""
         base = ON_DEMAND.get(kind)
         return None if base is None else round(base * DEARER.get(region, 1.15), 6)
 
     def spot_price(self, kind: str, zone: str) -> float | None:
-        """Dollars per hour now; later letters are a little dearer."""
+        """The current spot price in dollars per hour. It is a little higher in zones with later letters."""
         if changes := self.spot.get((kind, zone)):
             return changes[-1][1]
         return self.usual_spot_price(kind, zone)
 
     def usual_spot_price(self, kind: str, zone: str) -> float | None:
-        """Dollars per hour as long as nobody has set another price."""
+        """The spot price in dollars per hour unless a test has set one."""
         base = self.price(kind, zone[:-1])
         if base is None:
             return None
         return round(base * SPOT_SHARE * (1 + 0.02 * (ord(zone[-1]) - ord("a"))), 4)
 
     def left(self, kind: str, zone: str) -> int | None:
-        """How many more there are; None for enough."""
+        """How many more instances of a type a zone has; None if unlimited."""
         return self.capacity.get((kind, zone))
 
     def take(self, kind: str, zone: str, count: int) -> None:
-        """So many fewer, or more again."""
+        """Takes capacity from a zone. A negative count returns it."""
         if (kind, zone) in self.capacity:
             self.capacity[kind, zone] -= count
 
 
 def quota_code(kind: str, spot: bool) -> str:
-    """The quota that counts the vCPUs of a type."""
+    """The code of the quota that counts a type's vCPUs."""
     family = kind.partition(".")[0]
     if family.startswith(("g", "vt")) and not family.startswith("gr"):
         return "L-3819A6DF" if spot else "L-DB2E81BA"

@@ -1,4 +1,4 @@
-"""The metadata service that every instance finds at 169.254.169.254, by version 2 of its protocol."""
+"""The instance metadata service at 169.254.169.254, version 2."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LONGEST = 21_600
 
 
 class Metadata:
-    """Serves each instance in its own network, where nobody else can ask."""
+    """Serves each instance in its own network namespace, where no other machine can ask."""
 
     def __init__(self, machines: Machines, lock: threading.RLock) -> None:
         """`lock` guards the instances."""
@@ -30,7 +30,7 @@ class Metadata:
         self._lock = lock
 
     def serve(self, life: Life) -> None:
-        """From now on, until the machine ends; not where machines exist on paper only, since nobody could ask."""
+        """Serves an instance until its machine ends. Does nothing for machines without a network."""
         listener = self._machines.listen(life.instance.id, ADDRESS, PORT)
         if listener is None:
             return
@@ -62,7 +62,7 @@ class _Server(ThreadingMixIn):
         request.close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Who asked has gone; that is no news."""
+        """Ignores clients that have disconnected."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -100,11 +100,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Says nothing."""
+        """Logs nothing."""
 
 
 def _known(life: Life) -> dict[str, str]:
-    """Everything that can be asked for now, by path."""
+    """Everything that can be queried now, by path."""
     instance, data = life.instance, "/latest/meta-data"
     zone = str(instance.placement.zone)
     known = {

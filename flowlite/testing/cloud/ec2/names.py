@@ -1,4 +1,4 @@
-"""Who and where: the box's account, its keys, and the forms of AWS's names and errors."""
+"""The box's account and keys, and AWS's formats of ids, times and errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ACCESS_KEY = "AKIAFLOWLITEINTHEBOX"
 SECRET_KEY = "secret/of/the/box+0123456789abcdefghijkl"
 USER_ARN = f"arn:aws:iam::{ACCOUNT}:user/box"
 REGION = "us-east-1"
-# What AWS answers with; everything else is a 400.
+# The HTTP status by error code. All other codes have 400.
 STATUS = {
     "AuthFailure": 401,
     "InvalidClientTokenId": 403,
@@ -55,7 +55,7 @@ MESSAGES = {
 
 
 class Refusal(HTTPException):
-    """An error of the EC2 API; raised anywhere below a call, it becomes the reply."""
+    """An error of the EC2 API. Raised anywhere in a call, it becomes the reply."""
 
     def __init__(self, code: str, message: str = "", status: int = 0) -> None:
         self.error = code
@@ -64,12 +64,12 @@ class Refusal(HTTPException):
         super().__init__(xml_error(self.error, self.said))
 
     def get_headers(self, environ: object = None, scope: object = None) -> list[tuple[str, str]]:
-        """The reply is XML."""
+        """The headers of an XML reply."""
         return [("Content-Type", "text/xml;charset=UTF-8")]
 
 
 def xml_error(code: str, message: str) -> str:
-    """EC2's form of an error."""
+    """An error in EC2's XML format."""
     return (
         '<?xml version="1.0" encoding="UTF-8"?>\n<Response><Errors><Error>'
         f"<Code>{escape(code)}</Code><Message>{escape(message)}</Message>"
@@ -83,10 +83,10 @@ def new_id(kind: str) -> str:
 
 
 def stamp(when: datetime | None = None) -> str:
-    """As in `StateTransitionReason`."""
+    """A time in the format of `StateTransitionReason`."""
     return f"{(when or utc_now()):%Y-%m-%d %H:%M:%S} GMT"
 
 
 def iso(when: datetime) -> str:
-    """As in the metadata service."""
+    """A time in the format of the metadata service."""
     return f"{when:%Y-%m-%dT%H:%M:%S}Z"

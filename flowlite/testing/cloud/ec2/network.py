@@ -1,4 +1,4 @@
-"""The network interfaces of instances, EFA among them; placement groups and reservations; addresses of machines."""
+"""Network interfaces of instances, including EFA; placement groups and reservations; addresses of machines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EFA = ("efa", "efa-only")
 
 
 class Attachment(elastic_network_interfaces.Attachment):
-    """moto's, with the card that the interface sits on."""
+    """moto's attachment, with the network card of the interface."""
 
     def __init__(self, eni: NetworkInterface) -> None:
         super().__init__(eni)
@@ -29,12 +29,12 @@ class Attachment(elastic_network_interfaces.Attachment):
 
 
 def install() -> None:
-    """Has moto use it."""
+    """Replaces moto's class."""
     elastic_network_interfaces.Attachment = Attachment  # type: ignore[misc]
 
 
 def open_default_vpc(region: str) -> None:
-    """Gives the default VPC of a region the internet gateway that it has on EC2, and moto leaves out."""
+    """Gives a region's default VPC its internet gateway, which moto leaves out."""
     backend = ec2_backends[ACCOUNT][region]
     vpc = next((each for each in backend.vpcs.values() if each.is_default), None)
     if vpc is None or backend.internet_gateways:
@@ -46,7 +46,7 @@ def open_default_vpc(region: str) -> None:
 
 
 def check(call: Any) -> None:
-    """Refuses what EC2 refuses about interfaces and placement."""
+    """Raises the refusals of EC2 for interfaces and placement."""
     nics = call._get_param("NetworkInterfaces", [])
     if nics and (call._get_param("SecurityGroupIds") or call._get_param("SecurityGroups")):
         raise Refusal(
@@ -69,7 +69,7 @@ def check(call: Any) -> None:
 
 
 def check_known(cloud: Cloud, groups: Iterable[str | None]) -> None:
-    """Raises the refusal of EC2 for a security group that is too new."""
+    """Raises EC2's refusal for a security group that is too new."""
     for group in groups:
         if group and cloud.is_unknown(group):
             raise Refusal("InvalidGroup.NotFound", f"The security group '{group}' does not exist")
@@ -137,7 +137,7 @@ def _check_group(call: Any) -> None:
 
 
 def reserved(call: Any) -> Reserved | None:
-    """The capacity reservation that the request is for; None if it is for none, or for one that does not exist."""
+    """The capacity reservation that the request names; None if it names none, or one that does not exist."""
     found: Reserved | None = call.cloud.reserved.get(_reserved_id(call))
     return found
 
@@ -149,7 +149,7 @@ def _reserved_id(call: Any) -> str | None:
 
 
 def reserved_left(call: Any, zone: str) -> int | None:
-    """How many instances the capacity reservation has that the request is for; None if it is for none."""
+    """How many instances the request's capacity reservation has left; None if the request names none."""
     id, reservation = _reserved_id(call), reserved(call)
     if id is None:
         if call._get_param("InstanceMarketOptions.MarketType") == "capacity-block":
@@ -184,7 +184,7 @@ def reserved_left(call: Any, zone: str) -> int | None:
 
 @contextmanager
 def numbered(call: Any) -> Iterator[list[dict[str, Any]]]:
-    """Gives each interface of the request a device index of its own meanwhile, by which moto keeps them apart."""
+    """Gives each interface of the request a unique device index, by which moto tells them apart."""
     asked = copy.deepcopy(call._get_param("NetworkInterfaces", []))
     if asked:
         asked.sort(key=lambda nic: (nic.get("NetworkCardIndex", 0), nic.get("DeviceIndex", 0)))
@@ -194,7 +194,7 @@ def numbered(call: Any) -> Iterator[list[dict[str, Any]]]:
 
 
 def finish(call: Any, instance: RentedInstance, asked: list[dict[str, Any]]) -> None:
-    """What moto forgets about interfaces: their kind, card, tags and end."""
+    """Sets what moto ignores about interfaces: type, card, tags and deletion on termination."""
     tags = call._parse_tag_specification().get("network-interface", {})
     for number, nic in instance.nics.items():
         wanted = asked[number] if asked else {}
@@ -204,14 +204,14 @@ def finish(call: Any, instance: RentedInstance, asked: list[dict[str, Any]]) -> 
         nic.delete_on_termination = wanted.get("DeleteOnTermination", True) is True
         nic.add_tags(tags)
     if len(asked) > 1:
-        # An address is only given to an instance with one interface.
+        # Only an instance with one interface gets a public address.
         for nic in instance.nics.values():
             nic.public_ip, nic.public_ip_auto_assign = None, False
     instance.capacity_reservation_id = _reserved_id(call)
 
 
 def give_addresses(instance: RentedInstance, machine: Machine) -> None:
-    """The instance's addresses are those of its machine."""
+    """Gives the instance the addresses of its machine."""
     nic = instance.nics[0]
     nic.private_ip_address = machine.address
     nic.private_ip_addresses = [{"Primary": True, "PrivateIpAddress": machine.address}]

@@ -1,4 +1,4 @@
-"""The services beside EC2 that a launcher asks, as far as moto lacks them: prices, quotas, parameters of images."""
+"""The other services that a launcher calls and moto lacks: prices, quotas, SSM parameters of images."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _CALLER = (
 
 
 class Others:
-    """Answers by JSON; None for what moto is to answer."""
+    """Answers calls in JSON, or returns None for calls that moto answers."""
 
     def __init__(self, market: Market) -> None:
         self._market = market
@@ -142,7 +142,7 @@ class Others:
 
 
 def _matches(attributes: dict[str, str], wanted: dict[str, str]) -> bool:
-    """Whether a product passes a filter."""
+    """Whether a product matches a filter."""
     value = attributes.get(wanted["Field"])
     if wanted.get("Type") == "ANY_OF":
         return value in wanted["Value"].split(",")
@@ -150,7 +150,7 @@ def _matches(attributes: dict[str, str], wanted: dict[str, str]) -> bool:
 
 
 def _disk_product(region: str, location: str) -> dict[str, Any]:
-    """Disks of the kind gp3, by the GB and month."""
+    """The price list's product for gp3 disks, by GB and month."""
     sku = f"GP3{region.upper().replace('-', '')}"
     dimension = {
         "unit": "GB-Mo",
@@ -187,12 +187,12 @@ def _parameter(name: str, value: str, region: str) -> dict[str, Any]:
 
 
 def reply(value: dict[str, Any]) -> Reply:
-    """As services with JSON answer."""
+    """A reply in the format of AWS's JSON services."""
     return 200, [("Content-Type", "application/x-amz-json-1.1")], json.dumps(value).encode()
 
 
 def refusal(code: str, message: str, status: int = 400) -> Reply:
-    """As services with JSON refuse."""
+    """An error in the format of AWS's JSON services."""
     body = {"__type": code, "message": message}
     headers = [("Content-Type", "application/x-amz-json-1.1"), ("x-amzn-ErrorType", code)]
     return status, headers, json.dumps(body).encode()

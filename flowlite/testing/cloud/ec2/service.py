@@ -1,4 +1,4 @@
-"""EC2's API in the box: every request on its way to moto, or to what stands in for it."""
+"""EC2's API in the box: passes each request to moto or to its replacement."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _SCOPE = re.compile(r"Credential=[^/]+/\d+/([^/]+)/([^/]+)/aws4_request")
 _REST = re.compile(r"/2015-02-01/([a-z-]+)(/[^/]+)?(/[a-z-]+)?")
 _QUERY = ("sts", "iam")
 _EFS = "elasticfilesystem:"
-# Seconds for which it is silent before the connection ends.
+# Seconds without a reply before the connection is dropped.
 _SILENCE = 0.3
 _HABITS = Habits(
     before=(
@@ -62,7 +62,7 @@ _HABITS = Habits(
 
 
 class Ec2Service:
-    """The API, and what the box can order of it."""
+    """The API, and the operations by which the box controls it."""
 
     def __init__(self, machines: Machines, orders: Orders, timers: Timers | None = None) -> None:
         self._cloud = Cloud(machines, timers or ThreadTimers())
@@ -75,11 +75,11 @@ class Ec2Service:
 
     @property
     def habits(self) -> Habits:
-        """What EC2 does wrong by itself."""
+        """The faults that EC2 may inject."""
         return _HABITS
 
     def read(self, environ: Environ, body: bytes) -> tuple[str, dict[str, Any]] | None:
-        """The action and its parameters; `Region` is always among them."""
+        """The action and its parameters, which always include `Region`."""
         scope = _SCOPE.search(environ.get("HTTP_AUTHORIZATION", ""))
         if scope is None:
             return None
@@ -105,7 +105,7 @@ class Ec2Service:
         return action, parameters
 
     def answer(self, environ: Environ, body: bytes) -> Reply:
-        """One call, and only one at a time."""
+        """Answers a call. Calls are serialised."""
         call = getattr(self._seen, "call", None)
         if call is None:
             return self._error("", "MissingAuthenticationToken", "")
@@ -135,7 +135,7 @@ class Ec2Service:
             return reply
 
     def refuse(self, action: str, fault: Fault) -> Reply:
-        """In the form of the service that was asked."""
+        """An error in the format of the service that was called."""
         return self._error(action, fault.code or "InternalError", fault.message, fault.status)
 
     def _error(self, action: str, code: str, message: str, status: int = 0) -> Reply:
@@ -186,7 +186,7 @@ class Ec2Service:
         return reply[0], reply[1], content
 
     def do_reset(self) -> None:
-        """No instance, no volume, no group: an account as on its first day."""
+        """Restores an empty account: no instances, volumes or groups."""
         from moto.backends import list_of_moto_modules  # noqa: F401
         from moto.efs.models import efs_backends
         from moto.iam.models import iam_backends
@@ -199,7 +199,7 @@ class Ec2Service:
                     backend.reset()
 
     def do_instances(self) -> list[dict[str, Any]]:
-        """All there ever were."""
+        """All listed instances."""
         with self._cloud.lives.lock:
             return [_show(life) for life in self._cloud.lives.all()]
 
@@ -212,7 +212,7 @@ class Ec2Service:
         volume: float | None = None,
         late: float | None = None,
     ) -> None:
-        """How long machines take to boot and to end, groups to be known, machines not to be counted, volumes to be."""
+        """Sets how many seconds things take; see `AwsBox.timing`."""
         lives, cloud = self._cloud.lives, self._cloud
         for kind in (cloud.disks, cloud.files):
             kind.seconds = kind.seconds if volume is None else volume
@@ -223,51 +223,51 @@ class Ec2Service:
         lives.stop_seconds = lives.stop_seconds if stop is None else stop
 
     def do_preempt(self, ids: list[str], seconds: float) -> None:
-        """Gives notice."""
+        """Gives interruption notices."""
         for life in self._find(ids):
             self._cloud.lives.interrupt(life, seconds)
 
     def do_advise(self, ids: list[str]) -> None:
-        """Recommends to leave."""
+        """Sends rebalance recommendations."""
         for life in self._find(ids):
             self._cloud.lives.advise(life)
 
     def do_die(self, id: str, noticed: bool = True) -> None:
-        """Cuts the power."""
+        """Cuts the power of machines."""
         with self._cloud.lives.lock:
             for life in self._find([id]):
                 self._cloud.lives.break_down(life, noticed)
 
     def do_lag(self, seconds: float) -> None:
-        """Listings lag behind."""
+        """Makes listings lag."""
         self._cloud.lives.lag = seconds
 
     def do_boots(self, outcomes: list[str]) -> None:
-        """How the next machines boot; nothing said, as they should again."""
+        """Sets how the next machines boot. An empty list restores normal boots."""
         if not outcomes:
             self._cloud.boots.clear()
         self._cloud.boots.extend(outcomes)
 
     def do_capacity(self, kind: str, zone: str, count: int | None) -> None:
-        """How many more there are."""
+        """Sets how many more instances a zone has."""
         if count is None:
             self._cloud.market.capacity.pop((kind, zone), None)
         else:
             self._cloud.market.capacity[kind, zone] = count
 
     def do_quota(self, code: str, vcpus: float) -> None:
-        """The account's limit."""
+        """Sets a quota of the account."""
         if code not in self._cloud.market.quotas:
             raise ValueError(f"no quota {code}; there are {sorted(self._cloud.market.quotas)}")
         self._cloud.market.quotas[code] = vcpus
 
     def do_spot_price(self, kind: str, zone: str, price: float) -> None:
-        """What spot costs there now."""
+        """Sets the spot price."""
         changes = self._cloud.market.spot.setdefault((kind, zone), [])
         changes.append((utc_now(), price))
 
     def do_policy(self, document: dict[str, Any] | None) -> None:
-        """What the user may do."""
+        """Sets the user's permissions."""
         self._cloud.policy.set(document)
 
     def do_reserve(
@@ -279,7 +279,7 @@ class Ec2Service:
         state: str = "active",
         ends_in: float = 86400.0,
     ) -> str:
-        """A capacity reservation, or a block; its id."""
+        """Creates a capacity reservation or a block, and returns its id."""
         reserved = Reserved(new_id("cr"), kind, zone, count, state=state)
         if block:
             reserved.market = "capacity-block"
@@ -289,20 +289,20 @@ class Ec2Service:
         return reserved.id
 
     def do_bill(self) -> list[dict[str, Any]]:
-        """What the account owes."""
+        """The account's bill."""
         return books.bill(self._cloud.lives.ever(), self._cloud.market)
 
     def do_forget_ended(self) -> None:
-        """Terminated instances are not listed any more, as after an hour."""
+        """Removes terminated instances from listings, as EC2 does after an hour."""
         with self._cloud.lives.lock:
             self._cloud.lives.forget_ended()
 
     def do_console(self, id: str) -> str:
-        """What an instance printed."""
+        """The console output of an instance."""
         return self._cloud.lives.console(self._find([id])[0])
 
     def do_leftovers(self) -> dict[str, list[str]]:
-        """What costs money or is in the way, apart from instances: ids by kind, over all regions."""
+        """Resources other than instances that cost money or block a cleanup: ids by kind, over all regions."""
         found: dict[str, list[str]] = {}
         with self._cloud.lives.lock:
             for region, backend in ec2_backends.get(ACCOUNT, {}).items():
@@ -320,7 +320,7 @@ class Ec2Service:
         return {kind: sorted(ids) for kind, ids in found.items()}
 
     def do_tagged(self, key: str, value: str) -> dict[str, list[str]]:
-        """What bears a tag, whatever it costs, but for terminated instances: ids by kind, over all regions."""
+        """All resources with a tag, without terminated instances: ids by kind, over all regions."""
         found: dict[str, list[str]] = {}
         with self._cloud.lives.lock:
             for region, backend in ec2_backends.get(ACCOUNT, {}).items():
@@ -381,7 +381,7 @@ def _show(life: Life) -> dict[str, Any]:
 
 
 def _rest_action(environ: Environ) -> str:
-    """EFS has no names for actions in its requests; this is the name of the most usual ones."""
+    """A name for an EFS request, which has no action parameter. Covers the usual requests."""
     match = _REST.fullmatch(environ["PATH_INFO"].rstrip("/"))
     if match is None:
         return str(environ["PATH_INFO"])
@@ -393,7 +393,7 @@ def _rest_action(environ: Environ) -> str:
 
 
 def _install(cloud: Cloud) -> None:
-    """Puts the box's calls in the place of moto's."""
+    """Replaces moto's calls with the box's."""
     disks.install()
     catalogue.install()
     instance.install()
@@ -409,7 +409,7 @@ def _install(cloud: Cloud) -> None:
         SpotMarket,
         *EC2Response.__bases__,
     )
-    # A launch that is repeated shows the states of now.
+    # A repeated launch returns the current states.
     EC2BaseResponse.RESPONSE_KEY_PATH_TO_TRANSFORMER.pop(
         "RunInstances.Reservation.Instances.Instance.State"
     )

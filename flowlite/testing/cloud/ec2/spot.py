@@ -1,4 +1,4 @@
-"""Spot instances: the price one is willing to pay, the request that stands behind an instance, and its end."""
+"""Spot instances: the maximum price, the spot request of an instance, and interruption."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MESSAGES = {
 
 @dataclass(frozen=True)
 class Request:
-    """What a launch asks of the spot market."""
+    """The spot options of a launch."""
 
     max_price: float
     kind: str
@@ -38,7 +38,7 @@ class Request:
 
     @classmethod
     def of(cls, call: Any, zone: str) -> Request | None:
-        """That of a RunInstances call, or None for one on demand. Raises the refusal of a price too low."""
+        """The spot options of a RunInstances call, or None for on-demand. Raises a refusal if the price is too low."""
         if call._get_param("InstanceMarketOptions.MarketType") != "spot":
             return None
         options = call._get_param("InstanceMarketOptions.SpotOptions") or {}
@@ -63,7 +63,7 @@ class Request:
 
 
 class SpotRequest(TaggedEC2Resource):
-    """As DescribeSpotInstanceRequests shows it."""
+    """A spot request as shown by DescribeSpotInstanceRequests."""
 
     def __init__(self, backend: Any, request: Request, instance: RentedInstance) -> None:
         self.ec2_backend = backend
@@ -82,16 +82,16 @@ class SpotRequest(TaggedEC2Resource):
 
     @property
     def status(self) -> dict[str, Any]:
-        """Code, message, and since when."""
+        """The status code, its message, and when it was set."""
         said = _MESSAGES.get(self._code, self._code)
         return {"Code": self._code, "Message": said, "UpdateTime": self._updated}
 
     def mark(self, code: str) -> None:
-        """Another status."""
+        """Sets the status code."""
         self._code, self._updated = code, utc_now()
 
     def close(self, reason: str) -> None:
-        """The instance has ended."""
+        """Closes the request of an ended instance."""
         user = not reason.startswith("Server.")
         self.mark("instance-terminated-by-user" if user else "instance-terminated-no-capacity")
         if self.state == "active":
@@ -101,7 +101,7 @@ class SpotRequest(TaggedEC2Resource):
 def open_request(
     backend: Any, request: Request, instance: RentedInstance, tags: dict[str, str]
 ) -> SpotRequest:
-    """The request behind an instance that is being launched."""
+    """Creates the request for an instance that is being launched."""
     made = SpotRequest(backend, request, instance)
     made.add_tags(tags)
     backend.spot_instance_requests[made.id] = made
@@ -111,12 +111,12 @@ def open_request(
 
 
 class SpotMarket(EC2BaseResponse):
-    """The calls about spot."""
+    """The calls on spot instances."""
 
     cloud: Cloud
 
     def cancel_spot_instance_requests(self) -> ActionResult:
-        """CancelSpotInstanceRequests: the instances run on."""
+        """CancelSpotInstanceRequests. The instances keep running."""
         cancelled = []
         for id in self._get_param("SpotInstanceRequestIds", []):
             request = self.ec2_backend.spot_instance_requests.get(id)
@@ -132,7 +132,7 @@ class SpotMarket(EC2BaseResponse):
         return ActionResult({"CancelledSpotInstanceRequests": cancelled})
 
     def describe_spot_price_history(self) -> ActionResult:
-        """DescribeSpotPriceHistory: the price now, and what it was before, up to the start that is asked for."""
+        """DescribeSpotPriceHistory: the current price and its changes back to the requested start."""
         filters = self._filters_from_querystring()
         kinds = self._get_param("InstanceTypes") or filters.get("instance-type") or list(ON_DEMAND)
         zone = self._get_param("AvailabilityZone")
@@ -154,7 +154,7 @@ class SpotMarket(EC2BaseResponse):
                 (first - timedelta(hours=9), usual * 0.97),
             ]
             for moment, price in changes:
-                # The last change before the start belongs to the answer, too: it tells the price at the start.
+                # The last change before the start is included, since it gives the price at the start.
                 history.append(_entry(kind, place, price, moment))
                 if start is not None and _moment(start) >= moment:
                     break

@@ -1,4 +1,4 @@
-"""A Mithril to rehearse with: auctions, bids and machines behind the real API's requests and replies.
+"""A fake Mithril: auctions, bids and machines behind the requests and replies of the real API.
 
-Written after the API's OpenAPI document. `flowlite.testing.cloud.mithril.box` is what a test handles.
+Written from the API's OpenAPI document. Tests control it through `flowlite.testing.cloud.mithril.box`.
 """

@@ -1,7 +1,7 @@
-"""The fake Mithril as a program.
+"""Runs the fake Mithril as a program.
 
 python -m flowlite.testing.cloud.mithril DIRECTORY      the API of a box, on the machines of its cluster
-python -m flowlite.testing.cloud.mithril --port 8800    on its own, with machines on paper, until Ctrl-C
+python -m flowlite.testing.cloud.mithril --port 8800    the API alone, without machines, until Ctrl-C
 """
 
 from __future__ import annotations

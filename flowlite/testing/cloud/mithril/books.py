@@ -1,7 +1,7 @@
-"""The bill that Mithril would write for the instances of the account, worked out apart from the client's own figures.
+"""Mithril's bill for the instances of the account, computed independently of the client's own figures.
 
-Neither the history of prices that the API answers with nor anything that a client has asked is used: only when each
-instance was in which state, and what its auction came to at that time.
+It uses only the states of each instance and the auction prices at the time, not the API's price history and not what a
+client has asked for.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from flowlite.testing.cloud.mithril.records import Instance
 from flowlite.testing.cloud.mithril.world import Auction
 
 CHARGED = frozenset({"STATUS_RUNNING", "STATUS_PREEMPTING", "STATUS_RELOCATING"})
-"""States in which an instance that has been running is paid for; one that starts, or is being stopped, is not."""
+"""The states in which an instance that has been running is charged. Starting and stopping are free."""
 
 
 def bill(
     instances: Iterable[Instance], auctions: Mapping[str, Auction], now: float
 ) -> list[dict[str, Any]]:
-    """One entry for each instance there ever was: {"id", "bid", "seconds", "since", "until", "dollars"}.
+    """One entry for each instance since the reset: {"id", "bid", "seconds", "since", "until", "dollars"}.
 
-    `since` and `until` are the first and the last moment that is charged, `until` None while it goes on.
+    `since` and `until` bound the charged time. `until` is None while it continues.
     """
     return [_entry(each, auctions[each.instance_type], now) for each in instances]
 
@@ -41,7 +41,7 @@ def _entry(instance: Instance, auction: Auction, now: float) -> dict[str, Any]:
 
 
 def _charged(instance: Instance, now: float) -> Iterator[tuple[float, float]]:
-    """From when until when it was charged."""
+    """The periods in which an instance was charged."""
     started = False
     for (since, state), (until, _) in itertools.pairwise([*instance.states, (now, "")]):
         started = started or state == "STATUS_RUNNING"
@@ -50,7 +50,7 @@ def _charged(instance: Instance, now: float) -> Iterator[tuple[float, float]]:
 
 
 def _cost(auction: Auction, since: float, until: float) -> float:
-    """US dollars for an instance of an auction in that time."""
+    """The cost in US dollars of an instance of an auction in that period."""
     steps = [*auction.history, (until, 0)]
     return sum(
         max(0.0, min(later, until) - max(earlier, since)) * cents / 360000

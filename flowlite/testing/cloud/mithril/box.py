@@ -1,4 +1,4 @@
-"""The fake Mithril as a test handles it: `box.mithril`, or `PaperMithril` without machines."""
+"""The controls of the fake Mithril: `box.mithril`, or `PaperMithril` without machines."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from flowlite.testing.cloud.serving import Gate, http_server, obey
 
 
 class MithrilBox(Served):
-    """Mithril in the box. Ids are those of bids (`bid_…`) and instances (`inst_…`)."""
+    """Inspects and controls Mithril in the box. Ids are those of bids (`bid_…`) and instances (`inst_…`)."""
 
     name = "mithril"
     module = "flowlite.testing.cloud.mithril"
 
     def wait_until_up(self) -> None:
-        """Returns when the API answers. Raises RuntimeError if it never will."""
+        """Waits until the API answers. Raises RuntimeError if its process has ended."""
         super().wait_until_up()
         self.ask("port", port=self.port)
 
     def environment(self) -> dict[str, str]:
-        """Variables that lead a client to this API."""
+        """The environment variables that point a client to this API."""
         facts = self.facts()
         return {
             "MITHRIL_API_KEY": facts["api_key"],
@@ -42,23 +42,23 @@ class MithrilBox(Served):
         return dict(self.ask("facts"))
 
     def rules(self, **changes: Any) -> dict[str, Any]:
-        """Changes how the cloud behaves, as `world.Rules` says; gives all rules."""
+        """Changes `world.Rules`, and returns all of them."""
         return dict(self.ask("rules", **changes))
 
     def bids(self) -> list[dict[str, Any]]:
-        """All bids as the API shows them, with `id` and `cost`; the truth, whatever listings say."""
+        """All bids as the API shows them, with `id` and `cost`. Unlike listings, they are not affected by lag."""
         return list(self.ask("bids"))
 
     def live_bids(self) -> list[dict[str, Any]]:
-        """Bids that still may cost something."""
+        """The bids that can still cost something."""
         return [bid for bid in self.bids() if bid["status"] != "Terminated"]
 
     def bill(self) -> list[dict[str, Any]]:
-        """What each instance has cost, by books of their own: {"id", "bid", "seconds", "since", "until", "dollars"}."""
+        """The independently computed cost of each instance: {"id", "bid", "seconds", "since", "until", "dollars"}."""
         return list(self.ask("bill"))
 
     def volumes(self) -> list[dict[str, Any]]:
-        """All volumes that are there."""
+        """All volumes."""
         return list(self.ask("volumes"))
 
     def api_keys(self) -> list[dict[str, Any]]:
@@ -66,48 +66,48 @@ class MithrilBox(Served):
         return list(self.ask("api_keys"))
 
     def console(self, id: str) -> str:
-        """What an instance has printed since it was started."""
+        """The console output of an instance since its start."""
         return str(self.ask("console", id=id))
 
     def price(self, type: str, dollars: float, region: str = "") -> None:
-        """What others bid per instance-hour from now on, by a type's name ("*": of any). Who bids less is preempted."""
+        """Sets what others bid per instance-hour of a type ("*": of any). Bids below that are preempted."""
         self.ask("price", type=type, dollars=dollars, region=region)
 
     def capacity(self, type: str, n: int | None, region: str = "") -> None:
-        """How many machines of a type there are; None for as many as at first."""
+        """Sets how many machines of a type exist. None restores the first number."""
         self.ask("capacity", type=type, n=n, region=region)
 
     def quota(self, type: str, n: int, region: str = "") -> None:
-        """How many machines of a type the project may have; of "storage": GB."""
+        """Sets how many machines of a type the project may have; for "storage", GB."""
         self.ask("quota", type=type, n=n, region=region)
 
     def preempt(self, ids: Sequence[str], seconds: float, again_after: float = 0.0) -> None:
-        """Takes bids' machines away, with so many seconds of notice. They can win new ones `again_after` that."""
+        """Preempts bids, with `seconds` of notice. They can win machines again `again_after` seconds after that."""
         self.ask("preempt", ids=list(ids), seconds=seconds, again_after=again_after)
 
     def relocate(self, id: str, seconds: float) -> None:
-        """Puts another machine in an instance's place, with so many seconds of notice."""
+        """Replaces an instance with another machine, with `seconds` of notice."""
         self.ask("relocate", id=id, seconds=seconds)
 
     def die(self, id: str, state: str = "STATUS_ERROR") -> None:
-        """An instance is gone at once; the API says that state, "STATUS_RUNNING" if it has not noticed."""
+        """Ends an instance at once. The API shows `state`; "STATUS_RUNNING" if Mithril has not noticed."""
         self.ask("die", id=id, state=state)
 
     def odd_boots(self, how: str, times: int = 1) -> None:
-        """The next machines "never" start; run, but stay "silent"; "die" soon after; or come to "error"."""
+        """Sets that the next machines "never" start; run but stay "silent"; "die" soon after; or end in "error"."""
         self.ask("odd_boots", how=how, times=times)
 
     def boots(self, *outcomes: str) -> None:
-        """How the next machines start, each: it "runs", or as `odd_boots` has it."""
+        """Sets how the next machines start, in order: "runs", or as in `odd_boots`."""
         for each in outcomes:
             self.odd_boots(each)
 
     def expire_key(self, name: str = "account", seconds: float = 0.0) -> None:
-        """Keys of that name open nothing after so many seconds."""
+        """Makes the keys with that name expire after `seconds`."""
         self.ask("expire_key", name=name, seconds=seconds)
 
     def new_key(self, name: str, seconds: float) -> str:
-        """The secret of a new key of the account."""
+        """Creates a key of the account and returns its secret."""
         return str(self.ask("new_key", name=name, seconds=seconds))
 
     def auction(self) -> None:
@@ -116,13 +116,13 @@ class MithrilBox(Served):
 
 
 class PaperMithril(MithrilBox):
-    """The same API in this process, on loopback, with machines on paper: nobody answers at their addresses.
+    """The same API in this process, on loopback, without machines: nothing answers at their addresses.
 
     Args:
-        port: Where to listen; 0 for any free one.
-        capacity: Machines in every auction.
-        watch: Told of every reply: action, status, body.
-        rules: As `world.Rules` has them.
+        port: The port to listen on; 0 for any free one.
+        capacity: The number of machines in every auction.
+        watch: Called with every reply: action, status, body.
+        rules: Values for `world.Rules`.
     """
 
     def __init__(
@@ -141,14 +141,14 @@ class PaperMithril(MithrilBox):
         self._thread.start()
 
     def wait_until_up(self) -> None:
-        """It is up already."""
+        """Returns at once: the API is already up."""
 
     def ask(self, what: str, **arguments: Any) -> Any:
-        """Does it here, with arguments as they would have come over a socket."""
+        """Calls an operation in this process, with arguments as they would arrive over a socket."""
         return obey(what, json.loads(json.dumps(arguments)), self.service, self._orders)
 
     def close(self) -> None:
-        """Nothing listens any more."""
+        """Stops listening."""
         self._server.shutdown()
         self._server.server_close()
         self._listener.close()
@@ -163,5 +163,5 @@ class PaperMithril(MithrilBox):
 
 
 def capacity_of(directory: Path) -> int:
-    """How many machines the cluster of a box has."""
+    """The number of machines in a box's cluster."""
     return len(json.loads((directory / "settings.json").read_text())["hosts"])

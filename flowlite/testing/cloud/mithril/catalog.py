@@ -1,6 +1,6 @@
-"""What can be rented: types of machines, the regions they stand in, and what they cost at first.
+"""The instance types, their regions, and their first prices.
 
-A type has an id of its own in every region, under the same name.
+A type has the same name in every region, but a different id.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from flowlite.testing.cloud.mithril.forms import fixed_fid
 
 REGIONS = ("us-central1-a", "us-central2-a", "us-central5-a", "eu-central1-a", "us-central1-b")
 BLOCK_REGIONS = frozenset((*REGIONS[:3], "us-central1-b"))
-# Early versions of the vendor's client (0.1.0) have a default region and ids of types built in.
+# The vendor's client 0.1.0 has a default region and the ids of types built in.
 VENDORS_REGION = "us-central1-b"
 _VENDORS_IDS = {
     "h100-80gb.sxm.8x": "it_5ECSoHQjLBzrp5YM",
@@ -30,8 +30,8 @@ class InstanceType:
     """One type in one region.
 
     Attributes:
-        spot_cents: Price of an instance-hour at which its auction begins.
-        least_cents: The lowest limit price that is taken.
+        spot_cents: The first auction price of an instance-hour.
+        least_cents: The lowest accepted limit price.
     """
 
     name: str
@@ -49,20 +49,20 @@ class InstanceType:
 
     @property
     def fid(self) -> str:
-        """Its id in this region."""
+        """The type's id in this region."""
         if self.region == VENDORS_REGION and self.name in _VENDORS_IDS:
             return _VENDORS_IDS[self.name]
         return fixed_fid("it", self.name, self.region)
 
     @property
     def cards(self) -> Gpus:
-        """As its driver shows them."""
+        """The GPUs, as the driver shows them."""
         named = _DRIVER_NAMES.get(self.gpu, "NVIDIA {gpu}")
         name = named.format(gpu=self.gpu, memory=self.gpu_memory_gb)
         return Gpus(name, self.gpus, self.gpu_memory_gb * 1024)
 
     def model(self) -> dict[str, Any]:
-        """As `GET /v2/instance-types` lists it."""
+        """The type in the format of `GET /v2/instance-types`."""
         return {
             "fid": self.fid,
             "name": self.name,
@@ -81,7 +81,7 @@ class InstanceType:
         }
 
 
-# Name; GPU, their number, memory, socket; CPUs, memory, disk; network; cents at first, least cents; regions.
+# Name; GPU, count, memory, socket; CPUs, memory, disk; network; first price, minimum price (cents); regions.
 _TYPES: tuple[tuple[Any, ...], ...] = (
     ("h100-80gb.sxm.8x", "H100", 8, 80, "SXM5", 192, 1800, 7800, "InfiniBand", 1600, 800, REGIONS),
     ("h100-80gb.sxm.1x", "H100", 1, 80, "SXM5", 24, 225, 900, None, 220, 100, REGIONS[1:3]),
@@ -97,7 +97,7 @@ def instance_types() -> Iterator[InstanceType]:
     for *facts, regions in _TYPES:
         for place, region in enumerate(regions):
             name, gpu, gpus, memory, socket, cpus, ram, disk, network, spot, least = facts
-            # Somewhere it is a little dearer, so that there is a cheapest.
+            # Prices differ between regions, so that one is the cheapest.
             dearer = spot + spot * 5 * place // 100
             yield InstanceType(
                 name, region, gpu, gpus, memory, socket, cpus, ram, disk, network, dearer, least
@@ -105,7 +105,7 @@ def instance_types() -> Iterator[InstanceType]:
 
 
 def image_model() -> dict[str, Any]:
-    """The one image there is."""
+    """The only image."""
     return {
         "image_version_fid": IMAGE,
         "image_version_name": "ubuntu-22.04-1",

@@ -1,4 +1,4 @@
-"""Refusals, in the forms the API has for them."""
+"""The API's error replies."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 
 class Refused(Exception):
-    """A request that gets something else than a result.
+    """Raised for a request that gets an error reply.
 
     Args:
-        status: HTTP status.
+        status: The HTTP status.
         detail: A sentence, or the list of wrong fields.
-        headers: Headers on top of the usual ones.
+        headers: Additional headers.
     """
 
     def __init__(
@@ -26,37 +26,37 @@ class Refused(Exception):
 
 
 def business(text: str) -> Refused:
-    """Understood, and against the rules."""
+    """A valid request that breaks a rule."""
     return Refused(400, text)
 
 
 def unauthorized(text: str) -> Refused:
-    """No key, or one that counts for nothing."""
+    """No key, or an invalid one."""
     return Refused(401, text, {"WWW-Authenticate": "Bearer"})
 
 
 def forbidden(text: str) -> Refused:
-    """A good key that may not do this."""
+    """A valid key without the permission."""
     return Refused(403, text)
 
 
 def missing(what: str) -> Refused:
-    """Nothing has that id."""
+    """No resource with that id."""
     return Refused(404, f"{what} not found")
 
 
 def invalid(*problems: dict[str, Any]) -> Refused:
-    """Fields that are not of the form."""
+    """Fields that do not match the schema."""
     return Refused(422, list(problems))
 
 
 def problem(place: str, field: str, message: str, kind: str) -> dict[str, Any]:
-    """One wrong field: of the "body", the "query" or the "path"."""
+    """One wrong field, in the "body", the "query" or the "path"."""
     return {"loc": [place, field], "msg": message, "type": kind}
 
 
 def failure_text(status: int) -> str:
-    """What a gateway says, that has never heard of JSON."""
+    """An error page of a gateway, which is not JSON."""
     try:
         phrase = HTTPStatus(status).phrase
     except ValueError:

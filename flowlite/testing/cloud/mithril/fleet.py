@@ -1,6 +1,6 @@
-"""Machines of a bid: how they come, how their end is announced, how they go.
+"""The machines of a bid: their start, the notice of their end, and their end.
 
-What a machine needs is asked of the ground in other threads, in order for each machine; the lock is not held meanwhile.
+Operations on the ground run in other threads, in order for each machine, without the lock.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _LET_GO_SECONDS = 30.0
 
 
 class Fleet:
-    """Makes and ends the machines.
+    """Starts and ends machines.
 
     Attributes:
-        odd_boots: How the next machines start, in order, if not as they should: one of `BOOTS`.
+        odd_boots: How the next machines start, in order, if not normally: one of `BOOTS`.
     """
 
     def __init__(self, world: World, workers: Executor) -> None:
@@ -41,11 +41,11 @@ class Fleet:
         self.odd_boots: deque[str] = deque()
 
     def close(self) -> None:
-        """Waits for what was begun."""
+        """Waits for the pending operations."""
         self._work.shutdown(wait=True, cancel_futures=True)
 
     def launch(self, bid: Bid) -> None:
-        """New machines for a bid that has won, as many as it wants."""
+        """Starts as many new machines as a bid that has won asks for."""
         for _ in range(bid.quantity):
             self._launch_one(bid)
         self._attach(bid)
@@ -133,7 +133,7 @@ class Fleet:
             self.die(instance, "STATUS_ERROR")
 
     def die(self, instance: Instance, status: str) -> None:
-        """The machine is gone without a word; the API shows that status from now on."""
+        """Ends a machine without notice. The API shows `status` from now on."""
         if instance.there:
             if status not in ("STATUS_RUNNING", instance.status):
                 instance.charge(None)
@@ -141,7 +141,7 @@ class Fleet:
             self._do(instance, lambda: self._world.ground.power_cut(instance.fid))
 
     def end(self, instance: Instance, status: str) -> None:
-        """Stops a machine; it has that status when it is gone, and is paid for until now."""
+        """Stops a machine, and charges for it until now. It has `status` once it is gone."""
         if not instance.there or instance.status == "STATUS_STOPPING":
             return
         instance.charge(None)
@@ -160,7 +160,7 @@ class Fleet:
         self._do(instance, stop)
 
     def announce(self, instance: Instance, status: str, ends: float) -> None:
-        """Tells the machine, and whoever asks the API, that it will be taken away at that Unix time."""
+        """Announces to the machine, and in the API, that it will be taken away at `ends`, a Unix time."""
         bid_status = "Relocating" if status == "STATUS_RELOCATING" else "Preempting"
         instance.end_time = ends
         instance.becomes(status)
@@ -171,7 +171,7 @@ class Fleet:
         self._do(instance, lambda: self._world.ground.write(instance.fid, SIGNAL, text))
 
     def withdraw(self, instance: Instance) -> None:
-        """It may stay, after all."""
+        """Takes back an announced end."""
         instance.end_time = None
         if instance.ssh_destination is None:
             instance.becomes("STATUS_STARTING")
@@ -181,14 +181,14 @@ class Fleet:
         self._do(instance, lambda: self._world.ground.write(instance.fid, SIGNAL, None))
 
     def relocate(self, bid: Bid, instance: Instance) -> Instance:
-        """Another machine takes the place of one whose time is over."""
+        """Replaces a machine at the end of its notice."""
         self.end(instance, "STATUS_REPLACED")
         fresh = self._launch_one(bid)
         self._attach(bid)
         return fresh
 
     def detach(self, bid: Bid) -> None:
-        """Its volumes are not on its machines any more."""
+        """Detaches a bid's volumes from its machines."""
         for fid in bid.specification["volumes"]:
             volume = self._world.volumes[fid]
             volume.attachments = {
@@ -197,13 +197,13 @@ class Fleet:
             volume.keep()
 
     def _devices(self, bid: Bid) -> dict[str, str]:
-        """Under which names the disks of a bid appear on its machine; the first is the machine's own."""
+        """The device names of a bid's disks on its machine. They start at vdb, since vda is the machine's own disk."""
         volumes = (self._world.volumes[fid] for fid in bid.specification["volumes"])
         disks = [volume.fid for volume in volumes if volume.interface == "Block"]
         return {fid: f"vd{letter}" for fid, letter in zip(disks, _LETTERS, strict=False)}
 
     def _plug(self, instance: Instance, disks: dict[str, str]) -> None:
-        """Has the disks appear on a machine that is about to start; who had one before may still be ending."""
+        """Attaches the disks to a machine that is about to start. Waits while an ending machine still has them."""
         deadline = clock.monotonic() + _LET_GO_SECONDS
         for fid, device in disks.items():
             while not self._world.ground.attach_disk(fid, instance.fid, device):
@@ -226,7 +226,7 @@ class Fleet:
         return self._world.auctions[instance.instance_type].clearing_cents
 
     def _script(self, bid: Bid) -> str:
-        """The start-up script; before it, what the real machines' image does: file systems are mounted."""
+        """The startup script. Commands that mount the file systems precede it, as the real image does."""
         script = bid.specification.get("startup_script") or ""
         volumes = [self._world.volumes[fid] for fid in bid.specification["volumes"]]
         mounts = [
@@ -236,7 +236,7 @@ class Fleet:
         ]
         if not mounts:
             return script
-        # The script may begin with any interpreter's name: it is started as the file it is.
+        # Run as a file, since the script may begin with any interpreter line.
         place = "/var/lib/mithril-startup"
         lines = ["#!/bin/sh", *mounts, f"printf %s {shlex.quote(script)} >{place}"]
         return "\n".join([*lines, f"chmod 700 {place}", f"exec {place}"]) + "\n"
@@ -249,6 +249,6 @@ class Fleet:
                 before.exception()
             what()
 
-        # At the very end nothing is begun any more.
+        # After the shutdown of the executor, nothing is started.
         with suppress(RuntimeError):
             self._last[instance.fid] = self._work.submit(run)

@@ -1,4 +1,4 @@
-"""What the cloud's instances stand on: real machines, or none at all."""
+"""What instances run on: real machines, or none."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from flowlite.testing.cloud.machines import Gpus
 
 
 class Machine(Protocol):
-    """A machine that was booted."""
+    """A booted machine."""
 
     @property
     def address(self) -> str:
-        """Where the other machines reach it."""
+        """Its address for other machines."""
 
     @property
     def public_address(self) -> str:
-        """Where everybody reaches it."""
+        """Its public address."""
 
 
 class Ground(Protocol):
-    """Makes and ends machines. `flowlite.testing.cloud.machines.Machines` makes real ones."""
+    """Starts and ends machines. `flowlite.testing.cloud.machines.Machines` starts real ones."""
 
     def boot(
         self,
@@ -36,35 +36,35 @@ class Ground(Protocol):
         gpus: Gpus,
         delay: float,
     ) -> Machine:
-        """A fresh machine, that starts after `delay` and runs the script as root. Raises if there is no place."""
+        """Starts a machine after `delay`, which runs the script as root. Raises if none is free."""
 
     def end(self, name: str) -> None:
-        """It is shut down and gone. Unknown ones are no error."""
+        """Shuts a machine down. An unknown machine is no error."""
 
     def power_cut(self, name: str) -> None:
-        """It is gone without a word."""
+        """Ends a machine without notice."""
 
     def console(self, name: str) -> str:
-        """What it said at boot."""
+        """The machine's console output."""
 
     def place(self, name: str) -> str:
-        """The name of what a machine is made of; "" for one that is not there."""
+        """The name of the slot under a machine; "" for a machine that does not exist."""
 
     def write(self, name: str, path: str, text: str | None) -> None:
-        """Puts a file on a machine; None takes it away. One that does not run any more is no error."""
+        """Writes a file on a machine. None deletes it. A machine that is not running is no error."""
 
     def make_disk(self, disk: str, size: int) -> None:
-        """A blank disk of so many bytes."""
+        """Creates a blank disk of `size` bytes."""
 
     def attach_disk(self, disk: str, name: str, device: str) -> bool:
-        """Has a disk appear on a machine as /dev/DEVICE; False as long as an earlier one still has it mounted."""
+        """Attaches a disk to a machine as /dev/DEVICE. Returns False while an earlier machine still has it mounted."""
 
     def remove_disk(self, disk: str) -> None:
-        """A disk that no machine has, and what is on it. One that is not there is no error."""
+        """Deletes an unattached disk and its contents. A disk that does not exist is no error."""
 
 
 class PaperMachine:
-    """A machine that exists on paper: it has an address, and nobody answers there."""
+    """A machine without hardware: it has an address, at which nothing answers."""
 
     def __init__(self, number: int) -> None:
         self.address = f"10.99.{number // 250}.{number % 250 + 1}"
@@ -72,12 +72,12 @@ class PaperMachine:
 
 
 class PaperGround:
-    """Machines on paper, for whoever needs the API only.
+    """Machines without hardware, for tests that need only the API.
 
     Attributes:
-        running: Names of the machines that are up.
-        scripts: The start-up script of every machine there ever was, by its name.
-        files: What was written on machines, by machine and path.
+        running: The names of the running machines.
+        scripts: The startup script of every machine since the start, by its name.
+        files: The files written to machines, by machine and path.
     """
 
     def __init__(self) -> None:
@@ -97,33 +97,33 @@ class PaperGround:
         gpus: Gpus,
         delay: float,
     ) -> PaperMachine:
-        """Notes that it runs."""
+        """Records the machine as running."""
         with self._lock:
             self.running.add(name)
             self.scripts[name] = script
             return PaperMachine(len(self.scripts))
 
     def end(self, name: str) -> None:
-        """Notes that it does not run."""
+        """Records the machine as ended."""
         with self._lock:
             self.running.discard(name)
 
     power_cut = end
 
     def place(self, name: str) -> str:
-        """It is made of nothing else."""
+        """The machine's own name, since there are no slots."""
         return name if name in self.running else ""
 
     def laptop_connections(self) -> str:
-        """Connections of this network namespace: the callers are in it."""
+        """The connections of this network namespace, which the clients are in."""
         return Path("/proc/thread-self/net/tcp").read_text()
 
     def console(self, name: str) -> str:
-        """It said nothing."""
+        """Always empty."""
         return ""
 
     def write(self, name: str, path: str, text: str | None) -> None:
-        """Notes the file."""
+        """Records the file."""
         with self._lock:
             if text is None:
                 self.files.pop((name, path), None)
@@ -131,11 +131,11 @@ class PaperGround:
                 self.files[name, path] = text
 
     def make_disk(self, disk: str, size: int) -> None:
-        """Nothing is written on paper."""
+        """Does nothing."""
 
     def attach_disk(self, disk: str, name: str, device: str) -> bool:
-        """It is said to be there."""
+        """Always succeeds."""
         return True
 
     def remove_disk(self, disk: str) -> None:
-        """There was none."""
+        """Does nothing."""

@@ -1,4 +1,4 @@
-"""The auctions: who wins machines, what they cost, and who has to give them back."""
+"""The auctions: which bids win machines, at which price, and which lose them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from flowlite.testing.cloud.mithril.world import Auction, World
 
 
 class Market:
-    """Holds an auction again and again. Its methods are called with the world's lock held."""
+    """Holds the auctions at intervals. Its methods are called with the world's lock held."""
 
     def __init__(self, world: World, fleet: Fleet) -> None:
         self._world = world
@@ -27,7 +27,7 @@ class Market:
             self._schedule()
 
     def hold_all(self) -> None:
-        """Every auction once, now."""
+        """Holds every auction once."""
         for auction in self._world.auctions.values():
             self._hold(auction)
 
@@ -52,7 +52,7 @@ class Market:
                 losers.append(bid)
                 if not barred:
                     outbid = max(outbid, bid.limit_cents)
-        # The winners pay what the best of the others would have, but nobody more than he said.
+        # Winners pay the highest losing bid, but no more than the lowest winning limit.
         price = max(auction.price_cents, min(outbid, least) if least is not None else 0)
         self._set_clearing(auction, price)
         for bid in losers:
@@ -96,11 +96,11 @@ class Market:
                 instance.charge(cents)
 
     def set_price(self, auction: Auction, cents: int) -> None:
-        """What others bid from now on. It counts at the next auction."""
+        """Sets what others bid. It counts from the next auction on."""
         auction.price_cents = cents
 
     def preempt(self, bid: Bid, seconds: float) -> None:
-        """Announces to all machines of a bid that they are taken away after that time."""
+        """Announces to all machines of a bid that they will be taken away after `seconds`."""
         bid.status = "Preempting"
         bid.happened("Preempted")
         bid.keep()
@@ -111,7 +111,7 @@ class Market:
 
         def over() -> None:
             with self._world.lock:
-                # It may have won, or ended, or been announced anew meanwhile.
+                # The bid may have won again, ended, or been given a later notice.
                 mine = [i for i in self._world.instances_of(bid) if i.status == "STATUS_PREEMPTING"]
                 if bid.status != "Preempting" or any((i.end_time or 0) > ends for i in mine):
                     return
@@ -122,11 +122,11 @@ class Market:
         self._world.timer.after(seconds, over)
 
     def bar(self, bid: Bid, seconds: float) -> None:
-        """It wins nothing for so long."""
+        """Keeps a bid from winning for `seconds`."""
         bid.barred_until = clock.monotonic() + seconds
 
     def relocate(self, instance: Instance, seconds: float) -> None:
-        """Announces to a machine that another one takes its place after that time."""
+        """Announces to a machine that another one replaces it after `seconds`."""
         bid = self._world.bids[instance.bid or ""]
         self._fleet.announce(instance, "STATUS_RELOCATING", clock.wall() + seconds)
 
@@ -138,20 +138,20 @@ class Market:
         self._world.timer.after(seconds, over)
 
     def pause(self, bid: Bid) -> None:
-        """It gives its machines back, and wins nothing until it is resumed."""
+        """Takes a bid's machines away and keeps it from winning until it is resumed."""
         bid.status = "Paused"
         bid.happened("Paused")
         self._give_back(bid, "STATUS_PAUSED")
         bid.keep()
 
     def resume(self, bid: Bid) -> None:
-        """It takes part again."""
+        """Lets a paused bid win again."""
         bid.status = "Open"
         bid.happened("Resumed")
         bid.keep()
 
     def cancel(self, bid: Bid) -> None:
-        """The end of a bid: of its machines, and of what they cost."""
+        """Ends a bid and its machines, and with them its cost."""
         bid.status = "Terminated"
         bid.deactivated_at = clock.wall()
         bid.happened("Terminated")

@@ -1,4 +1,4 @@
-"""What a test can have the cloud do: prices, capacity, preemption, broken machines, odd starts, expired keys."""
+"""The operations by which tests control the cloud: prices, capacity, preemption, failures, boots, keys."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from flowlite.testing.cloud.mithril.world import Auction, Rules, World
 
 
 class Obeying(ABC):
-    """The orders. Every method takes and gives what JSON can hold."""
+    """The control operations. Their arguments and results are valid JSON."""
 
     world: World
     fleet: Fleet
@@ -28,14 +28,14 @@ class Obeying(ABC):
 
     @abstractmethod
     def _begin(self, rules: Rules) -> None:
-        """A new world."""
+        """Creates a new world."""
 
     @abstractmethod
     def close(self) -> None:
-        """Ends what works in the background."""
+        """Ends the background threads."""
 
     def do_reset(self) -> None:
-        """As on the first day, with the same account and key: no bid, no machine."""
+        """Removes all bids and machines. The account and its key stay."""
         old = self.world
         self.close()
         for fid in old.instances:
@@ -47,7 +47,7 @@ class Obeying(ABC):
             self.world.add(self.world.api_keys, old.account_key)
 
     def do_facts(self) -> dict[str, Any]:
-        """What a client needs: the key, the project of its own, and one it may not use."""
+        """The key, the project of the client, and one that it may not use."""
         mine, others = self.world.projects.values()
         return {
             "api_key": self.world.account_key.secret,
@@ -58,7 +58,7 @@ class Obeying(ABC):
         }
 
     def do_rules(self, **changes: Any) -> dict[str, Any]:
-        """Changes some of the rules; gives them all."""
+        """Changes some of the rules, and returns all of them."""
         known = {each.name for each in fields(Rules)}
         if strange := set(changes) - known:
             raise ValueError(f"there is no rule {sorted(strange)}; there are {sorted(known)}")
@@ -67,11 +67,11 @@ class Obeying(ABC):
             return asdict(self.world.rules)
 
     def do_lag(self, seconds: float) -> None:
-        """Listings are so far behind."""
+        """Makes listings lag."""
         self.do_rules(lag=seconds)
 
     def do_bids(self) -> list[dict[str, Any]]:
-        """All bids as they are, whatever listings say; with `cost` in US dollars so far."""
+        """All bids, regardless of lag, with `cost` in US dollars so far."""
         with self.world.lock:
             return [
                 {**bid.model(), "id": bid.fid, "cost": sum(i.cost for i in self._ever(bid))}
@@ -82,7 +82,7 @@ class Obeying(ABC):
         return [self.world.instances[fid] for fid in bid.instances]
 
     def do_instances(self) -> list[dict[str, Any]]:
-        """All instances as they are, those that have ended included."""
+        """All instances, regardless of lag, including those that have ended."""
         with self.world.lock:
             return [
                 {
@@ -101,23 +101,23 @@ class Obeying(ABC):
             ]
 
     def do_bill(self) -> list[dict[str, Any]]:
-        """What each instance has cost, by books of their own; see `books.bill`."""
+        """The independently computed cost of each instance; see `books.bill`."""
         with self.world.lock:
             return books.bill(self.world.instances.values(), self.world.auctions, clock.wall())
 
     def do_volumes(self) -> list[dict[str, Any]]:
-        """All volumes that are there."""
+        """All volumes."""
         with self.world.lock:
             found = self.world.volumes.values()
             return [each.model() for each in found if each.deleted_at is None]
 
     def do_api_keys(self) -> list[dict[str, Any]]:
-        """All keys, with whether they still open anything."""
+        """All keys, with whether they are still valid."""
         with self.world.lock:
             return [{**key.model(), "good": key.good} for key in self.world.api_keys.values()]
 
     def do_console(self, id: str) -> str:
-        """What a machine has printed."""
+        """The console output of a machine."""
         return self._ground.console(id)
 
     def _auctions(self, type: str, region: str) -> list[Auction]:
@@ -133,21 +133,21 @@ class Obeying(ABC):
         return found
 
     def do_price(self, type: str, dollars: float, region: str = "") -> None:
-        """What others bid for an instance-hour of a type; the auctions are held at once."""
+        """Sets what others bid per instance-hour of a type, and holds the auctions."""
         with self.world.lock:
             for auction in self._auctions(type, region):
                 auction.price_cents = round(dollars * 100)
             self.market.hold_all()
 
     def do_capacity(self, type: str, n: int | None, region: str = "") -> None:
-        """How many machines of a type there are, None for as at first; the auctions are held at once."""
+        """Sets how many machines of a type exist (None: as at first), and holds the auctions."""
         with self.world.lock:
             for auction in self._auctions(type, region):
                 auction.capacity = self._capacity if n is None else n
             self.market.hold_all()
 
     def do_quota(self, type: str, n: int, region: str = "") -> None:
-        """How many machines of a type the project may have; "storage": GB of volumes."""
+        """Sets how many machines of a type the project may have; for "storage", GB of volumes."""
         with self.world.lock:
             if type == "storage":
                 self.world.storage_quota_gb = n
@@ -156,7 +156,7 @@ class Obeying(ABC):
                 self.world.quotas[auction.instance_type.fid] = n
 
     def do_preempt(self, ids: Sequence[str], seconds: float, again_after: float = 0.0) -> None:
-        """Announces the end to the bids with these ids, or with these instances; they win again some time after."""
+        """Preempts bids, given by their ids or those of instances. They can win again `again_after` seconds later."""
         with self.world.lock:
             wanted = {self._bid(each).fid: self._bid(each) for each in ids}
             for bid in wanted.values():
@@ -170,21 +170,21 @@ class Obeying(ABC):
         return self.world.bids[instance.bid or "" if instance else id]
 
     def do_relocate(self, id: str, seconds: float) -> None:
-        """Announces to an instance that another machine takes its place."""
+        """Announces to an instance that another machine replaces it."""
         with self.world.lock:
             self.market.relocate(self.world.instances[id], seconds)
 
     def do_die(self, id: str, state: str = "STATUS_ERROR") -> None:
-        """A machine is gone at once; the API says that state, or "STATUS_RUNNING" as if nothing had been."""
+        """Ends a machine at once. The API shows `state`; "STATUS_RUNNING" if Mithril has not noticed."""
         if state not in STATUSES:
             raise ValueError(f"no status {state!r}; there are {sorted(STATUSES)}")
         with self.world.lock:
             self.fleet.die(self.world.instances[id], state)
 
     def do_odd_boots(self, how: str, times: int = 1) -> None:
-        """The next machines "never" run; run "silent", with nobody answering; run and "die"; or end in "error".
+        """Sets that the next machines "never" run; run "silent", without an sshd; run and "die"; or end in "error".
 
-        With 0 `times`, all start as they should from now on.
+        With `times` 0, all machines start normally from now on.
         """
         kinds = {"die": "dies"}
         if kinds.get(how, how) not in BOOTS:
@@ -195,7 +195,7 @@ class Obeying(ABC):
             self.fleet.odd_boots.extend([kinds.get(how, how)] * times)
 
     def do_expire_key(self, name: str = "account", seconds: float = 0.0) -> None:
-        """The keys of that name open nothing after so many seconds; negative: they never did."""
+        """Makes the keys with that name expire after `seconds`. Negative: in the past."""
         with self.world.lock:
             for key in self.world.api_keys.values():
                 if key.name == name:
@@ -203,11 +203,11 @@ class Obeying(ABC):
                     key.keep()
 
     def do_new_key(self, name: str, seconds: float) -> str:
-        """The secret of a new key."""
+        """Creates a key and returns its secret."""
         with self.world.lock:
             return self.world.new_api_key(name, clock.wall() + seconds).secret
 
     def do_auction(self) -> None:
-        """Every auction, now."""
+        """Holds every auction now."""
         with self.world.lock:
             self.market.hold_all()

@@ -1,4 +1,4 @@
-"""Mithril on real machines. Each of them reaches the API under the same URL as the laptop does."""
+"""Mithril on real machines, each of which reaches the API at the same URL as the laptop."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from werkzeug.serving import BaseWSGIServer
 
 _LOOPBACK = "127.0.0.1"
-# Seconds within which a server notices that it is to end.
+# The interval in seconds at which a server checks whether it should end.
 _POLL = 0.1
 
 
 class Site:
-    """The machines, each with a way to the API.
+    """Real machines that can reach the API.
 
     Attributes:
-        gate: The API, once it is there.
-        port: Where the laptop reaches it, once it listens.
+        gate: The API, once it exists.
+        port: The API's port on the laptop, once it listens.
     """
 
     def __init__(self, machines: Machines) -> None:
@@ -47,10 +47,10 @@ class Site:
         gpus: Gpus,
         delay: float,
     ) -> Machine:
-        """A fresh machine; one that powers itself off keeps its place."""
+        """Starts a machine. One that powers itself off keeps its slot."""
 
         def on_up() -> None:
-            # It may have ended already.
+            # The machine may have ended already.
             with contextlib.suppress(KeyError, OSError):
                 self._offer_api(name)
             for path, text in self._files.get(name, {}).items():
@@ -86,37 +86,37 @@ class Site:
         self._machines.end(name)
 
     def power_cut(self, name: str) -> None:
-        """Ends it without a word."""
+        """Ends a machine without notice."""
         self._withdraw_api(name)
         self._machines.power_cut(name)
 
     def console(self, name: str) -> str:
-        """What it has printed."""
+        """The machine's console output."""
         return self._machines.console(name)
 
     def place(self, name: str) -> str:
-        """The slot that it has."""
+        """The name of the machine's slot."""
         found = self._machines.find(name)
         return found.slot if found else ""
 
     def write(self, name: str, path: str, text: str | None) -> None:
-        """Puts a file on it, or takes it away; on one that is about to start, when it has."""
+        """Writes or deletes a file on a machine. If the machine is not up yet, it is written at the start."""
         self._files.setdefault(name, {})[path] = text
         self._machines.write(name, path, text)
 
     def make_disk(self, disk: str, size: int) -> None:
-        """A blank disk."""
+        """Creates a blank disk."""
         self._machines.make_disk(disk, size)
 
     def attach_disk(self, disk: str, name: str, device: str) -> bool:
-        """Has it appear on a machine. One that has ended meanwhile needs it no more."""
+        """Attaches a disk to a machine. Returns True if the machine has ended."""
         try:
             return self._machines.attach_disk(disk, name, Appearance(device))
         except KeyError:
             return True
 
     def remove_disk(self, disk: str) -> None:
-        """The end of it."""
+        """Deletes a disk."""
         self._machines.remove_disk(disk)
 
 
@@ -129,5 +129,5 @@ class OnsiteMithril(Mithril):
         self._site.gate = Gate(self, orders, machines)
 
     def do_port(self, port: int) -> None:
-        """Says where the laptop reaches the API, so that the machines do under the same URL."""
+        """Sets the API's port on the laptop, so that machines reach it at the same URL."""
         self._site.port = port

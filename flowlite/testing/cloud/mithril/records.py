@@ -1,6 +1,6 @@
-"""What the cloud remembers, each with the form in which the API shows it.
+"""The records of the cloud, with the format in which the API shows each.
 
-Every change is kept with its time, so that a listing can be of a moment ago.
+Every change is kept with its time, so that a listing can show an earlier state.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BID_STATUSES = ("Open", "Allocated", "Preempting", "Terminated", "Paused")
 
 @dataclass(eq=False, kw_only=True)
 class Kept(ABC):
-    """Something with an id and a past."""
+    """A record with an id and a history."""
 
     fid: str
     created_at: float = field(default_factory=clock.wall)
@@ -34,22 +34,22 @@ class Kept(ABC):
 
     @abstractmethod
     def model(self) -> dict[str, Any] | None:
-        """As the API shows it now; None for not at all."""
+        """The record as the API shows it now; None if it is hidden."""
 
     def keep(self) -> None:
-        """Remembers how it looks now."""
+        """Adds the current state to the history."""
         found = self.model()
         if not self.versions or self.versions[-1][1] != found:
             self.versions.append((clock.monotonic(), found))
 
     def as_of(self, moment: float) -> dict[str, Any] | None:
-        """How it looked at a moment of the monotonic clock; None if it was not there."""
+        """The record as it was at a moment of the monotonic clock; None if it did not exist."""
         return next((seen for at, seen in reversed(self.versions) if at <= moment), None)
 
 
 @dataclass(eq=False, kw_only=True)
 class ApiKey(Kept):
-    """A key of the account."""
+    """An API key of the account."""
 
     name: str
     secret: str
@@ -58,7 +58,7 @@ class ApiKey(Kept):
 
     @property
     def good(self) -> bool:
-        """Whether it opens anything."""
+        """Whether the key is valid."""
         return self.deactivated_at is None and clock.wall() < self.expires_at
 
     def model(self) -> dict[str, Any]:
@@ -74,7 +74,7 @@ class ApiKey(Kept):
 
 @dataclass(eq=False, kw_only=True)
 class SshKey(Kept):
-    """A public key that machines let in."""
+    """A public key that machines accept."""
 
     name: str
     project: str
@@ -94,12 +94,12 @@ class SshKey(Kept):
 
 @dataclass(eq=False, kw_only=True)
 class Bid(Kept):
-    """A wish for machines at a price.
+    """A bid for machines.
 
     Attributes:
-        instances: Ids of all machines it ever had.
+        instances: The ids of all machines that it has had.
         events: Its history, as the API shows it.
-        barred_until: It wins nothing before that moment of the monotonic clock.
+        barred_until: It wins nothing before this moment of the monotonic clock.
     """
 
     name: str
@@ -135,7 +135,7 @@ class Bid(Kept):
         }
 
     def happened(self, what: str, **details: Any) -> None:
-        """Writes an event into its history."""
+        """Adds an event to the history."""
         event = {"timestamp": stamp(clock.wall()), "event_type": what, "user_id": self.created_by}
         self.events.append({**event, **details})
 
@@ -145,10 +145,10 @@ class Instance(Kept):
     """One machine of a bid.
 
     Attributes:
-        end_time: Unix time at which it will be taken away, once that is announced.
-        statuses: Its history, as the API shows it.
-        states: The same as Unix times with the state since then.
-        periods: What it cost, as the API shows it: cents per hour from when to when.
+        end_time: The Unix time at which it will be taken away, once that is announced.
+        statuses: Its status history, as the API shows it.
+        states: The same history as (Unix time, state) pairs.
+        periods: Its charges, as the API shows them: cents per hour, with begin and end.
     """
 
     name: str
@@ -167,7 +167,7 @@ class Instance(Kept):
 
     @property
     def there(self) -> bool:
-        """Whether it holds a place, which nobody else can have."""
+        """Whether it takes up a place of its auction."""
         return self.status in NOT_ENDED
 
     def model(self) -> dict[str, Any]:
@@ -187,7 +187,7 @@ class Instance(Kept):
         }
 
     def becomes(self, status: str) -> None:
-        """Takes on a status, and remembers when."""
+        """Sets the status and records the time."""
         if status != self.status or not self.statuses:
             now = clock.wall()
             self.status = status
@@ -196,7 +196,7 @@ class Instance(Kept):
         self.keep()
 
     def charge(self, cents: int | None) -> None:
-        """From now on it costs so much an hour; None for nothing any more."""
+        """Sets what it costs per hour from now on. None for nothing."""
         now = clock.wall()
         if self.periods and self.periods[-1][2] is None:
             old, since, _ = self.periods[-1]
@@ -208,7 +208,7 @@ class Instance(Kept):
 
     @property
     def cost(self) -> float:
-        """US dollars until now."""
+        """The cost in US dollars so far."""
         now = clock.wall()
         spans = [
             (cents, (now if end is None else end) - start) for cents, start, end in self.periods
@@ -247,7 +247,7 @@ class Volume(Kept):
 
 @dataclass(eq=False, kw_only=True)
 class Reservation(Kept):
-    """Machines for a time, by contract. They are only written down here: no machine comes of it."""
+    """A contract on machines for a period. It is only recorded: it provides no machines."""
 
     shown: dict[str, Any]
 

@@ -1,4 +1,4 @@
-"""A request as the operations see it, and how its fields are checked: wrong ones get the list with status 422."""
+"""A request as operations see it, with the validation of its fields. Wrong fields are listed with status 422."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Request:
     """One call.
 
     Attributes:
-        action: Name of the operation.
-        path: Values from the path.
-        query: Values after the question mark; several of a name with commas between them.
-        body: What was sent, None for nothing.
-        headers: By their names in lower case.
-        key: Whose key it bears.
+        action: The name of the operation.
+        path: The path parameters.
+        query: The query parameters. Repeated ones are joined with commas.
+        body: The parsed body; None if there was none.
+        headers: The headers, with lower-case names.
+        key: The API key of the request.
     """
 
     action: str
@@ -39,12 +39,12 @@ class Request:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """All that was given, by name."""
+        """All parameters by name."""
         given = self.body if isinstance(self.body, dict) else {}
         return {**self.path, **self.query, **given}
 
     def field(self, name: str, kind: type, default: Any = ...) -> Any:
-        """A value of the body; without a default it must be there."""
+        """A value of the body, which is required unless it has a default."""
         body = self.body if isinstance(self.body, dict) else {}
         value = body.get(name)
         if value is None:
@@ -60,7 +60,7 @@ class Request:
         return value
 
     def parsed(self, name: str, parse: Callable[[str], Any], what: str, default: Any = ...) -> Any:
-        """A text of the body that means something else, such as a time."""
+        """A string of the body that is parsed, such as a time."""
         text = self.field(name, str, default)
         if not isinstance(text, str) or any(each["loc"][1] == name for each in self.problems):
             return text
@@ -71,15 +71,15 @@ class Request:
             return None
 
     def price(self, name: str, default: Any = ...) -> Any:
-        """Cents, from "$25.60"."""
+        """A price of the body ("$25.60") in cents."""
         return self.parsed(name, cents_of, "price", default)
 
     def moment(self, name: str, default: Any = ...) -> Any:
-        """Unix time, from ISO 8601."""
+        """A time of the body (ISO 8601) as Unix time."""
         return self.parsed(name, seconds_of, "datetime", default)
 
     def asked(self, name: str, default: str | None = None) -> str:
-        """A value of the query; without a default it must be there."""
+        """A value of the query, which is required unless it has a default."""
         value = self.query.get(name, default)
         if value is None:
             self._wrong("query", name, "Field required", "missing")
@@ -87,7 +87,7 @@ class Request:
         return value
 
     def one_of(self, name: str, allowed: Sequence[str], default: str = "") -> str:
-        """A value of the query that must be one of some."""
+        """A value of the query that must be among `allowed`."""
         value = self.query.get(name, default)
         if value and value not in allowed:
             words = " or ".join(f"'{each}'" for each in allowed)
@@ -95,14 +95,14 @@ class Request:
         return value
 
     def several(self, name: str, allowed: Sequence[str] = ()) -> list[str]:
-        """Values of the query with commas between them."""
+        """A list in the query, separated by commas."""
         values = [each for each in self.query.get(name, "").split(",") if each]
         if allowed and any(each not in allowed for each in values):
             self._wrong("query", name, "Input should be one of the known values", "enum")
         return values
 
     def number(self, name: str, default: int, least: int, most: int) -> int:
-        """A whole number of the query."""
+        """An integer of the query."""
         text = self.query.get(name)
         if text is None:
             return default
@@ -121,16 +121,16 @@ class Request:
         return value
 
     def wrong(self, name: str, message: str, kind: str = "value_error") -> None:
-        """Notes a value of the body as wrong."""
+        """Records a value of the body as wrong."""
         self._wrong("body", name, message, kind)
 
     def _wrong(self, place: str, name: str, message: str, kind: str) -> None:
-        # Of a field that is missing there is no more to say.
+        # A field has one problem only; a missing field is not checked further.
         if not any(each["loc"] == [place, name] for each in self.problems):
             self.problems.append(problem(place, name, message, kind))
 
     def checked(self) -> None:
-        """Raises Refused if anything was wrong."""
+        """Raises Refused if a field was wrong."""
         if self.body is not None and not isinstance(self.body, dict):
             raise invalid(problem("body", "", "Input should be a valid dictionary", "dict_type"))
         if self.problems:
@@ -140,13 +140,13 @@ class Request:
 def page(
     request: Request, entries: list[dict[str, Any]], sorting: dict[str, str], size: int
 ) -> dict[str, Any]:
-    """One page of a listing, and the cursor to the next.
+    """One page of a listing, with the cursor of the next.
 
     Args:
-        request: May say `limit`, `next_cursor`, `sort_by` and `sort_dir`.
-        entries: All of them.
-        sorting: Which field of an entry a `sort_by` means; the first one is the usual.
-        size: Entries on a page if the request does not say.
+        request: May have `limit`, `next_cursor`, `sort_by` and `sort_dir`.
+        entries: All entries.
+        sorting: The entry's field for each `sort_by`. The first one is the default.
+        size: The default page size.
     """
     limit = request.number("limit", size, 1, 100)
     by = request.one_of("sort_by", tuple(sorting), next(iter(sorting)))

@@ -1,4 +1,4 @@
-"""Which request is which operation. An operation has the name that the API's own document gives it."""
+"""The operation of each request. Operations have the names of the API's own document."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The API as a service of the box: which call a request is, whose it is, and the form of the reply."""
+"""The API as a service of the box: finds the operation of a request, authenticates it, and formats the reply."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from flowlite.testing.cloud.mithril.timer import Background, Threads
 from flowlite.testing.cloud.mithril.world import Rules, World
 from flowlite.testing.cloud.serving import Environ, Reply
 
-# Seconds for which it is silent before the connection ends.
+# Seconds without a reply before the connection is dropped.
 _SILENCE = 0.3
 _HABITS = Habits(
     before=(
@@ -58,10 +58,10 @@ class Mithril(Obeying):
     """The whole cloud.
 
     Args:
-        ground: What the instances stand on.
-        capacity: Machines in every auction.
-        watch: Told of every reply: the action, the status, and the body before it becomes text.
-        background: What does the rest, in threads unless given.
+        ground: What the instances run on.
+        capacity: The number of machines in every auction.
+        watch: Called with every reply: the action, the status, and the body before serialisation.
+        background: Runs timers and work on machines; threads by default.
     """
 
     def __init__(
@@ -98,16 +98,16 @@ class Mithril(Obeying):
 
     @property
     def habits(self) -> Habits:
-        """What Mithril does wrong by itself."""
+        """The faults that Mithril may inject."""
         return _HABITS
 
     def close(self) -> None:
-        """Ends what works in the background. The machines stay."""
+        """Ends the background threads. The machines stay."""
         self.world.timer.close()
         self.fleet.close()
 
     def read(self, environ: Environ, body: bytes) -> tuple[str, dict[str, Any]] | None:
-        """The call that a request is, and its parameters, with the name of the key it bears."""
+        """The operation of a request and its parameters, with the name of its key."""
         request = self._request(environ, body)
         if request is None:
             return None
@@ -116,7 +116,7 @@ class Mithril(Obeying):
         return request.action, {**request.parameters, "api_key": key.name if key else ""}
 
     def answer(self, environ: Environ, body: bytes) -> Reply:
-        """Does what the request asks for."""
+        """Carries out a request."""
         request = self._request(environ, body)
         if request is None:
             return self._reply("", 404, {"detail": "Not Found"})
@@ -132,7 +132,7 @@ class Mithril(Obeying):
         return self._reply(request.action, status, result)
 
     def refuse(self, action: str, fault: Fault) -> Reply:
-        """An error on order: of the service itself as JSON, of what stands before it as a page."""
+        """An injected error: JSON from the service itself, a page from the gateway in front of it."""
         status = fault.status or 400
         if status >= 500:
             text = fault.message or fault.code or failure_text(status)

@@ -1,4 +1,4 @@
-"""What the cloud does besides answering: things that happen later, and work on machines, in threads of their own."""
+"""The background work of the cloud: delayed actions, and work on machines, in threads of their own."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ from flowlite.state import clock
 
 
 class Timeline(Protocol):
-    """Calls functions at their time."""
+    """Calls functions after a delay."""
 
     def after(self, seconds: float, what: Callable[[], None]) -> object:
-        """Calls it once, so many seconds from now."""
+        """Calls `what` once, after `seconds`."""
 
     def close(self) -> None:
-        """Nothing more happens."""
+        """Cancels all pending calls."""
 
 
 class Background(Protocol):
-    """Makes what works in the background of one cloud."""
+    """Creates the timer and the workers of one cloud."""
 
     def timer(self) -> Timeline:
-        """What calls functions later."""
+        """The timer for delayed calls."""
 
     def workers(self) -> Executor:
-        """What makes and ends machines."""
+        """The executor that starts and ends machines."""
 
 
 class Threads:
     """The background of a cloud in real time."""
 
     def timer(self) -> Timeline:
-        """One thread with a list of what is due."""
+        """A timer with a thread of its own."""
         return Timer()
 
     def workers(self) -> Executor:
-        """So many that machines boot side by side."""
+        """An executor with enough threads for machines to boot in parallel."""
         return ThreadPoolExecutor(16, thread_name_prefix="mithril-machines")
 
 
 class Timer:
-    """Calls functions at their time, one after another. What they raise is printed, and stops nothing."""
+    """Calls functions at their time, one at a time. Exceptions are printed and do not stop it."""
 
     def __init__(self) -> None:
         self._due: list[tuple[float, int, Callable[[], None]]] = []
@@ -57,13 +57,13 @@ class Timer:
         self._thread.start()
 
     def after(self, seconds: float, what: Callable[[], None]) -> None:
-        """Calls it once, so many seconds from now."""
+        """Calls `what` once, after `seconds`."""
         with self._changed:
             heapq.heappush(self._due, (clock.monotonic() + seconds, next(self._numbers), what))
             self._changed.notify()
 
     def close(self) -> None:
-        """Nothing more happens."""
+        """Cancels all pending calls."""
         with self._changed:
             self._closed = True
             self._changed.notify()

@@ -1,4 +1,4 @@
-"""All that the cloud knows, under one lock."""
+"""The state of the cloud, under one lock."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ _YEAR = 365 * 24 * 3600.0
 
 @dataclass
 class Rules:
-    """How the cloud behaves; a test may change it at any time.
+    """The behaviour of the cloud. Tests can change it at any time.
 
     Attributes:
-        auction_seconds: Time between two auctions; the real ones are two minutes apart.
-        notice_seconds: Time between the announcement that machines are taken away and that; the real one is 5 minutes.
-        boot_seconds: Time from the allocation until a machine runs.
-        stop_seconds: Time from the request until a machine is gone.
-        unique_names: Whether a live bid's name is refused to another one.
-        honours_idempotency_keys: Whether a second POST with the same Idempotency-Key gives the first one's bid.
-        page_size: Entries on a page when the request does not say.
-        lag: Seconds by which listings are behind.
+        auction_seconds: The interval between auctions. The real ones are two minutes apart.
+        notice_seconds: The notice before machines are taken away. The real one is five minutes.
+        boot_seconds: The time from the allocation until a machine runs.
+        stop_seconds: The time from the request until a machine is gone.
+        unique_names: Whether a new bid with the name of a live bid is refused.
+        honours_idempotency_keys: Whether a second POST with the same Idempotency-Key returns the bid of the first.
+        page_size: The default page size.
+        lag: By how many seconds listings lag.
     """
 
     auction_seconds: float = 0.3
@@ -58,13 +58,13 @@ class Rules:
 
 @dataclass(eq=False)
 class Auction:
-    """Where one type of one region is sold.
+    """The auction of one type in one region.
 
     Attributes:
-        capacity: Machines that can be had, those that are had already included.
-        price_cents: What others bid; who wants to win bids as much.
+        capacity: The number of machines, including those in use.
+        price_cents: What others bid. A bid needs at least this limit to win.
         clearing_cents: What the winners pay.
-        history: Unix times with the price since then.
+        history: Unix times with the price from then on.
     """
 
     instance_type: InstanceType
@@ -75,13 +75,13 @@ class Auction:
 
     @property
     def fid(self) -> str:
-        """Its id."""
+        """The auction's id."""
         return fixed_fid("auc", self.instance_type.name, self.instance_type.region)
 
 
 @dataclass(frozen=True)
 class Project:
-    """A project of the organization; `member`: whether the test's user is in it."""
+    """A project of the organization. `member` is whether the test's user belongs to it."""
 
     fid: str
     name: str
@@ -89,12 +89,12 @@ class Project:
     created_at: float = field(default_factory=clock.wall)
 
     def model(self) -> dict[str, Any]:
-        """As the API shows it."""
+        """The project as the API shows it."""
         return {"fid": self.fid, "name": self.name, "created_at": stamp(self.created_at)}
 
 
 class World:
-    """The state. Whoever reads or changes it holds `lock`; whoever changes a record calls its `keep`."""
+    """The state. Hold `lock` to read or change it, and call a record's `keep` after changing the record."""
 
     def __init__(self, ground: Ground, rules: Rules, capacity: int, background: Background) -> None:
         self.lock = threading.RLock()
@@ -124,27 +124,27 @@ class World:
         self.account_key = self.new_api_key("account", now + _YEAR)
 
     def new_api_key(self, name: str, expires_at: float) -> ApiKey:
-        """A key that opens everything until then."""
+        """Creates a key that is valid until `expires_at`."""
         secret = new_fid("fkey") + new_fid("x")[2:]
         key = ApiKey(fid=new_fid("apikey"), name=name, secret=secret, expires_at=expires_at)
         self.add(self.api_keys, key)
         return key
 
     def add(self, table: dict[str, Record], record: Record) -> Record:
-        """Puts a record into its table."""
+        """Adds a record to its table."""
         table[record.fid] = record
         record.keep()
         return record
 
     def project_of(self, fid: str) -> Project:
-        """A project the user may work in. Raises Refused."""
+        """A project that the user may use. Raises Refused."""
         project = self.projects.get(fid)
         if project is None or not project.member:
             raise forbidden("User does not have access to this project")
         return project
 
     def auction_of(self, instance_type: str, region: str) -> Auction:
-        """Where that type is sold. Raises Refused."""
+        """The auction of a type in a region. Raises Refused."""
         auction = self.auctions.get(instance_type)
         if auction is None:
             raise business(f"Instance type {instance_type} not found")
@@ -153,16 +153,16 @@ class World:
         return auction
 
     def listed(self, table: Mapping[str, Kept]) -> list[dict[str, Any]]:
-        """What a listing shows, which may be behind."""
+        """What a listing shows, subject to lag."""
         moment = clock.monotonic() - self.rules.lag
         found: Iterable[dict[str, Any] | None] = (each.as_of(moment) for each in table.values())
         return [each for each in found if each is not None]
 
     def instances_of(self, bid: Bid) -> list[Instance]:
-        """Machines that a bid holds now."""
+        """The machines that a bid has now."""
         return [i for i in map(self.instances.__getitem__, bid.instances) if i.there]
 
     def held(self, auction: Auction) -> int:
-        """Places of an auction that somebody has."""
+        """The number of machines of an auction that are in use."""
         fid = auction.instance_type.fid
         return sum(1 for i in self.instances.values() if i.instance_type == fid and i.there)

@@ -1,6 +1,6 @@
-"""Permissions: whether a policy lets a call of the box's user pass, as IAM would decide.
+"""IAM policies: whether the box's user may make a call, decided as IAM does.
 
-Enough of IAM for a least policy to be tried out: Allow and Deny, Action and NotAction, Resource and NotResource with
+The part of IAM that a minimal policy needs: Allow and Deny, Action and NotAction, Resource and NotResource with
 wildcards, and the usual condition operators on tags and regions.
 """
 
@@ -17,7 +17,7 @@ Context = Mapping[str, str | list[str]]
 
 @dataclass(frozen=True)
 class Need:
-    """One thing that a call needs to be allowed: an action on a resource, and what is known of it."""
+    """A permission that a call requires: an action on a resource, with the condition keys that are known."""
 
     action: str
     resource: str = "*"
@@ -25,13 +25,13 @@ class Need:
 
 
 class Policy:
-    """The policy of the box's user; without one everything is allowed."""
+    """The policy of the box's user. Without a policy, everything is allowed."""
 
     def __init__(self) -> None:
         self._statements: list[dict[str, Any]] | None = None
 
     def set(self, document: Mapping[str, Any] | None) -> None:
-        """Another policy from now on."""
+        """Replaces the policy."""
         if document is None:
             self._statements = None
             return
@@ -39,7 +39,7 @@ class Policy:
         self._statements = [statements] if isinstance(statements, dict) else list(statements)
 
     def refused(self, needs: Iterable[Need]) -> Need | None:
-        """The first thing that is not allowed."""
+        """The first required permission that is not granted."""
         if self._statements is None:
             return None
         return next((need for need in needs if not self._allows(need)), None)
@@ -103,7 +103,7 @@ _TESTS: dict[str, Callable[[str, str], bool]] = {
 
 
 def _like(pattern: str, value: str) -> bool:
-    # fnmatch knows sets, too, which IAM does not.
+    # fnmatch knows character sets, which IAM does not.
     return fnmatchcase(value, re.sub(r"\[", "[[]", pattern))
 
 

@@ -1,4 +1,4 @@
-"""What a call needs permission for: its action on every resource that it makes or touches, with their tags."""
+"""The permissions that a call requires: its action on each resource that it creates or uses, with tags."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from moto.ec2.models import ec2_backends
 from flowlite.testing.cloud.ec2.names import ACCOUNT
 from flowlite.testing.cloud.ec2.permissions.policy import Need
 
-# Resources that EC2's calls name, by the parameter that holds their ids.
+# The resource kinds, by the parameter that holds their ids.
 _NAMED = {
     "InstanceId": "instance",
     "SecurityGroupId": "security-group",
@@ -36,7 +36,7 @@ _BY_PREFIX = {
     "eipalloc": "elastic-ip",
     "ami": "image",
 }
-# What the creating calls make.
+# The resource kinds that calls create.
 _MADE = {
     "RunInstances": ("instance", "volume", "network-interface"),
     "CreateSecurityGroup": ("security-group",),
@@ -49,10 +49,10 @@ _TAG = re.compile(r"(TagSpecification\.(\d+)\.)?Tag\.\d+\.Key")
 
 
 def needs_of(action: str, parameters: dict[str, Any]) -> Iterator[Need]:
-    """All of them, for a call of any service."""
+    """The permissions that a call of any service requires."""
     region = str(parameters.get("Region", ""))
     if ":" in action:
-        # Parameters of images belong to AWS itself, hence to no account.
+        # AWS's own image parameters have no account in their ARN.
         name = parameters.get("Name") if action == "ssm:GetParameter" else None
         resource = f"arn:aws:ssm:{region}::parameter{name}" if name else "*"
         yield Need(action, resource, {"aws:RequestedRegion": region})
@@ -66,7 +66,7 @@ def needs_of(action: str, parameters: dict[str, Any]) -> Iterator[Need]:
         context = _context(region, tags.get(kind, {}), "aws:RequestTag")
         yield Need(name, _arn(region, kind, "*new*"), context)
         if tags.get(kind):
-            # To tag at birth is a right of its own.
+            # Tagging on creation requires a permission of its own.
             yield Need(
                 "ec2:CreateTags",
                 _arn(region, kind, "*new*"),
@@ -106,7 +106,7 @@ def _named(parameters: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _requested_tags(parameters: dict[str, Any]) -> dict[str, dict[str, str]]:
-    """By kind of resource; those of CreateTags under ""."""
+    """The requested tags by resource kind. Those of CreateTags are under ""."""
     found: dict[str, dict[str, str]] = {}
     for key, value in parameters.items():
         if match := _TAG.fullmatch(key):

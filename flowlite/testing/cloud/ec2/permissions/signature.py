@@ -1,4 +1,4 @@
-"""Whether a request was signed with the secret of the box's account (Signature Version 4)."""
+"""Whether a request is signed with the secret of the box's account (Signature Version 4)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FORM = re.compile(
     r"/aws4_request), ?SignedHeaders=(?P<headers>[^,]+), ?Signature=(?P<signature>[0-9a-f]+)"
 )
 _SKEW = timedelta(minutes=5)
-# What each service calls a key that it does not know, a signature that is wrong, and a request that is too old.
+# The error codes of each service for an unknown key, a wrong signature, and an expired request.
 _ERRORS = {
     "ec2": ("AuthFailure", "AuthFailure", "RequestExpired"),
     "sts": ("InvalidClientTokenId", "SignatureDoesNotMatch", "RequestExpired"),
@@ -30,7 +30,7 @@ _ERRORS_OF_OTHERS = (
 
 
 def fault_of(environ: dict[str, Any], body: bytes) -> str | None:
-    """The code of the error that a request's signature deserves; None for a good one."""
+    """The error code for a request with a bad signature; None for a good one."""
     form = _FORM.match(environ.get("HTTP_AUTHORIZATION", ""))
     if form is None:
         return "MissingAuthenticationToken"

@@ -1,4 +1,4 @@
-"""The calls about volumes of EBS, in place of moto's."""
+"""The calls on EBS volumes, which replace moto's."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from flowlite.testing.cloud.ec2.cloud import Cloud
 from flowlite.testing.cloud.ec2.names import Refusal
 from flowlite.testing.cloud.ec2.storage.disks import BoxVolume
 
-# What does not make one request differ from another.
+# Parameters that do not count when two requests are compared.
 _ASKED = ("Action", "Version", "ClientToken")
 
 
 class BlockStore(ElasticBlockStore):
-    """The calls about volumes, as EC2 answers them."""
+    """The calls on volumes, answered as by EC2."""
 
     cloud: Cloud
 
     def create_volume(self) -> ActionResult:
-        """CreateVolume: once for each client token."""
+        """CreateVolume. Idempotent by client token."""
         token = self._get_param("ClientToken") or ""
         asked = {key: value for key, value in self.querystring.items() if key not in _ASKED}
         request = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
@@ -36,7 +36,7 @@ class BlockStore(ElasticBlockStore):
         return made
 
     def attach_volume(self) -> ActionResult:
-        """AttachVolume: to one instance of its zone that runs."""
+        """AttachVolume. The instance must be running, in the volume's zone."""
         volume = self.ec2_backend.get_volume(self._get_param("VolumeId"))
         instance = self.ec2_backend.get_instance(self._get_param("InstanceId"))
         life = self.cloud.lives.find(instance.id)
@@ -62,7 +62,7 @@ class BlockStore(ElasticBlockStore):
         return reply
 
     def detach_volume(self) -> ActionResult:
-        """DetachVolume: in a moment, or when it is mounted no more."""
+        """DetachVolume. Takes effect after a moment, or when the volume is unmounted."""
         volume = self.ec2_backend.get_volume(self._get_param("VolumeId"))
         attachment = volume.attachment
         wanted: str = self._get_param("InstanceId") or (attachment and attachment.instance.id) or ""
@@ -80,7 +80,7 @@ class BlockStore(ElasticBlockStore):
         return ActionResult(told)
 
     def delete_volume(self) -> ActionResult:
-        """DeleteVolume: refused while an instance has it."""
+        """DeleteVolume. A volume in use is refused."""
         volume = self.ec2_backend.get_volume(self._get_param("VolumeId"))
         if volume.attachment is not None:
             raise Refusal(

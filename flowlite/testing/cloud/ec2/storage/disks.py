@@ -1,4 +1,4 @@
-"""EBS behind the API: volumes are disks of the box, which machines have one at a time, and nothing is done at once."""
+"""EBS behind the API: volumes are disks of the box, each on one machine at a time, and operations take a moment."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _POLL_SECONDS = 0.05
 
 
 class BoxVolume(Volume):
-    """moto's volume, which takes a moment to be made."""
+    """moto's volume, which is not available at once."""
 
     is_new = False
 
@@ -29,15 +29,15 @@ class BoxVolume(Volume):
 
 
 def install() -> None:
-    """Has moto use it."""
+    """Replaces moto's class."""
     elastic_block_store.Volume = BoxVolume  # type: ignore[misc]
 
 
 class Disks:
-    """The disks behind volumes. What is here runs under the lock of the API.
+    """The disks behind volumes. The methods run under the API's lock.
 
     Attributes:
-        seconds: That it takes to make, to attach and to detach one.
+        seconds: How long it takes to create, attach or detach a disk.
     """
 
     def __init__(self, lives: Lives) -> None:
@@ -48,14 +48,14 @@ class Disks:
         self.seconds = SECONDS
 
     def forget(self) -> None:
-        """No volume is there."""
+        """Forgets all volumes."""
         self._day += 1
         self._looks.clear()
         self._made.clear()
         self.seconds = SECONDS
 
     def made_before(self, region: str, token: str, request: str) -> BoxVolume | None:
-        """What a client token has led to. Raises the refusal if that was another request."""
+        """The volume that was made with a client token. Raises a refusal if the token's request was another one."""
         before, volume = self._made.get((region, token), (request, None))
         if before != request:
             raise Refusal(
@@ -66,7 +66,7 @@ class Disks:
         return volume
 
     def make(self, volume: BoxVolume, region: str, token: str, request: str) -> None:
-        """A blank disk for a volume."""
+        """Makes a blank disk for a volume."""
         self._lives.machines.make_disk(volume.id, volume.size * GIB)
         volume.is_new = True
         if token:
@@ -74,11 +74,11 @@ class Disks:
         self._later(lambda: setattr(volume, "is_new", False))
 
     def remove(self, volume: str) -> None:
-        """What was on it is gone."""
+        """Deletes a volume's disk."""
         self._lives.machines.remove_disk(volume)
 
     def attach(self, volume: Volume, life: Life) -> None:
-        """Has a disk appear on the machine of an instance, in a moment."""
+        """Attaches a disk to the machine of an instance after a moment."""
         attachment = volume.attachment
         assert attachment is not None
         attachment.status = "attaching"
@@ -91,7 +91,7 @@ class Disks:
                 return
             try:
                 there = self._lives.machines.attach_disk(volume.id, life.instance.id, look)
-            except KeyError:  # It has ended meanwhile.
+            except KeyError:  # The instance has ended.
                 return
             if there:
                 attachment.status = "attached"
@@ -101,7 +101,7 @@ class Disks:
         self._later(appear)
 
     def detach(self, volume: Volume, attachment: VolumeAttachment) -> None:
-        """Takes a disk off its machine, as soon as that has it mounted no more."""
+        """Detaches a disk as soon as its machine has unmounted it."""
         attachment.status = "detaching"
 
         def disappear() -> None:
@@ -118,7 +118,7 @@ class Disks:
         self._later(disappear)
 
     def let_go(self, life: Life) -> None:
-        """An instance is gone, and is to keep no disk. Those that came with it are left to moto."""
+        """Detaches the disks of an ended instance. Disks created with the instance are left to moto."""
         for volume in list(ec2_backends[ACCOUNT][life.region].volumes.values()):
             attachment = volume.attachment
             if attachment is None or attachment.instance.id != life.instance.id:
@@ -141,9 +141,9 @@ class Disks:
 
 
 def _appearance(volume: str, taken: set[str]) -> Appearance:
-    """What a volume looks like: an NVMe disk that bears its id, as all types of the box are built on Nitro.
+    """The appearance of a volume: an NVMe disk with the volume's id, since all types of the box are built on Nitro.
 
-    Under which name it was attached is not seen there: Ubuntu's images have no links such as /dev/sdf.
+    The device name of the attachment is not visible: Ubuntu's images have no links such as /dev/sdf.
     """
     serial = volume.replace("-", "")
     name = next(n for n in (f"nvme{number}n1" for number in range(1, 100)) if n not in taken)

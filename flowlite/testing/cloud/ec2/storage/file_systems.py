@@ -1,4 +1,4 @@
-"""EFS: behind each mount target is a file server in the box's network, which its security groups guard."""
+"""EFS: each mount target has a file server in the box's network, filtered by its security groups."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ SECONDS = 0.3
 
 
 class FileSystems:
-    """File systems and their servers. What is here runs under the lock of the API.
+    """File systems and their servers. The methods run under the API's lock.
 
     Attributes:
-        seconds: That it takes to make a file system or a mount target.
+        seconds: How long it takes to create a file system or a mount target.
     """
 
     def __init__(self, lives: Lives) -> None:
@@ -30,25 +30,25 @@ class FileSystems:
         self.seconds = SECONDS
 
     def forget(self) -> None:
-        """There is none."""
+        """Forgets all file systems."""
         self._day += 1
         self._systems.clear()
         self._targets.clear()
         self.seconds = SECONDS
 
     def is_new(self, system: str) -> bool:
-        """Whether a file system is not ready for mount targets yet."""
+        """Whether a file system is not yet ready for mount targets."""
         found = (b.file_systems_by_id.get(system) for b in self._backends())
         return any(each is not None and each.life_cycle_state == "creating" for each in found)
 
     def measure(self) -> None:
-        """Has listings say how much is on each."""
+        """Updates the sizes that listings show."""
         for backend in self._backends():
             for id, system in backend.file_systems_by_id.items():
                 system._size_value = self._lives.machines.share_size(id)
 
     def follow(self) -> None:
-        """Does what the last call has changed: servers begin and end with their mount targets."""
+        """Starts and ends servers, to match the mount targets after a call."""
         machines = self._lives.machines
         systems: dict[str, Any] = {}
         targets: dict[str, Any] = {}

@@ -16,14 +16,14 @@ _SORTING = {"created_at": "created_at", "status": "status"}
 
 
 class Bids:
-    """Operations; called with the world's lock held."""
+    """Operations. Call them with the world's lock held."""
 
     def __init__(self, world: World, market: Market) -> None:
         self._world = world
         self._market = market
 
     def get_bids(self, request: Request) -> tuple[int, Any]:
-        """All bids of a project, or of all projects."""
+        """The bids of a project, or of all projects."""
         status = request.one_of("status", BID_STATUSES)
         request.checked()
         if project := request.query.get("project"):
@@ -43,7 +43,7 @@ class Bids:
         return 200, page(request, found, _SORTING, self._world.rules.page_size)
 
     def create_bid(self, request: Request) -> tuple[int, Any]:
-        """A new bid, open until the next auction."""
+        """Places a bid, which is open until the next auction."""
         project = request.field("project", str)
         region = request.field("region", str)
         instance_type = request.field("instance_type", str)
@@ -112,7 +112,7 @@ class Bids:
         }
 
     def _accept(self, bid: Bid) -> None:
-        """Raises Refused if the rules are against it."""
+        """Raises Refused if the bid breaks a rule."""
         world = self._world
         auction = world.auction_of(bid.instance_type, bid.region)
         least = auction.instance_type.least_cents
@@ -171,11 +171,11 @@ class Bids:
         return bid
 
     def get_bid(self, request: Request) -> tuple[int, Any]:
-        """One bid, as it is now."""
+        """The current state of a bid."""
         return 200, self._bid(request).model()
 
     def update_bid(self, request: Request) -> tuple[int, Any]:
-        """Another price, pause and resume, other volumes."""
+        """Changes the price or the volumes of a bid, or pauses or resumes it."""
         cents = request.price("limit_price", None)
         paused = request.field("paused", bool, None)
         volumes = request.field("volumes", list, None)
@@ -226,7 +226,7 @@ class Bids:
                     bid.happened(event, persistent_disk_change={what: fid})
 
     def cancel_bid(self, request: Request) -> tuple[int, Any]:
-        """The end of a bid and of its machines."""
+        """Ends a bid and its machines."""
         bid = self._bid(request)
         if bid.status == "Terminated":
             raise invalid(problem("path", "bid_fid", "Bid is already terminated", "value_error"))
@@ -234,12 +234,12 @@ class Bids:
         return 204, None
 
     def get_bid_status(self, request: Request) -> tuple[int, Any]:
-        """Its status, with one word more."""
+        """The status of a bid, with the more detailed one."""
         bid = self._bid(request)
         moving = any(i.status == "STATUS_RELOCATING" for i in self._world.instances_of(bid))
         return 200, {"bid_fid": bid.fid, "status": "Relocating" if moving else bid.status}
 
     def get_bid_history(self, request: Request) -> tuple[int, Any]:
-        """What happened to it."""
+        """The events of a bid."""
         bid = self._bid(request)
         return 200, {"bid_fid": bid.fid, "events": list(bid.events)}

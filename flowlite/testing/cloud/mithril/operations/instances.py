@@ -1,4 +1,4 @@
-"""The operations on instances: they come and go with their bids, and are only looked at here."""
+"""The operations on instances, which are read-only: instances come and go with their bids."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _SORTING = {
 
 
 class Listing:
-    """Operations; called with the world's lock held."""
+    """Operations. Call them with the world's lock held."""
 
     def __init__(self, world: World) -> None:
         self._world = world
 
     def get_instances(self, request: Request) -> tuple[int, Any]:
-        """Machines of a project, those that have ended included."""
+        """The machines of a project, including those that have ended."""
         project = request.asked("project")
         statuses = request.several("status_in", tuple(STATUSES))
         orders = request.several("order_type_in", ("Bid", "Reservation"))
@@ -50,7 +50,7 @@ class Listing:
         return 200, page(request, found, _SORTING, self._world.rules.page_size)
 
     def get_instance_status(self, request: Request) -> tuple[int, Any]:
-        """One machine's status, and when it will be taken away."""
+        """The status of a machine, and when it will be taken away."""
         instance = self._world.instances.get(request.path["instance_fid"])
         if instance is None:
             raise missing("Instance")
@@ -65,7 +65,7 @@ class Listing:
         }
 
     def put_instance_status(self, request: Request) -> tuple[int, Any]:
-        """Only machines of reservations can be started and stopped one by one."""
+        """Always refused: only machines of reservations can be started and stopped individually."""
         wanted = request.field("instances", list)
         if request.field("status", str) not in ("STATUS_RUNNING", "STATUS_PAUSED", ""):
             request.wrong("status", "Input should be 'STATUS_RUNNING' or 'STATUS_PAUSED'", "enum")
@@ -79,7 +79,7 @@ class Listing:
         return 200, self._histories(request, lambda instance: list(instance.statuses))
 
     def get_instance_pricing_history(self, request: Request) -> tuple[int, Any]:
-        """What each machine cost from when to when: the bill."""
+        """The charges of each machine by period."""
 
         def events(instance: Instance) -> list[dict[str, Any]]:
             return [

@@ -1,4 +1,4 @@
-"""The operations on what there is and what it costs."""
+"""The operations on types, auctions and prices."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from flowlite.testing.cloud.mithril.world import Auction, World
 
 
 class Prices:
-    """Operations; called with the world's lock held."""
+    """Operations. Call them with the world's lock held."""
 
     def __init__(self, world: World) -> None:
         self._world = world
 
     def get_instance_types(self, request: Request) -> tuple[int, Any]:
-        """All types; one entry for each region a type stands in."""
+        """All types, with one entry per region."""
         return 200, [each.model() for each in self._world.types.values()]
 
     def get_reservation_instance_types(self, request: Request) -> tuple[int, Any]:
-        """All of them can be reserved."""
+        """All types, since each can be reserved."""
         return self.get_instance_types(request)
 
     def get_auctions(self, request: Request) -> tuple[int, Any]:
@@ -54,7 +54,7 @@ class Prices:
         )
 
     def get_current_prices(self, request: Request) -> tuple[int, Any]:
-        """The price of a type now."""
+        """The current price of a type."""
         fid = request.asked("instance_type")
         request.number("instance_quantity", 1, 1, 256)
         request.checked()
@@ -73,7 +73,7 @@ class Prices:
         }
 
     def get_historical_prices(self, request: Request) -> tuple[int, Any]:
-        """The prices until now."""
+        """The price history of a type."""
         wanted = request.several("instance_types") or list(self._world.auctions)
         samples = request.number("num_samples", 100, -1, 1000)
         region = request.query.get("region")
@@ -102,9 +102,9 @@ class Prices:
         return 200, [catalog.image_model()]
 
     def get_cpu_instance_types(self, request: Request) -> tuple[int, Any]:
-        """Machines without GPUs are not rented out here."""
+        """Always empty: machines without GPUs are not offered."""
         return 200, []
 
     def get_cpu_regions(self, request: Request) -> tuple[int, Any]:
-        """So there are no regions for them."""
+        """Always empty."""
         return 200, []

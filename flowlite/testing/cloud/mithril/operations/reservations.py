@@ -1,4 +1,4 @@
-"""The operations on reservations: they can be made and are listed; machines do not come of them here."""
+"""The operations on reservations, which can be made and listed, but provide no machines."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _STATUSES = ("Pending", "Active", "Paused", "Canceled", "Ended")
 
 
 class Reservations:
-    """Operations; called with the world's lock held."""
+    """Operations. Call them with the world's lock held."""
 
     def __init__(self, world: World) -> None:
         self._world = world
 
     def get_reservations(self, request: Request) -> tuple[int, Any]:
-        """All reservations of a project."""
+        """The reservations of a project."""
         project = request.asked("project")
         status = request.one_of("status", _STATUSES)
         request.checked()
@@ -41,7 +41,7 @@ class Reservations:
         return 200, page(request, found, sorting, self._world.rules.page_size)
 
     def create_reservation(self, request: Request) -> tuple[int, Any]:
-        """A new reservation, pending until its time."""
+        """Creates a reservation, which is pending until its start."""
         project = request.field("project", str)
         instance_type = request.field("instance_type", str)
         region = request.field("region", str)
@@ -76,7 +76,7 @@ class Reservations:
         return 201, record.model()
 
     def get_reservation_history(self, request: Request) -> tuple[int, Any]:
-        """What happened to one."""
+        """The events of a reservation."""
         record = self._world.reservations.get(request.path["reservation_fid"])
         if record is None:
             raise missing("Reservation")

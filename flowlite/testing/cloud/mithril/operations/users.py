@@ -1,4 +1,4 @@
-"""The operations on who one is: user, projects, keys of the account, SSH keys."""
+"""The operations on users: the user, projects, API keys, SSH keys."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _YEAR = 366 * 24 * 3600.0
 
 
 class People:
-    """Operations; called with the world's lock held."""
+    """Operations. Call them with the world's lock held."""
 
     def __init__(self, world: World) -> None:
         self._world = world
 
     def get_me(self, request: Request) -> tuple[int, Any]:
-        """Whose key it is."""
+        """The user of the key."""
         return 200, {
             "id": USER,
             "fid": USER,
@@ -36,11 +36,11 @@ class People:
         }
 
     def get_my_teammates(self, request: Request) -> tuple[int, Any]:
-        """Nobody else is there."""
+        """Always empty: there are no other users."""
         return 200, []
 
     def get_projects(self, request: Request) -> tuple[int, Any]:
-        """The projects the user is in."""
+        """The projects of the user."""
         return 200, [each.model() for each in self._world.projects.values() if each.member]
 
     def get_api_keys(self, request: Request) -> tuple[int, Any]:
@@ -48,7 +48,7 @@ class People:
         return 200, [each.model() for each in self._world.api_keys.values()]
 
     def create_api_key(self, request: Request) -> tuple[int, Any]:
-        """A new key; its secret is shown this once."""
+        """Creates a key. Only this reply contains its secret."""
         name = request.field("name", str)
         expires_at = request.moment("expires_at")
         request.checked()
@@ -60,7 +60,7 @@ class People:
         return 201, {**key.model(), "secret": key.secret}
 
     def revoke_api_key(self, request: Request) -> tuple[int, Any]:
-        """The key opens nothing any more."""
+        """Revokes a key."""
         key = self._world.api_keys.get(request.path["key_fid"])
         if key is None:
             raise missing("API key")
@@ -70,7 +70,7 @@ class People:
         return 204, None
 
     def get_ssh_keys(self, request: Request) -> tuple[int, Any]:
-        """The keys of a project."""
+        """The SSH keys of a project."""
         project = request.asked("project")
         request.checked()
         self._world.project_of(project)
@@ -78,7 +78,7 @@ class People:
         return 200, [key.model() for key in found]
 
     def create_ssh_key(self, request: Request) -> tuple[int, Any]:
-        """A key that is given, or a new pair."""
+        """Adds a given public key, or creates a key pair."""
         project = request.field("project", str)
         name = request.field("name", str)
         public = request.field("public_key", str, None)
@@ -99,7 +99,7 @@ class People:
         return 201, {**key.model(), "private_key": private}
 
     def update_ssh_key(self, request: Request) -> tuple[int, Any]:
-        """Whether every machine of the project lets it in."""
+        """Sets whether every machine of the project accepts the key."""
         required = request.field("required", bool)
         request.checked()
         key = self._ssh_key(request)
@@ -108,7 +108,7 @@ class People:
         return 200, key.model()
 
     def delete_ssh_key(self, request: Request) -> tuple[int, Any]:
-        """Gone, unless a live bid has it."""
+        """Deletes a key that no live bid uses."""
         key = self._ssh_key(request)
         live = [bid for bid in self._world.bids.values() if bid.status != "Terminated"]
         if any(key.fid in bid.specification["ssh_keys"] for bid in live):

@@ -1,4 +1,4 @@
-"""The operations on volumes, and the quotas."""
+"""The operations on volumes and quotas."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _CLUSTER = "6f1c7f2e-0000-4000-8000-0000000000c1"
 
 
 class Storage:
-    """Operations; called with the world's lock held."""
+    """Operations. Call them with the world's lock held."""
 
     def __init__(self, world: World) -> None:
         self._world = world
 
     def get_volumes(self, request: Request) -> tuple[int, Any]:
-        """Volumes of a project; the deleted ones on demand."""
+        """The volumes of a project; deleted ones on request."""
         project = request.asked("project")
         deleted = request.query.get("include_deleted", "false").lower() in ("true", "1")
         region = request.query.get("region")
@@ -42,7 +42,7 @@ class Storage:
         ]
 
     def create_volume(self, request: Request) -> tuple[int, Any]:
-        """A new volume."""
+        """Creates a volume."""
         name = self._name(request)
         project = request.field("project", str)
         interface = request.field("disk_interface", str)
@@ -103,7 +103,7 @@ class Storage:
         return volume
 
     def update_volume(self, request: Request) -> tuple[int, Any]:
-        """Another name."""
+        """Renames a volume."""
         name = self._name(request)
         request.checked()
         volume = self._volume(request)
@@ -114,7 +114,7 @@ class Storage:
         return 200, volume.model()
 
     def delete_volume(self, request: Request) -> tuple[int, Any]:
-        """Gone with all that is on it, unless a bid has it."""
+        """Deletes a volume that no bid uses, and its contents."""
         volume = self._volume(request)
         if volume.bids:
             raise business("Volume is in use and cannot be deleted")
@@ -124,7 +124,7 @@ class Storage:
         return 204, None
 
     def get_quotas(self, request: Request) -> tuple[int, Any]:
-        """What the project may have, and has."""
+        """The project's quotas and their use."""
         project = request.asked("project")
         request.checked()
         self._world.project_of(project)
@@ -161,7 +161,7 @@ class Storage:
         }
 
     def get_organization_quotas(self, request: Request) -> tuple[int, Any]:
-        """Storage of the organization, by region."""
+        """The organization's storage by region."""
         volumes = [v for v in self._world.volumes.values() if v.deleted_at is None]
         granted = self._world.storage_quota_gb
         rows = []
