@@ -59,7 +59,7 @@ class ProviderUnderTest(ABC):
 
     @abstractmethod
     def kill(self, instance: Instance) -> None:
-        """Kills a machine and all its processes at once, without closing its connections.
+        """Kills a machine and all its processes at once, without a shutdown.
 
         For providers whose nodes are not machines of their own: kills all processes of the node.
         """
@@ -72,7 +72,7 @@ class ProviderUnderTest(ABC):
         return []
 
     def scarcity(self) -> AbstractContextManager[None]:
-        """As long as it lasts, `nodes` nodes cannot be had, though some can if the provider has that state."""
+        """A context in which `nodes` nodes cannot be launched, but fewer can, if the provider allows that."""
         pytest.skip(f"nobody has said how to make nodes of {self.name!r} scarce (`scarcity`)")
 
     def options(self) -> dict[str, Any]:
@@ -105,7 +105,7 @@ class ProviderUnderTest(ABC):
         process.stdin.close()
         return process
 
-    # For the tests
+    # Used by the tests
 
     def launch(self, intent: LaunchIntent) -> list[Instance]:
         """Launches as the supervisor does: asks the provider again while machines boot.

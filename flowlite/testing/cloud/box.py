@@ -2,7 +2,7 @@
 
 with CloudInABox(machines=4) as box, box.enter():
     os.environ.update(box.environment())
-    ...                                            # whatever a client does
+    ...                                            # what a client does
     assert box.aws.instances() == []
 """
 

@@ -1,4 +1,4 @@
-"""Hosts to test against, made out of namespaces on one machine (`docs/testing.md`)."""
+"""Test hosts, made from namespaces of one machine (`docs/testing.md`)."""
 
 from flowlite.testing.hosts.cluster import Cluster, why_not
 from flowlite.testing.hosts.host import Host, Laptop

@@ -1,6 +1,6 @@
 """Test hosts: `with Cluster(4) as hosts:`.
 
-A separate process, the room (`room.py`), holds everything. This class sends it requests.
+A separate process, the room (`room.py`), holds everything. `Cluster` sends it requests.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""EC2 in a box: moto's API on top of real machines, with what moto leaves out (`docs/cloud-in-a-box.md`)."""
+"""EC2 in a box: moto's API with real machines, and with features that moto lacks (`docs/cloud-in-a-box.md`)."""
