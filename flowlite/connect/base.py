@@ -1,7 +1,7 @@
-"""Reaching one node: the contract that local and remote connections fulfil.
+"""The contract of a connection to one node, local or remote.
 
-Paths are absolute paths on the node. Every method may raise `NodeUnreachable`; repeating any of them is safe, except
-`run` and `start`, which run the command again.
+Paths are absolute paths on the node. Every method may raise `NodeUnreachable`. Every method may be repeated safely,
+except `run` and `start`, which run the command again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """How a command on a node ended. `code` is negative for a signal, as in `subprocess`."""
+    """The result of a command on a node. `code` is negative for a signal, as in `subprocess`."""
 
     code: int
     stdout: bytes
@@ -34,14 +34,14 @@ class Completed:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file to put on a node.
+    """A file to write to a node.
 
     Attributes:
-        target: Its absolute path there.
-        content: Its bytes, or a file here.
+        target: Its absolute path on the node.
+        content: Its bytes, or the path of a local file.
         mode: Its permissions.
-        sha256: Hash of the content, in hex; where it is there already, it is not sent again.
-        cache: Directory on the node in which the content lies under its hash; `target` is then a link to it.
+        sha256: Hash of the content, in hex. Content that is on the node already is not sent again.
+        cache: Directory on the node that stores the content under its hash; `target` then links to it.
     """
 
     target: str
@@ -51,7 +51,7 @@ class File:
     cache: str | None = None
 
     def check(self) -> int:
-        """The size of its content. Raises ValueError: it cannot be put."""
+        """The size of the content in bytes. Raises ValueError if the file cannot be written."""
         target = self.target
         if not posixpath.isabs(target) or ".." in target.split("/") or target.endswith("/"):
             raise ValueError(f"{target!r} is not the absolute path of a file")
@@ -62,7 +62,7 @@ class File:
 
 
 class Connection(ABC):
-    """One node within reach. Use as a context manager, or call `close`."""
+    """A connection to one node. Use it as a context manager, or call `close`."""
 
     @abstractmethod
     def run(
@@ -72,30 +72,30 @@ class Connection(ABC):
         input: bytes | None = None,
         timeout: float | None = None,
     ) -> Completed:
-        """Runs a command to its end, and keeps what it says.
+        """Runs a command to its end and returns its output.
 
         Raises:
-            TimeoutError: It did not end within `timeout` seconds; it was killed.
-            AnswerTooLong: It says more than can be kept; it was killed. `follow` takes any amount.
+            TimeoutError: The command did not end within `timeout` seconds and was killed.
+            AnswerTooLong: The output is too long to keep; the command was killed. `follow` takes any amount.
         """
 
     def run_afresh(self, argv: Sequence[str], *, timeout: float) -> Completed:
-        """As `run`, over a connection made for it alone: one that others use may be stuck after an outage.
+        """Like `run`, over a new connection, since a shared one may be stuck after an outage.
 
-        Where nothing is kept between two calls, or nothing can be made anew, it is `run`.
+        The same as `run` for connections that keep nothing between calls, or that cannot be made anew.
         """
         return self.run(argv, timeout=timeout)
 
     @abstractmethod
     def start(self, argv: Sequence[str], *, log: str, environment: Mapping[str, str]) -> int:
-        """Starts a command that outlives the connection, in a session of its own, output appended to `log`.
+        """Starts a command that outlives the connection, in a session of its own; its output is appended to `log`.
 
         Returns its process id on the node.
         """
 
     @abstractmethod
     def put(self, source: bytes | Path, target: str, *, mode: int = 0o600) -> None:
-        """Writes a file whole or not at all (temporary name, then rename), making its directories (0700)."""
+        """Writes a file atomically (temporary name, then rename) and creates its directories (0700)."""
 
     @abstractmethod
     def put_cached(
@@ -107,14 +107,14 @@ class Connection(ABC):
         mode: int = 0o600,
         cache: str | None = None,
     ) -> None:
-        """As `put`, but skipped where `target` already has that content.
+        """Like `put`, but does nothing if `target` already has that content.
 
-        With `cache`, a directory on the node, the content lies there under its hash and `target` is linked to it, so
-        that what one task has brought, another need not.
+        With `cache`, a directory on the node, the content is stored there under its hash and `target` links to it, so
+        that the next task does not send it again.
         """
 
     def put_many(self, files: Sequence[File]) -> None:
-        """Puts several files, in their order and in one go where the connection can; each whole or not at all."""
+        """Writes several files in order, in one request if the connection can; each is written atomically."""
         for file in files:
             if file.sha256 is not None and isinstance(file.content, Path):
                 self.put_cached(
@@ -124,23 +124,23 @@ class Connection(ABC):
                 self.put(file.content, file.target, mode=file.mode)
 
     def pipe(self, argv: Sequence[str], seconds: float) -> Pipe:
-        """Starts a command whose input stays open.
+        """Starts a command whose standard input stays open.
 
         Raises:
-            NodeUnreachable: The connection does not get there.
-            OSError: It cannot be started here, or not in time.
+            NodeUnreachable: The node cannot be reached.
+            OSError: The command cannot be started, or not in time.
         """
         raise TypeError(f"{type(self).__name__} cannot carry a command whose input stays open")
 
     def ssh_entry(self, alias: str, known_hosts: Path) -> tuple[str, str] | None:
-        """How OpenSSH reaches the node: `Host` entries under an alias, and the lines that belong into `known_hosts`.
+        """The OpenSSH configuration that reaches the node: `Host` entries under an alias, and lines for `known_hosts`.
 
-        None for a node to which nobody can log in.
+        None for a node that does not allow logins.
         """
         return None
 
     def follow(self, argv: Sequence[str], take: Callable[[str, bytes], None]) -> int:
-        """Runs a command, handing over its output as it comes: `take("out" or "err", bytes)`.
+        """Runs a command and passes on its output as it arrives: `take("out" or "err", bytes)`.
 
         Returns its exit status, negative for a signal.
         """
@@ -150,24 +150,24 @@ class Connection(ABC):
         return done.code
 
     def get(self, source: str, target: Path, *, size: int | None = None) -> None:
-        """Fetches a file whole or not at all.
+        """Fetches a file; `target` appears only when it is complete.
 
         Args:
-            size: Its bytes, for a file that does not change any more: what an earlier call brought of it before it
-                broke off is not fetched again, and it is not begun where the disk here has too little room.
+            size: Size in bytes of a file that no longer changes. The fetch then resumes where an earlier one broke off,
+                and does not begin if the local disk has too little room.
 
         Raises:
-            FileNotFoundError: It is not there.
-            OSError: It cannot be read there, or not be written here.
+            FileNotFoundError: The file does not exist.
+            OSError: It cannot be read on the node, or not be written here.
         """
         fetching.fetch(functools.partial(self.read, source), target, size)
 
     @abstractmethod
     def read(self, path: str, offset: int = 0) -> Iterator[bytes]:
-        """The bytes of a file from `offset` to its present end, in blocks. Raises FileNotFoundError."""
+        """Yields the bytes of a file from `offset` to its present end, in blocks. Raises FileNotFoundError."""
 
     def read_all(self, path: str, most: int = MOST_OUTPUT) -> bytes:
-        """A file that is small, or a mistake. Raises FileNotFoundError, AnswerTooLong."""
+        """The content of a small file. Raises FileNotFoundError, and AnswerTooLong if it has more than `most` bytes."""
         output = Output(f"{path} there", most)
         for block in self.read(path):
             output.add("out", block)
@@ -175,16 +175,16 @@ class Connection(ABC):
 
     @abstractmethod
     def stream(self, argv: Sequence[str], *, terminal: bool) -> int:
-        """Runs a command on our own stdin, stdout and stderr, on a terminal if asked. Returns its exit status."""
+        """Runs a command on our own stdin, stdout and stderr, on a terminal if `terminal`. Returns its exit status."""
 
     @abstractmethod
     async def open_tcp(
         self, address: str, port: int
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A TCP stream from the node to an address and port as seen from there."""
+        """Opens a TCP stream from the node to an address and port, as the node resolves them."""
 
     def close(self) -> None:  # noqa: B027 - connections without state have nothing to close
-        """Gives the connection back. Safe to call twice."""
+        """Releases the connection. Safe to call twice."""
 
     def __enter__(self) -> Self:
         return self

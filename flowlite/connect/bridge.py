@@ -1,7 +1,8 @@
-"""A TCP stream through something else, for asyncio: a pair of sockets, and behind it whatever carries the bytes.
+"""TCP streams for asyncio that are carried by something else, such as an SSH channel.
 
-Two threads carry them. Each blocks where its far side does not take more, so a slow reader slows the writer. They end,
-and everything is closed, when both sides are done, when ours is closed, or when what carries the bytes dies.
+The asyncio side is one end of a socket pair. Two threads copy between its other end and the carrier, one per direction.
+Each blocks while its receiver takes no more, which gives back-pressure. The threads end, and everything is closed, when
+both sides are done, when our side is closed, or when the carrier fails.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ BLOCK = 64 * 1024
 
 
 class Closable(Protocol):
-    """What can be closed."""
+    """An object that can be closed."""
 
     def close(self) -> object: ...
 
@@ -27,10 +28,10 @@ Far = TypeVar("Far", bound=Closable)
 
 
 class Bridge(ABC, Generic[Far]):
-    """One stream. What it leads over is opened and carried by those that derive from it, in threads of its own."""
+    """One stream. Subclasses open the far side and copy its bytes; their methods run in threads."""
 
     name: str
-    """Of its threads."""
+    """Name of its threads."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -39,7 +40,7 @@ class Bridge(ABC, Generic[Far]):
         self._reader: asyncio.StreamReader | None = None
 
     async def open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Our end. Raises what opening the far side raised."""
+        """Opens the stream and returns our end. Raises the error that opening the far side raised."""
         threading.Thread(target=self._serve, name=self.name, daemon=True).start()
         try:
             ours = await self._opened
@@ -55,14 +56,14 @@ class Bridge(ABC, Generic[Far]):
 
     @abstractmethod
     def _carry_down(self, theirs: socket.socket, far: Far) -> None:
-        """Carries what comes from there, to the end."""
+        """Copies bytes from the far side to our side, until the far side ends."""
 
     @abstractmethod
     def _carry_up(self, theirs: socket.socket, far: Far) -> None:
-        """Carries what goes there, until nobody wants it any more."""
+        """Copies bytes from our side to the far side, until the stream is no longer wanted."""
 
     def _fail(self, error: Exception) -> None:
-        """Whoever reads is told that this was not the end."""
+        """Makes the reader raise `error` in place of a normal end of file."""
 
         def mark() -> None:
             if self._reader is not None and not self._reader.at_eof():
@@ -94,7 +95,7 @@ class Bridge(ABC, Generic[Far]):
             theirs.close()
 
     def _tell(self, outcome: socket.socket | Exception) -> bool:
-        """Hands over our end, or the error. False if nobody is there to take it."""
+        """Passes our end, or the error, to the event loop. False if the loop is closed."""
 
         def take() -> None:
             if self._opened.done():
@@ -113,7 +114,7 @@ class Bridge(ABC, Generic[Far]):
 
 
 def wait_for_hang_up(sock: socket.socket) -> None:
-    """Returns when the other end of the pair is closed, or both have said their last."""
+    """Returns when the other end of the pair is closed, or both ends have been shut down for writing."""
     poll = select.poll()
     poll.register(sock, 0)
     poll.poll()

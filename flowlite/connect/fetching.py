@@ -1,8 +1,8 @@
-"""Files brought from a node, whole or not at all.
+"""Files fetched from a node. The target appears only when it is complete.
 
-A file that does not change any more, and whose size is known, is taken up again where an earlier fetch broke off: what
-came lies beside the target as `.NAME.part`. Several readers may bring the same file at a time, such as one that hangs
-in a connection that is dead and the one that followed it: each writes at its own place, and the bytes are the same.
+The fetch of a file that no longer changes, and whose size is known, resumes where an earlier one broke off; the partial
+content is stored beside the target as `.NAME.part`. Several readers may fetch the same file at a time, for example one
+that hangs in a dead connection and its successor. Each writes at its own offset, and the bytes are the same.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from pathlib import Path
 from flowlite.node.system.byte_sizes import human_size
 
 Read = Callable[[int], Iterator[bytes]]
-"""Gives the bytes of the file from an offset to its end."""
+"""Yields the bytes of the file from an offset to its end."""
 
 
 class Partial:
-    """A file of a known size on its way here."""
+    """A file of known size that is being fetched."""
 
     def __init__(self, target: Path, size: int) -> None:
         self.target = target
@@ -30,7 +30,7 @@ class Partial:
 
     @property
     def have(self) -> int:
-        """How many bytes of it are here."""
+        """How many bytes of the file are here."""
         for path in (self.target, self.path):
             with suppress(FileNotFoundError):
                 found = path.stat().st_size
@@ -40,17 +40,17 @@ class Partial:
 
     @property
     def whole(self) -> bool:
-        """Whether all of it is here, under its name."""
+        """Whether the complete file is here, under its final name."""
         with suppress(FileNotFoundError):
             return self.target.stat().st_size == self.size
         return False
 
     def begin(self) -> int:
-        """Gives the offset to read from. Raises OSError (ENOSPC) where the rest has no room on this disk."""
+        """Returns the offset to read from. Raises OSError (ENOSPC) if the disk has no room for the rest."""
         make_private(self.target.parent)
         have = self.have
         if have > self.size:
-            # Of another file of that name.
+            # Left by another file of that name.
             self.discard()
             have = 0
         lacking = self.size - have
@@ -62,7 +62,7 @@ class Partial:
         return have
 
     def add(self, offset: int, data: bytes) -> int:
-        """Writes a piece at its place; gives the offset of the next. Raises ValueError where it leaves a gap."""
+        """Writes a block at its offset; returns the offset of the next. Raises ValueError if that would leave a gap."""
         if self.whole:
             return offset + len(data)
         if offset > self.have:
@@ -81,7 +81,7 @@ class Partial:
         return offset
 
     def finish(self) -> None:
-        """Gives it its name. Raises OSError if not all of it is here."""
+        """Renames the file to its target. Raises OSError if it is incomplete."""
         if self.whole:
             self.discard()
             return
@@ -91,17 +91,17 @@ class Partial:
         try:
             os.replace(self.path, self.target)
         except FileNotFoundError:
-            # Another reader was quicker.
+            # Another reader has renamed it already.
             if not self.whole:
                 raise
 
     def discard(self) -> None:
-        """Forgets what came."""
+        """Removes the partial content."""
         self.path.unlink(missing_ok=True)
 
 
 def fetch(read: Read, target: Path, size: int | None) -> None:
-    """Brings a file. Without a `size` it may still change, and is brought from its beginning."""
+    """Fetches a file. Without a `size` the file may still change, and is fetched from its beginning."""
     if size is None:
         _fetch_now(read, target)
         return
@@ -116,13 +116,13 @@ def fetch(read: Read, target: Path, size: int | None) -> None:
 
 
 def room_for(directory: Path) -> int:
-    """Bytes that this user may still write on the disk of a directory."""
+    """Bytes that this user can still write to the disk of a directory."""
     facts = os.statvfs(directory)
     return facts.f_frsize * (facts.f_bfree if os.geteuid() == 0 else facts.f_bavail)
 
 
 def make_private(directory: Path) -> None:
-    """Makes a directory and those above it, 0700 each; `mkdir` alone would do so for the last one only."""
+    """Creates a directory and its missing parents, 0700 each; `mkdir` would apply the mode to the last one only."""
     if not directory.is_dir():
         make_private(directory.parent)
         directory.mkdir(mode=0o700, exist_ok=True)

@@ -1,7 +1,7 @@
-"""TCP ports of this machine that lead to ports of a node, over the connection that the provider uses anyway.
+"""Local TCP ports that are forwarded to ports of a node, over the provider's connection.
 
-Each connection that is made here becomes one stream there. A connection to a node is made again on its next use
-(`Connection.open_tcp`), so what was lost with it is for the program here to ask for once more.
+Each local connection becomes one stream on the node. After an outage the node is reached again on the next use
+(`Connection.open_tcp`); streams that broke are not restored, so the local program has to connect again.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from flowlite.connect.base import Connection
 from flowlite.errors import ConfigError, NodeUnreachable
 
 BLOCK = 64 * 1024
-# As seen from the node: servers listen there unless they are told otherwise.
+# As seen from the node: the default address of most servers.
 _THERE = "127.0.0.1"
 
 
 @dataclass(frozen=True)
 class Port:
-    """A port here and the one of the node that it leads to. `local` is 0 for any that is free."""
+    """A local port and the port of the node that it leads to. `local` is 0 for any free port."""
 
     local: int
     remote: int
 
 
 def parse_port(text: str) -> Port:
-    """`6006`, or `16006:6006` for another port here. Raises ConfigError."""
+    """Parses `6006`, or `16006:6006` for another local port. Raises ConfigError."""
     local, colon, remote = text.rpartition(":")
     numbers = [local, remote] if colon else [remote, remote]
     try:
@@ -44,7 +44,7 @@ def parse_port(text: str) -> Port:
 
 
 class Forwarding:
-    """Listens here, and leads each connection on to the node. `tell` gets sentences for the user."""
+    """Listens on local ports and forwards each connection to the node. `tell` receives messages for the user."""
 
     def __init__(
         self, connection: Connection, ports: Sequence[Port], bind: str, tell: Callable[[str], None]
@@ -58,10 +58,10 @@ class Forwarding:
         self._streams: set[asyncio.Task[None]] = set()
 
     async def open(self) -> list[Port]:
-        """Listens on all ports. Returns them as they are here.
+        """Listens on all ports. Returns them with the local ports that were bound.
 
         Raises:
-            ConfigError: A port here cannot be had.
+            ConfigError: A local port cannot be bound.
             NodeUnreachable: The node does not answer.
         """
         found = []
@@ -73,7 +73,7 @@ class Forwarding:
         return found
 
     async def close(self) -> None:
-        """Stops to listen, and ends what is led on."""
+        """Stops listening and ends all forwarded streams."""
         for server in self._servers:
             server.close()
         for stream in self._streams:
@@ -121,7 +121,7 @@ class Forwarding:
             except NodeUnreachable as error:
                 self._once(port, f"a connection to port {port.remote} broke: {error}")
             except OSError:
-                # One of the two programs has closed it, or has ended.
+                # One of the two programs has closed its connection or ended.
                 pass
             finally:
                 back.close()
@@ -142,12 +142,12 @@ def _closed(port: Port) -> str:
 
 
 def _another(port: int) -> int:
-    """A port to propose in place of one that is taken."""
+    """A local port to suggest in place of one that is taken."""
     return port + 10_000 if port + 10_000 < 65536 else port - 10_000
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Carries one direction to its end; the other may go on."""
+    """Copies one direction to its end; the other may continue."""
     while block := await reader.read(BLOCK):
         writer.write(block)
         await writer.drain()

@@ -23,15 +23,15 @@ from flowlite.connect.pipe import Pipe
 from flowlite.output import printing
 
 _BLOCK = 1024 * 1024
-# Below this size a copy costs as little as a link, and nobody can change the original through it.
+# Below this size a copy costs as little as a link, and the original cannot be changed through it.
 _LINK_FROM = 1024 * 1024
 
-# Started processes that nobody waits for, reaped now and then so that they do not stay as zombies.
+# Started processes that are never waited for; reaped now and then so that they do not stay zombies.
 _started: set[int] = set()
 
 
 class LocalConnection(Connection):
-    """Runs commands and moves files on this machine. Big files are hard-linked where the disk allows it."""
+    """Runs commands and copies files on this machine. Large files are hard-linked where the disk allows it."""
 
     def run(
         self,
@@ -42,7 +42,6 @@ class LocalConnection(Connection):
     ) -> Completed:
         deadline = None if timeout is None else time.monotonic() + timeout
         try:
-            # Without input the command reads nothing of ours.
             child = _with_pipes(argv, subprocess.PIPE if input else subprocess.DEVNULL)
         except OSError as error:
             return _refused(argv, error)
@@ -81,7 +80,7 @@ class LocalConnection(Connection):
             )
         finally:
             os.close(descriptor)
-        # It outlives us; Popen would warn about a child that nobody waited for.
+        # The process outlives us; Popen would warn about a child that was never waited for.
         child.returncode = 0
         _started.add(child.pid)
         return child.pid
@@ -151,10 +150,10 @@ class LocalConnection(Connection):
 
 
 class _Whole:
-    """A file that appears under its name only when it is complete. Its directories are made, 0700.
+    """A context manager for a file that appears under its name only when it is complete. Creates its directories, 0700.
 
     Attributes:
-        made: False where it turned out that there is no file to appear.
+        made: Set to False if no file was written, so that none is renamed.
     """
 
     def __init__(self, target: Path) -> None:
@@ -176,7 +175,7 @@ class _Whole:
 
 
 def _link(source: Path, target: Path, mode: int) -> bool:
-    """Gives a big file a second name if that makes no difference to anybody who reads it."""
+    """Hard-links a large file if readers cannot tell the link from a copy. Returns whether it did."""
     facts = source.stat()
     if facts.st_size < _LINK_FROM or facts.st_mode & 0o777 != mode:
         return False
@@ -201,7 +200,7 @@ def _has_content(target: Path, source: Path, sha256: str) -> bool:
 
 def stream_here(argv: Sequence[str]) -> int:
     """Runs a command of this machine on our own stdin, stdout and stderr. Returns its exit status as a shell does."""
-    # Ctrl-C on our terminal reaches the command itself; it decides, we only wait.
+    # Ctrl-C on our terminal reaches the command itself, which decides what to do; we only wait.
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         child = subprocess.Popen(list(argv), preexec_fn=_default_interrupt)
@@ -219,14 +218,14 @@ def _with_pipes(argv: Sequence[str], stdin: int) -> subprocess.Popen[bytes]:
 
 
 def _feed(child: subprocess.Popen[bytes], content: bytes | None) -> None:
-    """Sends all input and its end, in a thread: the command may write before it has read."""
+    """Sends all input, then EOF, in a thread, since the command may write before it has read."""
     if not content:
         return
     stdin = child.stdin
     assert stdin is not None
 
     def all_of_it() -> None:
-        # It may not want all of it, or have been killed.
+        # The command may read only part of its input, or have been killed.
         with suppress(OSError, ValueError):
             view = memoryview(content)
             while view:
@@ -242,7 +241,7 @@ def _hear(
     take: Callable[[str, bytes], None],
     deadline: float | None = None,
 ) -> None:
-    """Hands over both outputs as they come, to their end. Raises TimeoutError."""
+    """Passes on both outputs as they arrive, to their end. Raises TimeoutError."""
     with selectors.DefaultSelector() as selector:
         for pipe, stream in ((child.stdout, "out"), (child.stderr, "err")):
             assert pipe is not None
@@ -259,7 +258,7 @@ def _hear(
 
 
 def _refused(argv: Sequence[str], error: OSError) -> Completed:
-    """What a shell says of a command that it cannot start."""
+    """The result that a shell reports for a command that it cannot start."""
     code = 127 if isinstance(error, FileNotFoundError) else 126
     return Completed(code, b"", f"{argv[0]}: {error.strerror}\n".encode(errors="surrogateescape"))
 

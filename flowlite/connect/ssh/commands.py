@@ -1,8 +1,9 @@
-"""Commands on a host: a small POSIX shell script on one channel, whatever the user's login shell is.
+"""Commands on a host, each a small POSIX shell script on its own channel, independent of the user's login shell.
 
-The login shell gets one line that any shell understands: it starts `sh`, which says a marker and its process id, then
-evaluates the script. What the login shell's own files print comes before the marker and is dropped. A script is on
-the command line, encoded, or, where it holds what `ps` must not show, the first line of standard input.
+The login shell is given one line that any shell understands. It starts `sh`, which prints a marker and its process id
+and then evaluates the script. Output of the login shell's startup files comes before the marker and is dropped. The
+script is encoded on the command line or, if it holds values that `ps` must not show, is the first line of standard
+input.
 """
 
 from __future__ import annotations
@@ -26,21 +27,21 @@ _MARK = "flowlite-begins"
 _SAY = f"echo {_MARK} $$;echo {_MARK} >&2;"
 _BY_LINE = f"exec sh -c '{_SAY}" + """eval "$(printf %b "$1")"' sh """
 _BY_STDIN = f"exec sh -c '{_SAY}" + """IFS= read -r s&&eval "$(printf %b "$s")"'"""
-# Longer ones go through standard input: a command line has limits.
+# Longer scripts are sent through standard input, since the length of a command line is limited.
 _LONGEST_LINE = 16 * 1024
 _BLOCK = 256 * 1024
-# What does not fill any buffer is sent without a thread of its own.
+# Input that cannot fill a buffer is sent without a thread of its own.
 _SMALL = 16 * 1024
 _MOST_NOISE = 1024 * 1024
 _KILL_SECONDS = 5.0
-# A login shell that has run nothing for so long will not do so soon.
+# A login shell that has not run the script by then will not do so soon.
 _SHELL_SECONDS = 20.0
 
 Feed = Iterable[bytes | memoryview]
 
 
 class Run:
-    """One script while it runs, on its channel."""
+    """One running script on its channel."""
 
     def __init__(self, link: Link, channel: paramiko.Channel) -> None:
         self._link = link
@@ -65,7 +66,9 @@ class Run:
             self._request(_BY_LINE.encode() + b"'" + encoded + b"'")
 
     def _request(self, command: bytes) -> None:
-        """Asks for a command; a refusal closes the channel. Waiting for the answer would cost a round trip."""
+        """Sends the exec request without waiting for the reply, which would cost a round trip; a refusal closes the
+        channel.
+        """
         message = paramiko.Message()
         message.add_byte(paramiko.common.cMSG_CHANNEL_REQUEST)
         message.add_int(self._channel.remote_chanid)
@@ -75,7 +78,9 @@ class Run:
         self._channel.transport._send_user_message(message)
 
     def send(self, feed: Feed) -> bool:
-        """Sends to its standard input. Stops without an error if it does not listen; False then."""
+        """Sends to the script's standard input. Stops without an error if the script no longer reads, and returns
+        False.
+        """
         with suppress(OSError, EOFError, paramiko.SSHException):
             for block in feed:
                 view = memoryview(block)
@@ -89,20 +94,20 @@ class Run:
         return False
 
     def ready(self) -> bool:
-        """Whether something could be sent without waiting."""
+        """Whether something can be sent without waiting."""
         return bool(self._channel.send_ready())
 
     def ended(self) -> bool:
-        """Whether it has ended, and all that it said is here."""
+        """Whether the script has ended and all of its output has arrived."""
         return bool(self._channel.closed)
 
     def end_input(self) -> None:
-        """Nothing more will be sent."""
+        """Ends the script's standard input."""
         with suppress(OSError, EOFError, paramiko.SSHException):
             self._channel.shutdown_write()
 
     def feed(self, feed: Feed | None, small: bool) -> None:
-        """Sends all input and its end; in a thread, unless it is so small that nothing can wait for it."""
+        """Sends all input, then EOF; in a thread, unless the input is so small that sending cannot block."""
         if feed is None:
             self.end_input()
             return
@@ -121,12 +126,13 @@ class Run:
     def pieces(
         self, deadline: float | None = None, *, stall: float | None = None
     ) -> Iterator[tuple[str, bytes]]:
-        """Output as it comes, to its end: "out" or "err", and the bytes.
+        """Yields output as it arrives, to its end: "out" or "err", and the bytes.
 
         Raises:
-            TimeoutError: It did not end before the deadline, or nothing came or went for `stall` seconds.
+            TimeoutError: The script did not end before the deadline, or nothing was sent or received for `stall`
+                seconds.
             NodeUnreachable: The connection broke, or the login shell did not run the script.
-            AnswerTooLong: The login shell says too much before it runs the script.
+            AnswerTooLong: The login shell prints too much before it runs the script.
         """
         channel = self._channel
         while True:
@@ -149,13 +155,13 @@ class Run:
             until = deadline if stall is None else self._moved + stall
             left = None if until is None else until - time.monotonic()
             if left is not None and left <= 0:
-                # Also of one that says something all the time.
+                # Also for a script that writes without pause.
                 raise TimeoutError
             if idle:
                 self._heard.wait(left)
 
     def _confirm(self) -> None:
-        """Makes sure that it came to an end of its own. Raises NodeUnreachable."""
+        """Checks that the script ended by itself. Raises NodeUnreachable."""
         self.code()
         if self._out.begun:
             return
@@ -166,12 +172,13 @@ class Run:
             + (f"; it said: {said}" if said else "")
             + f". Look at the shell of {target.user!r} there, and whether its sshd forces another command",
             host=target.name,
-            # A signal comes when a host goes down; and one that is short of something cannot start a shell for a while.
+            # A host that shuts down kills the shell by a signal; a host short of memory or processes cannot start a
+            # shell for a while.
             patience=None if code < 0 else _SHELL_SECONDS,
         )
 
     def code(self) -> int:
-        """Its exit status, negative for a signal. Raises NodeUnreachable."""
+        """The exit status, negative for a signal. Raises NodeUnreachable."""
         name = getattr(self._channel, "exit_signal", None)
         if name is not None:
             return -int(getattr(signal, f"SIG{name}", signal.SIGKILL))
@@ -181,7 +188,7 @@ class Run:
         return status
 
     def kill(self) -> None:
-        """Ends it and what it started, through another channel."""
+        """Kills the script and what it started, through another channel."""
         if self._out.said is None:
             return
         pid = int(self._out.said)
@@ -191,7 +198,7 @@ class Run:
 
 
 class _AfterMark:
-    """Lets through what comes after the line that begins with the marker."""
+    """Drops output up to and including the line that begins with the marker."""
 
     def __init__(self, rest_of_line: bytes, whose: str) -> None:
         self._line = re.compile(_MARK.encode() + rest_of_line)
@@ -201,11 +208,11 @@ class _AfterMark:
 
     @property
     def begun(self) -> bool:
-        """Whether the marker was there."""
+        """Whether the marker has arrived."""
         return self.said is not None
 
     def take(self, block: bytes) -> bytes:
-        """What of the next block is output. Raises AnswerTooLong."""
+        """The part of the next block that comes after the marker. Raises AnswerTooLong."""
         if self.begun:
             return block
         if len(self.before) > _MOST_NOISE:
@@ -220,13 +227,13 @@ class _AfterMark:
 
 
 class _Heard(threading.Event):
-    """An event for two buffers. That one of them is empty says nothing of the other: only the reader clears it."""
+    """An event shared by two buffers. One empty buffer must not clear it; only the reader does."""
 
     def clear(self) -> None:
-        """What a buffer calls when it is empty."""
+        """Called by a buffer when it is empty; does nothing."""
 
     def rest(self) -> None:
-        """What the reader calls before it looks."""
+        """Clears the event; called by the reader before it checks the buffers."""
         super().clear()
 
 
@@ -242,8 +249,8 @@ def execute(
     """Runs a script to its end.
 
     Raises:
-        TimeoutError: It took longer; it was killed.
-        AnswerTooLong: It says too much; it was killed.
+        TimeoutError: It took too long and was killed.
+        AnswerTooLong: Its output is too long; it was killed.
         NodeUnreachable: The host does not answer.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
@@ -258,14 +265,14 @@ def execute(
                 output.add(stream, block)
             return Completed(run.code(), output.take("out"), output.take("err"))
     except (TimeoutError, AnswerTooLong):
-        # Its channel is given back by now, since killing takes one, too.
+        # The script's channel is released by now; killing takes a channel, too.
         if run is not None and kill:
             run.kill()
         raise
 
 
 def follow(link: Link, text: bytes, take: Callable[[str, bytes], None]) -> int:
-    """Runs a script, handing over its output as it comes: `take("out" or "err", bytes)`. Returns its exit status."""
+    """Runs a script and passes on its output as it arrives: `take("out" or "err", bytes)`. Returns its exit status."""
     with link.session() as channel:
         run = Run(link, channel)
         run.begin(text, False)

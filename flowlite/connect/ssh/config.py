@@ -1,7 +1,6 @@
 """OpenSSH client configuration: what `~/.ssh/config` says about one host.
 
-`Host`, `Match` and `Include` as in ssh_config(5). Only what decides how a host is reached is kept; the rest of the
-file is somebody else's business.
+`Host`, `Match` and `Include` work as in ssh_config(5). Only keywords that decide how a host is reached are kept.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from flowlite.settings import ssh_config_words
 SYSTEM_FILE = "/etc/ssh/ssh_config"
 _EXEC_SECONDS = 10.0
 
-# Keywords that are read, and whether each appearance adds a value.
+# The keywords that are read, and whether each occurrence adds a value.
 _KEYWORDS = {
     "hostname": False,
     "port": False,
@@ -37,15 +36,15 @@ _KEYWORDS = {
     "userknownhostsfile": False,
     "globalknownhostsfile": False,
 }
-# Their value is the rest of the line, not one word of it.
+# Keywords whose value is the rest of the line, not a list of words.
 _WHOLE_LINE = {"proxycommand"}
 _MANY_WORDS = {"userknownhostsfile", "globalknownhostsfile"}
 _NO_ARGUMENT = {"all", "canonical", "final"}
 _ARGUMENT = {"host", "originalhost", "user", "localuser", "exec"}
 
-# What holds of one host: the words of each keyword, by its name in lower case.
+# The options of one host: the words of each keyword, by its name in lower case.
 Options = dict[str, list[str]]
-# Number, keyword, the rest of the line as it is, and its words.
+# Line number, keyword, the rest of the line unchanged, and its words.
 _Line = tuple[int, str, str, tuple[str, ...]]
 
 
@@ -61,30 +60,30 @@ class _Reading:
     wants_final: bool = False
 
     def hostname(self) -> str:
-        """The host name as far as it is known by now."""
+        """The host name, as far as it is known at this point of the file."""
         given = self.options.get("hostname")
         return expand(given[0], {"h": self.host}) if given else self.host
 
     def login(self) -> str:
-        """The user to log in as, as far as it is known by now."""
+        """The user to log in as, as far as it is known at this point of the file."""
         return self.user or next(iter(self.options.get("user", ())), local_user())
 
 
 def lookup(host: str, files: Sequence[Path], *, user: str | None = None) -> Options:
-    """What the files say about a host, the first value of each keyword counting.
+    """What the files say about a host; the first value of each keyword counts.
 
     Args:
         host: The name as the user gave it.
-        files: Configuration files in their order; those that are not there are passed over.
-        user: The user to log in as, where somebody has said so; `Match user` looks at it.
+        files: Configuration files in order; missing ones are skipped.
+        user: The user to log in as, if given; `Match user` compares it.
 
     Raises:
-        ConfigError: A file cannot be read or understood; says which, and the line.
+        ConfigError: A file cannot be read or parsed; the message names the file and line.
     """
     first = _pass(_Reading(host, host, user, False), files)
     if not first.wants_final:
         return first.options
-    # As OpenSSH does: once more with the name found, which does not change any more, keeping what is known.
+    # Like OpenSSH: a second pass with the final host name, which keeps the values of the first pass.
     name = first.hostname()
     first.options["hostname"] = [name.replace("%", "%%")]
     again = _Reading(host, name, user, True, first.options)
@@ -92,7 +91,7 @@ def lookup(host: str, files: Sequence[Path], *, user: str | None = None) -> Opti
 
 
 def default_files(config_file: str | Path | None) -> list[Path]:
-    """The files OpenSSH would read: the one given, or the user's and then the system's."""
+    """The files that OpenSSH would read: the given one, or the user's and then the system's."""
     if config_file:
         return [Path(config_file).expanduser()]
     return [Path("~/.ssh/config").expanduser(), Path(SYSTEM_FILE)]
@@ -105,7 +104,7 @@ def _pass(reading: _Reading, files: Sequence[Path]) -> _Reading:
 
 
 def _read(path: Path, reading: _Reading, active: bool, depth: int) -> None:
-    """Reads one file. `active` says whether the block it is included from applies."""
+    """Reads one file. `active` says whether the enclosing block applies to the host."""
     outer = active
     for number, keyword, rest, given in _lines(path):
         words = list(given)
@@ -132,7 +131,7 @@ def _note(options: Options, keyword: str, words: list[str]) -> None:
         if words[0] not in held:
             held.append(words[0])
         return
-    # Whichever comes first rules the other out; only a ProxyJump of "none" does not.
+    # The first of ProxyJump and ProxyCommand excludes the other, except for a ProxyJump of "none".
     if keyword == "proxyjump" and "proxycommand" in options:
         return
     if keyword == "proxycommand" and options.get("proxyjump", ["none"])[0].lower() != "none":
@@ -152,7 +151,7 @@ def _lines(path: Path) -> Sequence[_Line]:
 
 @lru_cache(maxsize=16)
 def _parsed(text: str, path: Path) -> Sequence[_Line]:
-    """The lines of a file. Remembered, since each of many hosts is looked up again and again."""
+    """The lines of a file. Cached, since the configuration is looked up for each host again."""
     found: list[_Line] = []
     for number, line in ssh_config_words.lines(text):
         keyword, rest = _split(line, path, number)
@@ -188,12 +187,12 @@ def _pattern(text: str) -> re.Pattern[str]:
 
 
 def matches_pattern(text: str, pattern: str) -> bool:
-    """Whether a text fits a pattern, in which `*` stands for anything and `?` for one character."""
+    """Whether a text matches a pattern, in which `*` stands for any text and `?` for one character."""
     return _pattern(pattern).fullmatch(text) is not None
 
 
 def _any_pattern(patterns: Sequence[str], text: str) -> bool:
-    """Whether one of them fits and none that is negated does."""
+    """Whether a pattern matches and no negated pattern does."""
     found = False
     for pattern in patterns:
         if pattern.startswith("!"):
@@ -205,7 +204,7 @@ def _any_pattern(patterns: Sequence[str], text: str) -> bool:
 
 
 def _matches(words: Sequence[str], reading: _Reading, path: Path, number: int) -> bool:
-    """Whether all criteria of a Match line hold. What comes after the first that does not hold is not run."""
+    """Whether all criteria of a Match line hold. Evaluation stops at the first that does not."""
     tests: dict[str, Callable[[str], bool]] = {
         "host": lambda text: _any_pattern(text.lower().split(","), reading.hostname().lower()),
         "originalhost": lambda text: _any_pattern(
@@ -221,7 +220,7 @@ def _matches(words: Sequence[str], reading: _Reading, path: Path, number: int) -
         word = rest.pop(0)
         negated, name = word.startswith("!"), word.removeprefix("!").lower()
         if name in _NO_ARGUMENT:
-            # OpenSSH makes the second pass for `final` only; without canonical names there is no other.
+            # OpenSSH makes the second pass only for `final`; without canonical names there is no other reason.
             reading.wants_final |= name == "final"
             found = name == "all" or reading.final
         elif name in _ARGUMENT and rest:
@@ -240,7 +239,7 @@ def _matches(words: Sequence[str], reading: _Reading, path: Path, number: int) -
 
 
 def _criteria(words: Sequence[str]) -> list[str]:
-    """Names and values apart: `host=a` is `host a`."""
+    """Splits criteria into names and values: `host=a` is `host a`."""
     found: list[str] = []
     for word in words:
         name, equals, value = word.partition("=")
@@ -271,7 +270,7 @@ def _succeeds(command: str, reading: _Reading) -> bool:
 
 
 def local_user() -> str:
-    """The user of this process, by its id as OpenSSH does."""
+    """The user of this process, by user id, as OpenSSH finds it."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
@@ -279,7 +278,7 @@ def local_user() -> str:
 
 
 def tokens(original: str, hostname: str, user: str, port: str) -> dict[str, str]:
-    """What the letters after a percent sign stand for."""
+    """The values of the letters after a percent sign."""
     local = socket.gethostname()
     return {
         "d": str(Path("~").expanduser()),
@@ -296,7 +295,7 @@ def tokens(original: str, hostname: str, user: str, port: str) -> dict[str, str]
 
 
 def expand(text: str, values: dict[str, str]) -> str:
-    """Replaces `%h` and its like. A letter that stands for nothing stays."""
+    """Replaces `%h` and the like. Unknown letters are kept."""
 
     def replace(found: re.Match[str]) -> str:
         letter = found[1]

@@ -1,6 +1,6 @@
-"""A host reached by SSH: the connection of every provider whose nodes are other machines.
+"""The SSH connection to a host, used by every provider whose nodes are other machines.
 
-Connections to one host share one authenticated transport per process (`ssh_link`); each command has a channel on it.
+Connections to one host share one authenticated transport per process (`ssh/link.py`); each command has its own channel.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class SshConnection(Connection):
-    """A host within reach. Nothing is sent before the first use, or `open`."""
+    """A connection to one host. Nothing is sent before the first use, or `open`."""
 
     def __init__(self, target: SshTarget) -> None:
         self.target = target
@@ -43,7 +43,7 @@ class SshConnection(Connection):
 
     @property
     def _link(self) -> Link:
-        # Not at the top: paramiko takes 0.2 s to import, and reading a configuration needs none of it.
+        # Imported late: paramiko takes 0.2 s to import, and reading a configuration does not need it.
         from flowlite.connect.ssh import link
 
         with self._lock:
@@ -60,16 +60,16 @@ class SshConnection(Connection):
     def ask(
         self, request: Mapping[str, Any], *, timeout: float, start: Sequence[str] | None = None
     ) -> dict[str, Any] | None:
-        """What a program of ours on the host answers; None if it is not there, or not able to.
+        """Returns the answer of the courier on the host; None if there is none, or it cannot handle the request.
 
         Args:
-            request: As `flowlite.node.helper.courier` has it.
-            start: The command that starts it.
+            request: As defined by `flowlite.node.helper.courier`.
+            start: The command that starts the courier.
 
         Raises:
-            NotStarted: It was to be started, and was not.
+            NotStarted: The courier could not be started.
             NodeUnreachable: The host does not answer.
-            TimeoutError: Its program does not.
+            TimeoutError: The courier does not answer.
         """
         from flowlite.connect.ssh import courier
 
@@ -108,11 +108,11 @@ class SshConnection(Connection):
 
     @contextmanager
     def _begin(self, argv: Sequence[str], seconds: float) -> Iterator[Run]:
-        """A command whose input stays open, in a session of its own until the context is left.
+        """Runs a command whose standard input stays open, in an SSH session of its own, until the context is left.
 
         Raises:
             NodeUnreachable: The host does not answer.
-            TimeoutError: No session was free for so long.
+            TimeoutError: No session was free within `seconds`.
         """
         from flowlite.connect.ssh import commands
 
@@ -202,7 +202,7 @@ class SshConnection(Connection):
 
 
 def connect_all(targets: Sequence[SshTarget]) -> list[SshConnection | NodeUnreachable]:
-    """Connects to many hosts at a time: for each a connection, or why there is none."""
+    """Connects to many hosts in parallel. Returns, for each host, a connection or the error."""
 
     def connect(target: SshTarget) -> SshConnection | NodeUnreachable:
         connection = SshConnection(target)
@@ -220,7 +220,7 @@ def connect_all(targets: Sequence[SshTarget]) -> list[SshConnection | NodeUnreac
 
 
 def _start_script(argv: Sequence[str], log: str, environment: Mapping[str, str]) -> bytes:
-    """Starts a command in a session of its own and prints its process id."""
+    """A script that starts a command in a session of its own and prints its process id."""
     exports = []
     for name, value in environment.items():
         if not _NAME.fullmatch(name):

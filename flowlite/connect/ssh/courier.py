@@ -1,7 +1,7 @@
-"""The client of the program that does many things on a host over one channel (node/helper/courier.py).
+"""Client of the courier, the program that handles many requests on a host over one channel (`node/helper/courier.py`).
 
-It saves a shell, or a Python, on the host for each of them. There is one at most for each link, and it does one thing
-at a time; whoever finds it busy, gone or unfit does the same by a command of its own.
+It saves the start of a shell or a Python on the host for each request. There is at most one courier per link, and it
+handles one request at a time. A caller that finds it busy, ended or unsuitable uses a command of its own instead.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from flowlite.node.helper.courier import LARGEST_READ, ROOM
 Answer = tuple[dict[str, Any], bytes]
 
 _BUSY_SECONDS = 5.0
-# A courier that hears nothing for so long takes us for gone, and ends the session that it has with sshd.
+# A courier without a heartbeat for this long assumes that the client is gone, and ends its session with sshd.
 _SILENT_SECONDS = 45.0
 _BEAT_SECONDS = 10.0
 
 
 class NotStarted(Exception):
-    """There is none on that host. `code` is the exit status of what was started."""
+    """The courier could not be started on the host. `code` is the exit status of the command."""
 
     def __init__(self, code: int, said: str) -> None:
         super().__init__(said)
@@ -50,10 +50,10 @@ class Courier:
         self.gone = False
 
     def begin(self, deadline: float) -> None:
-        """Starts it; that it came up is known with its first answer. Raises NodeUnreachable, TimeoutError."""
+        """Starts the courier; its first answer shows that it runs. Raises NodeUnreachable, TimeoutError."""
         channel = self._held.enter_context(self._link.session(deadline))
         if not self._link.may_reside:
-            # This host does not have sessions to spare.
+            # This host has no sessions to spare.
             raise NotStarted(0, "")
         self._link.resident, self.gone = self, False
         self._run = Run(self._link, channel)
@@ -62,8 +62,8 @@ class Courier:
         _keep_alive(self)
 
     def beat(self) -> bool:
-        """Shows that we are there. False if it is gone."""
-        # Whoever is talking to it just now shows that, too.
+        """Sends a heartbeat. False if the courier is gone."""
+        # A request in progress serves as a heartbeat, too.
         if not self.gone and self._turn.acquire(blocking=False):
             try:
                 if self._run is not None and self._run.ready():
@@ -78,10 +78,10 @@ class Courier:
     def ask(
         self, request: Mapping[str, Any], content: bytes, timeout: float, *, wait: bool
     ) -> Answer | None:
-        """What it answers; None if it is busy, or gone.
+        """Sends a request and returns the answer; None if the courier is busy or gone.
 
         Raises:
-            TimeoutError: It did not answer in time. It is gone then.
+            TimeoutError: The courier did not answer in time and was ended.
         """
         if not self._turn.acquire(timeout=_BUSY_SECONDS if wait else 0):
             return None
@@ -115,13 +115,13 @@ class Courier:
         raise NotStarted(self._run.code(), readable(bytes(said)[-2000:]))
 
     def end(self) -> None:
-        """Closes its channel; the program on the host ends with it."""
+        """Closes its channel, which ends the program on the host."""
         self.gone = True
         self._held.close()
 
 
 class _Answer:
-    """An answer as it comes: a line of JSON, and as many bytes behind it as that says."""
+    """Parses an answer: a line of JSON, followed by as many bytes as the line says."""
 
     def __init__(self, label: str) -> None:
         self._label = label
@@ -130,7 +130,7 @@ class _Answer:
         self._size = 0
 
     def take(self, block: bytes) -> Answer | None:
-        """The answer, once it is whole. Raises NodeUnreachable where it is none."""
+        """Returns the answer once it is complete. Raises NodeUnreachable if it is invalid."""
         self._came += block
         if self._head is None:
             self._read_head()
@@ -165,22 +165,23 @@ def ask(
     timeout: float,
     start: Sequence[str] | None = None,
 ) -> Answer | None:
-    """What the courier of a link answers; None if there is none, or it is not able to.
+    """Sends a request to the courier of a link; returns None if there is none, or it cannot handle the request.
 
     Args:
-        start: The command of a courier, to be started if there is none, and waited for if it is busy.
+        start: The command of a courier, to be started if there is none, and to be waited for if it is busy.
 
     Raises:
-        NotStarted: It was to be started, and was not.
+        NotStarted: The courier could not be started.
         NodeUnreachable: The host does not answer.
-        TimeoutError: The courier does not answer, and was ended.
+        TimeoutError: The courier does not answer and was ended.
     """
     courier = link.resident if isinstance(link.resident, Courier) else None
     if courier is not None and (courier.gone or (start and courier.argv != tuple(start))):
         courier.end()
         courier = None
     if courier is None:
-        # One that went with its transport is wanted still, not least since it ends what the next outage leaves.
+        # A courier that ended with its transport is started again, since it also ends the sessions that the next outage
+        # leaves.
         argv = start or link.resident_argv
         if argv is None or not link.may_reside:
             return None
@@ -198,12 +199,12 @@ def ask(
             link.resident = None
         if start is not None:
             raise
-        # It may be that only its channel broke; another way will tell.
+        # Perhaps only its channel broke; a command of the caller's own will show.
         return None
     return None if answer is None or answer[0].get("unfit") else answer
 
 
-# Beats for all couriers of this process
+# Heartbeats for all couriers of this process
 
 _alive: set[Courier] = set()
 _lock = threading.Lock()
@@ -211,7 +212,7 @@ _beating: threading.Thread | None = None
 
 
 def _keep_alive(courier: Courier) -> None:
-    """From now on it hears of us, until it is gone."""
+    """Sends heartbeats to a courier until it is gone."""
     global _beating
     with _lock:
         _alive.add(courier)
@@ -231,7 +232,7 @@ def _beat_all() -> None:
 
 
 def _after_fork() -> None:
-    """In a forked process: the couriers are the parent's, and the thread is not here."""
+    """Runs in a forked process, which has no heartbeat thread; the couriers stay the parent's."""
     global _lock, _beating
     _lock, _beating = threading.Lock(), None
     _alive.clear()

@@ -1,4 +1,4 @@
-"""Files to and from a host through commands that every host has: `cat`, `tail`, `tar`, `mv`."""
+"""Files to and from a host, with commands that every host has: `cat`, `tail`, `tar`, `mv`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from flowlite.connect.ssh.quoting import quote, readable
 from flowlite.errors import NodeUnreachable
 
 _BLOCK = 256 * 1024
-# A command on files in which nothing moves for so long hangs; hashing what is there gets more.
+# A file operation in which nothing moves for this long counts as hung; hashing existing files gets longer.
 _STALL_SECONDS = 60.0
 _HASHED_PER_SECOND = 20e6
 # Exit statuses of the scripts below.
@@ -30,7 +30,7 @@ _REASONS = {
     _NO_ACCESS: "this user may not read it",
     _DIRECTORY: "it is a directory",
 }
-# What a courier is given at once.
+# Maximum bytes that are sent to a courier in one request.
 _SMALL = 256 * 1024
 
 _HEAD = b"""umask 077;LC_ALL=C;export LC_ALL
@@ -48,7 +48,7 @@ else cp "$1" "$2"&&chmod "$5" "$2";fi||fail;place "$2" "$3";rm -f "$2";touch -c 
 
 @dataclass(slots=True)
 class _Upload:
-    """One file on its way. `number` names it in the script, `partial` is its name until it is whole."""
+    """One file that is being sent. `number` identifies it in the script; `partial` is its temporary name."""
 
     number: int
     file: File
@@ -57,16 +57,16 @@ class _Upload:
 
     @property
     def place(self) -> str:
-        """Where the content lies in the end: the cache, or the target."""
+        """The final path of the content: in the cache, or the target."""
         return f"{self.file.cache}/{self.file.sha256}" if self.file.cache else self.file.target
 
 
 def put_files(link: Link, files: Sequence[File]) -> None:
-    """Writes files, each whole or not at all, in one go. Those with a hash are sent only where they are missing.
+    """Writes files atomically, in one command. Those with a hash are sent only if they are missing.
 
     Raises:
         NodeUnreachable: The host does not answer.
-        OSError: A file cannot be read here, or not be written there.
+        OSError: A file cannot be read here, or not be written on the host.
     """
     uploads = [_upload(number, file) for number, file in enumerate(files)]
     if not uploads or _put_by_courier(link, uploads):
@@ -100,7 +100,7 @@ def put_files(link: Link, files: Sequence[File]) -> None:
 
 
 def _put_by_courier(link: Link, uploads: Sequence[_Upload]) -> bool:
-    """Has a courier put what is small, and what is there already. False where it cannot, for whatever reason."""
+    """Has a courier write the small files and check those that exist. False if it cannot."""
     listed, content = [], b""
     for upload in uploads:
         file, size = upload.file, None
@@ -131,7 +131,7 @@ def _upload(number: int, file: File) -> _Upload:
 
 
 def _script(uploads: Sequence[_Upload]) -> bytes:
-    """Says which files are needed, takes them, and puts each in its place."""
+    """The script that reports which files are needed, receives them, and moves each to its target."""
     lines = [_HEAD]
     places: dict[str, None] = {}
     for upload in uploads:
@@ -179,7 +179,7 @@ _TAKE_ALL = b"""if [ "$n" ];then command -v tar >/dev/null||exit 48
 
 
 def _placing(upload: _Upload) -> bytes:
-    """Puts a file that came in its place, and links it from the cache."""
+    """The part of the script that moves a received file to its target and links it from the cache."""
     partial, target, place = (
         quote(path) for path in (upload.partial, upload.file.target, upload.place)
     )
@@ -200,7 +200,7 @@ def _placing(upload: _Upload) -> bytes:
 
 
 class _Content:
-    """The bytes to send: the one file as it is, or an archive of several."""
+    """The bytes to send: one file unchanged, or an archive of several."""
 
     def __init__(self, uploads: Sequence[_Upload], *, archive: bool) -> None:
         self._uploads = uploads
@@ -224,7 +224,7 @@ class _Content:
                 small += bytes(1024)
             yield bytes(small)
         except OSError as error:
-            # What is there already has the wrong length, so nothing of it is taken.
+            # The content that was sent has the wrong length, so the host keeps none of it.
             self.error = error
 
 
@@ -251,7 +251,7 @@ def _blocks(upload: _Upload) -> Iterator[bytes]:
 
 
 def _moving(link: Link, run: Run, stall: float) -> Iterator[tuple[str, bytes]]:
-    """The output of a command on files, as long as something moves."""
+    """Yields the output of a file operation. Raises an error if nothing moves for `stall` seconds."""
     try:
         yield from run.pieces(stall=stall)
     except TimeoutError:
@@ -292,7 +292,7 @@ def _error(link: Link, code: int, errors: Tail, uploads: Sequence[_Upload]) -> O
 
 
 def os_error(link: Link, what: str, said: str, code: int) -> OSError:
-    """The error of a file operation on a host, of the type that the same operation here would raise."""
+    """The error of a file operation on a host, of the type that the same operation would raise locally."""
     number = {_ABSENT: errno.ENOENT, _NO_ACCESS: errno.EACCES, _DIRECTORY: errno.EISDIR}.get(code)
     if number is None:
         known = (
@@ -312,10 +312,10 @@ def os_error(link: Link, what: str, said: str, code: int) -> OSError:
 
 
 def read_file(link: Link, path: str, offset: int) -> Iterator[bytes]:
-    """The bytes of a file from `offset` to its end. It ends without an error only if all of them came.
+    """Yields the bytes of a file from `offset` to its end. Ends without an error only if all of them arrived.
 
     Raises:
-        FileNotFoundError: It is not there.
+        FileNotFoundError: The file does not exist.
         OSError: It cannot be read.
         NodeUnreachable: The connection broke.
     """

@@ -1,12 +1,12 @@
-"""Sessions that a host keeps because it could not hear that they ended.
+"""Ends SSH sessions that a host keeps because the end of their connection never reached it.
 
-A connection that is closed during an outage ends on this side only. The kernel repeats its last segments ever more
-rarely, and not at all once it has given the connection up, so sshd may keep the session for minutes or hours after the
-network is back. A thread of this process therefore looks after each connection until the host has acknowledged its end.
-If that takes longer than a moment, the thread throws away what was not acknowledged, and asks the host for a connection
-from the same port until it answers. A host that still has the old connection says so; this machine knows of none, and
-answers with a reset (RFC 9293, section 3.5.1; RFC 5961, section 4). The host accepts the next request, or refuses it
-itself: both prove that the old connection is gone.
+A connection that is closed during an outage ends on this side only. The kernel retransmits its last segments ever more
+rarely, and stops once it has given the connection up, so sshd may keep the session for minutes or hours after the
+network is back. A thread of this process therefore watches each closed connection until the host has acknowledged its
+end. If that takes longer than a moment, the thread discards the unacknowledged segments and requests a connection from
+the same port until the host answers. A host that still has the old connection acknowledges it; this machine knows of no
+such connection and answers with a reset (RFC 9293, section 3.5.1; RFC 5961, section 4). The host accepts the next
+request, or refuses it itself: both prove that the old connection is gone.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from typing import Any
 
 Address = tuple[Any, ...]
 
-# So long a host that does not answer is told of the end; later it is left to sshd, and to our program there.
+# How long the end is repeated to a host that does not answer; after that, sshd and the courier have to notice it.
 REPEATED_SECONDS = 600.0
-# A host within reach acknowledges the end of a connection sooner.
+# A host within reach acknowledges the end of a connection within this time.
 _ACKNOWLEDGED_SECONDS = 1.0
-# The kernel repeats a request after one second: the first ends the old connection, the second is accepted.
+# The kernel repeats a connection request after one second: the first ends the old connection, the second is accepted.
 _ANSWERED_SECONDS = 2.5
 _PAUSE_SECONDS = 3.0
 _CLOSE_WITH_A_RESET = struct.pack("ii", 1, 0)
@@ -40,7 +40,7 @@ _CLOSE_WITH_A_RESET = struct.pack("ii", 1, 0)
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """Both addresses of a TCP connection."""
+    """The local and remote address of a TCP connection."""
 
     here: Address
     there: Address
@@ -48,7 +48,7 @@ class Ends:
 
 @dataclass(slots=True)
 class _HalfOpen:
-    """A connection that has ended here. `sock` is None once the kernel has been told to forget it."""
+    """A connection that has ended on this side. `sock` is None once the kernel has been told to forget it."""
 
     ends: Ends
     sock: socket.socket | None
@@ -61,7 +61,7 @@ _telling: threading.Thread | None = None
 
 
 def ends_of(sock: Any) -> Ends | None:
-    """The addresses of a connected TCP socket; None for anything else, such as a way through a jump host."""
+    """The addresses of a connected TCP socket; None for anything else, such as a channel through a jump host."""
     if not isinstance(sock, socket.socket) or sock.family not in (socket.AF_INET, socket.AF_INET6):
         return None
     try:
@@ -71,7 +71,7 @@ def ends_of(sock: Any) -> Ends | None:
 
 
 def leave(sock: Any, ends: Ends | None) -> None:
-    """Ends a connection, and has the host told of it for some minutes, should it not answer now."""
+    """Closes a connection, and repeats its end to the host for some minutes if it does not answer now."""
     if ends is None:
         return
     with suppress(OSError, ValueError), _lock:
@@ -79,7 +79,7 @@ def leave(sock: Any, ends: Ends | None) -> None:
             _all[ends] = _HalfOpen(ends, sock.dup())
             _begin_to_tell()
     with suppress(AttributeError, OSError, ValueError):
-        # For a process that ends before the host has acknowledged it: its kernel goes on for so long.
+        # For a process that exits before the host has acknowledged: its kernel keeps trying for this long.
         limit = int(1000 * REPEATED_SECONDS)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limit)
     with suppress(OSError, ValueError):
@@ -93,12 +93,12 @@ def _begin_to_tell() -> None:
         try:
             _telling.start()
         except RuntimeError:
-            # No thread can be started now. Whoever leaves the next connection tries again.
+            # No thread can be started now. The next call tries again.
             _telling = None
 
 
 def _tell_all() -> None:
-    """Tells hosts of the ends of connections, until all of them know or have been silent for too long."""
+    """Repeats the ends of connections to their hosts, until each has acknowledged or has been silent for too long."""
     global _telling
     pause = _ACKNOWLEDGED_SECONDS
     while True:
@@ -131,14 +131,14 @@ def _is_over(each: _HalfOpen) -> bool:
 
 
 def _is_acknowledged(sock: socket.socket) -> bool:
-    """Whether the host has got all that was sent, the end of the connection included."""
+    """Whether the host has acknowledged all data, the end of the connection included."""
     count = array.array("i", [0])
     fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, count)
     return count[0] == 0
 
 
 def _have_kernel_forget(each: _HalfOpen) -> None:
-    """Throws away what the host has not acknowledged, and frees the port."""
+    """Discards the unacknowledged data and frees the port."""
     if each.sock is None:
         return
     with each.sock, suppress(OSError):
@@ -153,7 +153,7 @@ def _forget(ends: Ends) -> None:
 
 
 def _ask(asked: Iterable[Ends]) -> list[Ends]:
-    """Asks hosts for connections from the ports of old ones. Returns those whose hosts answered."""
+    """Requests connections from the ports of old ones. Returns those whose hosts answered."""
     answered = []
     with selectors.DefaultSelector() as waiting:
         for ends in asked:
@@ -171,7 +171,7 @@ def _ask(asked: Iterable[Ends]) -> list[Ends]:
 
 
 def _request(ends: Ends) -> socket.socket | None:
-    """A socket that asks for a connection; None if that cannot be done now."""
+    """A socket that requests a connection; None if that is not possible now."""
     family = socket.AF_INET6 if len(ends.here) == 4 else socket.AF_INET
     try:
         sock = socket.socket(family, socket.SOCK_STREAM)
@@ -181,7 +181,7 @@ def _request(ends: Ends) -> socket.socket | None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _CLOSE_WITH_A_RESET)
         sock.setblocking(False)
-        # Somebody else may have the port for a while, or this machine another address.
+        # Another program may use the port for a while, or this machine may have another address.
         sock.bind(ends.here)
         if sock.connect_ex(ends.there) in (0, errno.EINPROGRESS):
             return sock
@@ -203,7 +203,7 @@ def _close(sock: Any) -> None:
 
 
 def _after_fork() -> None:
-    """A forked process leaves the connections of its parent alone."""
+    """Runs in a forked process, which leaves the connections of its parent alone."""
     global _lock, _telling
     _lock, _telling = threading.Lock(), None
     for each in _all.values():

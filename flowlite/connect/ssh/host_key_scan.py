@@ -1,4 +1,4 @@
-"""The key that a host shows, asked for without logging in."""
+"""Fetches the key of a host without logging in."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from flowlite.connect.ssh.transport import shown
 
 
 def fetch(target: SshTarget) -> HostKey:
-    """The key that a host shows now. Hosts on the way to it must be known; nothing is sent to the host itself.
+    """The key that a host presents now. Jump hosts must be known; nothing is sent to the host itself.
 
     Raises:
-        NodeUnreachable: It does not answer.
+        NodeUnreachable: The host does not answer.
     """
     link = Link(target)
     transport = None

@@ -1,7 +1,7 @@
-"""The keys by which hosts prove who they are: always compared, and accepted only where somebody has done so on purpose.
+"""Host keys: always compared, and accepted only on purpose.
 
-Keys are known from `FLOW_HOME/known_hosts`, which `flow hosts trust` writes, and from the files OpenSSH uses, which are
-only read.
+Known keys come from `FLOW_HOME/known_hosts`, which `flow hosts trust` writes, and from the files that OpenSSH uses,
+which are only read.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class HostKey:
 
     @property
     def line(self) -> str:
-        """Kind and bytes as files of known hosts have them."""
+        """Kind and key as they appear in a `known_hosts` file."""
         return f"{self.kind} {base64.b64encode(self.blob).decode()}"
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """One known key and the file it is from."""
+    """A known key and the file that lists it."""
 
     key: HostKey
     file: str
@@ -62,16 +62,16 @@ def own_file() -> Path:
 
 
 def known(target: SshTarget) -> list[Known]:
-    """All keys that are known for a host, those accepted through us first."""
+    """All known keys of a host, those accepted with `flow hosts trust` first."""
     files = [str(own_file()), *target.known_hosts]
     return [found for file in files for found in _in_file(file, target.host_key_name)]
 
 
 def check(target: SshTarget, key: HostKey) -> None:
-    """Compares the key that a host has shown with what is known.
+    """Compares the key that a host has presented with the known ones.
 
     Raises:
-        HostKeyError: It is unknown, another one, or revoked. Nothing may be sent to that host.
+        HostKeyError: The key is unknown, differs or is revoked. Nothing may be sent to that host.
     """
     found = known(target)
     refuse_revoked(target, key, found)
@@ -98,7 +98,7 @@ def check(target: SshTarget, key: HostKey) -> None:
 
 
 def refuse_revoked(target: SshTarget, key: HostKey, found: Sequence[Known]) -> None:
-    """Raises HostKeyError if this key is among those known as revoked."""
+    """Raises HostKeyError if the key is listed as revoked."""
     revoked = next((entry for entry in found if entry.revoked and entry.key == key), None)
     if revoked is not None:
         raise HostKeyError(
@@ -115,7 +115,7 @@ def trust(target: SshTarget, key: HostKey) -> Path:
     """Accepts a key for a host from now on, in place of those accepted before. Returns the file written.
 
     Raises:
-        HostKeyError: That key is revoked.
+        HostKeyError: The key is revoked.
     """
     refuse_revoked(target, key, known(target))
     path = settings.ensure_home() / OWN_FILE
@@ -130,7 +130,7 @@ def trust(target: SshTarget, key: HostKey) -> Path:
 
 
 def forget(target: SshTarget) -> bool:
-    """Takes back what `trust` wrote. Returns whether there was anything."""
+    """Removes what `trust` wrote. Returns whether there was anything to remove."""
     path = own_file()
     lines = list(_text_lines(str(path)))
     kept = []
@@ -144,7 +144,7 @@ def forget(target: SshTarget) -> bool:
 
 
 def pinned_lines(target: SshTarget) -> list[str]:
-    """Lines for a file of known hosts that holds what is known of this host and no more."""
+    """Lines for a `known_hosts` file that holds only the known keys of this host."""
     found = known(target)
     revoked = {entry.key for entry in found if entry.revoked}
     keys = dict.fromkeys(entry.key for entry in found if entry.key not in revoked)
@@ -172,7 +172,7 @@ def _in_file(file: str, name: str) -> Iterator[Known]:
         if entry is None:
             continue
         marker, names, key = entry
-        # A line about an authority is not about a key that a host can show to us.
+        # A line about a certificate authority does not apply to a plain host key.
         if marker in ("", _REVOKED) and _names(names, name):
             yield Known(key, file, marker == _REVOKED)
 
@@ -189,7 +189,7 @@ def _text_lines(file: str) -> Iterator[str]:
 
 @lru_cache(maxsize=4096)
 def _parse(line: str) -> tuple[str, str, HostKey] | None:
-    """Marker, names and key of a line; None for a line that is something else. Files are read again for each host."""
+    """Marker, names and key of a line; None for any other line. Cached, since files are read again for each host."""
     words = line.split()
     marker = ""
     if words and words[0].startswith("@"):
@@ -204,7 +204,7 @@ def _parse(line: str) -> tuple[str, str, HostKey] | None:
 
 
 def _names(names: str, name: str) -> bool:
-    """Whether the first field of a line is about a host."""
+    """Whether the first field of a line names a host."""
     found = False
     for pattern in names.split(","):
         if pattern.startswith("|1|"):

@@ -1,6 +1,7 @@
-"""paramiko, imported without what it brings along for nothing: a runner of commands, a quarter of the time it takes.
+"""Imports paramiko without one of its dependencies, a runner of commands that takes a quarter of the import time.
 
-Only `Match exec` of paramiko's own reader of configurations needs that, which we do not use; whoever does gets it then.
+Only `Match exec` of paramiko's own configuration parser needs it, which flowlite does not use. It is imported when
+first accessed.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ _RUNNER = "invoke"
 
 
 class _Later:
-    """A module that is imported when something of it is wanted."""
+    """A module that is imported when one of its attributes is accessed."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(importlib.import_module(_RUNNER), name)

@@ -1,7 +1,7 @@
-"""One authenticated SSH transport per host and process, shared by everybody who has business there.
+"""One authenticated SSH transport per host and process, shared by all connections to the host.
 
-A `Link` connects on first use, notices when the host falls silent, and connects again on the next use, waiting the
-longer for it the longer it has failed. Channels beyond what sshd allows wait for one another.
+A `Link` connects on first use, detects when the host stops answering, and connects again on the next use, with a pause
+that grows with the duration of the failure. Channels beyond what sshd allows wait for one another.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from flowlite.errors import HostKeyError, NodeUnreachable
 LOGIN_SECONDS = 20.0
 # sshd allows 10 sessions per connection by default (MaxSessions).
 SESSIONS = 8
-# A session of a command that is being killed takes a while to be free again.
+# The session of a command that is being killed takes a while to become free.
 REFUSED_SECONDS = 10.0
 LONGEST_PAUSE = 8.0
 
 
 class Resident(Protocol):
-    """Something that keeps a session of its own."""
+    """A user of a link that keeps a session open."""
 
     def end(self) -> None:
-        """Gives it back."""
+        """Closes its session."""
 
 
 class Link:
-    """The way to one host, for all threads of this process.
+    """The transport to one host, for all threads of this process.
 
     Attributes:
-        resident: What keeps a session as long as there are enough of them (courier.py).
-        resident_argv: The command by which it was started, to start it again after a transport broke.
-        may_reside: Whether there are.
+        resident: The courier, which keeps a session open as long as there are enough of them (`courier.py`).
+        resident_argv: The command that started it, to start it again after a transport broke.
+        may_reside: Whether there are enough sessions for a courier.
     """
 
     def __init__(self, target: SshTarget) -> None:
@@ -65,13 +65,13 @@ class Link:
         self.may_reside = True
 
     def transport(self) -> Transport:
-        """A living transport, made if there is none. Raises NodeUnreachable."""
+        """Returns a live transport, connecting if necessary. Raises NodeUnreachable."""
         asked = time.monotonic()
         with self._connecting:
             if self._transport is not None and self._transport.is_active():
                 return self._transport
             if self._failed[0] > asked:
-                # Others tried while we waited for our turn; trying again would only add to the wait.
+                # Another thread failed while this one waited for the lock; trying again would only add to the wait.
                 before = self._failed[1]
                 raise NodeUnreachable(str(before), host=before.host, patience=before.patience)
             self._drop()
@@ -86,7 +86,8 @@ class Link:
                 now = time.monotonic()
                 self._failing_since = self._failing_since or asked
                 self._failed = (now, error)
-                # In proportion: what was away for three seconds must not be missed for three more.
+                # In proportion to the outage, so that a host that was away for three seconds is not missed for three
+                # more.
                 longest = min(LONGEST_PAUSE, 0.25 + (now - self._failing_since) / 4)
                 self._next_try = now + longest * random.uniform(0.5, 1.0)
                 raise
@@ -107,7 +108,7 @@ class Link:
         return transport
 
     def greet(self) -> Transport:
-        """A new transport that has exchanged keys with the host, and no more. Raises NodeUnreachable."""
+        """A new transport that has exchanged keys with the host but is not authenticated. Raises NodeUnreachable."""
         if self.target.jump:
             *before, last = self.target.jump
             if self._parent is None:
@@ -147,11 +148,11 @@ class Link:
 
     @contextmanager
     def session(self, deadline: float | None = None) -> Iterator[paramiko.Channel]:
-        """A channel for one command, waiting for its turn.
+        """A channel for one command; waits until one is free.
 
         Raises:
-            NodeUnreachable: The host does not answer, or opens none.
-            TimeoutError: Its turn did not come before the deadline.
+            NodeUnreachable: The host does not answer, or opens no channel.
+            TimeoutError: No channel was free before the deadline.
         """
         with self._turn:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
@@ -177,7 +178,7 @@ class Link:
             try:
                 return transport.ask_channel("session")
             except paramiko.ChannelException as error:
-                # This sshd allows fewer than usual: fewer at a time from now on, and wait for one to end.
+                # This sshd allows fewer sessions than usual: lower the limit, and wait for one to end.
                 if self._evict() or self._yield_turn(deadline):
                     continue
                 if time.monotonic() > patience:
@@ -185,7 +186,7 @@ class Link:
                         f"host {self.target.label}: sshd opens no session ({readable(error.text)}); look at "
                         "MaxSessions in its sshd_config, and whether the user may run commands",
                         host=self.target.name,
-                        # It was refused for long enough, and nobody else is on this connection.
+                        # It was refused for REFUSED_SECONDS, with no other session on this connection.
                         patience=0.0,
                     ) from None
                 time.sleep(0.1)
@@ -194,9 +195,9 @@ class Link:
                 fresh = True
 
     def _not_opened(self, transport: Transport, error: Exception, fresh: bool) -> None:
-        """Nothing has begun, so a transport that died unnoticed may be replaced, once. Raises NodeUnreachable."""
+        """Handles a channel that did not open: a dead transport is replaced, once. Raises NodeUnreachable."""
         if transport.is_active():
-            # It answers, but not to us: slow, or broken. Others who use it may fare better.
+            # The transport lives, but this channel was not opened. Others who use it may have more success.
             if self._open <= 1:
                 transport.close()
             raise self.lost(transport, error) from None
@@ -204,7 +205,7 @@ class Link:
             raise self.lost(transport, error) from None
 
     def _evict(self) -> bool:
-        """Takes its session from whoever keeps one. False if nobody does."""
+        """Closes the session of the courier. False if there is none."""
         self.may_reside = False
         resident, self.resident = self.resident, None
         if resident is None:
@@ -213,7 +214,7 @@ class Link:
         return True
 
     def _yield_turn(self, deadline: float | None) -> bool:
-        """Waits until another channel of ours has ended. False if there is none. Raises TimeoutError."""
+        """Waits until another channel of this link has ended. False if there is none. Raises TimeoutError."""
         with self._turn:
             others = self._open - 1
             if others < 1:
@@ -229,11 +230,11 @@ class Link:
         return True
 
     def direct(self, address: str, port: int, towards: SshTarget | None = None) -> paramiko.Channel:
-        """A channel that leads on from the host to an address and port.
+        """Opens a channel from the host to an address and port.
 
         Raises:
-            NodeUnreachable: The host does not answer or forbids it, or it leads `towards` a host that is not there.
-            ConnectionRefusedError: Nobody listens there.
+            NodeUnreachable: The host does not answer or forbids it, or `towards`, the host behind it, is not there.
+            ConnectionRefusedError: Nothing listens there.
         """
         for fresh in (False, True):
             transport = self.transport()
@@ -264,7 +265,7 @@ class Link:
         )
 
     def lost(self, transport: Transport, error: Exception | None = None) -> NodeUnreachable:
-        """The error to raise when a transport broke in the middle of something."""
+        """The error for a transport that broke during an operation."""
         why = transport.why()
         if error is not None and str(error) and transport.is_active():
             why = f"it does not do what was asked ({readable(str(error))})"
@@ -272,16 +273,16 @@ class Link:
             f"host {self.target.label}: {why}; it is connected to again on the next use"
         )
 
-    # Holding
+    # Users of the link
 
     def keep(self) -> None:
-        """Somebody holds it, or nobody does: then its transport goes after a while."""
+        """Notes whether the link is in use; the transport of an unused link is closed after a while."""
         transport = self._transport
         if transport is not None:
             transport.idle_since = None if self.held else time.monotonic()
 
     def shut(self) -> None:
-        """Closes it at once."""
+        """Closes the transport now."""
         with self._connecting:
             self._drop()
         parent, self._parent = self._parent, None
@@ -297,7 +298,7 @@ _lock = threading.Lock()
 
 
 def acquire(target: SshTarget) -> Link:
-    """The link to a host. `release` it when done."""
+    """Returns the link to a host. Call `release` when done."""
     with _lock:
         _forget_dead()
         link = _links.setdefault(target, Link(target))
@@ -307,14 +308,14 @@ def acquire(target: SshTarget) -> Link:
 
 
 def release(link: Link) -> None:
-    """Gives a link back. Its transport stays for a while, for whoever comes next."""
+    """Releases a link. Its transport stays open for a while for the next user."""
     with _lock:
         link.held -= 1
         link.keep()
 
 
 def close_idle() -> None:
-    """Closes every transport that nobody holds, at once."""
+    """Closes every unused transport now."""
     while True:
         with _lock:
             idle = [target for target, link in _links.items() if link.held <= 0]
@@ -337,14 +338,16 @@ def _forget_dead() -> None:
 
 
 def _after_fork() -> None:
-    """In a forked process: the transports' threads are not here, and what it wrote would spoil the parent's streams."""
+    """Runs in a forked process, which has none of the transports' threads; its writes would corrupt the parent's
+    streams.
+    """
     global _lock
     _lock = threading.Lock()
     for link in _links.values():
         sock = link._transport.sock if link._transport is not None else None
         if isinstance(sock, socket.socket):
             sock.close()
-    # Kept, since a channel that is thrown away says goodbye to the host.
+    # References are kept, since paramiko sends a close message when a channel is garbage-collected.
     _inherited.extend(_links.values())
     _links.clear()
 

@@ -1,4 +1,4 @@
-"""Logging in with keys: those of the configuration first, then the agent's, then the usual files."""
+"""Public key authentication: keys of the configuration first, then the SSH agent's, then the default files."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from flowlite.connect.ssh.targets import SshTarget
 
 _MAGIC = b"openssh-key-v1\0"
-# A host that boots refuses logins, too: it says that nobody may log in yet, or the user's home is not mounted yet.
+# A booting host may refuse logins, too: logins are not allowed yet, or the user's home is not mounted yet.
 _REFUSED_SECONDS = 60.0
 
 
 class _Agent(paramiko.Agent):
-    """The agent behind one socket. It signs; it is never forwarded."""
+    """The SSH agent behind one socket. It signs; it is never forwarded."""
 
     def __init__(self, path: str) -> None:
         paramiko.agent.AgentSSH.__init__(self)
@@ -31,7 +31,7 @@ class _Agent(paramiko.Agent):
         try:
             connection.settimeout(10.0)
             connection.connect(path)
-            # A key may have to be confirmed by its owner.
+            # The owner may have to confirm the use of a key.
             connection.settimeout(60.0)
             self._connect(connection)  # type: ignore[attr-defined]
         except BaseException:
@@ -41,7 +41,7 @@ class _Agent(paramiko.Agent):
 
 @dataclass(slots=True)
 class _Tried:
-    """What was tried, for the message when nothing worked."""
+    """The keys that were tried, for the error message."""
 
     keys: list[str] = field(default_factory=list)
     hints: list[str] = field(default_factory=list)
@@ -49,10 +49,10 @@ class _Tried:
 
 
 def log_in(transport: paramiko.Transport, target: SshTarget) -> None:
-    """Proves to a host, whose own key has been compared, who we are.
+    """Authenticates with a host whose own key has been compared already.
 
     Raises:
-        NodeUnreachable: No key was accepted; says which were tried and what to do.
+        NodeUnreachable: No key was accepted; the message says which were tried and what to do.
     """
     tried = _Tried()
     agent = _open_agent(target, tried)
@@ -96,7 +96,7 @@ def _open_agent(target: SshTarget, tried: _Tried) -> _Agent | None:
 def _candidates(
     target: SshTarget, agent: _Agent | None, tried: _Tried
 ) -> Iterator[tuple[str, paramiko.PKey]]:
-    """Keys in the order in which they are tried, each once, with words for people."""
+    """Yields keys in the order in which they are tried, each once, with a description."""
     held = {key.asbytes(): key for key in agent.get_keys()} if agent else {}
     used: set[bytes] = set()
     files = list(target.identities)
@@ -151,13 +151,13 @@ def _load(path: str, target: SshTarget, tried: _Tried) -> paramiko.PKey | None:
     except Exception as error:
         tried.hints.append(f"{path} is not a private key that can be used here ({error})")
         return None
-    # `from_path` takes a certificate that lies beside the key; both are tried here, one after the other.
+    # `from_path` loads a certificate beside the key; the plain key and the certificate are tried one after the other.
     key.public_blob = None
     return key
 
 
 def _certificates(path: str, key: paramiko.PKey, target: SshTarget) -> list[str]:
-    """Certificates for this key, from the configuration or beside it."""
+    """Certificate files for this key, from the configuration or beside it."""
     found = []
     for candidate in dict.fromkeys((*target.certificates, f"{path}-cert.pub")):
         with suppress(Exception):
@@ -175,7 +175,7 @@ def _certified(path: str, certificate: str) -> paramiko.PKey:
 
 
 def public_blob(path: Path) -> bytes | None:
-    """The public half of a private key file, also of an encrypted one: from its `.pub`, or its own head."""
+    """The public half of a private key file, even if encrypted: from its `.pub`, or from the key file's own header."""
     with suppress(OSError, ValueError, IndexError):
         return base64.b64decode(path.with_name(f"{path.name}.pub").read_text().split()[1])
     with suppress(OSError, ValueError, IndexError):
@@ -196,7 +196,7 @@ def _public_of(content: bytes) -> bytes | None:
     return rest[8 : 8 + length]
 
 
-# Words
+# Wording
 
 
 def _wants(target: SshTarget, kinds: list[str]) -> NodeUnreachable:

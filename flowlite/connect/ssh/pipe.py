@@ -1,4 +1,4 @@
-"""A command on a host, as a pipe."""
+"""A pipe to a command on a host."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""The system's `ssh`, for shells and commands on our own terminal: with keys pinned, and nothing of ours forwarded.
+"""Runs the system's `ssh` for shells and commands on our own terminal, with pinned host keys and no forwarding.
 
-It reads a configuration that we write and no other, so that it goes where flowlite goes, and believes the same keys.
+`ssh` reads only a configuration that is written here, so that it takes the same route and trusts the same keys as
+flowlite.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ from flowlite.errors import NodeUnreachable
 from flowlite.settings.settings import ensure_home
 
 _ALIAS = "flowlite-host"
-# Until a host has to have answered and exchanged keys, for each host on the way and the last.
+# Time for a host to answer and exchange keys, for each jump host and the last one.
 CONNECT_SECONDS = 20
-# With this status `ssh` ends when it fails itself.
+# The exit status of `ssh` when `ssh` itself fails.
 _FAILED = 255
 
 
 def stream(target: SshTarget, argv: Sequence[str], *, terminal: bool) -> int:
-    """Runs a command on a host on our own stdin, stdout and stderr. Returns its exit status as a shell gives it.
+    """Runs a command on a host on our own stdin, stdout and stderr. Returns its exit status as a shell does.
 
     Raises:
         NodeUnreachable: There is no `ssh` here, or the host does not answer.
-        HostKeyError: The key of the host, or of one on the way, is unknown or has changed.
+        HostKeyError: The key of the host, or of a jump host, is unknown or has changed.
     """
     program = shutil.which("ssh")
     if program is None:
@@ -42,33 +43,34 @@ def stream(target: SshTarget, argv: Sequence[str], *, terminal: bool) -> int:
         )
     require_known(target)
     path = _configuration(target)
-    # `ssh` ends with 255 for whatever died of a signal; a shell around it says which. It outlives Ctrl-C to say so.
+    # `ssh` returns 255 for any command killed by a signal; a shell around it returns 128 + the signal. The shell
+    # ignores Ctrl-C so that it can do so.
     script = b"trap : INT QUIT\n" + command(argv) + b"\nexit $?"
     line = login_line(script).decode("ascii")
     code = stream_here([program, "-F", str(path), "-t" if terminal else "-T", _ALIAS, line])
     if code == _FAILED:
-        # Of the command, or of `ssh` itself; then it has said why, but not what to do here.
+        # The status is the command's, or that of `ssh` itself, which has printed the reason but not what to do here.
         for hop in _hops(target):
             host_keys.check(hop, host_key_scan.fetch(hop))
     return code
 
 
 def require_known(target: SshTarget) -> None:
-    """Makes sure that the keys of a host and of those on the way are known. Raises HostKeyError, NodeUnreachable."""
+    """Checks that the keys of a host and its jump hosts are known. Raises HostKeyError, NodeUnreachable."""
     for hop in _hops(target):
         if not host_keys.pinned_lines(hop):
-            # The error says which fingerprint it has now, and how to accept it.
+            # The error names the present fingerprint and says how to accept it.
             host_keys.check(hop, host_key_scan.fetch(hop))
 
 
 def _hops(target: SshTarget) -> list[SshTarget]:
-    """The hosts on the way and the host itself, each with the way to it."""
+    """The jump hosts and the host itself, each with the jump hosts before it."""
     hops = (*target.jump, target)
     return [replace(hop, jump=hops[:position]) for position, hop in enumerate(hops)]
 
 
 def _configuration(target: SshTarget) -> Path:
-    """Writes what `ssh` reads for one host, under a name made of what is in it."""
+    """Writes the configuration for one host, in a directory named after the content's hash."""
     directory = ensure_home() / "ssh"
     known = directory / "known_hosts"
     text, keys = entries(_ALIAS, target, known)
@@ -80,7 +82,7 @@ def _configuration(target: SshTarget) -> Path:
 
 
 def write(directory: Path, text: str, keys: str) -> Path:
-    """Writes `config` and `known_hosts`, readable by their owner only. Returns the path of the first."""
+    """Writes `config` and `known_hosts`, readable by their owner only. Returns the path of `config`."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name, content in (("known_hosts", keys), ("config", text)):
         partial = directory / f".{name}.{os.getpid()}.part"
@@ -92,7 +94,7 @@ def write(directory: Path, text: str, keys: str) -> Path:
 
 
 def entries(alias: str, target: SshTarget, known: Path) -> tuple[str, str]:
-    """`Host` entries for a host and those on the way to it, and what is known of their keys."""
+    """`Host` entries for a host and its jump hosts, and the lines with their known keys."""
     blocks: list[str] = []
     keys: dict[str, None] = {}
     jump = ""
@@ -107,7 +109,7 @@ def entries(alias: str, target: SshTarget, known: Path) -> tuple[str, str]:
 
 
 def _block(alias: str, target: SshTarget, jump: str, known: Path, before: int) -> str:
-    """The entry of one host. `before` is the number of hosts on the way to it."""
+    """The entry of one host. `before` is the number of jump hosts before it."""
     options = [
         ("HostName", _word(target.host)),
         ("Port", str(target.port)),
@@ -120,17 +122,17 @@ def _block(alias: str, target: SshTarget, jump: str, known: Path, before: int) -
         ("ForwardAgent", "no"),
         ("ForwardX11", "no"),
         ("PasswordAuthentication", "no"),
-        # Nobody may be there to answer a question, and flowlite logs in with keys only.
+        # No questions: nobody may be there to answer them, and flowlite logs in with keys only.
         ("BatchMode", "yes"),
-        # Its clock runs from the start, while those on the way still connect. Without it, `ssh` waits for ever for a
-        # host behind another one that takes the connection and says nothing.
+        # The timeout starts with `ssh`, while the jump hosts still connect. Without it, `ssh` would wait for ever for a
+        # host behind a jump host that accepts the connection and sends nothing.
         ("ConnectTimeout", str(CONNECT_SECONDS * (before + 1))),
         ("ServerAliveInterval", "15"),
         ("LogLevel", "ERROR"),
         *(("CertificateFile", _quoted(path)) for path in target.certificates),
     ]
     if target.explicit:
-        # Also of a file that is not there: its public half may be, and the rest in the agent.
+        # Also files that do not exist: the public half may, with the private key in the SSH agent.
         options += [("IdentityFile", _quoted(path)) for path in target.identities or ("none",)]
     if target.identities_only:
         options.append(("IdentitiesOnly", "yes"))
@@ -144,20 +146,20 @@ def _block(alias: str, target: SshTarget, jump: str, known: Path, before: int) -
 
 
 def _through(jump: str, path: Path) -> tuple[str, str]:
-    """How to go through another host of the same configuration."""
+    """The options for going through another host of the same configuration."""
     if re.fullmatch(r"[\w./+-]+", str(path), re.ASCII):
         return "ProxyJump", jump
-    # Of a ProxyJump, OpenSSH makes a command line in which the path of the configuration is not quoted.
+    # For a ProxyJump, OpenSSH builds a command line in which the path of the configuration is not quoted.
     quoted = shlex.quote(str(path)).replace("%", "%%")
     return "ProxyCommand", f"ssh -F {quoted} -W '[%h]:%p' {jump}"
 
 
 def _word(text: str) -> str:
-    """A name as a configuration holds it."""
+    """A name quoted for a configuration file."""
     return text if re.fullmatch(r"[^\s\"'\\#%]+", text) else _quoted(text)
 
 
 def _quoted(path: str) -> str:
-    """A path as a configuration holds it: percent signs would be tokens, spaces would end it."""
+    """A path quoted for a configuration file: percent signs would be tokens, and spaces would end it."""
     escaped = path.replace("%", "%%").replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'

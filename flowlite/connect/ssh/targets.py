@@ -1,4 +1,4 @@
-"""Where a host is and how to log in there, from what the user wrote and what OpenSSH's configuration adds."""
+"""The address of a host and how to log in, from what the user wrote and OpenSSH's configuration."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flowlite.connect.ssh import config
 from flowlite.errors import ConfigError
 
 PORT = 22
-# What OpenSSH tries where no IdentityFile is set, as far as it can be read here.
+# The keys that OpenSSH tries if no IdentityFile is set, as far as paramiko can read them.
 _DEFAULT_IDENTITIES = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
 _DEFAULT_KNOWN = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2")
 _GLOBAL_KNOWN = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
@@ -23,7 +23,7 @@ _WRITTEN = re.compile(
     r"(?::(?P<port>[^:\]]*))?/?"
 )
 _KEYS = ("host", "user", "port", "identity_file", "jump", "name")
-# As OpenSSH refuses them: names are put into commands of the configuration (`%h`, `%n`, `%r`) as they are.
+# Refused by OpenSSH, too: names are inserted unquoted into commands of the configuration (`%h`, `%n`, `%r`).
 _NOT_IN_NAMES = set("'`\"$;&<>|(){}")
 
 
@@ -32,16 +32,16 @@ class SshTarget:
     """One host to log in to.
 
     Attributes:
-        name: What people call it: an alias of the configuration, or what they wrote.
+        name: The host's name in messages: an alias of the configuration, or what the user wrote.
         host: Name or address to connect to.
-        identities: Private key files, in their order.
-        jump: Hosts on the way, the first one first; each is reached through those before it.
-        host_key_name: The name its key is filed under; `host` with the port where that is not 22.
+        identities: Private key files, in order.
+        jump: Jump hosts in order; each is reached through those before it.
+        host_key_name: The name its key is listed under; `host` with the port where that is not 22.
         config_file: The configuration it came from; None for OpenSSH's usual files.
-        explicit: Whether `identities` were set by somebody, rather than being the usual ones.
-        identities_only: Whether other keys of the agent are left alone.
-        agent: Socket of the agent; None for `SSH_AUTH_SOCK`, "" for no agent.
-        known_hosts: Files of known host keys, besides ours.
+        explicit: Whether `identities` were configured, rather than being the default files.
+        identities_only: Whether other keys of the SSH agent are ignored.
+        agent: Socket of the SSH agent; None for `SSH_AUTH_SOCK`, "" for no agent.
+        known_hosts: Files of known host keys, besides flowlite's own.
         proxy_command: A command whose standard input and output lead to the host.
     """
 
@@ -68,7 +68,7 @@ class SshTarget:
 
     @property
     def label(self) -> str:
-        """What messages call it: `lab1 (user@10.0.0.3)`, with the way there."""
+        """The host's name in messages: `lab1 (user@10.0.0.3)`, with its jump hosts."""
         way = f" through {', '.join(hop.name for hop in self.jump)}" if self.jump else ""
         if self.name in (self.host, self.address):
             return f"{self.address}{way}"
@@ -78,16 +78,16 @@ class SshTarget:
 def resolve_target(
     written: str | Mapping[str, object], config_file: str | Path | None = None
 ) -> SshTarget:
-    """Where a host is, from an alias, `user@host:port`, or a table with host, user, port, identity_file, jump.
+    """Resolves an alias, `user@host:port`, or a table with host, user, port, identity_file, jump.
 
-    What is written wins over the configuration. Nothing is connected to.
+    What the user wrote takes precedence over the configuration. No connection is made.
 
     Args:
         written: What the user wrote.
-        config_file: An OpenSSH configuration; `FLOW_SSH_CONFIG`, else OpenSSH's usual files.
+        config_file: An OpenSSH configuration; the default is `FLOW_SSH_CONFIG`, else OpenSSH's usual files.
 
     Raises:
-        ConfigError: It is not understood, or the configuration cannot be read.
+        ConfigError: `written` is invalid, or the configuration cannot be read.
     """
     config_file = config_file or os.environ.get("FLOW_SSH_CONFIG") or None
     table = _table(written)
@@ -124,7 +124,7 @@ def parse_written(text: str) -> dict[str, object]:
 
 
 def _is_host(text: str) -> bool:
-    """Whether it may be a name or an address. What begins with a dash would be an option to `ssh`."""
+    """Whether a text may be a name or an address. A leading dash would make it an option of `ssh`."""
     if ":" not in text:
         return not text.startswith("-") and re.fullmatch(r"[^\s/'\"]+", text) is not None
     try:
@@ -135,12 +135,12 @@ def _is_host(text: str) -> bool:
 
 
 def is_host_name(text: str) -> bool:
-    """Whether a text may be used as the name of a host; OpenSSH refuses what a shell could run, too."""
+    """Whether a text may be used as a host name; like OpenSSH, refuses characters that a shell could interpret."""
     return _is_name(text) and "\\" not in text
 
 
 def is_user_name(text: str) -> bool:
-    """Whether a text may be used as the name of a user; OpenSSH refuses what a shell could run, too."""
+    """Whether a text may be used as a user name; like OpenSSH, refuses characters that a shell could interpret."""
     return _is_name(text) and not text.endswith("\\")
 
 
@@ -150,7 +150,7 @@ def _is_name(text: str) -> bool:
 
 
 def _check_names(host: str, user: str | None, alias: str) -> None:
-    """Raises ConfigError for a name that could do something in a command."""
+    """Raises ConfigError for a name that is unsafe in a command."""
     if not is_host_name(host):
         raise ConfigError(f"host {alias!r}: its name {host!r} has invalid characters")
     if user is not None and not is_user_name(user):
@@ -164,7 +164,7 @@ def _resolve(
         raise ConfigError(f"host {table['host']!r}: its ProxyJump leads in a circle, or too far")
     alias = str(table["host"])
     given_user = str(table["user"]) if table.get("user") else None
-    # Before the configuration is looked at: `Match exec` runs commands with these names in them.
+    # Checked before the configuration is read: `Match exec` runs commands that contain these names.
     _check_names(alias, given_user, alias)
     options = config.lookup(alias, config.default_files(config_file), user=given_user)
 
@@ -214,7 +214,7 @@ def _resolve(
 def _jump(
     text: str, values: dict[str, str], config_file: str | None, depth: int
 ) -> tuple[SshTarget, ...]:
-    """The hosts of a ProxyJump. The first one's own ProxyJump counts, too; that of the others does not."""
+    """The hosts of a ProxyJump. Only the first one's own ProxyJump counts, as in OpenSSH."""
     if text.lower() == "none":
         return ()
     hops: list[SshTarget] = []
@@ -233,7 +233,7 @@ def _port(value: object, alias: str) -> int:
 
 
 def key_name(host: str, port: int) -> str:
-    """The name a host's key is filed under."""
+    """The name under which a host's key is listed."""
     return host.lower() if port == PORT else f"[{host.lower()}]:{port}"
 
 
@@ -251,6 +251,6 @@ def _known_hosts(options: config.Options, values: dict[str, str]) -> tuple[str, 
     own = options.get("userknownhostsfile", list(_DEFAULT_KNOWN))
     shared = options.get("globalknownhostsfile", list(_GLOBAL_KNOWN))
     texts = [text for text in (*own, *shared) if text.lower() != "none"]
-    # Keys that everybody may write into prove nothing.
+    # A file of keys that everybody may write to proves nothing.
     paths = [config.expand_path(text, values) for text in texts]
     return tuple(path for path in paths if path != os.devnull)

@@ -1,4 +1,4 @@
-"""A TCP stream through a host: a channel of its transport."""
+"""A TCP stream through a host, carried by a channel of its transport."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from flowlite.connect.ssh.link import Link
 async def open_stream(
     link: Link, address: str, port: int
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A stream from the host to an address and port as seen from there.
+    """Opens a stream from the host to an address and port, as the host resolves them.
 
     Raises:
         NodeUnreachable: The host does not answer, or forbids it.
-        ConnectionRefusedError: Nobody listens there.
+        ConnectionRefusedError: Nothing listens there.
     """
     return await _OverChannel(link, address, port).open()
 
@@ -40,7 +40,7 @@ class _OverChannel(Bridge[Any]):
             while block := far.recv(BLOCK):
                 theirs.sendall(block)
         if far.eof_received and not far.closed:
-            # The far side has said all it had to say; ours may go on.
+            # The far side has ended its output; our side may still send.
             with suppress(OSError):
                 theirs.shutdown(socket.SHUT_WR)
             return
@@ -56,5 +56,5 @@ class _OverChannel(Bridge[Any]):
                 far.sendall(block)
             far.shutdown_write()
             wait_for_hang_up(theirs)
-        # Ours is gone altogether: nobody will read what may still come.
+        # Our side is closed, so output that still arrives has no reader.
         far.close()

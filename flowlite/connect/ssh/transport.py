@@ -1,7 +1,7 @@
-"""An SSH transport to one host: how it is opened, and how we learn that it is dead.
+"""An SSH transport to one host: how it is opened, and how its failure is detected.
 
-paramiko does the work. Added here: silence is noticed, a refused channel says why to the one who asked for it, and a
-command that died of a signal is told apart from one that ended.
+paramiko does the work. This module adds keepalives, the reason for a refused channel, and the signal that killed a
+command.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from flowlite.errors import NodeUnreachable
 CONNECT_SECONDS = 10.0
 HANDSHAKE_SECONDS = 15.0
 CHANNEL_SECONDS = 60.0
-# A host that is silent is asked this often, and given up after so many questions.
+# The interval between keepalives, and how many may go unanswered.
 PULSE_SECONDS = 5.0
 UNANSWERED = 3
-# A transport that nobody holds is kept for a while, for whoever comes next.
+# How long an unused transport stays open for the next user.
 IDLE_SECONDS = 30.0
-# Bytes that may be under way towards us: enough for 100 MB/s at 80 ms.
+# Receive window in bytes: enough for 100 MB/s at 80 ms.
 WINDOW = 8 * 1024 * 1024
 
-# The usual order starts with ciphers that need a MAC of their own; this one is twice as fast.
+# The default order starts with ciphers that need a separate MAC; AES-GCM is twice as fast.
 _CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")
 _PROXY_SECONDS = 2.0
 
-# Whoever looks for a fault lowers its level; errors reach the user as exceptions.
+# Lower its level to debug; errors reach the user as exceptions.
 LOG = "flowlite.ssh"
 if logging.getLogger(LOG).level == logging.NOTSET:
     logging.getLogger(LOG).setLevel(logging.CRITICAL)
@@ -46,7 +46,7 @@ class _Silent(EOFError):
 
 
 class _Packets(paramiko.packet.Packetizer):
-    """Packets with a keepalive: whoever says nothing for a while is asked, and given up if nothing comes back."""
+    """A packetizer with keepalives: a silent host is asked, and given up if it does not answer."""
 
     transport: Transport | None = None
     ends: half_open.Ends | None = None
@@ -75,15 +75,15 @@ class _Packets(paramiko.packet.Packetizer):
 
 
 def stay_idle(seconds: float) -> None:
-    """Transports that nobody holds are kept for so long, where that is longer than usual."""
+    """Keeps unused transports open for at least `seconds`."""
     global IDLE_SECONDS
     IDLE_SECONDS = max(IDLE_SECONDS, seconds)
 
 
 class Transport(paramiko.Transport):
-    """A transport that notes by which signal a command died, and whose host's silence is noticed."""
+    """A transport that records the signal that killed a command, and detects when the host stops answering."""
 
-    # How soon it sees that it was closed by someone else; `close` below does not wait for it.
+    # How soon it notices that it was closed by another thread; `close` below does not wait for it.
     _active_check_timeout = 1.0
 
     def __init__(self, sock: Any) -> None:
@@ -98,19 +98,19 @@ class Transport(paramiko.Transport):
         packets.ends = self.ends
         self.idle_since: float | None = None
         self.proxy: subprocess.Popen[bytes] | None = None
-        # Which thread waits for which channel, both ways, and what it was refused with.
+        # Which thread waits for which channel, in both directions, and the refusals.
         self._asked: dict[int, int] = {}
         self._askers: dict[int, int] = {}
         self._refusals: dict[int, paramiko.ChannelException] = {}
 
     def watch(self) -> None:
-        """From now on, silence is noticed."""
+        """Starts the keepalives."""
         packets: _Packets = self.packetizer  # type: ignore[assignment]
         packets.asked = time.monotonic()
         packets.transport = self
 
     def keepalive(self) -> None:
-        """Asks for a sign of life, unless a writer is in the way; and goes if nobody wants it any more."""
+        """Sends a keepalive, unless a writer is busy; closes the transport if it has been unused for too long."""
         if self.idle_since is not None and time.monotonic() - self.idle_since > IDLE_SECONDS:
             raise EOFError("not needed any more")
         lock = getattr(self.packetizer, "_Packetizer__write_lock", None)
@@ -126,8 +126,8 @@ class Transport(paramiko.Transport):
             lock.release()
 
     def _send_user_message(self, data: Any) -> None:
-        # A connection that died a moment ago takes nothing more, as one that is known to be dead; whoever waits for the
-        # answer is told why it died.
+        # A connection that died a moment ago accepts no more writes, as one that is known to be dead; threads that wait
+        # for an answer are told why it died.
         with suppress(EOFError, OSError):
             super()._send_user_message(data)  # type: ignore[misc]
 
@@ -135,7 +135,8 @@ class Transport(paramiko.Transport):
         """Opens a channel.
 
         Raises:
-            paramiko.ChannelException: It was refused. The error is that of this channel: paramiko keeps one for all.
+            paramiko.ChannelException: The channel was refused, with its own reason; paramiko keeps one for all
+            channels.
             paramiko.SSHException: There was no answer.
         """
         caller = threading.get_ident()
@@ -176,7 +177,7 @@ class Transport(paramiko.Transport):
             self.proxy.wait()
 
     def why(self) -> str:
-        """What ended it, as a clause."""
+        """The reason why the transport ended, as a clause."""
         error = self.saved_exception
         if error is None or (isinstance(error, EOFError) and not str(error)):
             return "the connection was closed"
@@ -184,7 +185,7 @@ class Transport(paramiko.Transport):
 
 
 def _note_request(channel: Any, message: paramiko.Message) -> None:
-    """Notes `exit-signal`, which paramiko passes over, and leaves the rest to it."""
+    """Records `exit-signal`, which paramiko ignores, and passes other requests on."""
     position = message.packet.tell()
     if message.get_text() == "exit-signal":
         message.get_boolean()
@@ -194,7 +195,7 @@ def _note_request(channel: Any, message: paramiko.Message) -> None:
 
 
 def open_socket(target: SshTarget) -> socket.socket:
-    """A TCP stream to the host's sshd. Raises NodeUnreachable."""
+    """Opens a TCP connection to the host's sshd. Raises NodeUnreachable."""
     try:
         sock = socket.create_connection((target.host, target.port), CONNECT_SECONDS)
     except socket.gaierror as error:
@@ -212,18 +213,18 @@ def open_socket(target: SshTarget) -> socket.socket:
             f"host {target.label}: cannot connect to {target.host} port {target.port}: {why}; look whether it is up, "
             "and whether a firewall or another port is in the way"
         ) from None
-    # Without it each command waits 40 ms for an acknowledgement.
+    # Otherwise each command waits 40 ms for an acknowledgement.
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     with suppress(AttributeError, OSError):
-        # Also when a full buffer keeps the keepalive from being sent.
+        # Also detects a dead host when a full buffer blocks the keepalive.
         limit = int(1000 * PULSE_SECONDS * (UNANSWERED + 1))
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limit)
     return sock
 
 
 def start_proxy(target: SshTarget, command: str) -> tuple[socket.socket, subprocess.Popen[bytes]]:
-    """Starts a ProxyCommand. Its input and output are the other end of the socket. Raises NodeUnreachable."""
+    """Starts a ProxyCommand, connected to the other end of the returned socket. Raises NodeUnreachable."""
     ours, theirs = socket.socketpair()
     with theirs:
         try:
@@ -240,7 +241,7 @@ def start_proxy(target: SshTarget, command: str) -> tuple[socket.socket, subproc
 
 
 def greet(target: SshTarget, sock: Any) -> Transport:
-    """Exchanges keys with the host; nothing of ours is sent yet. Raises NodeUnreachable."""
+    """Exchanges keys with the host, before anything of ours is sent. Raises NodeUnreachable."""
     transport = Transport(sock)
     transport.name = f"flowlite-ssh {target.name}"
     transport.banner_timeout = HANDSHAKE_SECONDS
@@ -254,7 +255,7 @@ def greet(target: SshTarget, sock: Any) -> Transport:
     except (paramiko.SSHException, EOFError, OSError) as error:
         transport.close()
         raise NodeUnreachable(f"host {target.label}: {_no_greeting(error)}") from None
-    # At its time-out it returns as if nothing were wrong.
+    # paramiko returns normally when its timeout expires.
     if not transport.initial_kex_done:
         transport.close()
         raise NodeUnreachable(f"host {target.label}: {_no_greeting(EOFError())}")
@@ -273,7 +274,7 @@ def _no_greeting(error: BaseException) -> str:
 
 
 def _known_first(offered: Any, known: Any) -> list[str]:
-    """Kinds of host keys with those that are known for the host in front, so that it shows one of them."""
+    """The offered kinds of host keys, the known ones first, so that the host presents one of those."""
     wanted = [kind for kind in offered if kind in known]
     if "ssh-rsa" in known:
         wanted += [kind for kind in offered if kind.startswith("rsa-sha2-")]
@@ -286,6 +287,6 @@ def _first(offered: Any, wanted: Any) -> list[str]:
 
 
 def shown(transport: Transport) -> host_keys.HostKey:
-    """The host's key, by which it has proved itself."""
+    """The host key that the host has presented and proved."""
     key = transport.get_remote_server_key()
     return host_keys.HostKey(key.get_name(), key.asbytes())

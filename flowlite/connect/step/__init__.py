@@ -1,4 +1,4 @@
-"""Nodes that are reached through a command, such as `srun`."""
+"""Connections to nodes that are reached through a command, such as `srun`."""
 
 from __future__ import annotations
 

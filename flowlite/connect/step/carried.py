@@ -1,4 +1,4 @@
-"""A command at the far end of a step connection, as the pipe of another one."""
+"""A command on a node of a step connection, as a pipe for another step connection."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from flowlite.connect.step.stream import Stream
 
 
 class CarriedPipe(Pipe):
-    """A stream as a pipe."""
+    """A stream with the interface of a pipe."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream

@@ -1,7 +1,7 @@
-"""The way to one mux server (flowlite/node/helper/mux_server.py): many requests at a time over one command.
+"""A channel to one mux server (`node/helper/mux_server.py`), which carries many requests at a time over one command.
 
-A `Channel` begins with its first use, in a thread of its own, notices when the far end falls silent, and begins again
-with the next use. Connections of one process that lead to the same place share it.
+A `Channel` starts the command on its first use and reads its output in a thread. It detects when the mux server no
+longer answers, and starts a new one on the next use. Connections of one process to the same node share it.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from flowlite.node.protocol import mux_framing
 Lost = Callable[[int | None, str], NodeUnreachable | None]
 
 OPEN_SECONDS = 120.0
-"""For the command to begin at the far end; a busy controller takes its time."""
+"""Time for the mux server to start; a busy Slurm controller may take long."""
 PING_SECONDS = 5.0
 SILENT_SECONDS = 30.0
-"""After a ping without any answer the way is taken for broken."""
+"""Time without an answer to a ping after which the connection is taken for broken."""
 IDLE_SECONDS = 30.0
-"""How long a channel that nobody holds waits for whoever comes next."""
+"""Time for which an unused channel stays open for the next user."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.25, 8.0
-# A way that breaks so soon is tried once more.
+# A connection that breaks within this time is tried once more.
 _SOON_SECONDS = 5.0
 _MOST_NOISE = 1 << 20
 
 
 class Channel:
-    """One command with a mux server at its far end, while there is one.
+    """A command with a mux server at its far end, started when needed.
 
     Attributes:
-        held: How many connections have it.
-        direct: Whether TCP streams may go past it: it is not known that they cannot.
+        held: How many connections use it.
+        direct: Whether TCP streams may bypass it; True until a direct connection has failed.
     """
 
     def __init__(self, argv: Sequence[str], label: str, lost: Lost | None) -> None:
@@ -67,11 +67,11 @@ class Channel:
     # For connections
 
     def facts(self, base: Connection, deadline: float | None) -> dict[str, Any]:
-        """What the mux server says of itself; begins it where there is none.
+        """What the mux server reports about itself; starts it if it is not running.
 
         Raises:
-            NodeUnreachable: It does not begin.
-            TimeoutError: Not before the deadline.
+            NodeUnreachable: It does not start.
+            TimeoutError: It did not start before the deadline.
         """
         began, again = time.monotonic(), True
         with self._changed:
@@ -82,7 +82,7 @@ class Channel:
                     at_once = time.monotonic() - began < _SOON_SECONDS
                     if not again or not at_once or type(self._failed) is not NodeUnreachable:
                         raise self._again(self._failed)
-                    # Nothing was asked of it yet, so asking twice does no harm.
+                    # No request was sent yet, so trying again is safe.
                     again = False
                     self._changed.wait(max(0.0, self._next_try - time.monotonic()))
                     self._begin(base)
@@ -96,7 +96,7 @@ class Channel:
     def stream(
         self, base: Connection, request: Mapping[str, Any], deadline: float | None
     ) -> Stream:
-        """Begins a request. Raises as `facts`."""
+        """Starts a request. Raises the errors of `facts`."""
         with self._changed:
             self.facts(base, deadline)
             self._last += 1
@@ -105,50 +105,50 @@ class Channel:
         return stream
 
     def keep(self) -> None:
-        """Somebody holds it, or nobody does: then it ends after a while."""
+        """Notes whether the channel is in use; an unused channel ends after a while."""
         with self._lock:
             self._unheld_since = None if self.held > 0 else time.monotonic()
 
     def shut(self) -> None:
-        """Ends it now."""
+        """Ends the channel now."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
 
     @property
     def rests(self) -> bool:
-        """Whether nobody holds it, and it has ended."""
+        """Whether the channel is unused and has ended."""
         with self._lock:
             return self.held <= 0 and not self._serving
 
     def abandon(self) -> None:
-        """In a forked process: nothing of it is kept open."""
+        """Called in a forked process: closes our descriptors."""
         if self._pipe is not None:
             self._pipe.abandon()
 
     def lost(self, why: str) -> NodeUnreachable:
-        """The error for something that went wrong on the way."""
+        """The error for a broken connection."""
         return NodeUnreachable(f"{self.label}: {why}; it is connected to again on the next use")
 
     # For streams
 
     def send(self, kind: int, stream: int, payload: bytes = b"") -> None:
-        """Sends a frame, waiting its turn. What cannot be sent any more is not: its stream is told."""
+        """Sends a frame, waiting for other senders. Errors are reported to the stream by the reading thread."""
         pipe = self._pipe
         if pipe is None:
             return
         with self._sending, suppress(OSError):
-            # Where it broke in the middle, the reading side says so to everybody.
+            # If the pipe broke, the reading thread reports it to all streams.
             pipe.send(mux_framing.frame(kind, stream, payload))
 
     def forget(self, stream: int) -> None:
-        """Nothing more of a stream is of interest."""
+        """Drops a stream and, if it is not over, has the mux server end it."""
         with self._lock:
             known = self._streams.pop(stream, None)
         if known is not None and not known.over:
             self.send(mux_framing.CLOSE, stream)
 
-    # The thread that reads
+    # The reading thread
 
     def _begin(self, base: Connection) -> None:
         if self._serving:
@@ -160,7 +160,7 @@ class Channel:
         threading.Thread(target=self._serve, args=(base,), name=name, daemon=True).start()
 
     def _again(self, error: NodeUnreachable) -> NodeUnreachable:
-        # Raised to many: each gets one with a traceback of its own.
+        # Raised in many threads: each needs an exception with its own traceback.
         return type(error)(str(error))
 
     def _serve(self, base: Connection) -> None:
@@ -199,14 +199,14 @@ class Channel:
             stream.fail(self._again(error))
 
     def _converse(self, base: Connection) -> None:
-        """Until it is over. Raises NodeUnreachable, OSError."""
+        """Reads until the mux server ends or the channel is closed. Raises NodeUnreachable, OSError."""
         pipe = self._pipe = base.pipe(self._argv, OPEN_SECONDS)
         if not (rest := self._await_greeting(pipe)):
             return
-        # What a mux server sends in one frame is a block, or a short document.
+        # A frame of a mux server holds one block, or a short document.
         parser = mux_framing.Parser(MOST_JSON)
         heard = pinged = time.monotonic()
-        # The greeting may have come alone, which is no end.
+        # The greeting may have arrived alone; that is not EOF.
         data: bytes | None = rest[1:] or None
         while not self._over():
             if data:
@@ -223,7 +223,7 @@ class Channel:
             data = pipe.receive(max(0.1, PING_SECONDS - (now - pinged)))
 
     def _await_greeting(self, pipe: Pipe) -> bytes:
-        """A newline and what came after the mux server's first line; b"" at its end."""
+        """Returns a newline and what followed the mux server's first line; b"" at EOF."""
         text, until = b"", time.monotonic() + OPEN_SECONDS
         while mux_framing.GREETING not in text:
             if len(text) > _MOST_NOISE:
@@ -237,14 +237,14 @@ class Channel:
         return b"\n" + text.partition(mux_framing.GREETING)[2]
 
     def _ping(self, pipe: Pipe) -> bool:
-        """Asks for a sign of life, unless that would have to wait: whoever sends just now gets an answer, too."""
+        """Sends a ping, unless the pipe is busy: a sender's request is then answered, too."""
         if not self._sending.acquire(blocking=False):
             return False
         try:
             if not pipe.ready():
                 return False
             with suppress(OSError):
-                # What broke is read from the other side.
+                # The reading thread detects errors.
                 pipe.send(mux_framing.frame(mux_framing.PING, 0))
         finally:
             self._sending.release()
@@ -261,7 +261,7 @@ class Channel:
             stream = self._streams.get(number)
         if stream is None:
             return
-        # What cannot be taken fails all streams, this one too.
+        # An invalid frame fails all streams, this one included.
         stream.take(kind, payload)
         if kind == mux_framing.DONE:
             with self._lock:

@@ -1,17 +1,15 @@
-"""A node that is reached through a command: whatever is done there goes through `PREFIX PYTHON PROGRAM `.
+"""A node that is reached through a command: every request is carried by the command `PREFIX PYTHON PROGRAM`.
 
     login = LocalConnection()                                        # on a login node
     login = StepConnection(SshConnection(target), [], label=…, python=…, program=…)     # or from elsewhere
-    node = StepConnection(
-        login,
-        ["srun", "--overlap", "--quiet", "--jobid=7", "--nodes=1", "--ntasks=1", "--nodelist=n3"],
-        label="node n3 of job 7", python="/usr/bin/python3", program="/shared/blobs/<sha256>",
-        anchor="/node_dir/7.00.00002",
+    node = StepConnection( login, ["srun", "--overlap", "--quiet", "--jobid=7", "--nodes=1", "--ntasks=1",
+    "--nodelist=n3"], label="node n3 of job 7", python="/usr/bin/python3", program="/shared/blobs/<sha256>",
+    anchor="/node_dir/7.00.00002",
     )
 
-One command per node and process, whatever is asked and however often: its standard input and output carry commands,
-files and TCP streams side by side. A step connection may be the base of others, whose commands it carries likewise, so
-that one SSH session is enough for all nodes of a cluster.
+There is one such command per node and process. Its standard input and output carry commands, files and TCP streams side
+by side. A step connection may be the base of others and then carries their commands in the same way, so that one SSH
+session is enough for all nodes of a cluster.
 """
 
 from __future__ import annotations
@@ -40,12 +38,12 @@ from flowlite.errors import ConfigError, NodeUnreachable
 
 _SMALL = 256 * 1024
 _START_SECONDS = 60.0
-# A way past the step that does not answer at once is closed.
+# A direct connection that is not established within this time counts as blocked.
 _DIRECT_SECONDS = 3.0
 
 
 class StepConnection(Connection):
-    """A node within reach. Nothing is started before the first use, or `open`."""
+    """A connection to one node. Nothing is started before the first use, or `open`."""
 
     def __init__(
         self,
@@ -62,17 +60,17 @@ class StepConnection(Connection):
     ) -> None:
         """
         Args:
-            base: How to reach the machine on which `prefix` is a command; closed with this connection.
-            prefix: The words before the command that is to run on the node; none runs it where the base leads.
-            label: What people call the node.
-            python: Interpreter there.
-            program: Path of the node's program there, whose name is its hash.
-            anchor: Home of the step daemon (flowlite/node/slurm_step/daemon.py) that starts what outlives this
-            connection.
-            terminal: The prefix for a command on a terminal, if it is another one.
-            direct: TCP streams go from the base to the node's address where that answers.
-            lost: Makes the error from exit status and last words of a command that broke off; None from it takes the
-                usual one. `srun_lost` unless given.
+            base: Connection to the machine on which `prefix` is a command; closed with this connection.
+            prefix: The words before the command to run on the node; if empty, it runs on the base's machine.
+            label: The node's name in messages.
+            python: Interpreter on the node.
+            program: Path of the node's program there; its file name is its hash.
+            anchor: Home of the step daemon (`node/slurm_step/daemon.py`), which starts processes that outlive this
+                connection.
+            terminal: The prefix for a command on a terminal, if it differs.
+            direct: Whether TCP streams go from the base to the node's address where that answers.
+            lost: Makes the error from the exit status and last words of a command that broke off, or None for the usual
+                error. The default is `srun_lost`.
         """
         self._base = base
         self._prefix = tuple(prefix)
@@ -86,17 +84,17 @@ class StepConnection(Connection):
         self._channel = pool.acquire(self.key, label, lost or srun_lost(label))
         self._closed = False
 
-    # The far end
+    # The mux server
 
     def open(self, timeout: float = 120.0) -> dict[str, Any]:
         """Starts the command now, rather than on the first use.
 
         Returns:
-            What the far end says of itself: {"host", "pid", "python", "anchor"}, the last as the step daemon says it,
-            None where there is none.
+            What the mux server reports about itself: {"host", "pid", "python", "anchor"}. "anchor" comes from the step
+                daemon, and is None if there is none.
 
         Raises:
-            NodeUnreachable: It does not come up; `JobGone` if there is no such job or step any more.
+            NodeUnreachable: It does not start; `JobGone` if the job or step no longer exists.
         """
         try:
             return self._channel.facts(self._usable(), time.monotonic() + timeout)
@@ -104,10 +102,10 @@ class StepConnection(Connection):
             raise self._channel.lost(f"its command did not begin within {timeout:.0f} s") from None
 
     def pipe(self, argv: Sequence[str], seconds: float) -> Pipe:
-        """A command there whose input stays open. Raises NodeUnreachable, TimeoutError."""
+        """Starts a command whose standard input stays open. Raises NodeUnreachable, TimeoutError."""
         from flowlite.connect.step.carried import CarriedPipe
 
-        # It is another one's way to its far end, which ends well when it hears that nobody is there any more.
+        # The command carries another step connection and exits by itself on EOF.
         request = {"do": "run", "argv": _words(argv), "gently": True}
         return CarriedPipe(self._ask(request, seconds))
 
@@ -132,7 +130,7 @@ class StepConnection(Connection):
         deadline = None if timeout is None else time.monotonic() + timeout
         output = Output(f"{self._label}: the output of {argv[0]}")
         try:
-            # Leaving the context kills it, where it has not ended.
+            # Leaving the context kills the command if it is still running.
             with self._ask({"do": "run", "argv": _words(argv)}, timeout) as stream:
                 _feed(stream, input)
                 for name, block in stream.pieces(deadline):
@@ -150,7 +148,7 @@ class StepConnection(Connection):
 
     def stream(self, argv: Sequence[str], *, terminal: bool) -> int:
         if terminal:
-            # What runs the step may leave out what our own terminal is.
+            # The command that runs the step may not pass TERM on.
             kind = os.environ.get("TERM", "")
             shown = ["env", f"TERM={kind}"] if kind else []
             return self._usable().stream([*self._terminal, *shown, *_words(argv)], terminal=True)
@@ -207,7 +205,7 @@ class StepConnection(Connection):
 
         return files.read_file(self._ask, self._label, path, offset)
 
-    # The rest
+    # Everything else
 
     async def open_tcp(
         self, address: str, port: int
@@ -219,7 +217,7 @@ class StepConnection(Connection):
                 async with asyncio.timeout(_DIRECT_SECONDS):
                     return await self._usable().open_tcp(address, port)
             except ConnectionRefusedError:
-                # Of somebody on the way, perhaps.
+                # The refusal may come from a host between; the mux server will tell.
                 pass
             except (NodeUnreachable, OSError):
                 self._channel.direct = False
@@ -251,7 +249,7 @@ def _words(argv: Sequence[str]) -> list[str]:
 
 
 def _code(stream: Stream) -> int:
-    """How a command ended. Raises OSError if it did not begin."""
+    """The exit status of a command. Raises OSError if it did not start."""
     end = stream.end
     if "code" not in end:
         raise OSError(int(end.get("errno", 5)), str(end.get("text", "it did not begin")))
@@ -259,7 +257,7 @@ def _code(stream: Stream) -> int:
 
 
 def _feed(stream: Stream, content: bytes | None) -> None:
-    """Sends all input and its end; in a thread, unless it is so small that nothing can wait for it."""
+    """Sends all input, then EOF; in a thread, unless the input is so small that sending cannot block."""
 
     def all_of_it() -> None:
         if content:
@@ -273,12 +271,12 @@ def _feed(stream: Stream, content: bytes | None) -> None:
 
 
 def _pass_input(stream: Stream, ended: threading.Event) -> None:
-    """Sends our own input, until either side ends."""
+    """Forwards our own standard input, until either side ends."""
     with suppress(OSError, ValueError), selectors.DefaultSelector() as selector:
         try:
             selector.register(0, selectors.EVENT_READ)
         except PermissionError:
-            # A file, or /dev/null, never keeps anybody waiting.
+            # Reading a file or /dev/null never blocks.
             while (data := os.read(0, _SMALL)) and stream.send(data):
                 pass
             stream.end_input()
@@ -294,7 +292,7 @@ def _pass_input(stream: Stream, ended: threading.Event) -> None:
 
 
 def _leads_elsewhere(address: str) -> bool:
-    """Whether an address means the same machine wherever it is used."""
+    """Whether an address means a different machine depending on where it is used."""
     try:
         return not (ip_address(address).is_loopback or ip_address(address).is_unspecified)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Why a node that is reached through `srun` is not reached any more, from what `srun` said last."""
+"""Errors for nodes reached through `srun`, from what `srun` printed last."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _GONE = (
     (r"DUE TO NODE FAILURE|NODE FAILURE|[Nn]ode failure", "a node of it has failed"),
     (r"\*\*\* JOB \S+ .*CANCELLED AT", "it was cancelled"),
 )
-# Of the step alone, or of its job: whoever asks again will know.
+# Either the step alone was cancelled, or its job; the next request will show which.
 _STEP_ENDED = r"\*\*\* STEP \S+ .*CANCELLED AT"
 _ELSEWHERE = r"node configuration is not available|not in this job|is not part of|Invalid node name"
 _NO_COMMAND = (126, 127)
 
 
 class JobGone(NodeUnreachable):
-    """The job that a node belonged to has ended, or the node belongs to it no longer."""
+    """The node's job has ended, or the node is no longer part of it."""
 
 
 def srun_lost(label: str) -> Callable[[int | None, str], NodeUnreachable | None]:

@@ -16,17 +16,17 @@ from flowlite.errors import NodeUnreachable
 Ask = Callable[[Mapping[str, Any]], Stream]
 
 _BLOCK = 256 * 1024
-# What is done with files and moves nothing for so long hangs; hashing what is there gets more.
+# A file operation in which nothing moves for this long counts as hung; hashing existing files gets longer.
 _STALL_SECONDS = 60.0
 _HASHED_PER_SECOND = 20e6
 
 
 def put_files(ask: Ask, label: str, files: Sequence[File]) -> None:
-    """Writes files, each whole or not at all. Those with a hash are sent only where they are missing.
+    """Writes files atomically. Those with a hash are sent only if they are missing.
 
     Raises:
-        NodeUnreachable: The node does not answer, or its disk does not.
-        OSError: A file cannot be read here, or not be written there.
+        NodeUnreachable: The node or its disk does not answer.
+        OSError: A file cannot be read here, or not be written on the node.
     """
     listed = [_listed(file) for file in files]
     hashed = sum(each["size"] for each in listed if each["sha256"])
@@ -49,7 +49,7 @@ def _listed(file: File) -> dict[str, Any]:
 
 
 def _wanted(stream: Stream, said: _Said, stall: float) -> list[int]:
-    """The numbers of the files that are not there."""
+    """The numbers of the files that the node lacks."""
     line = b""
     for name, block in stream.pieces(stall=stall):
         if name == "err":
@@ -79,12 +79,12 @@ def _send(stream: Stream, content: bytes | Path, size: int) -> bool:
 
 
 def read_file(ask: Ask, label: str, path: str, offset: int) -> Iterator[bytes]:
-    """The bytes of a file from `offset` to its end. It ends without an error only if all of them came.
+    """Yields the bytes of a file from `offset` to its end. Ends without an error only if all of them arrived.
 
     Raises:
-        FileNotFoundError: It is not there.
+        FileNotFoundError: The file does not exist.
         OSError: It cannot be read.
-        NodeUnreachable: The way there broke.
+        NodeUnreachable: The connection broke.
     """
     with ask({"do": "read", "path": path, "offset": offset}) as stream:
         stream.end_input()
@@ -101,11 +101,11 @@ def read_file(ask: Ask, label: str, path: str, offset: int) -> Iterator[bytes]:
 
 
 def answer(stream: Stream, what: str) -> dict[str, Any]:
-    """The line of JSON that a request is answered with.
+    """The line of JSON that answers a request.
 
     Raises:
-        OSError: It could not be done; `what` begins the text.
-        NodeUnreachable: The way there broke, or nobody answers there.
+        OSError: The request failed; the message begins with `what`.
+        NodeUnreachable: The connection broke, or the node does not answer.
     """
     said = _Said(f"{what}: what our program there says")
     said.hear_all(stream, what, _STALL_SECONDS)
@@ -117,14 +117,14 @@ def answer(stream: Stream, what: str) -> dict[str, Any]:
 
 
 class _Said:
-    """What came on both outputs, where it is short."""
+    """The last output on both streams of a request, for short answers and errors."""
 
     def __init__(self, whose: str) -> None:
         self.out = Tail(whose)
         self.err = Tail(whose)
 
     def hear_all(self, stream: Stream, label: str, stall: float) -> None:
-        """To its end."""
+        """Reads the stream to its end."""
         try:
             for name, block in stream.pieces(stall=stall):
                 (self.out if name == "out" else self.err).add(block)
@@ -133,7 +133,7 @@ class _Said:
 
 
 def _check(stream: Stream, said: _Said, what: str) -> None:
-    """Raises OSError where it did not end well, of the type that the same operation here would raise."""
+    """Raises OSError if the request failed, of the type that the same operation would raise locally."""
     end = stream.end
     if end.get("code") == 0:
         return

@@ -1,4 +1,4 @@
-"""The channels of this process, one for each far end, shared by the connections that lead there."""
+"""The channels of this process, one for each node, shared by the connections to that node."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _lock = threading.Lock()
 
 
 def key_of(base: Connection) -> Hashable:
-    """What two connections to the same place have in common."""
+    """A key that is equal for two connections to the same machine."""
     if isinstance(base, LocalConnection):
         return "local"
     for name in ("key", "target"):
@@ -29,7 +29,7 @@ def key_of(base: Connection) -> Hashable:
 
 
 def acquire(key: Key, label: str, lost: Lost | None) -> Channel:
-    """The channel of a far end. `release` it when done."""
+    """Returns the channel to a node. Call `release` when done."""
     with _lock:
         channel = _channels.get(key)
         if channel is None:
@@ -40,7 +40,7 @@ def acquire(key: Key, label: str, lost: Lost | None) -> Channel:
 
 
 def release(key: Key) -> None:
-    """Gives it back. It stays for a while, for whoever comes next."""
+    """Releases a channel. It stays open for a while for the next user."""
     with _lock:
         channel = _channels.get(key)
         if channel is not None:
@@ -51,7 +51,7 @@ def release(key: Key) -> None:
 
 
 def close_idle() -> None:
-    """Ends every channel that nobody holds, at once."""
+    """Ends every unused channel now."""
     with _lock:
         idle = [key for key, channel in _channels.items() if channel.held <= 0]
         channels = [_channels.pop(key) for key in idle]
@@ -60,7 +60,7 @@ def close_idle() -> None:
 
 
 def _after_fork() -> None:
-    """In a forked process: the threads are not here, and an end that stays open would keep the far side alive."""
+    """Runs in a forked process, which has none of the threads; open descriptors would keep the mux servers alive."""
     global _lock
     _lock = threading.Lock()
     for channel in _channels.values():

@@ -1,4 +1,4 @@
-"""One request on a channel: its input goes out, its output comes in, each side at the pace of the other."""
+"""One request on a channel, with flow control in both directions."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from flowlite.connect.bounded import parse_object
 from flowlite.errors import NodeUnreachable
 from flowlite.node.protocol import mux_framing
 
-# What was taken is acknowledged in lumps.
+# Received bytes are acknowledged in units of this size.
 _LUMP = 64 * 1024
-# Frames of which nothing was taken yet; those without content cost memory, too.
+# Maximum number of frames that wait to be read; frames without content cost memory, too.
 _MOST_PIECES = 1 << 16
 _NAMES = {
     mux_framing.OUT: "out",
@@ -25,20 +25,20 @@ _NAMES = {
 
 
 class Sender(Protocol):
-    """The channel that carries a stream, as the stream needs it."""
+    """The channel, as its streams use it."""
 
     def send(self, kind: int, stream: int, payload: bytes = b"") -> None:
         """Sends a frame."""
 
     def forget(self, stream: int) -> None:
-        """No frames of this stream are expected any more."""
+        """No more frames of this stream are expected."""
 
 
 class Stream:
-    """One request while it is carried out. Close it, or use it as a context manager.
+    """One request in progress. Close it, or use it as a context manager.
 
     Attributes:
-        over: Whether the far end has said how it ended, or cannot any more.
+        over: Whether the mux server has reported the end of the request, or the connection broke.
     """
 
     def __init__(self, channel: Sender, number: int) -> None:
@@ -64,7 +64,7 @@ class Stream:
     # Sending
 
     def send(self, data: bytes | memoryview) -> bool:
-        """Sends to its input. False if it does not listen any more."""
+        """Sends to the request's input. False if it no longer reads."""
         view = memoryview(data)
         while view:
             with self._changed:
@@ -78,12 +78,12 @@ class Stream:
         return True
 
     def ready(self) -> bool:
-        """Whether a few bytes could be sent without waiting for the far end."""
+        """Whether a few bytes could be sent without waiting for the mux server."""
         with self._changed:
             return self._credit > mux_framing.BLOCK or self.over
 
     def end_input(self) -> None:
-        """Nothing more will be sent."""
+        """Ends the request's input."""
         if not self.over:
             self._channel.send(mux_framing.END, self.number)
 
@@ -92,15 +92,15 @@ class Stream:
     def piece(
         self, deadline: float | None = None, *, stall: float | None = None
     ) -> tuple[str, bytes] | None:
-        """What comes next: "out" or "err" and bytes, "end" (of a TCP stream's), "ready"; None at the end of all.
+        """Returns the next item: "out" or "err" and bytes, "end" (of a TCP stream's output), "ready"; None at the end.
 
         Raises:
-            TimeoutError: Nothing came before the deadline, or nothing moved for `stall` seconds.
-            NodeUnreachable: The way there broke.
+            TimeoutError: Nothing arrived before the deadline, or nothing moved for `stall` seconds.
+            NodeUnreachable: The connection broke.
         """
         with self._changed:
             if deadline is not None and time.monotonic() > deadline:
-                # Also of one that says something all the time.
+                # Also for a command that writes without pause.
                 raise TimeoutError
             while not self._pieces:
                 if self._failed is not None:
@@ -124,17 +124,17 @@ class Stream:
     def pieces(
         self, deadline: float | None = None, *, stall: float | None = None
     ) -> Iterator[tuple[str, bytes]]:
-        """All that comes, to the end. Raises as `piece`."""
+        """Yields all items to the end. Raises the errors of `piece`."""
         while (found := self.piece(deadline, stall=stall)) is not None:
             yield found
 
     @property
     def end(self) -> dict[str, Any]:
-        """How it ended: {"code"} or {"errno", "text"}."""
+        """The result: {"code"} or {"errno", "text"}."""
         return self._end
 
     def close(self) -> None:
-        """Whatever of it still runs is killed."""
+        """Ends the request; a process of it that still runs is killed."""
         with self._changed:
             if self._closed:
                 return
@@ -142,10 +142,10 @@ class Stream:
             self._changed.notify_all()
         self._channel.forget(self.number)
 
-    # From the channel
+    # Called by the channel
 
     def take(self, kind: int, payload: bytes) -> None:
-        """A frame came. Raises ValueError if no mux server sends such a frame."""
+        """Handles a frame that arrived. Raises ValueError if a mux server would not send it."""
         with self._changed:
             self._moved = time.monotonic()
             if kind == mux_framing.ACK:
@@ -160,7 +160,7 @@ class Stream:
             self._changed.notify_all()
 
     def fail(self, error: NodeUnreachable) -> None:
-        """The way there broke."""
+        """Ends the stream with an error, since the connection broke."""
         with self._changed:
             self._failed, self.over = error, True
             self._changed.notify_all()

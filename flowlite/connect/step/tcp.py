@@ -1,4 +1,4 @@
-"""A TCP stream from a node, relayed by its mux server: one of the streams of its channel."""
+"""A TCP stream from a node, carried by its mux server as one stream of the channel."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from flowlite.errors import NodeUnreachable
 async def open_stream(
     ask: Callable[[Mapping[str, Any]], Stream], label: str, address: str, port: int
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A stream from the node to an address and port as seen from there.
+    """Opens a stream from the node to an address and port, as the node resolves them.
 
     Raises:
         NodeUnreachable: The node does not answer.
-        ConnectionRefusedError: Nobody listens there.
+        ConnectionRefusedError: Nothing listens there.
     """
     return await _OverPorter(ask, label, address, port).open()
 
@@ -51,7 +51,7 @@ class _OverPorter(Bridge[Stream]):
             with suppress(OSError):
                 for name, block in far.pieces():
                     if name == "end":
-                        # The far side has said all it had to say; ours may go on.
+                        # The far side has ended its output; our side may still send.
                         said_all = True
                         theirs.shutdown(socket.SHUT_WR)
                     else:
@@ -68,5 +68,5 @@ class _OverPorter(Bridge[Stream]):
                 pass
             far.end_input()
             wait_for_hang_up(theirs)
-        # Ours is gone altogether: nobody will read what may still come.
+        # Our side is closed, so output that still arrives has no reader.
         far.close()
