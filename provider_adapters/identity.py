@@ -1,4 +1,4 @@
-"""Who we are to machines and clouds: the id of this FLOW_HOME, and the person it belongs to."""
+"""The identity of this FLOW_HOME towards machines and clouds: its id, and the person it belongs to."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _FILE = "client"
 
 
 def home_id(home: Path) -> str:
-    """The id of a FLOW_HOME: 16 hexadecimal digits, made on first use and never changed.
+    """The id of a FLOW_HOME: 16 hexadecimal digits, created on first use and never changed.
 
-    Hosts know a lease by it, and what is rented bears it as the tag `flowlite:home`.
+    Leases on hosts carry it, and rented resources have it as the tag `flowlite:home`.
 
     Raises:
-        ProviderError: It cannot be written.
+        ProviderError: The id cannot be written.
     """
     path = home / _FILE
     try:
@@ -35,7 +35,7 @@ def home_id(home: Path) -> str:
 
 
 def owner() -> str:
-    """`user@machine`, for people who meet what we rent: the tag `flowlite:owner`."""
+    """`user@machine`, for people who come across rented resources: the value of the tag `flowlite:owner`."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):
@@ -44,14 +44,14 @@ def owner() -> str:
 
 
 def _earlier(home: Path) -> str:
-    """The id from when only the SSH provider had one: hosts may be leased under it."""
+    """The id from versions in which only the SSH provider had one: hosts may be leased under it."""
     with suppress(OSError):
         return (home / "ssh" / "client").read_text().strip()
     return ""
 
 
 def _make(path: Path, text: str) -> None:
-    """Writes the file unless somebody else was first; nobody ever sees half of it, also after a power cut."""
+    """Writes the file atomically and durably, unless another process has written it first."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:

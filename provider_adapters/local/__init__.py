@@ -1,4 +1,4 @@
-"""This machine as a provider: no account, no GPU needed, no root. A node is a directory and a group of processes."""
+"""The provider `local`: nodes are directories and process groups on this machine. It needs no account, GPU or root."""
 
 from provider_adapters.local.provider import LocalProvider
 

@@ -1,8 +1,8 @@
-"""Who may run on this machine now: a place for each task, and GPUs that belong to one task at a time.
+"""Admission of tasks to this machine: a limit on concurrent tasks, and GPUs that serve one task at a time.
 
-Two ledgers: places and nodes in `FLOW_HOME/local`, GPUs beside the sockets of this user (tasks of
-another FLOW_HOME must not get the same ones). Tasks wait in the order in which they came; what a dead task still
-holds is taken back.
+There are two ledgers: one for tasks and nodes, in `FLOW_HOME/local`, and one for GPUs, beside the sockets of this user,
+since tasks of another FLOW_HOME must not get the same GPUs. Tasks wait in order of arrival. What a dead task still
+holds is reclaimed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from provider_adapters.local.ledger import Ledger
 
 
 class Admission:
-    """The places of one FLOW_HOME."""
+    """The tasks that are admitted, or wait, in one FLOW_HOME."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
@@ -35,16 +35,16 @@ class Admission:
             raise ProviderError(str(error.strerror)) from error
 
     def held(self) -> dict[str, dict[str, Any]]:
-        """What each task holds: instances, GPUs by instance, and what `admit` was given."""
+        """What each task holds: instances, GPUs by instance, and the entry that `admit` was given."""
         return {task: entry for task, entry in self._tasks.read().items() if "instances" in entry}
 
     def admit(
         self, task_id: str, token: str, ids: Sequence[str], entry: dict[str, Any], plan: Plan
     ) -> dict[str, Any]:
-        """Gives a task its nodes and GPUs, all or none; what it already holds for that token stays as it is.
+        """Gives a task all of its nodes and GPUs, or none. What it already holds for the same token is unchanged.
 
         Raises:
-            CapacityUnavailable: Too many tasks, or the GPUs are in use.
+            CapacityUnavailable: Too many tasks are running, or the GPUs are in use.
         """
         limit = int(plan.options.get("max_tasks", 8))
         self._refuse_quickly(task_id, limit)
@@ -69,7 +69,7 @@ class Admission:
         return dict(tasks[task_id])
 
     def give_back(self, task_id: str, ids: Sequence[str]) -> None:
-        """Takes nodes and their GPUs back."""
+        """Releases nodes and their GPUs."""
         with self._tasks.change() as tasks:
             entry = tasks.get(task_id)
             if entry is None:
@@ -86,10 +86,10 @@ class Admission:
                         if lent.get(str(index), {}).get("task") == task_id:
                             del lent[str(index)]
 
-    # Places
+    # Tasks
 
     def _refuse_quickly(self, task_id: str, limit: int) -> None:
-        """Without the lock: hundreds may be waiting, and most of them need only look."""
+        """Checks without the lock, since hundreds of tasks may be waiting and most of them only need to read."""
         tasks = self._tasks.read()
         position = _position(tasks, task_id)
         if position is not None and position > 0 and _running(tasks) >= limit:
@@ -98,13 +98,13 @@ class Admission:
     def _refuse_place(
         self, tasks: dict[str, Any], task_id: str, limit: int
     ) -> CapacityUnavailable | None:
-        """None if there is a place for the task; else it is noted as waiting, and why is returned."""
+        """None if the task may run; otherwise notes it as waiting and returns the reason."""
         free = limit - _running(tasks)
         if free <= 0:
             self._take_back_stale(tasks)
             free = limit - _running(tasks)
         if free > 0:
-            # Some of those before us may have died while they waited. A few more are looked at, so that none stays.
+            # Tasks ahead may have died while they waited. A few more are checked, so that none of them stays for ever.
             for other in _waiting(tasks)[: free + 5]:
                 if other != task_id and not self._supervised(other):
                     del tasks[other]
@@ -121,7 +121,7 @@ class Admission:
                 del tasks[task_id]
 
     def _abandoned(self, task_id: str, home: Path | None = None) -> bool:
-        """Whether nobody looks after a task and none of its processes lives."""
+        """Whether a task has neither a supervisor nor any live process."""
         home = home or self._home
         if self._supervised(task_id, home):
             return False
@@ -182,7 +182,7 @@ def _running(tasks: dict[str, Any]) -> int:
 
 
 def _waiting(tasks: dict[str, Any]) -> list[str]:
-    """Tasks that wait for a place, first come first."""
+    """Tasks that wait for admission, in order of arrival."""
     found = [(e["since"], task) for task, e in tasks.items() if e.get("waiting") == "place"]
     return [task for _, task in sorted(found)]
 
@@ -197,6 +197,6 @@ def _too_many(tasks: dict[str, Any], limit: int, ahead: int) -> CapacityUnavaila
     return CapacityUnavailable(
         f"waiting for a place: {_running(tasks)} of {limit} places for tasks on this machine are taken "
         f"(setting local_tasks){before}",
-        # Many wait at a time on few cores: those far behind need not look often.
+        # Many tasks may wait on few cores: those far behind check less often.
         retry_after=min(3.0, 0.1 + 0.02 * ahead),
     )

@@ -1,4 +1,4 @@
-"""The GPUs of this machine: found with `nvidia-smi`, never by importing a framework, and lent to one task at a time."""
+"""The GPUs of this machine, found with `nvidia-smi` (no framework is imported) and used by one task at a time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ _TIMEOUT_SECONDS = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU: its index in PCI order, its id, its name to the driver, its memory in GB as makers count (2³⁰ bytes)."""
+    """One GPU: its index in PCI order, its id, the driver's name for it, and its memory in GB as vendors count (2³⁰
+    bytes).
+    """
 
     index: int
     uuid: str
@@ -26,14 +28,14 @@ class Gpu:
 
     @property
     def kind(self) -> str:
-        """Canonical kind ("h100"), "" for one that no GPU string names."""
+        """The canonical kind ("h100"); "" if no GPU string names it."""
         words = re.sub(r"[^a-z0-9]+", " ", self.name.lower()).split()
         joined = ["".join(words[i:j]) for i in range(len(words)) for j in range(i + 1, i + 4)]
         found = [kind for kind in KINDS if kind in joined]
         return max(found, key=len, default="")
 
     def fits(self, request: GpuRequest) -> bool:
-        """Whether it is what was asked for. Some of the memory is kept by the driver, so the nearest size counts."""
+        """Whether the GPU matches a request. The driver reserves some memory, so the nearest size counts."""
         if self.kind != request.kind:
             return False
         sizes = KINDS[self.kind].memory_gb
@@ -42,7 +44,7 @@ class Gpu:
 
 
 def discover() -> list[Gpu]:
-    """GPUs that this process may use (CUDA_VISIBLE_DEVICES is obeyed), by index; none where there is no driver."""
+    """The GPUs that this process may use (respecting CUDA_VISIBLE_DEVICES), by index; none without a driver."""
     program = which("nvidia-smi")
     if program is None:
         return []
@@ -62,7 +64,7 @@ def discover() -> list[Gpu]:
 
 
 def parse(text: str) -> list[Gpu]:
-    """GPUs from the lines of `nvidia-smi --query-gpu=index,uuid,name,memory.total --format=csv,noheader,nounits`."""
+    """Parses the output of `nvidia-smi --query-gpu=index,uuid,name,memory.total --format=csv,noheader,nounits`."""
     found = []
     for line in text.splitlines():
         parts = [part.strip() for part in line.split(",")]
@@ -74,7 +76,7 @@ def parse(text: str) -> list[Gpu]:
 
 
 def visible(gpus: Sequence[Gpu], mask: str | None) -> list[Gpu]:
-    """Those that a CUDA_VISIBLE_DEVICES value lets through; all without one."""
+    """The GPUs that a CUDA_VISIBLE_DEVICES value allows; all if it is None."""
     if mask is None:
         return list(gpus)
     chosen = []
@@ -83,7 +85,7 @@ def visible(gpus: Sequence[Gpu], mask: str | None) -> list[Gpu]:
             g for g in gpus if word == str(g.index) or (len(word) > 4 and g.uuid.startswith(word))
         ]
         if not match:
-            # As the driver does: what follows an unknown entry is not visible.
+            # Like the driver: entries after an unknown one are not visible.
             break
         chosen.append(match[0])
     return sorted(dict.fromkeys(chosen), key=lambda gpu: gpu.index)

@@ -1,4 +1,6 @@
-"""`image=` on this machine: used where docker or podman already has it, since a rehearsal should not load gigabytes."""
+"""`image=` on this machine: used if docker or podman already has the image, since a rehearsal should not download
+gigabytes.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ _SECONDS = 20.0
 
 
 def choose_container(config: TaskConfig) -> tuple[dict[str, Any] | None, list[str]]:
-    """In which container the task runs, None for none; and what the user should know of it."""
+    """The container the task runs in, None for none, and notes for the user."""
     if config.image is None:
         return None, []
     programs = [path for name in ("docker", "podman") if (path := which(name))]

@@ -14,7 +14,7 @@ from flowlite.errors import ProviderError
 
 
 class Ledger:
-    """Entries by key. Whoever is inside `change` is alone; what it leaves is written whole or not at all."""
+    """Entries by key. `change` holds an exclusive lock and writes atomically."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -33,7 +33,7 @@ class Ledger:
 
     @contextmanager
     def change(self) -> Iterator[dict[str, Any]]:
-        """All entries, to be changed in place; written at the end of the block unless it raises."""
+        """Yields all entries, to be changed in place; they are written at the end of the block unless it raises."""
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             lock = os.open(self._path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)

@@ -1,4 +1,4 @@
-"""From what was asked for to what this machine can do: the plan of the local provider, and every refusal."""
+"""The plan of the local provider, made from a task's options, and all reasons for refusing one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def make_plan(config: TaskConfig, settings: ProviderSettings) -> Plan:
     """The plan for this machine.
 
     Raises:
-        ConfigError: An option cannot be honoured here.
+        ConfigError: An option is not possible here.
         CapExceeded: The setting `price_per_hour` of `[providers.local]` is above the cap.
     """
     options = settings.values
@@ -78,8 +78,9 @@ def make_plan(config: TaskConfig, settings: ProviderSettings) -> Plan:
 
 
 def _directory(config: TaskConfig) -> str | None:
-    """Where the workers start: in the directory itself that the task is submitted from, so that what they write stays
-    there. None for a copy of the project, as on other machines."""
+    """The directory in which the workers start: the one the task is submitted from, so that their files stay there.
+    None for a copy of the project, as on other machines.
+    """
     if config.sync or config.files:
         return None
     directory = os.path.abspath(config.workdir or ".")
@@ -89,7 +90,7 @@ def _directory(config: TaskConfig) -> str | None:
 
 
 def price_per_hour(options: Mapping[str, Any]) -> float:
-    """The price this machine pretends to have, so that caps and costs can be rehearsed. Raises ConfigError."""
+    """The price that this machine pretends to have, so that caps and costs can be rehearsed. Raises ConfigError."""
     price = options.get("price_per_hour", 0.0)
     if isinstance(price, bool) or not isinstance(price, int | float) or not 0 <= price < 1e6:
         raise ConfigError(
@@ -99,7 +100,7 @@ def price_per_hour(options: Mapping[str, Any]) -> float:
 
 
 def refuse_unknown(table: Mapping[str, Any]) -> None:
-    """Raises ConfigError for a key of `[providers.local]` that stands for nothing."""
+    """Raises ConfigError for an unknown key of `[providers.local]`."""
     unknown = sorted(set(table) - set(_SETTINGS))
     if unknown:
         known = ", ".join(_SETTINGS)
@@ -107,7 +108,7 @@ def refuse_unknown(table: Mapping[str, Any]) -> None:
 
 
 def _seconds_until_preemption(options: Mapping[str, Any]) -> float | None:
-    """After how many seconds a node pretends to be taken away, once for each task; None for never."""
+    """Seconds after which a node simulates preemption, once per task; None for never."""
     after = options.get("preempted_after")
     number = isinstance(after, int | float) and not isinstance(after, bool)
     if after is not None and not (number and 0 <= after < 1e6):
@@ -185,7 +186,7 @@ def _cannot_be_kept(config: TaskConfig) -> str:
 
 
 def memory_gb() -> float:
-    """Memory of this machine in GB of 10⁹ bytes; 0 if it does not say."""
+    """Memory of this machine in GB of 10⁹ bytes; 0 if unknown."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
     except (ValueError, OSError):

@@ -1,4 +1,4 @@
-"""`LocalProvider`: N nodes as N directories with processes, each with an id of its own, on this machine."""
+"""`LocalProvider`: each node is a directory and the processes started in it, with its own id, on this machine."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 
 
 class LocalProvider(Provider):
-    """Nodes as processes on this machine: no account, no cost."""
+    """Nodes as processes on this machine; no account, no cost."""
 
     name = "local"
-    # Its price, if it has one, is a rehearsal.
+    # A price, if one is set, is a rehearsal.
     teardown_seconds = 0.0
 
     def __init__(self, home: Path, settings: ProviderSettings) -> None:
@@ -89,12 +89,12 @@ class LocalProvider(Provider):
                 "workdir": plan.options.get("workdir"),
                 "warm_socket": socket,
                 "volumes": volumes,
-                # Only a node of the first launch: the task is to go on after it.
+                # Only on a node of the first launch, since the task is to continue afterwards.
                 "preempted": ids[-1] if intent.token.endswith("-launch-1") else "",
             },
         }
         held = self._admission.admit(intent.task_id, intent.token, ids, entry, plan)
-        # Asked for again, it keeps the socket of the first time.
+        # A repeated launch keeps the socket of the first one.
         socket = held["data"]["warm_socket"]
         continued = self._warm.take(socket, ids)
         found = [
@@ -156,7 +156,7 @@ class LocalProvider(Provider):
             self._retained(instance).unlink(missing_ok=True)
 
     def keep(self, instances: Sequence[Instance], seconds: float) -> list[Instance]:
-        # What is kept is what was imported; places and GPUs are given back at once.
+        # Only the imported modules are kept; nodes and GPUs are released at once.
         imported = [
             (instance, socket)
             for instance in instances
@@ -184,7 +184,7 @@ class LocalProvider(Provider):
             "FLOW_HOME": str(self._home),
         }
         if gpus:
-            # nvidia-smi counts in this order; CUDA by default does not.
+            # nvidia-smi numbers the GPUs in this order; CUDA by default does not.
             environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
         hidden = "" if plan.options.get("hide_gpus") else None
         python = plan.options.get("python_spec")
@@ -248,18 +248,18 @@ class LocalProvider(Provider):
             )
         self._volumes.delete(name)
 
-    # Inside
+    # Helpers
 
     def _node_home(self, instance: Instance) -> Path:
         return self._home / "tasks" / instance.task_id / "nodes" / instance.id
 
     def _retained(self, instance: Instance) -> Path:
-        """Is there as long as what lies on a node is wanted."""
+        """A marker file that exists as long as the node's files are still needed."""
         home = self._node_home(instance)
         return home.with_name(f"{home.name}.retained")
 
     def _socket_for_later(self, plan: Plan, intent: LaunchIntent) -> str | None:
-        """Where the agents find their fork server; None where what is kept depends on a Python yet to be made."""
+        """The socket of the agents' fork server; None if what is kept depends on a Python that is not installed yet."""
         depends = plan.options.get("python_spec") or intent.preload.get("setup")
         if depends and intent.preload.get("warm_seconds"):
             return None
@@ -280,7 +280,7 @@ class LocalProvider(Provider):
         return made
 
     def _end_processes(self, task_id: str, ending: Sequence[Instance] | None) -> set[int]:
-        """Kills every process of these instances, or of the whole task; gives those that would not die."""
+        """Kills every process of these instances, or of the whole task; returns those that did not die."""
         if ending is None:
             markers = {"FLOW_TASK_ID": task_id, "FLOW_HOME": str(self._home)}
             return processes.kill_all(lambda: processes.marked(markers))
@@ -317,7 +317,7 @@ def _instances(task_id: str, entry: dict[str, Any]) -> list[Instance]:
 
 
 def _kept_socket(home: Path) -> str:
-    """Where the fork server of a node listens, if it stays after the task."""
+    """The socket of a node's fork server, if it is kept after the task."""
     for note in home.glob("a*/env.json"):
         with suppress(OSError, ValueError):
             if socket := json.loads(note.read_bytes()).get("warm"):
@@ -326,7 +326,7 @@ def _kept_socket(home: Path) -> str:
 
 
 def _processes_of_node(home: Path) -> set[int]:
-    """The agents of one node and the reapers of its workers, with all below them, as its attempts noted them."""
+    """The agents of a node and the reapers of its workers, as noted by its attempts, with all their descendants."""
     found: set[int] = set()
     for note in (*home.glob("a*/agent.pid"), *home.glob("a*/env.json")):
         with suppress(OSError, ValueError, KeyError, TypeError):

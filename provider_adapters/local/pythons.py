@@ -1,4 +1,4 @@
-"""Which Python the workers of this machine run in: the one that submits, where it will do, else one made with uv."""
+"""The Python of the workers on this machine: the one that submits if it is suitable, else one that uv installs."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 def choose_python(
     config: TaskConfig, inside: bool = False
 ) -> tuple[dict[str, Any] | None, list[str]]:
-    """What has to be found or made, None if this Python will do; and what the user should know of it.
+    """The Python environment to find or create, None if this Python is suitable, and notes for the user.
 
     Args:
-        inside: The task runs in a container, so that nothing of this Python counts.
+        inside: Whether the task runs in a container, so that this Python does not matter.
 
     Raises:
-        ConfigError: It is not here, and there is no uv to make it.
+        ConfigError: The Python is not here, and there is no uv to install it.
     """
     order = python_request.order(config)
     if order is None:
@@ -69,7 +69,7 @@ def _notes(order: dict[str, Any], missing: list[str]) -> list[str]:
 
 
 def missing_requirements(lines: Iterable[str]) -> list[str]:
-    """Requirements that this Python environment does not meet, each with what was found. Options are passed over."""
+    """Requirements that this Python environment does not meet, each with what was found. Options are skipped."""
     return [problem for line in lines if line[:1] not in ("-", "") and (problem := _problem(line))]
 
 
@@ -93,7 +93,7 @@ def _problem(requirement: str) -> str:
 
 
 def _rough_problem(requirement: str) -> str:
-    """Without `packaging`: the name must be installed, and a version pinned with `==` must be that one."""
+    """Checks without `packaging`: the name must be installed, and a version pinned with `==` must match."""
     match = re.match(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[[^\]]*\])?\s*([^;@]*)", requirement)
     if match is None:
         raise ConfigError(f"dependencies: {requirement!r} is not a requirement")

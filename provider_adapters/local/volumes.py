@@ -1,4 +1,4 @@
-"""File volumes of this machine: directories under `FLOW_HOME/volumes`, each with a note of how it was made."""
+"""File volumes of this machine: directories under `FLOW_HOME/volumes`, each with a note of how it was created."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from flowlite.provider import VolumeInfo
 
 
 class Volumes:
-    """The volumes under one directory. A directory put there by hand is one too."""
+    """The volumes under one directory. A directory created by hand counts as one."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
     def path(self, name: str) -> Path:
-        """Where the volume of that name lies, whether it exists or not. Raises ConfigError."""
+        """The path of a volume, which need not exist. Raises ConfigError."""
         if not name or "/" in name or name.startswith("."):
             raise ConfigError(f"{name!r} cannot name a volume")
         return self._directory / name
 
     def create(self, name: str, size_gb: float | None, interface: str) -> VolumeInfo:
-        """Makes a volume, or gives the one of that name."""
+        """Creates a volume, or returns the existing one of that name."""
         path = self.path(name)
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -40,7 +40,7 @@ class Volumes:
         return self._info(name, used=None)
 
     def list(self) -> list[VolumeInfo]:
-        """All volumes by name, with the space each takes."""
+        """All volumes by name, with the disk space they use."""
         if not self._directory.is_dir():
             return []
         names = sorted(
@@ -51,7 +51,7 @@ class Volumes:
         return [self._info(name, used=_size_of(self.path(name))) for name in names]
 
     def delete(self, name: str) -> None:
-        """Deletes a volume with what is on it. Raises NotFound."""
+        """Deletes a volume and its content. Raises NotFound."""
         path = self.path(name)
         if not path.is_dir():
             raise NotFound(f"no volume {name!r} at the provider 'local'")

@@ -1,6 +1,6 @@
-"""The fork server that the local nodes of a task share, and with `keep_warm` the tasks after it.
+"""The fork server that the local nodes of a task share and, with `keep_warm`, later tasks.
 
-It is started as early as there are nodes, before any agent.
+It is started as soon as there are nodes, before any agent.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from flowlite.state import clock
 from provider_adapters.local.ledger import Ledger
 
 _PACKAGE = "flowlite_node"
-# What was kept stays in the ledger a little longer than it lives, for a launch that is asked for again.
+# A kept node stays in the ledger longer than its fork server lives, for a launch that is repeated.
 _FORGET_SECONDS = 3600.0
 
 
 def socket_of(home: Path, task_id: str) -> str:
-    """Path of the socket of a fork server that serves one task; short, as sockets demand."""
+    """The socket path of a fork server that serves one task; short, since socket paths are limited."""
     return client.socket_path(f"{home}/{task_id}")
 
 
 def spec_of(home: Path, plan: Plan, intent: LaunchIntent) -> dict[str, Any] | None:
-    """What the fork server of a launch is told; None where there is nothing to preload.
+    """The configuration of the fork server for a launch; None if there is nothing to preload.
 
     Raises:
         OSError: There is no place for its socket.
@@ -38,7 +38,7 @@ def spec_of(home: Path, plan: Plan, intent: LaunchIntent) -> dict[str, Any] | No
     agent, call = intent.preload.get("agent"), intent.preload.get("call", {})
     waits = plan.options.get("python_spec") or intent.preload.get("setup")
     if not agent or waits or plan.options.get("container"):
-        # Its Python has to be made or set up first; the first agent that has it starts the fork server.
+        # Its Python has to be installed or set up first; the first agent that has it starts the fork server.
         return None
     forks = call.get("kind") == "function" and call.get("start", "auto") != "spawn"
     workers = plan.num_instances * int(intent.preload.get("processes_per_node", 1))
@@ -73,12 +73,12 @@ def spec_of(home: Path, plan: Plan, intent: LaunchIntent) -> dict[str, Any] | No
 
 
 def start(spec: Mapping[str, Any], socket: str) -> None:
-    """Starts it with that socket, unless it runs already. Raises OSError."""
+    """Starts the fork server on that socket, unless it runs already. Raises OSError."""
     _as_shipped(Path(spec["program"])).begin({**spec, "socket": socket})
 
 
 def forget(socket: str) -> None:
-    """Removes what it left; it was killed."""
+    """Removes the files of a fork server that was killed."""
     place = Path(socket)
     for path in (place, *place.parent.glob(f"{place.name}.*")):
         with suppress(OSError):
@@ -86,13 +86,13 @@ def forget(socket: str) -> None:
 
 
 class WarmNodes:
-    """Nodes of ended tasks whose fork server is kept: who may go on with them, and until when."""
+    """Nodes of ended tasks whose fork server is kept, each until a given time or until another task takes it over."""
 
     def __init__(self, home: Path) -> None:
         self._ledger = Ledger(home / "local" / "warm.json")
 
     def keep(self, nodes: Sequence[tuple[Instance, str]], seconds: float) -> list[Instance]:
-        """Notes these nodes, each with the socket of its fork server, as kept; gives those whose process is there."""
+        """Records nodes as kept, each with the socket of its fork server; returns those whose fork server runs."""
         until = clock.now() + seconds
         found = [_as_warm(instance, socket, until) for instance, socket in nodes]
         warm_ones = [each for each in found if _process(each) is not None]
@@ -106,7 +106,7 @@ class WarmNodes:
         return warm_ones
 
     def take(self, socket: str | None, ids: Sequence[str]) -> dict[str, str]:
-        """Lets new nodes go on with what is kept at a socket; gives, by new id, the old one. May be called again."""
+        """Assigns kept nodes with that socket to new nodes; returns the kept id by new id. May be repeated."""
         if not self._ledger.read():
             return {}
         now = clock.now()
@@ -126,7 +126,7 @@ class WarmNodes:
         return {new: taken[new] for new in ids if new in taken}
 
     def listed(self, task_id: str | None = None) -> list[Instance]:
-        """What is kept now."""
+        """The nodes that are kept now."""
         now = clock.now()
         found = [
             Instance.from_json(entry["instance"])
@@ -138,7 +138,7 @@ class WarmNodes:
         ]
 
     def end(self, ids: Sequence[str]) -> None:
-        """These are not needed any more; a fork server that no other node is kept with ends, unless it is in use."""
+        """Releases kept nodes. Their fork server ends if no other kept node needs it, unless it is in use."""
         entries = self._ledger.read()
         if not set(ids) & set(entries):
             return
@@ -170,10 +170,10 @@ def _as_warm(instance: Instance, socket: str, until: float) -> Instance:
 
 
 def _as_shipped(agent: Path) -> ModuleType:
-    """The module as it lies in the agent's zipapp, so that all processes of a node run the same code."""
+    """The module from the agent's zipapp, so that all processes of a node run the same code."""
     loaded = sys.modules.get(f"{_PACKAGE}.forkserver.client")
     if loaded is not None and not str(loaded.__file__).startswith(f"{agent}{os.sep}"):
-        # Of another FLOW_HOME, or of before an update: what it starts runs that agent, which may be gone.
+        # Modules of another FLOW_HOME, or of before an update: they would start that agent, which may be gone.
         for name in [name for name in sys.modules if name.partition(".")[0] == _PACKAGE]:
             del sys.modules[name]
     sys.path.insert(0, str(agent))

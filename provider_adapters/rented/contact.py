@@ -1,8 +1,8 @@
-"""First contact with machines that boot: whoever answers with the pinned key is asked what it is, all at a time.
+"""First contact with booting machines: each that answers with the pinned key is asked for its facts, all in parallel.
 
-A machine proves itself with the throw-away key from its user data. It then makes a key of its own, which never leaves
-it; that one is pinned in FLOW_HOME, and the old one is removed from the machine. Pins lie in
-FLOW_HOME/<provider>/known_hosts/<instance id>, under the instance's id as the host's name.
+A machine proves its identity with the throw-away key from its user data. It then creates a key of its own, which never
+leaves it. That key is pinned in FLOW_HOME, and the old one is removed from the machine. Pins are stored in
+FLOW_HOME/<provider>/known_hosts/<instance id>, with the instance's id as the host name.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _SHOWN_SECONDS = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a machine is reached.
+    """How a machine is reached.
 
     Attributes:
         id: The instance's id.
-        address: Where we connect to: public address, or private one through `jump` or a VPN.
+        address: The address to connect to: public, or private through `jump` or a VPN.
         host_key: The throw-away public key of its launch.
-        jump: A host on the way there, as in OpenSSH's ProxyJump; "" for none.
+        jump: A jump host, as in OpenSSH's ProxyJump; "" for none.
     """
 
     id: str
@@ -54,7 +54,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Met:
-    """A machine that is ready. `data` is for `Instance.data`, JSON only; `connect` and `node_settings` live on it.
+    """A machine that is ready. `data` is JSON for `Instance.data`; `connect` and `node_settings` use it.
 
     Attributes:
         data: {"place", "home", "root", "python", "pythons", "machine", "tools", "private_address"}.
@@ -66,11 +66,11 @@ class Met:
 
 @dataclass(frozen=True, slots=True)
 class NotYet:
-    """A machine that is not ready; `why` is for people.
+    """A machine that is not ready; `why` is a text for the user.
 
     Attributes:
-        stage: "silent" (nothing answers on its port), "booting" (something answers, not yet with our key or login),
-            "wrong" (it is up and cannot be used: no Python, say; waiting does not help).
+        stage: "silent" (nothing answers on its port), "booting" (it answers, but not yet with the pinned key, or it
+            refuses the login), "wrong" (it is up but unusable, for example without a Python; waiting does not help).
     """
 
     id: str
@@ -79,10 +79,10 @@ class NotYet:
 
 
 class Contact:
-    """Machines of one provider, from one FLOW_HOME.
+    """First contact with the machines of one provider, from one FLOW_HOME.
 
     Args:
-        ssh_config: OpenSSH's configuration that jump hosts are looked up in; "" for the usual one.
+        ssh_config: OpenSSH configuration in which jump hosts are looked up; "" for the usual one.
     """
 
     def __init__(self, home: Path, provider: str, ssh_config: str = "") -> None:
@@ -100,18 +100,18 @@ class Contact:
         minor: str | None = None,
         agent: Path | None = None,
     ) -> list[Met | NotYet]:
-        """Tries all at a time, in their order; takes about two seconds at most where nothing answers.
+        """Tries all machines in parallel; returns the results in order, after about two seconds if nothing answers.
 
-        As long as not all answer on their port, nothing else is done. May be called again after a crash at any point.
+        Nothing else is done before all machines answer on their port. May be called again after a crash at any point.
 
         Args:
             task: The task's id.
-            minor: Minor version of Python that is wanted ("3.11"); one is installed where none is new enough.
-            agent: The agent's zipapp, where there is one: machines that are ready get it at once.
+            minor: The required minor version of Python ("3.11"). Python is installed on a machine where none is new
+                enough.
+            agent: The agent's zipapp, if there is one; it is sent to machines as soon as they are ready.
 
         Raises:
-            ProviderError: Nothing can be written in FLOW_HOME; or a jump host is not understood, or does not let us
-                through.
+            ProviderError: FLOW_HOME is not writable, or a jump host is invalid or refuses the connection.
         """
         new = [place for place in places if place.id not in self._met]
         near = [place for place in new if not place.jump]
@@ -119,7 +119,7 @@ class Contact:
         silent = {place.id for place, answers in zip(near, found, strict=True) if not answers}
         if silent:
             return [self._before(place, silent) for place in places]
-        # Here, and not by many threads at once: it is made on first use.
+        # Created here on first use, rather than in many threads at once.
         client_key(self._home)
         results = everywhere(
             places, lambda place: self._try(place, task, minor, agent), ProviderError
@@ -131,18 +131,18 @@ class Contact:
         return [result for result in results if not isinstance(result, Exception)]
 
     def connect(self, data: Mapping[str, Any]) -> Connection:
-        """A connection to a machine that was met, from its `Instance.data`. Nothing is sent before the first use."""
+        """A connection to a machine, from its `Instance.data`. Nothing is sent before the first use."""
         from flowlite.connect.ssh.connection import SshConnection
 
         return SshConnection(self._target(Place(**data["place"])))
 
     def forget(self, instance_id: str) -> None:
-        """The machine is gone: its pins, too."""
+        """Removes the pins of a machine that is gone."""
         with self._lock:
             self._met.pop(instance_id, None)
         self._pins.forget(instance_id)
 
-    # Inside
+    # Helpers
 
     def _before(self, place: Place, silent: set[str]) -> Met | NotYet:
         if place.id in self._met:
@@ -162,7 +162,7 @@ class Contact:
                 connection.open()  # type: ignore[attr-defined]
             except NodeUnreachable as error:
                 if error.patience is not None and error.host not in ("", place.id):
-                    # A host on the way there, which does not boot with the machine, will not let us through.
+                    # A jump host refuses the connection; unlike the machine, it is not booting.
                     raise
                 if not isinstance(error, HostKeyError):
                     return NotYet(place.id, BOOTING, str(error))
@@ -212,7 +212,7 @@ class Contact:
         return Met(place.id, data)
 
     def _shows(self, place: Place, key: str) -> bool:
-        """Whether sshd proves itself with this key now; it may take a moment to read it."""
+        """Whether sshd presents this key now; it may take a moment to load it."""
         from flowlite.connect.ssh import host_key_scan
 
         until = clock.monotonic() + _SHOWN_SECONDS
@@ -235,7 +235,7 @@ class Contact:
             host=place.address,
             port=place.port,
             identities=(str(client_key(self._home)),),
-            # As host names are compared: whatever their letters, in lower case.
+            # Host names are compared in lower case.
             host_key_name=place.id.lower(),
             explicit=True,
             identities_only=True,

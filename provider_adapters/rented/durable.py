@@ -1,4 +1,4 @@
-"""Files that outlive a power cut."""
+"""Files that survive a power failure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def write_durably(path: Path, text: str) -> None:
-    """Writes a file (0600) whole or not at all; when this returns, it outlives a power cut."""
+    """Writes a file (0600) atomically; once this returns, it survives a power failure."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -24,7 +24,7 @@ def write_durably(path: Path, text: str) -> None:
 
 
 def make_directory(path: Path) -> None:
-    """Makes a directory (0700) with those above it, on disk when this returns."""
+    """Creates a directory (0700) and its parents, durably."""
     if path.is_dir():
         return
     make_directory(path.parent)
@@ -33,7 +33,7 @@ def make_directory(path: Path) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """What was made, renamed or removed in a directory is on disk after this."""
+    """Makes files that were created, renamed or removed in a directory durable."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

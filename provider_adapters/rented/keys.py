@@ -1,4 +1,6 @@
-"""Keys of rented machines: the one we log in with, and the one by which a machine proves itself at first contact."""
+"""Keys for rented machines: the client's login key, and the host key with which a machine identifies itself at first
+contact.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,10 @@ _NAME = "id_ed25519"
 
 @dataclass(frozen=True, slots=True)
 class KeyPair:
-    """An ed25519 key.
+    """An ed25519 key pair.
 
     Attributes:
-        private: In OpenSSH's form, with a line feed at its end.
+        private: In OpenSSH's format, with a final newline.
         public: `ssh-ed25519 AAAA…`, without a comment.
     """
 
@@ -28,8 +30,8 @@ class KeyPair:
 
 
 def new_key() -> KeyPair:
-    """A fresh key; as a host key it goes into user data, once per launch, and is replaced at first contact."""
-    # Long to import, and needed at a launch only.
+    """A new key pair. As a host key it is put into the user data, one per launch, and is replaced at first contact."""
+    # Slow to import, and only needed at a launch.
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -46,10 +48,10 @@ def new_key() -> KeyPair:
 
 
 def client_key(home: Path) -> Path:
-    """The private key we log in with: FLOW_HOME/keys/id_ed25519 (0600), made on first use; `.pub` lies beside it.
+    """The private key for logins: FLOW_HOME/keys/id_ed25519 (0600), created on first use, with `.pub` beside it.
 
     Raises:
-        ProviderError: It cannot be written, or others may read it.
+        ProviderError: The key cannot be written, or others can read it.
     """
     path = home / "keys" / _NAME
     try:
@@ -67,7 +69,7 @@ def client_key(home: Path) -> Path:
 
 
 def client_public(home: Path) -> str:
-    """The public half, `ssh-ed25519 AAAA… flowlite`, for the machine's authorized_keys."""
+    """The public key `ssh-ed25519 AAAA… flowlite`, for the machine's authorized_keys."""
     from cryptography.hazmat.primitives import serialization
 
     path = client_key(home)
@@ -84,7 +86,7 @@ def client_public(home: Path) -> str:
 
 
 def _make(path: Path) -> None:
-    """Several processes may do so at once: one of them wins, and all use its key."""
+    """Creates the key. If several processes do so at once, one of them wins and all use its key."""
     make_directory(path.parent)
     pair = new_key()
     partial = path.with_name(f".{_NAME}.{os.getpid()}.{secrets.token_hex(4)}")

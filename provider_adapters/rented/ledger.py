@@ -1,15 +1,15 @@
-"""The ledger: what we have asked a cloud to make, on disk before it is asked, so that nothing paid for is forgotten.
+"""The ledger: a durable record of what a cloud was asked to create, written before each request.
 
     FLOW_HOME/<provider>/launches/<token>.json      one file per launch token, 0600
 
-A launch is a sequence of calls (one per zone or bid), of which one at a time may be open. A call is
+A launch is a sequence of calls (one per zone or bid), of which at most one may be open. A call is
 
-    intended    written down; whether it had an effect is not known
-    made        it had: these ids exist, or existed
-    refused     it had none, for certain
+    intended    recorded; whether it had an effect is not known
+    made        it had an effect: these ids exist, or existed
+    refused     it certainly had no effect
 
 An intended call is settled before anything else is done for its task, by repeating the very same call under the same
-name, or by looking for that name at the cloud. Every change is on disk, directory included, before it returns.
+name, or by looking for that name at the cloud. Every change is on disk, directory included, before the method returns.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ _LONGEST_NAME = 64
 
 
 class Unsettled(ProviderError):
-    """A call whose outcome is not known has to be settled first."""
+    """An earlier call has an unknown outcome and has to be settled first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request that may make something.
+    """One request that may create something.
 
     Attributes:
-        where: Zone, region, or whatever tells this call from the launch's others.
-        name: Idempotency token or unique name at the cloud: at most 64 characters of [A-Za-z0-9._-], never used again.
-        parameters: Of the request, frozen: repeating it means sending exactly these.
+        where: Zone, region, or anything else that distinguishes this call from the launch's others.
+        name: Idempotency token or unique name at the cloud: at most 64 characters of [A-Za-z0-9._-], never reused.
+        parameters: Frozen parameters of the request: a repetition sends exactly these.
         hash: SHA-256 of the parameters.
         state: "intended", "made" or "refused".
-        at: Unix time when it was written down.
-        ids: What it made.
-        detail: The adapter's own words on the outcome, JSON only.
+        at: Unix time when it was recorded.
+        ids: The ids of what it created.
+        detail: The adapter's notes on the outcome, JSON only.
     """
 
     where: str
@@ -68,19 +68,19 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """All that is known of one launch token.
+    """The record of one launch token.
 
     Attributes:
-        token: Of the launch intent.
+        token: The token of the launch intent.
         task: The task's id.
-        count: Machines wanted.
-        at: Unix time when it was begun.
-        frozen: What every call of the launch shares (image, user data, tags, keys), decided once.
+        count: Number of machines.
+        at: Unix time when it began.
+        frozen: What all calls of the launch share (image, user data, tags, keys), decided once.
         calls: In the order in which they were made.
-        notes: The adapter's own progress (when they were first listed, addresses, what died), JSON only.
+        notes: The adapter's progress (when machines were first listed, addresses, what died), JSON only.
         ended: Whether the cloud's listing has shown that nothing of it exists any more.
-        account: The settings that say in whose account it was launched, and where that is; without them nothing of it
-            can be found again. None in files of versions that did not write them down.
+        account: The settings that identify the account and endpoint of the launch; without them nothing of it can be
+            found again. None in files of versions that did not record them.
     """
 
     token: str
@@ -100,22 +100,22 @@ class Launch:
 
     @property
     def made(self) -> Call | None:
-        """The last call that made something."""
+        """The last call that created something."""
         return next((call for call in reversed(self.calls) if call.state == MADE), None)
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """All that was ever made."""
+        """All ids that were ever created."""
         return tuple(name for call in self.calls for name in call.ids)
 
     def refused(self, where: str) -> Call | None:
-        """The latest refused call there."""
+        """The latest refused call for that zone."""
         there = (c for c in reversed(self.calls) if c.where == where and c.state == REFUSED)
         return next(there, None)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Launch:
-        """Reads what the ledger wrote."""
+        """Reads a file of the ledger."""
         calls = tuple(
             Call(**{**call, "ids": tuple(call["ids"])})
             for call in data["calls"]  # the ledger's own files: a strange one is an error
@@ -130,7 +130,7 @@ class Ledger:
         """
         Args:
             directory: FLOW_HOME/<provider>/launches.
-            account: The settings that say whose account is meant; launches in others are left alone.
+            account: The settings that identify the account; launches in other accounts are ignored.
         """
         self._directory = directory
         self._account = dict(account or {})
@@ -139,7 +139,7 @@ class Ledger:
     # Reading
 
     def read(self, token: str) -> Launch | None:
-        """What is known of a token; None if nothing was ever begun under it. Raises ProviderError."""
+        """The launch of a token; None if there is none. Raises ProviderError."""
         path = self._path(token)
         try:
             return Launch.from_json(json.loads(path.read_bytes()))
@@ -152,10 +152,10 @@ class Ledger:
             ) from error
 
     def launches(self, task: str | None = None, *, everywhere: bool = False) -> list[Launch]:
-        """Of one task, or all, the oldest first.
+        """The launches of one task, or all, the oldest first.
 
         Args:
-            everywhere: In other accounts, too: two sets of settings may lead to the same one.
+            everywhere: Include other accounts: two sets of settings may lead to the same account.
         """
         with suppress(FileNotFoundError):
             tokens = sorted(path.stem for path in self._directory.glob("[!.]*.json"))
@@ -178,7 +178,7 @@ class Ledger:
     def begin(
         self, token: str, task: str, count: int, freeze: Callable[[], dict[str, Any]]
     ) -> Launch:
-        """The launch of a token, written down if it is new; `freeze` is called only then."""
+        """The launch of a token, recorded if it is new; `freeze` is called only then."""
         with self.hold(token):
             known = self.read(token)
             if known is not None:
@@ -188,7 +188,7 @@ class Ledger:
             return launch
 
     def intend(self, token: str, where: str, parameters: Mapping[str, Any]) -> Call:
-        """Writes down that a call is about to be made. When this returns, it may be made.
+        """Records that a call is about to be made. Once this returns, it may be made.
 
         Raises:
             Unsettled: Another call of this launch may have had an effect.
@@ -208,27 +208,28 @@ class Ledger:
     def made(
         self, token: str, name: str, ids: Sequence[str], detail: Mapping[str, Any] | None = None
     ) -> Launch:
-        """A call had its effect. Said again, ids and detail are added to."""
+        """Records that a call had its effect. May be repeated; ids and detail are then added."""
         return self._settle(token, name, MADE, ids, detail)
 
     def refused(self, token: str, name: str, detail: Mapping[str, Any] | None = None) -> Launch:
-        """A call had no effect, for certain."""
+        """Records that a call certainly had no effect."""
         return self._settle(token, name, REFUSED, (), detail)
 
     def note(self, token: str, **notes: Any) -> Launch:
-        """Adds to the notes; None takes one away."""
+        """Updates the notes; a value of None removes a note."""
         with self._changing(token) as (launch, write):
             changed = {k: v for k, v in {**launch.notes, **notes}.items() if v is not None}
             return write(replace(launch, notes=changed))
 
     def forget(self, token: str, *names: str) -> Launch:
-        """Takes values out of `frozen` that are needed no more, such as user data with a key in it."""
+        """Removes values from `frozen` that are no longer needed, such as user data with a key in it."""
         with self._changing(token) as (launch, write):
             kept = {key: value for key, value in launch.frozen.items() if key not in names}
             return write(replace(launch, frozen=kept))
 
     def end(self, token: str) -> Launch:
-        """Nothing of it exists any more: the listing has shown it. Parameters are forgotten; ids and outcomes stay.
+        """Marks a launch as ended, once the listing has shown that nothing of it exists. Parameters are dropped; ids
+        and outcomes stay.
 
         Raises:
             Unsettled: A call may have had an effect.
@@ -242,7 +243,7 @@ class Ledger:
             return write(replace(launch, calls=calls, frozen={}, ended=True))
 
     def prune(self, older_than: float) -> None:
-        """Removes launches that have ended and were begun so many seconds ago."""
+        """Removes launches that have ended and are older than `older_than` seconds."""
         for launch in self.launches():
             if launch.ended and clock.now() - launch.at > older_than:
                 with self.hold(launch.token), suppress(FileNotFoundError):
@@ -251,12 +252,12 @@ class Ledger:
 
     @contextmanager
     def hold(self, token: str, patience: float = 90.0) -> Iterator[None]:
-        """Only one process at a time does something for a token. The same thread may hold it again.
+        """Holds the lock of a token, so that one process at a time works on it. Reentrant within a thread.
 
-        Hold it around look, call and settle, so that `flow gc` beside a supervisor does not settle what is under way.
+        Hold it around listing, calling and settling, so that `flow gc` does not settle what a supervisor is doing.
 
         Raises:
-            ProviderError: Another process did not let go within `patience` seconds.
+            ProviderError: Another process did not release it within `patience` seconds.
         """
         mine: dict[Path, int] = self._held.__dict__.setdefault("paths", {})
         path = self._lock_path(token)
@@ -275,7 +276,7 @@ class Ledger:
             del mine[path]
             os.close(descriptor)
 
-    # Inside
+    # Helpers
 
     def _settle(
         self,
@@ -341,7 +342,7 @@ class Ledger:
 
 
 def _locked(descriptor: int, path: Path) -> bool:
-    """Whether we have the lock, and on the file that others would find there."""
+    """Whether the lock was acquired, and the file is still the one at that path."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return os.path.samestat(os.fstat(descriptor), path.stat())
@@ -350,7 +351,7 @@ def _locked(descriptor: int, path: Path) -> bool:
 
 
 def accounts(directory: Path, provider: str) -> list[ProviderSettings]:
-    """The accounts of all launches that have not ended, as settings of the provider; torn files are left out."""
+    """The accounts of all launches that have not ended, as settings of the provider. Torn files are skipped."""
     found: dict[str, ProviderSettings] = {}
     for path in sorted(directory.glob("[!.]*.json")):
         with suppress(OSError, ValueError, KeyError, TypeError):
@@ -363,6 +364,6 @@ def accounts(directory: Path, provider: str) -> list[ProviderSettings]:
 
 
 def hash_of(parameters: Mapping[str, Any]) -> str:
-    """SHA-256 of parameters, whatever their order."""
+    """SHA-256 of parameters, independent of their order."""
     text = json.dumps(parameters, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()

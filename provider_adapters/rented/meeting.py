@@ -1,7 +1,7 @@
-"""What is done on a machine at first contact: it is asked what it is, and gets a host key of its own.
+"""The commands that run on a machine at first contact: they collect its facts and give it a host key of its own.
 
-The machine makes that key itself and says its public half. The client pins it beside the throw-away key, on disk, and
-only then has sshd changed over; so whatever dies in between, the machine is known by the key that it shows.
+The machine creates that key and prints its public half. The client pins it durably beside the throw-away key, and only
+then has sshd switch to it. After a crash at any point, the machine's key is therefore among the pinned ones.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from flowlite.connect.base import Connection
 
 OLDEST_PYTHON = (3, 11)
-"""The agent needs this one or a newer one."""
+"""The oldest Python that the agent supports."""
 _SECONDS = 60.0
 _AS_ROOT = "s=; [ \"$(id -u)\" = 0 ] || s='sudo -n'\n"
 _OWN_KEY = f"""\
@@ -37,7 +37,7 @@ _CHANGE_OVER = f"""\
 cd {DIRECTORY} || exit 1
 [ -s shown ] || {{ sh {HOST_KEY_TOOL} own && mv own.pub shown && rm -f own; }}
 """
-# The first Python of the wanted minor version ends the search; an image that was made for training has it under /opt.
+# The search ends at the first Python of the required minor version; images made for training have it under /opt.
 _FACTS = """\
 m=$1; shift
 a=${SSH_CONNECTION#* * }; echo "address ${a% *}"
@@ -57,14 +57,14 @@ done
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a machine has said.
+    """The facts of a machine.
 
     Attributes:
         key: The public half of its own host key.
-        pythons: Path and version of the interpreters that were found, the one to prefer first.
-        address: Its own address on the way that we came.
-        machine: What `uname -m` says.
-        root: Absolute path of everything flowlite keeps there.
+        pythons: Path and version of the interpreters found, the preferred one first.
+        address: Its own address on the interface through which the client connected.
+        machine: The output of `uname -m`.
+        root: Absolute path of flowlite's directory on it.
         tools: Which of docker and podman it has.
     """
 
@@ -76,14 +76,16 @@ class Told:
     tools: tuple[str, ...] = ()
 
     def python(self, minor: str | None) -> tuple[str, str] | None:
-        """The interpreter for agent and workers: one of that minor version if there is one, else one new enough."""
+        """The interpreter for agent and workers: one of that minor version if there is one, else one that is new
+        enough.
+        """
         known = [each for each in self.pythons if _numbers(each[1])[:2] >= OLDEST_PYTHON]
         same = [each for each in known if minor and each[1].startswith(f"{minor}.")]
         return next(iter(same or known), None)
 
 
 def ask(connection: Connection, name: str, minor: str | None) -> Told:
-    """Asks a machine what it is, in one go. Raises NodeUnreachable, ProviderError."""
+    """Collects a machine's facts with one command. Raises NodeUnreachable, ProviderError."""
     script = f"{_AS_ROOT}$s sh -c '{_OWN_KEY}' </dev/null || exit 1\n{_FACTS}"
     argv = ["sh", "-c", script, "sh", minor or "", sys.executable]
     try:
@@ -109,7 +111,7 @@ def ask(connection: Connection, name: str, minor: str | None) -> Told:
 
 
 def change_over(connection: Connection, name: str) -> None:
-    """Has its sshd show the machine's own key from now on. Raises NodeUnreachable, ProviderError."""
+    """Has sshd present the machine's own key from now on. Raises NodeUnreachable, ProviderError."""
     done = connection.run(["sh", "-c", f"{_AS_ROOT}$s sh -c '{_CHANGE_OVER}'"], timeout=_SECONDS)
     if done.code != 0:
         said = done.stderr.decode("utf-8", "replace").strip()[-300:]
@@ -117,8 +119,8 @@ def change_over(connection: Connection, name: str) -> None:
 
 
 def bring_python(connection: Connection, told: Told, minor: str | None, home: Path) -> str:
-    """Installs a Python with uv beside our files, and gives its path. Raises NodeUnreachable, ProviderError."""
-    # Rarely needed, and long to import.
+    """Installs a Python with uv and returns its path. Raises NodeUnreachable, ProviderError."""
+    # Rarely needed, and slow to import.
     from flowlite import python_request
     from flowlite.connect.pythons import install
 

@@ -1,4 +1,4 @@
-"""How the agent runs on a rented machine."""
+"""The agent's settings on a rented machine."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ def node_settings(
     volumes: tuple[dict[str, Any], ...] = (),
     environment: Mapping[str, str] | None = None,
 ) -> NodeSettings:
-    """From what first contact found (`Met.data`) and the plan's options: "python_spec", "container", "workdir".
+    """The settings, from the facts of first contact (`Met.data`) and the plan's options: "python_spec", "container",
+    "workdir".
 
     Args:
         preemption: As `NodeSettings.preemption`.
-        lease_seconds: How long the machine stays without an agent, once it had one.
+        lease_seconds: How long the machine stays up without an agent, once it has had one.
         volumes: As `NodeSettings.volumes`.
-        environment: Variables besides ours.
+        environment: Variables in addition to flowlite's own.
     """
     data, options = instance.data, plan.options
     wanted, container = options.get("python_spec"), options.get("container")
@@ -48,7 +49,7 @@ def node_settings(
 
 
 def lease_seconds(retry_pause: float, setting: float = LEASE_SECONDS) -> float:
-    """The lease that outlasts the longest pause between two attempts, and the time it takes to begin the second."""
+    """A lease that outlasts the longest pause between two attempts and the start of the second."""
     return max(setting, retry_pause + _BETWEEN)
 
 

@@ -15,26 +15,26 @@ _KEY = re.compile(r"ssh-ed25519 [A-Za-z0-9+/=]+")
 
 
 class Pins:
-    """The pinned keys of one provider's machines."""
+    """The pinned host keys of one provider's machines."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
     def file(self, instance: str) -> Path:
-        """The file of known hosts that has nothing but this machine, under its id."""
+        """A `known_hosts` file that lists only this machine, under its id."""
         if not _ID.fullmatch(instance):
             raise ProviderError(f"{instance!r} is not the id of an instance")
         return self._directory / instance
 
     def read(self, instance: str) -> list[str]:
-        """The keys by which a machine is known, `ssh-ed25519 AAAA…` each."""
+        """The pinned keys of a machine, `ssh-ed25519 AAAA…` each."""
         with suppress(FileNotFoundError):
             lines = self.file(instance).read_text().splitlines()
             return [line.partition(" ")[2] for line in lines]
         return []
 
     def write(self, instance: str, keys: Sequence[str]) -> None:
-        """From now on, on disk when this returns, a machine is known by these keys and no other."""
+        """Pins these keys for a machine, in place of any others; durable once this returns."""
         for key in keys:
             if not _KEY.fullmatch(key):
                 raise ProviderError(f"instance {instance}: {key[:60]!r} is not an ed25519 key")
@@ -46,6 +46,6 @@ class Pins:
             raise ProviderError(f"{path} cannot be written: {error.strerror or error}") from error
 
     def forget(self, instance: str) -> None:
-        """The machine is gone."""
+        """Removes the pins of a machine that is gone."""
         with suppress(FileNotFoundError):
             self.file(instance).unlink()

@@ -1,4 +1,4 @@
-"""Whether something answers on ports of many machines, tried all at a time in one thread."""
+"""Probes TCP ports of many machines in parallel, in one thread."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ from collections.abc import Sequence
 from contextlib import closing
 
 AGAIN_SECONDS = 0.15
-"""A machine that comes up meanwhile has not seen what was sent before, which is repeated after a second only."""
+"""A machine that comes up meanwhile has missed the first connection request, which the kernel repeats only after a
+second.
+"""
 _UNDER_WAY = (0, errno.EINPROGRESS, errno.EWOULDBLOCK)
 
 
 _MOST_AT_ONCE = 2
-"""Of each: the first, for a machine that is far away, and the latest."""
+"""Connection attempts per address: the first one, for distant machines, and the latest."""
 
 
 def answering(addresses: Sequence[tuple[str, int]], seconds: float) -> list[bool]:
-    """For each address and port whether it takes a connection within so many seconds."""
+    """For each address and port, whether it accepts a connection within `seconds`."""
     until = time.monotonic() + seconds
     with closing(_Knocks(addresses)) as knocks:
         while not all(knocks.found) and time.monotonic() < until:
@@ -29,7 +31,7 @@ def answering(addresses: Sequence[tuple[str, int]], seconds: float) -> list[bool
 
 
 class _Knocks:
-    """The connections that are under way to some addresses."""
+    """The connection attempts in progress for some addresses."""
 
     def __init__(self, addresses: Sequence[tuple[str, int]]) -> None:
         self.found = [False] * len(addresses)
@@ -38,7 +40,7 @@ class _Knocks:
         self._waiting = selectors.DefaultSelector()
 
     def knock(self) -> None:
-        """Try, once more, whoever has not answered."""
+        """Starts another attempt for each address that has not answered."""
         for index, (address, port) in enumerate(self._addresses):
             if self.found[index] or (sock := _begin(address, port)) is None:
                 continue
@@ -49,7 +51,7 @@ class _Knocks:
             self._waiting.register(sock, selectors.EVENT_WRITE, index)
 
     def listen(self, until: float) -> None:
-        """Take answers until then, or until all have come."""
+        """Collects answers until the deadline, or until all have answered."""
         while not all(self.found) and (left := until - time.monotonic()) > 0:
             for entry, _ in self._waiting.select(left):
                 sock, index = entry.fileobj, entry.data
@@ -59,7 +61,7 @@ class _Knocks:
                 self._give_up(index, sock)
 
     def close(self) -> None:
-        """Give up all that are under way."""
+        """Closes all attempts in progress."""
         for index, under_way in enumerate(self._under_way):
             for sock in list(under_way):
                 self._give_up(index, sock)

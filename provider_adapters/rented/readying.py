@@ -1,7 +1,7 @@
-"""Saving time at first contact: the node's program is brought, and one of it waits there for what is to be done.
+"""Prepares a machine at first contact, to save time: sends the node's program and starts a courier.
 
-Its agent is then forked from what has imported everything already. Where that cannot be, the node is equipped a little
-later, as any other.
+The agent is then forked from the courier, which has its modules imported already. If that is not possible, the machine
+is prepared later, like any other node.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _SECONDS = 15.0
 
 
 def make_ready(connection: Connection, data: Mapping[str, Any], agent: Path | None) -> None:
-    """Does so on a machine that was met.
+    """Prepares a machine after first contact.
 
     Args:
         data: As `Met.data`.
-        agent: The agent's zipapp here, named by its hash; None where there is none yet.
+        agent: Local path of the agent's zipapp, named by its hash; None if there is none yet.
 
     Raises:
-        ProviderError: Others could change what would be started there.
+        ProviderError: Other users could change the program that would be started.
     """
     from flowlite.connect.ssh.connection import SshConnection
     from flowlite.connect.ssh.courier import NotStarted
@@ -54,6 +54,6 @@ def make_ready(connection: Connection, data: Mapping[str, Any], agent: Path | No
 
 
 def agent_of(intent: LaunchIntent) -> Path | None:
-    """The agent's zipapp that a launch came with, if any."""
+    """The agent's zipapp of a launch, if any."""
     given = intent.preload.get("agent")
     return Path(str(given)) if given else None

@@ -1,9 +1,9 @@
-"""What a rented machine runs at its first boot: one POSIX shell script.
+"""The script that a rented machine runs at its first boot (POSIX shell).
 
-1. the watchdog, before all else: it ends the machine by itself (`watchdog`)
-2. our public key for the user we log in as
-3. the host key that the client pinned, and a reload of sshd: whoever sees that key may log in
-4. what the provider adds
+1. starts the watchdog, which ends the machine without help from outside (`watchdog.py`)
+2. authorizes our public key for the login user
+3. installs the host key that the client has pinned and reloads sshd: the login works once that key is presented
+4. runs the provider's commands
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from provider_adapters.rented import watchdog
 from provider_adapters.rented.keys import KeyPair
 
 LONGEST = 9500
-"""Characters; the tightest limit of a cloud is 10,000."""
+"""Maximum length in characters; the tightest limit of a cloud is 10,000."""
 HOST_KEY_TOOL = f"{watchdog.DIRECTORY}/hostkey"
 _USER = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
 
-# Gives sshd another ed25519 key: the listener's own configuration says where keys lie.
+# Gives sshd another ed25519 key; the path of the key is taken from sshd's own configuration.
 _TOOL = """\
 #!/bin/sh
 # flowlite: sshd shows the private key in file $1 from now on.
@@ -78,15 +78,16 @@ rm -f %(directory)s/first
 
 @dataclass(frozen=True, slots=True)
 class Boot:
-    """What the script of one launch says.
+    """The values of one launch's script.
 
     Attributes:
         host_key: The throw-away key of the launch.
         authorized: Our public keys.
-        user: Whom we log in as; made if missing. Another than root needs sudo without a password.
-        boot_lease: Seconds without any agent after which the machine ends itself.
-        deadline: Seconds of running, whoever renews what, after which it ends itself; None for no limit.
-        before_end: Shell commands run before power off, for a minute at most; for what power off alone does not end.
+        user: The login user, created if missing. Any user but root needs sudo without a password.
+        boot_lease: Seconds without an agent after which the machine ends itself.
+        deadline: Seconds of running after which it ends itself, even if the lease is renewed; None for no limit.
+        before_end: Shell commands that run before power off, for a minute at most, for what power off alone does not
+            end.
         extra: Shell commands of the provider, run last.
     """
 
@@ -100,10 +101,10 @@ class Boot:
 
 
 def boot_script(boot: Boot) -> str:
-    """The script. Pure: the same values give the same text.
+    """Renders the script. Pure: the same values give the same text.
 
     Raises:
-        ConfigError: It would be longer than `LONGEST` characters, or the user's name is none.
+        ConfigError: It would be longer than `LONGEST` characters, or the user name is invalid.
     """
     if not _USER.fullmatch(boot.user):
         raise ConfigError(f"user: {boot.user!r} is not the name of a user on Linux")

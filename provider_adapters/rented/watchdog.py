@@ -1,13 +1,12 @@
-"""The watchdog of a rented machine, as shell text: it ends the machine by itself, whoever is out of reach.
+"""The watchdog of a rented machine, as shell text: it powers the machine off without help from outside.
 
-It ends it when it has run for longer than the deadline, or when nobody has renewed its lease. The lease is a file with
-the uptime, in whole seconds, until which it holds; the agent writes it. Times of day play no part: a clock that is set
-wrong, or right, changes nothing. How long the machine ran before a reboot is remembered and counts.
+It does so when the machine has run for longer than its deadline, or when its lease was not renewed. The lease is a file
+with the uptime, in whole seconds, until which it is valid; the agent writes it. Wall clock time is not used, so a clock
+that is wrong or is set changes nothing. The time that the machine ran before a reboot is remembered and counts.
 
-    /var/lib/flowlite/      root's
-        watchdog  deadline  before-end      the loop; seconds of running; what is run before power off
-        before-seconds                      how long that may take; a minute without it
-        used  why                           seconds that have run; why it ended
+    /var/lib/flowlite/      root's watchdog  deadline  before-end      the loop; seconds of running; what is run before
+    power off before-seconds                      how long that may take; a minute without it used  why
+    seconds that have run; why it ended
     /run/flowlite/lease     the agent's
 """
 
@@ -91,7 +90,7 @@ fi
 
 
 def loop(boot_lease: float) -> str:
-    """The watchdog itself."""
+    """The watchdog's script."""
     return _LOOP % {
         "directory": DIRECTORY,
         "lease": LEASE_FILE,
@@ -102,7 +101,7 @@ def loop(boot_lease: float) -> str:
 
 
 def installation(boot_lease: float, deadline: float | None, before_end: str) -> str:
-    """Shell commands that put it there and start it; `DIRECTORY` exists."""
+    """Shell commands that install and start it; `DIRECTORY` must exist."""
     files = "" if deadline is None else f"echo {math.ceil(deadline)} >{DIRECTORY}/deadline\n"
     if before_end:
         files += f"cat >{DIRECTORY}/before-end <<'FLOWLITE'\n{before_end.rstrip()}\nFLOWLITE\n"

@@ -1,4 +1,4 @@
-"""`flow hosts check`: what would go wrong with the hosts of a pool, before a task finds out."""
+"""`flow hosts check`: finds problems with the hosts of a pool before a task runs into them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _TROUBLE = (ProviderError, ConfigError, OSError)
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that is wrong with a host. `serious` says whether tasks fail because of it."""
+    """A problem with a host. `serious` says whether tasks fail because of it."""
 
     host: str
     what: str
@@ -40,7 +40,7 @@ class Problem:
 
 
 def check(pool: Pool, memory: Memory) -> tuple[dict[str, Facts], list[Problem]]:
-    """What every host that answers is, and what is wrong with the pool."""
+    """The facts of every host that answers, and the problems of the pool."""
     answers = hosts.everywhere(pool.hosts, lambda host: _ask(host, memory), *_TROUBLE)
     found: dict[str, Facts] = {}
     problems: list[Problem] = []
@@ -127,7 +127,7 @@ def _of_one(host: Host, facts: Facts) -> list[Problem]:
 
 
 def _of_directories(host: Host, facts: Facts) -> list[Problem]:
-    """What is wrong with where flowlite keeps its files there, and its sockets."""
+    """Problems with flowlite's directory on the host, and with its sockets."""
     found = []
     if facts.unsafe:
         problem = f"others could change what runs as you there: {facts.unsafe}"
@@ -145,7 +145,7 @@ def _of_directories(host: Host, facts: Facts) -> list[Problem]:
 
 
 def _of_the_lease(host: Host, held: Mapping[str, Any] | None) -> list[Problem]:
-    """Whether another user has it. That may be a task of theirs as well as a process that keeps others out."""
+    """Whether another user holds the lease, for a task or with any other process that blocks it."""
     if not held or held.get("state") != "foreign":
         return []
     fix = (
@@ -171,8 +171,7 @@ def _gpus_differ(able: Sequence[Host], found: Mapping[str, Facts]) -> list[Probl
 
 
 def _between(able: Sequence[Host], found: Mapping[str, Facts]) -> list[Problem]:
-    """Whether each host can open a TCP connection to every other, on a port that nobody has opened for it, and we can
-    through its SSH server."""
+    """Whether each host can connect to every other on any TCP port, and the client through its SSH server."""
     ports = hosts.everywhere(
         able, lambda host: int(_run(host, found, "serve", str(_SERVE_SECONDS))), *_TROUBLE
     )
@@ -206,7 +205,7 @@ def _between(able: Sequence[Host], found: Mapping[str, Facts]) -> list[Problem]:
 
 
 def _forwarding(able: Sequence[Host], ports: Mapping[str, int]) -> list[Problem]:
-    """Whether their SSH servers let us through to what listens on the host itself, as log lines must come."""
+    """Whether the hosts' SSH servers forward connections to ports of the host itself, which log lines need."""
 
     async def say(host: Host) -> None:
         with hosts.connect(host) as connection:
@@ -231,7 +230,7 @@ def _forwarding(able: Sequence[Host], ports: Mapping[str, int]) -> list[Problem]
 
 
 def _shared(pool: Pool, able: Sequence[Host], found: Mapping[str, Facts]) -> list[Problem]:
-    """Whether `shared_dir` is one place: what the first host writes there, all must read."""
+    """Whether `shared_dir` is really shared: all hosts must be able to read what the first one writes there."""
     text = secrets.token_hex(8)
     path = f"{pool.shared_dir}/.flowlite-check-{text}"
     first, *others = able
@@ -273,7 +272,7 @@ def _python(host: Host, found: Mapping[str, Facts]) -> str:
 
 
 def as_json(problem: Problem) -> dict[str, Any]:
-    """For `--json`."""
+    """A JSON object for `--json`."""
     return {
         "host": problem.host,
         "problem": problem.what,

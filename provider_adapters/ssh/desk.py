@@ -1,4 +1,4 @@
-"""What `flow hosts` does: adding, listing, checking and trusting hosts, and taking them out again."""
+"""The operations behind `flow hosts`: adding, listing, checking, trusting and removing hosts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Desk:
     # The configuration
 
     def add(self, name: str, pool: str | None, **settings: Any) -> tuple[Host, Path]:
-        """Adds a host to a pool of FLOW_HOME's file, which is made if it is not there. Nothing is connected to."""
+        """Adds a host to a pool in FLOW_HOME's file, which is created if missing. No connection is made."""
         own = {key: value for key, value in settings.items() if value is not None}
         entry: Any = {"host": name, **own} if own else name
         chosen = pool or self._usual_pool()
@@ -48,13 +48,13 @@ class Desk:
         try:
             added = read_pools(self._read())[chosen].hosts
         except ConfigError:
-            # What was written must be what can be read.
+            # The file must be readable after the change; otherwise it is restored.
             path.unlink() if before is None else path.write_bytes(before)
             raise
         return added[-1], path
 
     def remove(self, name: str, pool: str | None) -> tuple[str, Path]:
-        """Takes a host out of FLOW_HOME's file. Raises NotFound."""
+        """Removes a host from FLOW_HOME's file. Raises NotFound."""
         host = self.find(name, pool)
         path = self._home / HOME_FILE
 
@@ -95,7 +95,7 @@ class Desk:
     # The hosts themselves
 
     def rows(self, pool: str | None) -> list[dict[str, Any]]:
-        """Every host with what it is and who has it, all asked now."""
+        """Every host with its facts and the holder of its lease, all asked now."""
         listed = [host for each in self.pools(pool) for host in each.hosts]
 
         def ask(host: Host) -> tuple[Facts, dict[str, Any] | None]:
@@ -127,10 +127,10 @@ class Desk:
     # Keys
 
     def shown_key(self, name: str) -> tuple[SshTarget, HostKey, str]:
-        """Where a host is, the key it shows now, and the fingerprint known so far ("" for none).
+        """The target of a host, the key it presents now, and the fingerprint known so far ("" for none).
 
         Raises:
-            HostKeyError: That key is revoked.
+            HostKeyError: The key is revoked.
         """
         from flowlite.connect.ssh import host_key_scan, host_keys
         from flowlite.connect.ssh.targets import resolve_target
@@ -138,7 +138,7 @@ class Desk:
         try:
             target = hosts.target_of(self.find(name))
         except NotFound:
-            # A host on the way to others need not be in a pool.
+            # A jump host need not be in a pool.
             target = resolve_target(name, config_file(self._read()))
         found = host_keys.known(target)
         known = [each.key for each in found if not each.revoked]

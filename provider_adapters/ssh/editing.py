@@ -1,4 +1,4 @@
-"""Changing the hosts of a pool in `FLOW_HOME/config.toml`, with everything else in it left as it stands."""
+"""Changes the hosts of a pool in `FLOW_HOME/config.toml` and leaves everything else in the file unchanged."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _HOSTS = re.compile(r"""\s*(?:hosts|"hosts"|'hosts')\s*=""")
 
 
 def change_hosts(path: Path, pool: str, change: Callable[[list[Any]], list[Any]]) -> None:
-    """Changes the list of hosts of one pool; a pool that is not there is made.
+    """Changes the list of hosts of one pool, which is created if missing.
 
     Raises:
-        ConfigError: The file cannot be read or written, or is laid out in a way that only its owner can edit.
+        ConfigError: The file cannot be read or written, or has a layout that cannot be edited automatically.
     """
     text = _read(path)
     before = _parse(path, text)
@@ -83,7 +83,7 @@ def _with_hosts(text: str, pool: str, array: str, *, exists: bool) -> str:
 
 
 def _array_end(text: str, start: int) -> int:
-    """Where the array that begins after `start` ends; strings and comments in it are passed over."""
+    """The end of the array that begins after `start`; strings and comments in it are skipped."""
     depth, i = 0, start
     while i < len(text):
         char = text[i]

@@ -1,10 +1,10 @@
-"""Giving hosts back, also when they do not answer.
+"""Releases hosts, including those that do not answer.
 
-A host that cannot be reached costs nothing, and what runs there ends by itself: its workers when their leader has been
-silent for half a minute, its lease when no agent is left. So a dead host holds no task up. It is given up once it has
-not answered again and again while another host of the pool did, which proves that it is not our own network that is
-gone; where none does, we cannot know, and wait a while for the network to come back. A host that was given up is asked
-again and again (`revisit`), and freed as soon as it answers; so it is by the next launch, and by `flow gc`.
+A host that cannot be reached costs nothing, and what runs there ends by itself: its workers once their leader has been
+silent for half a minute, its lease once it has no agent. A dead host therefore does not hold up the end of a task. It
+is given up after several failed tries if another host of the pool answers, which proves that our own network works. If
+none answers, the cause is not known, and we wait a while for the network to return. A host that was given up is asked
+again repeatedly (`revisit`), by the next launch and by `flow gc`, and is released as soon as it answers.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from provider_adapters.ssh import hosts, leases, records
 from provider_adapters.ssh.pools import Host
 from provider_adapters.ssh.records import Records
 
-# An sshd that is only being restarted is back after so long; a host that was found dead before is not waited for.
+# An sshd that only restarts is back within this time. A host that was found dead before is not waited for.
 SILENT_SECONDS = 10.0
-# With no host in reach at all, the network may be at fault: so long it may take to come back.
+# With no host within reach the network may be at fault: how long to wait for it.
 PATIENCE_SECONDS = 120.0
 _TROUBLE = (ProviderError, ConfigError, OSError)
 
 
 class Ending:
-    """Ends instances. Remembers since when hosts have been out of reach."""
+    """Ends instances, and tracks since when hosts have been unreachable."""
 
     def __init__(self, kept: Records) -> None:
         self._records = kept
         self._alone_since: dict[str, float] = {}
 
     def end(self, instances: Sequence[Instance]) -> None:
-        """Gives the hosts of these instances back, with nothing of the task left on those that answer.
+        """Releases the hosts of these instances, and removes the task's files from those that answer.
 
         Raises:
-            ProviderError: Some hold something that does not end, or nobody can be reached; to be tried again.
+            ProviderError: Some processes do not end, or no host can be reached; to be tried again.
         """
-        # Whoever watched them has found out already that they do not answer.
+        # The supervisor has found already that these do not answer.
         self._give_up([each for each in instances if each.state == "unreachable"])
         instances = [each for each in instances if each.state != "unreachable"]
         silent, told = self._who_is_silent(instances)
@@ -71,7 +71,7 @@ class Ending:
             raise ProviderError("; ".join(f"{name}: {why}" for name, why in told.items()))
 
     def revisit(self) -> None:
-        """Frees hosts that were given up, of every task, where they answer now."""
+        """Releases hosts of all tasks that were given up and answer now."""
 
         def free(entry: records.Entry) -> None:
             instance = Instance.from_json(entry["instance"])
@@ -82,7 +82,7 @@ class Ending:
                     instance.task_id,
                     self._records.client,
                     retain=bool(entry.get("retained")),
-                    # The same task may have taken the host anew.
+                    # The same task may have leased the host again.
                     token=str(entry["token"]),
                 )
             if answer["ok"]:
@@ -92,11 +92,11 @@ class Ending:
         results = hosts.everywhere(left, free, *_TROUBLE, leases.NotThere)
         for entry, result in zip(left, results, strict=True):
             if isinstance(result, leases.NotThere):
-                # It has lost its disk, and with it all that was ours.
+                # The host has lost its disk, and with it all of our files.
                 self._records.forget_left(entry)
 
     def forget(self, instances: Sequence[Instance]) -> None:
-        """Removes what was retained on hosts that were given back. Raises ProviderError."""
+        """Removes files that were retained on released hosts. Raises ProviderError."""
 
         def forget(instance: Instance) -> None:
             with hosts.connect_to(instance.data["target"]) as connection:
@@ -109,7 +109,7 @@ class Ending:
             raise ProviderError("; ".join(told))
 
     def answers_beside(self, instances: Sequence[Instance]) -> str:
-        """Another host that was in a pool with these and answers now; "" if none does."""
+        """The name of another host of the same pool that answers now; "" if none does."""
         keys = {str(instance.data["key"]) for instance in instances}
         others: dict[str, Host] = {}
         for task in {instance.task_id for instance in instances}:
@@ -126,7 +126,7 @@ class Ending:
     def _who_is_silent(
         self, instances: Sequence[Instance]
     ) -> tuple[list[Instance], dict[str, str]]:
-        """Those that do not answer, and why."""
+        """The instances that do not answer, with the reasons."""
         answers = hosts.everywhere(
             instances,
             lambda each: _say_true(each.data["target"]),
@@ -145,7 +145,7 @@ class Ending:
                     connection, instance.data, instance.task_id, client, retain=retain
                 )
             except leases.NotThere:
-                # The host has lost its disk, and with it all that was ours.
+                # The host has lost its disk, and with it all of our files.
                 answer = {"ok": True}
         if not answer["ok"]:
             raise ProviderError(str(answer.get("error") or "its lease is held by a silent process"))

@@ -1,4 +1,4 @@
-"""Whether a host is what a task asked for: GPUs, cores, memory, Python."""
+"""Whether a host meets a task's requirements: GPUs, cores, memory, Python."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flowlite.spec.gpu import KINDS, GpuRequest
 from provider_adapters.ssh.hosts import Facts
 from provider_adapters.ssh.pools import Host
 
-# The agent needs this Python or a newer one.
+# The oldest Python that the agent supports.
 OLDEST_PYTHON = (3, 11)
 
 
@@ -19,12 +19,12 @@ def misfit(host: Host, facts: Facts | None, wanted: Mapping[str, Any]) -> str:
     """Why a task cannot use a host; "" if it can, or if that is not known.
 
     Args:
-        host: As configured; what is declared there wins over what the host says.
-        facts: What it said, if it was asked.
+        host: As configured; declared values take precedence over the host's facts.
+        facts: The host's facts, if known.
         wanted: {"gpu": GPU string or "", "cpu", "memory", "image", "sshfs"}.
     """
     request = GpuRequest.parse(wanted["gpu"]) if wanted.get("gpu") else None
-    # A host without any Python could say nothing of itself; it is asked again once it has one.
+    # A host without any Python cannot report its facts; it is asked again once it has one.
     told = facts is not None and bool(facts.cores)
     if request is not None and (host.gpus or told):
         found = usable_gpus(host, facts, request)
@@ -46,7 +46,7 @@ def misfit(host: Host, facts: Facts | None, wanted: Mapping[str, Any]) -> str:
 
 
 def usable_gpus(host: Host, facts: Facts | None, request: GpuRequest) -> list[int]:
-    """Indices of the GPUs that are what was asked for."""
+    """Indices of the GPUs that match the request."""
     if host.gpus:
         declared = GpuRequest.parse(host.gpus)
         sizes = (None, declared.memory_gb) if declared.memory_gb else (None, request.memory_gb)
@@ -67,7 +67,7 @@ def gpus_in_words(host: Host, facts: Facts | None) -> str:
 
 
 def kind_of(name: str) -> str:
-    """Canonical kind ("h100") of what the driver calls a GPU; "" for one that no GPU string names."""
+    """Canonical kind ("h100") of a GPU from the driver's name; "" if no GPU string names it."""
     words = re.sub(r"[^a-z0-9]+", " ", name.lower()).split()
     joined = {"".join(words[i:j]) for i in range(len(words)) for j in range(i + 1, i + 4)}
     return max((kind for kind in KINDS if kind in joined), key=len, default="")
@@ -77,7 +77,7 @@ def _is(gpu: Mapping[str, Any], request: GpuRequest) -> bool:
     kind = kind_of(str(gpu["name"]))
     if kind != request.kind:
         return False
-    # The driver keeps some of the memory, so the nearest size counts.
+    # The driver reserves some of the memory, so the nearest size counts.
     nearest = min(KINDS[kind].memory_gb, key=lambda size: abs(size - float(gpu["memory_gb"])))
     return request.memory_gb in (None, nearest)
 
@@ -86,16 +86,16 @@ def _is(gpu: Mapping[str, Any], request: GpuRequest) -> bool:
 
 
 def version_of(text: str) -> tuple[int, ...]:
-    """`3.11.7` as numbers; () for a Python that is no CPython."""
+    """`3.11.7` as numbers; () for a Python that is not CPython."""
     if not text[:1].isdigit():
         return ()
     return tuple(int(part) for part in text.split(".") if part.isdigit())
 
 
 def choose_python(host: Host, facts: Facts, minor: str | None) -> tuple[str, str] | None:
-    """Path and version of the interpreter for agent and workers; the one of the client's minor version if there is one.
+    """Path and version of the interpreter for agent and workers, preferably of the client's minor version.
 
-    What the configuration names is taken, whatever else is there. None if there is none that is new enough.
+    A configured interpreter always takes precedence. None if none is new enough.
     """
     known = [each for each in facts.pythons if version_of(each[1])[:2] >= OLDEST_PYTHON]
     if host.python:
@@ -105,7 +105,7 @@ def choose_python(host: Host, facts: Facts, minor: str | None) -> tuple[str, str
 
 
 def python_problem(host: Host, facts: Facts) -> str:
-    """Why no Python of a host will do, or ""."""
+    """Why no Python of a host is suitable, or ""."""
     if choose_python(host, facts, None) is not None:
         return ""
     oldest = ".".join(map(str, OLDEST_PYTHON))
@@ -122,7 +122,7 @@ def python_problem(host: Host, facts: Facts) -> str:
 
 
 def can_be_brought(host: Host, facts: Facts) -> bool:
-    """Whether a Python is to be installed on a host, which has none that is new enough."""
+    """Whether a Python should be installed on a host that has none that is new enough."""
     return not host.python and bool(facts.root) and choose_python(host, facts, None) is None
 
 

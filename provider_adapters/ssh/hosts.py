@@ -1,4 +1,4 @@
-"""What a host is: asked in one round trip, and remembered until it has been started anew."""
+"""The facts of hosts: collected in one round trip, and cached until the host reboots."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 Value = TypeVar("Value")
 
-# What a host said of itself is believed so long when a task is planned; at the launch, until it was started anew.
+# How long cached facts are used for planning; a launch uses them until the host reboots.
 FRESH_SECONDS = 600.0
 _PROBE_SECONDS = 60.0
-# A host that is to answer at once, and does not within this time, is out of reach.
+# A host that has to answer promptly and does not within this time counts as unreachable.
 PATIENCE = 5.0
 _THREADS = 64
-# A Python that answered before is taken as it is, if it is still there.
+# A Python that worked before is used again if it still exists.
 _KNOWN = """\
 [ -x "$2" ] && exec "$2" -I -S - "$1"
 """
@@ -48,7 +48,7 @@ for p in "$@" python3 /usr/bin/python3 /usr/local/bin/python3 "$HOME"/.pyenv/ver
 done
 printf '{"pythons": [], "machine": "%s", "home": "%s"}\n' "$(uname -m)" "$HOME"
 """
-"""Any Python of the last years can say what the host is: its program comes on standard input."""
+"""Any Python 3 of recent years can report the facts; the program is sent on standard input."""
 _PROBE = Path(__file__).with_name("probe_script.py")
 _PROBE_NEEDS = (
     "system.peer_credentials",
@@ -60,22 +60,22 @@ _PROBE_NEEDS = (
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a host says of itself.
+    """The facts that a host reports.
 
     Attributes:
-        boot: The kernel's id of this run of the machine.
-        pythons: Path and version of every interpreter that was found, those to prefer first.
+        boot: The kernel's boot id.
+        pythons: Path and version of every interpreter found, the preferred ones first.
         gpus: {"index", "uuid", "name", "memory_gb"} each, as `nvidia-smi` lists them.
-        ssh_address: Its own address on the way that the client came.
-        default_address: Its own address on the way to the world; "" if there is none.
-        root: Absolute path of everything flowlite keeps there.
-        unsafe: Why others can change what lies there; "" if they cannot.
-        unwritable: Why nothing can be written there; "" if it can.
-        sockets: What is wrong with the usual place of sockets, so that another one serves; "" if nothing is.
-        no_sockets: Why there is no place for them at all; "" if there is.
-        ends_at_logout: Whether processes of the user are killed when his last session ends.
-        clock_ahead: Seconds its clock is ahead of this machine's.
-        seen_at: Unix time of this machine when it said so.
+        ssh_address: Its own address on the interface through which the client connected.
+        default_address: Its own address on the default route; "" if there is none.
+        root: Absolute path of flowlite's directory on the host.
+        unsafe: Why other users can change that directory; "" if they cannot.
+        unwritable: Why it cannot be written to; "" if it can.
+        sockets: Why the default directory for sockets is unusable, so that another one is used; "" if it is usable.
+        no_sockets: Why there is no place for sockets at all; "" if there is.
+        ends_at_logout: Whether the user's processes are killed when the last session ends.
+        clock_ahead: Seconds by which its clock is ahead of this machine's.
+        seen_at: Unix time of this machine when the facts were reported.
     """
 
     boot: str = ""
@@ -103,13 +103,13 @@ class Facts:
 
     @property
     def address(self) -> str:
-        """Where others probably reach it."""
+        """The address at which other hosts can probably reach it."""
         loopback = self.ssh_address.startswith("127.") or self.ssh_address in ("", "::1")
         return (self.default_address or self.ssh_address) if loopback else self.ssh_address
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Facts:
-        """Reads what the host printed, or what was remembered of it."""
+        """Reads the host's output, or the cached facts."""
         names = {each.name for each in fields(cls)}
         values = {key: value for key, value in data.items() if key in names}
         values["pythons"] = tuple((str(p), str(v)) for p, v in values.get("pythons", ()))
@@ -124,14 +124,14 @@ def connect(host: Host) -> Connection:
 
 
 def connect_to(target: Mapping[str, Any]) -> Connection:
-    """A connection to what a pool's entry says."""
+    """A connection to the target of a pool's entry."""
     from flowlite.connect.ssh.connection import SshConnection
 
     return SshConnection(_resolved(target))
 
 
 def target_of(host: Host) -> SshTarget:
-    """Where a host is, and how to log in there. Raises ConfigError."""
+    """The address of a host and how to log in. Raises ConfigError."""
     return _resolved(host.target)
 
 
@@ -143,7 +143,7 @@ def _resolved(target: Mapping[str, Any]) -> SshTarget:
 
 
 def probe(host: Host, connection: Connection) -> tuple[Facts, dict[str, Any] | None]:
-    """Asks a host what it is, and who holds it. Raises NodeUnreachable, ProviderError."""
+    """Collects the facts of a host, and the holder of its lease. Raises NodeUnreachable, ProviderError."""
     asked = {"node_dir": host.node_dir, "lease": LEASE, "pythons": _preferred(host)}
     began = time.time()
     told = _ask(host, connection, asked)
@@ -151,7 +151,7 @@ def probe(host: Host, connection: Connection) -> tuple[Facts, dict[str, Any] | N
     if told.get("system", "linux") != "linux":
         raise ProviderError(f"{host.name} runs {told['system']}; hosts need Linux")
     if not told.get("root"):
-        # No Python has expanded it.
+        # The host has no Python that could expand the path.
         told["root"] = host.node_dir.replace("~", str(told.get("home", "")), 1)
     facts = Facts.from_json({**told, "clock_ahead": round(ahead, 2), "seen_at": clock.now()})
     return facts, told.get("held")
@@ -160,10 +160,10 @@ def probe(host: Host, connection: Connection) -> tuple[Facts, dict[str, Any] | N
 def held_by(
     host: Host, connection: Connection, facts: Facts | None = None
 ) -> dict[str, Any] | None:
-    """Who holds a host now; None if nobody does. Raises NodeUnreachable, ProviderError.
+    """The holder of a host's lease; None if it is free. Raises NodeUnreachable, ProviderError.
 
     Args:
-        facts: What is known of the host: a Python that need not be looked for.
+        facts: Known facts of the host; their Python need not be searched for.
     """
     asked = {"node_dir": host.node_dir, "lease": LEASE, "brief": True}
     held = _ask(host, connection, asked, facts).get("held")
@@ -186,28 +186,28 @@ def _ask(
             f"{host.name} lets us log in, but runs nothing within {_PROBE_SECONDS:.0f} s; look at its load and disks"
         ) from error
     with suppress(ValueError):
-        # A login script may greet.
+        # Login scripts may print a greeting.
         return parse_object(last_line(done.stdout))
     said = (done.stderr or done.stdout).decode("utf-8", "replace").strip()[-300:]
     raise ProviderError(f"{host.name} does not say what it is (exit code {done.code}): {said}")
 
 
 def _preferred(host: Host) -> list[str]:
-    # Machines of one lab are often set up alike, or share their home directories.
+    # Machines of one lab often have the same setup, or share home directories.
     return [host.python] if host.python else [sys.executable]
 
 
-# Remembering
+# The cache
 
 
 class Memory:
-    """What hosts said of themselves, in files under FLOW_HOME."""
+    """The cached facts of hosts, in files under FLOW_HOME."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
     def facts(self, host: Host, younger_than: float | None = None) -> Facts | None:
-        """What is remembered of a host; None if it is nothing, or too old."""
+        """The cached facts of a host; None if there are none, or they are too old."""
         try:
             facts = Facts.from_json(json.loads(self._path(host).read_bytes()))
         except (OSError, ValueError, TypeError):
@@ -216,7 +216,7 @@ class Memory:
         return facts if younger_than is None or 0 <= age < younger_than else None
 
     def keep(self, host: Host, facts: Facts) -> None:
-        """Remembers what a host said."""
+        """Caches the facts of a host."""
         from flowlite.node.config.agent_config import write_atomically
 
         with suppress(OSError):
@@ -224,7 +224,7 @@ class Memory:
             write_atomically(self._path(host), json.dumps(asdict(facts)))
 
     def forget(self, host: Host) -> None:
-        """Forgets it again."""
+        """Drops the cached facts of a host."""
         with suppress(OSError):
             self._path(host).unlink()
 
@@ -241,9 +241,9 @@ def everywhere(
     *expected: type[Exception],
     patience: float | None = None,
 ) -> list[Value | Exception]:
-    """Calls a function for every item at once. An expected error stands in the place of its value.
+    """Calls a function for all items in parallel. An expected error is returned in place of the value.
 
-    What takes longer than `patience` seconds counts as out of reach; it is left to come to its end by itself.
+    A call that takes longer than `patience` seconds counts as unreachable and is left to finish in the background.
     """
     listed = list(items)
     results: dict[int, Value | Exception] = {}

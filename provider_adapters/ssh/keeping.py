@@ -1,4 +1,4 @@
-"""Hosts kept for the next task of the same FLOW_HOME: their leases stay, and so does what was imported there."""
+"""Hosts that are kept warm for the next task of the same FLOW_HOME, with their leases and imported modules."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _TROUBLE = (ProviderError, ConfigError, OSError, leases.NotThere)
 
 
 class Keeping:
-    """Which hosts are kept, as far as is known here. Each ends its lease by itself when the time is over."""
+    """The hosts that are kept, as far as this FLOW_HOME knows. Each ends its lease by itself when the time is over."""
 
     def __init__(self, kept: Records) -> None:
         self._records = kept
 
     def keep(self, instances: Sequence[Instance], seconds: float) -> list[Instance]:
-        """Keeps the hosts of these instances, with nothing of the task left on them; gives those that are kept."""
+        """Keeps the hosts of these instances, with the task's files removed; returns those that are kept."""
         self._forget_old()
         until = clock.now() + seconds
 
@@ -54,7 +54,7 @@ class Keeping:
         }
 
     def still(self, instances: Sequence[Instance]) -> list[Instance]:
-        """Those that nobody has taken over or given back, and whose time is not over."""
+        """The instances that were neither taken over nor released, and whose time is not over."""
         there = self.hosts()
         return [
             instance
@@ -65,7 +65,7 @@ class Keeping:
         ]
 
     def noted(self, host: Host, told: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Whose a warm host was: {"task", "instance"} as it says itself, if it was kept for that one here; else {}."""
+        """The {"task", "instance"} that a warm host reports, if our records say the same; else {}."""
         if not told or not told.get("task"):
             return {}
         entry = self._records.read(str(told["task"])).get(host.key) or {}
@@ -73,7 +73,7 @@ class Keeping:
         return dict(told) if known and known == told.get("instance") else {}
 
     def taken_over(self, instance: Instance) -> None:
-        """Another task goes on with the host of this instance."""
+        """Records that another task has taken over the host of this instance."""
         was = instance.data.get("warm") or {}
         if was.get("task") and was["task"] != instance.task_id:
             with self._records.change(str(was["task"])) as entries:

@@ -1,4 +1,4 @@
-"""Getting all hosts of a gang or none: asked for in the pool's order, given back at once where they do not suffice."""
+"""Leases all hosts of a gang or none: hosts are asked in the pool's order, and released if they do not suffice."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from provider_adapters.ssh.records import Records
 
 Value = TypeVar("Value")
 
-# Those that wait look again after about so long; at random, so that two do not meet for ever.
+# Seconds until a waiting launch tries again; random, so that two launches do not collide for ever.
 _LOOK_AGAIN = (0.7, 1.6)
 _TROUBLE = (ProviderError, ConfigError, OSError)
-# So many other hosts are remembered with each, to tell a dead host from a dead network.
+# How many other hosts are recorded with each, to distinguish a dead host from a dead network.
 _PEERS = 4
-# So many others a host is told of, to find its own address among them.
+# How many other addresses a host is given, to find its own address on the route to them.
 _TOWARDS = 8
 
 
@@ -53,11 +53,11 @@ class Ready:
 
 
 class Refused(ProviderError):
-    """One host will not do.
+    """A host that cannot be used.
 
     Attributes:
         waiting: Whether it makes sense to wait for it.
-        lasting: Whether somebody has to change something about it, be it after a while of waiting.
+        lasting: Whether a person has to fix something, perhaps after some waiting.
     """
 
     def __init__(self, text: str, *, waiting: bool, lasting: bool | None = None) -> None:
@@ -67,7 +67,7 @@ class Refused(ProviderError):
 
 
 class Launch:
-    """One try to get the hosts of one intent."""
+    """One try to lease the hosts of one intent."""
 
     def __init__(
         self,
@@ -99,21 +99,21 @@ class Launch:
         self._keeper = self._find_keeper()
 
     def run(self) -> list[Instance]:
-        """Takes as many hosts as the intent says.
+        """Leases as many hosts as the intent asks for.
 
         Raises:
-            CapacityUnavailable: Not now; none is held.
-            ProviderError: Never so; none is held.
+            CapacityUnavailable: Not possible now; no host is held.
+            ProviderError: Not possible at all; no host is held.
         """
         before = self._before = self._records.read(self._intent.task_id)
         asked = {k for k, entry in before.items() if entry["token"] == self._intent.token}
-        # Hosts of which an earlier try may have got a hold come first; what it has too much is given back.
+        # Hosts that an earlier try may have leased come first; any surplus is released.
         warm = self._keeping.hosts()
         left = {k for k, entry in before.items() if entry["state"] == records.LEFT}
         queue = sorted(
             self._hosts,
             key=lambda host: (
-                # What failed this task before comes last, also where it answers again.
+                # Hosts that failed this task before come last, even if they answer again.
                 host.key in left,
                 host.key not in asked,
                 host != self._keeper,
@@ -149,7 +149,7 @@ class Launch:
 
     def _take_all(self, batch: Sequence[Host]) -> list[Instance]:
         ready = self._sort(batch, hosts.everywhere(batch, self._prepare, *_TROUBLE))
-        # All at once: a file for each of hundreds would take longer than asking them.
+        # In one write: a file for each of hundreds of hosts would take longer than asking them.
         self._note(records.ASKED, [(each.host, self._instance(each)) for each in ready])
         names = [each.host for each in ready]
         results = hosts.everywhere(ready, self._take, *_TROUBLE)
@@ -164,7 +164,7 @@ class Launch:
         return self._sort(names, results)
 
     def _sort(self, batch: Sequence[Host], results: Sequence[Value | Exception]) -> list[Value]:
-        """What went well; why the others did not is kept."""
+        """The successful results; the reasons of the others are kept in `_refused`."""
         good = []
         for host, result in zip(batch, results, strict=True):
             if not isinstance(result, Exception):
@@ -184,7 +184,7 @@ class Launch:
         return [str(volume["name"]) for volume in self._options.get("volumes", ())]
 
     def _find_keeper(self) -> Host | None:
-        """The host that has the task's volumes on its disk, and so must lead it. Raises ProviderError."""
+        """The host that has the task's volumes on its disk and must therefore be the leader. Raises ProviderError."""
         pool = self._options["pool"]
         name = self._places.host_for(pool, self._on_hosts) if self._on_hosts else None
         if name is None:
@@ -200,7 +200,7 @@ class Launch:
         return self._keeper is not None and self._keeper.name in self._refused
 
     def _directories(self, root: str) -> list[str]:
-        """Directories of volumes that have to be there."""
+        """Directories of volumes that have to exist."""
         shared = self._options["shared_dir"]
         if shared:
             return [f"{shared}/{name}" for name in self._volume_names()]
@@ -211,7 +211,7 @@ class Launch:
     def _prepare(self, host: Host) -> Ready:
         facts = self._memory.facts(host)
         if facts is None or fitting.misfit(host, facts, self._options["wanted"]):
-            # Nothing is refused for what a host was once.
+            # Cached facts may be out of date, so a host is not refused because of them.
             return self._look(host)
         return self._checked(host, facts)
 
@@ -231,8 +231,8 @@ class Launch:
         return Ready(host, facts, python[0])
 
     def _bring_python(self, host: Host, facts: Facts) -> Facts:
-        """Installs a Python on a host that has none, and asks it again what it is. Raises Refused."""
-        # Rarely needed, and long to import.
+        """Installs a Python on a host that has none, and collects its facts again. Raises Refused."""
+        # Rarely needed, and slow to import.
         from flowlite import python_request
         from flowlite.connect.pythons import install
 
@@ -263,21 +263,21 @@ class Launch:
         except ProviderError:
             if ready.facts.seen_at > self._began:
                 raise
-            # What was remembered of the host, its Python perhaps, is out of date.
+            # The cached facts, for example its Python, are out of date.
             return self._take_as(self._look(ready.host))
 
     def _take_as(self, ready: Ready) -> Instance:
         host = ready.host
         instance = self._instance(ready)
         if ready.facts.seen_at > self._began:
-            # It is not what it was when it was noted.
+            # The facts have changed since the host was recorded.
             self._note(records.ASKED, [(host, instance)])
         with hosts.connect(host) as connection:
             answer = self._ask(ready, instance, connection)
             if not answer["ok"] and self._is_stale(answer.get("held")):
                 held, ours = answer["held"], {**instance.data, "home": str(answer["held"]["home"])}
                 client = self._records.client
-                # It was given up out of reach: nobody may have fetched what lies there.
+                # It was given up while unreachable: its files may not have been fetched.
                 leases.release(connection, ours, str(held["task"]), client, retain=True)
                 answer = self._ask(ready, instance, connection)
         if not answer["ok"]:
@@ -289,7 +289,7 @@ class Launch:
             twin = lease["data"]["host"]
             raise Refused(f"{host.name} is the same machine as {twin}", waiting=False)
         if (lease["instance"], lease["home"]) != (instance.id, instance.data["home"]):
-            # Where our files go on a host is said here, and not by what answers there.
+            # Our paths on a host are decided here, not by the process that answers there.
             self._note(None, [(host, instance)])
             raise Refused(f"{host.name} answers with a lease that was not asked for", waiting=False)
         address = host.private_ip or answer.get("address") or ready.facts.address
@@ -308,7 +308,7 @@ class Launch:
             self._give_back([final])
             raise Refused(f"{host.name}: {answer['problem']}", waiting=False)
         if not leases.same_machine(ready.facts, answer):
-            # It was started anew; other GPUs, another Python may be there now.
+            # It has rebooted; it may have other GPUs or another Python now.
             return self._check_again(ready, final)
         return final
 
@@ -352,14 +352,14 @@ class Launch:
         host, facts = ready.host, ready.facts
         token = hashlib.sha256(self._intent.token.encode()).hexdigest()[:4]
         slug = re.sub(r"[^A-Za-z0-9.-]+", "-", host.name).strip("-.") or "host"
-        # Ranks come from the ids, sorted: the order of the pool, but whoever has the volumes leads.
+        # Ranks follow the sorted ids: the order of the pool, with the host of the volumes first.
         place = (
             host.index if self._keeper is None else 0 if host == self._keeper else host.index + 1
         )
         name = f"{self._intent.task_id}-{place:03d}-{slug}-{token}"
         entry = self._before.get(host.key)
         if entry is not None and entry["token"] == self._intent.token:
-            # As what an earlier try has asked for it; the pool may have changed since.
+            # The id of an earlier try; the pool may have changed since.
             name = str(entry["instance"]["id"])
         gpus = []
         if self._options["wanted"].get("gpu"):
@@ -388,13 +388,13 @@ class Launch:
         )
 
     def _others(self, host: Host) -> list[str]:
-        """Addresses of other hosts of the pool, as far as they are known."""
+        """Known addresses of other hosts of the pool."""
         found = (address for key, address in self._addresses.items() if key != host.key)
         return list(itertools.islice(found, _TOWARDS))
 
     @functools.cached_property
     def _addresses(self) -> dict[str, str]:
-        """Where some hosts of the pool can be reached, by the host's key."""
+        """Addresses of some hosts of the pool, by the host's key."""
         found: dict[str, str] = {}
         for host in self._hosts:
             if len(found) > _TOWARDS:
@@ -405,7 +405,7 @@ class Launch:
         return found
 
     def _note(self, state: str | None, of: Sequence[tuple[Host, Instance]]) -> None:
-        """Writes down how it stands with hosts; None: they are none of this task's."""
+        """Records the state of hosts; None removes them from the task's record."""
         if not of:
             return
         with self._records.change(self._intent.task_id) as entries:
@@ -422,20 +422,22 @@ class Launch:
                     "peers": list(itertools.islice(others, _PEERS)),
                 }
 
-    # The end of a try
+    # After a try
 
     def _give_back(self, instances: Sequence[Instance]) -> None:
         def give(instance: Instance) -> None:
             with hosts.connect_to(instance.data["target"]) as connection, suppress(leases.NotThere):
                 leases.release(connection, instance.data, instance.task_id, self._records.client)
 
-        # One that cannot be told finds out by itself: no agent comes, and its lease lapses.
+        # A host that cannot be reached finds out by itself: no agent arrives, and its lease expires.
         results = hosts.everywhere(instances, give, *_TROUBLE)
         given = [i for i, r in zip(instances, results, strict=True) if not isinstance(r, Exception)]
         self._records.drop(given)
 
     def _passed_over(self) -> str:
-        """Which hosts will not do though others were found, and why; "" if there are none."""
+        """A note on hosts that are unusable until a person fixes something, though enough others were found; "" if
+        none.
+        """
         unfit = [str(each) for each in self._refused.values() if each.lasting]
         return f"passed over: {'; '.join(unfit)}" if unfit else ""
 

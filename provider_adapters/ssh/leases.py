@@ -1,4 +1,4 @@
-"""One host's lease, seen from here: taken, given back and looked at through a connection."""
+"""The client's side of a host's lease: taking, showing and releasing it over a connection."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from provider_adapters.ssh.hosts import Facts
 
 # Ending the processes of a task may take a while.
 _SECONDS = 30.0
-# What a shell, and Python, say of a program that is not there.
+# Exit statuses of a shell, and of Python, for a program that does not exist.
 _ABSENT = (2, 126, 127)
 
 
 class NotThere(Exception):
-    """The interpreter or the agent is not on the host any more."""
+    """The interpreter or the agent is no longer on the host."""
 
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """The node's program: here, and by its hash on every host that has had it."""
+    """The node's program: its local path, and its path by hash on every host that has received it."""
 
     path: Path
     sha256: str
 
     def on_host(self, root: str) -> str:
-        """Its path on a host."""
+        """The program's path on a host."""
         return f"{root}/blobs/{self.sha256}"
 
 
 def find_agent(home: Path, given: str | None) -> Agent:
-    """The agent that a launch came with, else the one that was built last. Raises ProviderError."""
+    """The agent of a launch, else the one that was built last. Raises ProviderError."""
     if given:
         path = Path(given)
         return Agent(path, path.stem)
@@ -53,11 +53,11 @@ def find_agent(home: Path, given: str | None) -> Agent:
 def take(
     connection: Connection, python: str, agent: Agent, root: str, request: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Takes a host, or says who holds it; the agent is sent there if it lacks it.
+    """Takes the lease of a host, or returns its holder; the agent is sent if the host lacks it.
 
     Raises:
-        NodeUnreachable: It does not answer.
-        ProviderError: It answers what cannot be a lease.
+        NodeUnreachable: The host does not answer.
+        ProviderError: The answer cannot be a lease.
     """
     program = agent.on_host(root)
     try:
@@ -71,7 +71,7 @@ def take(
 
 
 def _checked(answer: dict[str, Any]) -> dict[str, Any]:
-    """An answer with everything in it that is used. Raises ProviderError."""
+    """An answer that is checked for all fields that are used. Raises ProviderError."""
     if answer.get("ok"):
         lease = dict(answer.get("lease") or {})
         told = [lease.get(name) for name in ("lease", "marker", "instance", "home")]
@@ -90,11 +90,11 @@ def release(
     retain: bool = False,
     token: str | None = None,
 ) -> dict[str, Any]:
-    """Gives a host back, with nothing of the task left on it. Raises NodeUnreachable, NotThere.
+    """Releases a host and removes the task's files. Raises NodeUnreachable, NotThere.
 
     Args:
-        retain: Leave what its ranks wrote: not all of it was fetched.
-        token: Only the lease of this launch is meant, not a later one of the same task.
+        retain: Keep the output of its ranks, since not all of it was fetched.
+        token: Release only the lease of this launch, not a later one of the same task.
     """
     request: dict[str, Any] = {
         "task": task,
@@ -124,11 +124,11 @@ def keep(connection: Connection, instance: Instance, client: str, seconds: float
 def tidy(
     connection: Connection, python: str, agent: Agent, root: str, *, dry_run: bool
 ) -> list[str]:
-    """Removes secrets of tasks that have ended on a host without being given back; gives the names of their instances.
+    """Removes secrets of tasks that ended on a host without being released; returns the names of their instances.
 
     Raises:
-        NodeUnreachable: It does not answer.
-        NotThere: The interpreter or the agent is not on the host any more.
+        NodeUnreachable: The host does not answer.
+        NotThere: The interpreter or the agent is no longer on the host.
     """
     request = {"root": root, "dry_run": dry_run}
     answer = _ask(connection, python, agent.on_host(root), "tidy", request)
@@ -136,7 +136,7 @@ def tidy(
 
 
 def show(connection: Connection) -> dict[str, Any] | None:
-    """Who holds the host: {"held": ...}; None if nothing of ours is there to say so at once. Raises NodeUnreachable."""
+    """The holder of the host: {"held": ...}; None if no courier can answer at once. Raises NodeUnreachable."""
     answer = _of_courier(connection, "show", {})
     return answer if answer is not None and "held" in answer else None
 
@@ -169,7 +169,7 @@ def _of_courier(
     request: Mapping[str, Any],
     start: Sequence[str] | None = None,
 ) -> dict[str, Any] | None:
-    """What the program says that does all things on a host for us; None if there is none."""
+    """The courier's answer to a request; None if there is no courier."""
     if not isinstance(connection, SshConnection):
         return None
     from flowlite.connect.ssh.courier import NotStarted
@@ -188,7 +188,7 @@ def _of_courier(
 
 
 def _check_safe(code: int, said: str) -> None:
-    """Raises ProviderError where others could have changed what was to be started, so that it was not."""
+    """Raises ProviderError if other users could have changed the program, so that it was not started."""
     if code == programs.UNSAFE:
         raise ProviderError(programs.unsafe(said.splitlines()[-1]))
 
@@ -201,11 +201,11 @@ def _answer(done: Completed) -> dict[str, Any] | None:
 
 
 def in_words(host: str, held: Mapping[str, Any] | None) -> str:
-    """Who holds a host, for people."""
+    """The holder of a host's lease, as a text for the user."""
     if not held:
         return f"{host} was not free"
     if held.get("state") == "foreign":
-        # All that is known of it is what the kernel tells; it may be a task of that user, or anything else.
+        # Only the kernel's information is available; it may be a task of that user, or any other process.
         return f"{host} is held by uid {held['uid']} ({held['user']}), another user of that host"
     who = f"by {held['user']}" if held.get("user") else "by another user"
     if held.get("state") == "silent":
@@ -218,7 +218,7 @@ def in_words(host: str, held: Mapping[str, Any] | None) -> str:
 
 
 def _about(seconds: Any) -> str:
-    """`for 4 min`: so coarse that a task that waits does not have a new reason every second."""
+    """`for 4 min`: coarse, so that the reason of a waiting task does not change every second."""
     minutes = int(float(seconds or 0) / 60)
     if minutes < 1:
         return "for less than a minute"
@@ -226,5 +226,5 @@ def _about(seconds: Any) -> str:
 
 
 def same_machine(facts: Facts, answer: Mapping[str, Any]) -> bool:
-    """Whether the host was not started anew since it told what it is."""
+    """Whether the host has not rebooted since it reported its facts."""
     return not answer.get("boot") or answer["boot"] == facts.boot

@@ -1,9 +1,9 @@
-"""Run on hosts by `flow hosts check`: whether each reaches every other, and whether they share a directory.
+"""Runs on hosts for `flow hosts check`: whether each can reach every other, and whether they share a directory.
 
-serve SECONDS             listen on a port that is free, in the background; prints the port
-reach JSON                [[name, address, port], ...]: connect to each; prints what did not work, by name
-write PATH TEXT           leave a file
-read PATH                 print it
+serve SECONDS             listens on a free port, in the background; prints the port
+reach JSON                [[name, address, port], ...]: connects to each; prints the failures by name
+write PATH TEXT           writes a file
+read PATH                 prints it
 remove PATH
 """
 
@@ -17,7 +17,7 @@ import time
 
 
 def serve(seconds):
-    """Answers whoever connects, for so long."""
+    """Accepts connections for `seconds`."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.bind(("0.0.0.0", 0))
     listener.listen(256)
@@ -37,12 +37,12 @@ def serve(seconds):
             connection.sendall(b"flowlite")
             connection.close()
         except OSError:
-            # Without a descriptor for it the connection stays in the queue, and the next try would come at once.
+            # Without a free descriptor the connection stays in the queue, and the loop would spin.
             time.sleep(0.1)
 
 
 def reach(others):
-    """What went wrong with each that could not be reached."""
+    """The error of each address that could not be reached, by name."""
     failed = {}
     for name, address, port in others:
         try:
@@ -57,7 +57,7 @@ def reach(others):
 
 
 def main():
-    """Does one of these things."""
+    """Runs one of these commands."""
     what, rest = sys.argv[1], sys.argv[2:]
     if what == "serve":
         serve(float(rest[0]))

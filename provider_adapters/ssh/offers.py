@@ -1,4 +1,4 @@
-"""What the pools have, as offers: whole hosts, free of charge."""
+"""The offers of pools: whole hosts, free of charge."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from provider_adapters.ssh.pools import Host, Pool
 
 
 def offers_of(pool: Pool, gpu: str | None, memory: Memory) -> list[Offer]:
-    """One offer for each kind of host in a pool that has what is asked for."""
+    """One offer for each kind of host in a pool that meets the request."""
     request = GpuRequest.parse(gpu) if gpu else None
     kinds: dict[tuple[str, int], list[Host]] = {}
     for host, facts in zip(pool.hosts, survey(pool, memory), strict=True):

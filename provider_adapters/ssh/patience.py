@@ -1,4 +1,4 @@
-"""Which trouble with a host may pass, and which ends what waits for it."""
+"""How long to wait for a host that fails: some errors pass by themselves, others need a person."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 
 from flowlite.errors import NodeUnreachable
 
-# What a host's disk says, and goes on saying until somebody does something about it.
+# Errors of a host's disk that persist until a person fixes them.
 _LASTING = frozenset(
     {
         *(errno.ENOSPC, errno.EDQUOT, errno.EROFS),
@@ -18,7 +18,7 @@ _LASTING = frozenset(
 
 
 class Patience:
-    """For how long each host has given an answer that only somebody can change, over all tries of this process."""
+    """Since when each host has failed with an error that only a person can fix, over all tries of this process."""
 
     def __init__(self) -> None:
         self._since: dict[str, float] = {}
@@ -28,7 +28,7 @@ class Patience:
         """Whether it makes sense to wait for a host that has just failed.
 
         Args:
-            host: Anything that names it.
+            host: Any key that identifies the host.
         """
         limit = _limit(error)
         with self._lock:
@@ -39,18 +39,18 @@ class Patience:
             return time.monotonic() - since < limit
 
     def forget(self, host: str) -> None:
-        """The host has answered as it should."""
+        """Resets a host that has answered normally."""
         with self._lock:
             self._since.pop(host, None)
 
 
 def lasts(error: Exception) -> bool:
-    """Whether somebody has to change something, rather than that it may pass by itself."""
+    """Whether a person has to fix something, since the error does not pass by itself."""
     return _limit(error) is not None
 
 
 def _limit(error: Exception) -> float | None:
-    """Seconds to wait while a host fails so; None for as long as it takes."""
+    """Seconds to wait while a host fails with this error; None for no limit."""
     if isinstance(error, NodeUnreachable):
         return error.patience
     if isinstance(error, OSError) and error.errno not in _LASTING:

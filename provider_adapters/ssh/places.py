@@ -1,6 +1,7 @@
-"""Where volumes lie that no `shared_dir` holds: on the disk of one host, which leads every task that uses them.
+"""The host of each volume in pools without `shared_dir`: such a volume is on the disk of one host, which leads its
+tasks.
 
-What a volume holds must be there for the next task, too. So the host that led the first one is written down, in
+A volume's content must be there for the next task, too. The host that led the first one is therefore recorded in
 `FLOW_HOME/ssh/volumes.json`: {pool: {volume: {"host", "key", "directory"}}}.
 """
 
@@ -19,12 +20,12 @@ from flowlite.node.config.agent_config import write_atomically
 
 
 def directory_of(root: str, name: str) -> str:
-    """Where a volume lies on its host."""
+    """The path of a volume on its host."""
     return f"{root}/volumes/{name}"
 
 
 class Places:
-    """The volumes of one FLOW_HOME that lie on hosts."""
+    """The volumes of one FLOW_HOME that are on hosts' disks."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / "volumes.json"
@@ -46,10 +47,10 @@ class Places:
         return next(iter(where.values()), None)
 
     def settle(self, pool: str, names: Sequence[str], place: dict[str, str]) -> None:
-        """From now on these volumes lie there. `place` is {"host", "key", "root"}.
+        """Records that these volumes are on that host. `place` is {"host", "key", "root"}.
 
         Raises:
-            CapacityUnavailable: Another task has made one of them elsewhere meanwhile.
+            CapacityUnavailable: Another task has meanwhile created one of them on another host.
         """
         with self._change() as pools:
             known = pools.setdefault(pool, {})
@@ -63,7 +64,7 @@ class Places:
                     )
 
     def forget(self, pool: str, name: str) -> None:
-        """The volume is no more."""
+        """Removes the record of a deleted volume."""
         with self._change() as pools:
             pools.get(pool, {}).pop(name, None)
 

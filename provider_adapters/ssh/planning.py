@@ -1,4 +1,4 @@
-"""From what was asked for to hosts of a pool: the plan of the SSH provider, and every refusal."""
+"""The plan of the SSH provider, made from a task's options, and all reasons for refusing one."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from flowlite.settings.provider_settings import ProviderSettings
     from flowlite.spec import TaskConfig
 
-# A host whose agents have all gone is free again after so long.
+# A host whose agents are all gone is free again after this time.
 LEASE_SECONDS = 120.0
 
 
 def make_plan(config: TaskConfig, settings: ProviderSettings, memory: Memory) -> Plan:
-    """The plan for a pool. Hosts that have not said lately what they are, are asked.
+    """The plan for a pool. Hosts without recent facts are asked for them.
 
     Raises:
-        ConfigError: An option cannot be honoured by the pool.
+        ConfigError: The pool cannot provide an option.
         ProviderError: Too few of its hosts can be used now.
     """
     pool = choose_pool(settings, config.region)
@@ -72,7 +72,7 @@ def make_plan(config: TaskConfig, settings: ProviderSettings, memory: Memory) ->
 
 
 def _check_hosts(pool: Pool, wanted: dict[str, Any], count: int, memory: Memory) -> list[str]:
-    """Notes for the user. Raises unless enough hosts can be used, or might be once they answer."""
+    """Notes for the user. Raises unless enough hosts are usable, or may be once they answer."""
     found = survey(pool, memory, wanted)
     wrong, silent, bare = [], [], []
     for host, facts in zip(pool.hosts, found, strict=True):
@@ -105,10 +105,10 @@ def _check_hosts(pool: Pool, wanted: dict[str, Any], count: int, memory: Memory)
 def survey(
     pool: Pool, memory: Memory, wanted: Mapping[str, Any] | None = None
 ) -> list[Facts | Exception]:
-    """What every host of a pool is, as remembered or asked now; an error in the place of one that cannot be asked.
+    """The facts of every host of a pool, cached or collected now; an error in place of a host that cannot be asked.
 
     Args:
-        wanted: What it should be (see fitting.py): a host that was something else is asked again.
+        wanted: The requirements (see `fitting.py`): a host whose cached facts do not meet them is asked again.
     """
 
     def look(host: Host) -> Facts:
@@ -153,7 +153,7 @@ def _asked(wanted: dict[str, Any], count: int) -> str:
 
 
 def _volumes(config: TaskConfig, pool: Pool) -> dict[str, Any]:
-    """Volumes as the nodes will be told, and the directories to be made for them."""
+    """The volumes in the form that nodes are given, and the directories to create for them."""
     volumes = []
     for path, volume in config.volumes.items():
         if volume.interface == "block":

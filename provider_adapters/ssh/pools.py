@@ -1,4 +1,4 @@
-"""Pools of hosts, as the configuration has them: `[ssh.pools.NAME]`. Every mistake is named with its file and key."""
+"""Pools of hosts in the configuration: `[ssh.pools.NAME]`. Errors name the file and key."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class Host:
     """One host of a pool.
 
     Attributes:
-        name: What people call it: as written in the pool, without user and port.
-        index: Its place in the pool.
+        name: Its name in messages: as written in the pool, without user and port.
+        index: Its position in the pool.
         pool: The pool's name.
-        target: What `resolve_target` makes a connection of.
-        private_ip: Where the other hosts reach it; "" for what it says itself.
-        python: Interpreter to use there; "" for one that is found.
-        gpus: GPUs it has, as a GPU string; "" for what `nvidia-smi` says.
-        node_dir: Directory of everything flowlite keeps there.
+        target: The input of `resolve_target`.
+        private_ip: The address at which other hosts reach it; "" for the one it reports.
+        python: Interpreter to use; "" to search for one.
+        gpus: Its GPUs, as a GPU string; "" for those that `nvidia-smi` lists.
+        node_dir: flowlite's directory on it.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Host:
 
     @property
     def key(self) -> str:
-        """The same for two entries that lead to the same login."""
+        """A key that is equal for two entries that lead to the same login."""
         parts = (self.target.get(name) for name in ("config_file", "user", "host", "port"))
         return "|".join(str(part or "") for part in parts) + f"|{self.node_dir}"
 
@@ -76,7 +76,7 @@ class Pool:
 
 
 def from_environment(found: ProviderSettings, environment: Mapping[str, str]) -> ProviderSettings:
-    """The settings with the variable for `config_file` over them."""
+    """The settings, with `config_file` replaced by its environment variable if that is set."""
     if path := environment.get(_VARIABLE):
         return found.with_value("config_file", path, _VARIABLE)
     return found
@@ -86,7 +86,7 @@ def read_pools(settings: ProviderSettings) -> dict[str, Pool]:
     """All pools, by name.
 
     Raises:
-        ConfigError: Something in them is wrong.
+        ConfigError: A pool is invalid.
     """
     common = _common(settings)
     tables = settings.values.get("pools", {})
@@ -100,21 +100,21 @@ def read_pools(settings: ProviderSettings) -> dict[str, Pool]:
 
 
 def config_file(settings: ProviderSettings) -> str | None:
-    """The OpenSSH configuration that is set for all pools; None for the usual ones. Raises ConfigError."""
+    """The OpenSSH configuration for all pools; None for the usual ones. Raises ConfigError."""
     return _common(settings).get("config_file")
 
 
 def _common(settings: ProviderSettings) -> dict[str, Any]:
-    """What `[ssh]` says of all pools. Raises ConfigError."""
+    """The settings in `[ssh]` that apply to all pools. Raises ConfigError."""
     _refuse_unknown(settings.values, _TABLE, "[ssh]", settings.origin_of())
     return _read(settings.values, _TABLE, "[ssh]", settings.origin_of())
 
 
 def choose_pool(settings: ProviderSettings, region: str | None = None) -> Pool:
-    """The pool a task runs on: the one that `region` names, the setting `pool`, or the only one.
+    """The pool of a task: the one named by `region` or the setting `pool`, or the only one.
 
     Raises:
-        ConfigError: There is none, or more than one to choose from.
+        ConfigError: There is no pool, or more than one to choose from.
     """
     pools = read_pools(settings)
     if not pools:
@@ -170,7 +170,7 @@ def _read_host(entry: Any, index: int, pool: str, defaults: dict[str, Any], orig
         raise ConfigError(f"{origin}: {where} has no host; write it as in {_TABLE_EXAMPLE}")
     own = _read(table, _HOST, where, origin)
     user, host, port = _split(own["host"], f"{origin}: {where}")
-    # What stands in the entry itself is nearer than what its pool says of all.
+    # Values of the entry take precedence over those of its pool.
     parts = {"user": user, "port": port}
     found = {**defaults, **{k: v for k, v in parts.items() if v is not None}, **own}
     target: dict[str, Any] = {
@@ -189,7 +189,7 @@ def _read_host(entry: Any, index: int, pool: str, defaults: dict[str, Any], orig
 
 
 def _split(text: str, where: str) -> tuple[str | None, str, int | None]:
-    """`user@host:port` in its parts; an IPv6 address stands in brackets if it has a port."""
+    """The parts of `user@host:port`; an IPv6 address needs brackets if it has a port."""
     match = re.fullmatch(
         r"(?:([^@\s]+)@)?(?:\[([^\]\s]+)\](?::(\d+))?|([^@\s:]+)(?::(\d+))?|([^@\s]+))", text
     )
@@ -206,7 +206,7 @@ def _split(text: str, where: str) -> tuple[str | None, str, int | None]:
     return user, host, int(number) if number else None
 
 
-# One value at a time. A reader gives the value, or raises ValueError with what is allowed.
+# Readers of single values. A reader returns the value, or raises ValueError with what is allowed.
 
 
 def _text(value: Any) -> str:

@@ -1,7 +1,7 @@
-"""Run on a host by whichever Python is found there: what the host is, as one line of JSON.
+"""Runs on a host with any Python found there and prints the host's facts as one line of JSON.
 
-It is sent as text, with the modules of the node that it imports in front of it (programs.py), so it needs nothing on
-the host; and it runs on Python 3.6, so that an old system can at least say what it lacks.
+It is sent as text, preceded by the modules of the node that it imports (`connect/programs.py`), so it needs nothing on
+the host. It runs on Python 3.6, so that an old system can at least report what it lacks.
 """
 
 # mypy: ignore-errors
@@ -41,7 +41,7 @@ TOOLS = ["sshfs", "fusermount3", "docker", "podman", "uv", "rclone"]
 
 
 def output(argv, seconds=20):
-    """What a program prints; "" if it fails."""
+    """The output of a program; "" if it fails."""
     try:
         child = subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
@@ -56,9 +56,9 @@ def output(argv, seconds=20):
 
 
 def pythons(first, root):
-    """[path, version] of every interpreter that can be found, those that are preferred first.
+    """[path, version] of every interpreter that can be found, the preferred ones first.
 
-    Only CPython has a bare version: neither bundles nor wheels travel between implementations.
+    Only CPython has a bare version: neither bundles nor wheels work across implementations.
     """
     named = [shutil.which(name) for name in PYTHONS]
     globbed = [path for place in PLACES for path in sorted(glob.glob(os.path.expanduser(place)))]
@@ -93,7 +93,7 @@ def pythons(first, root):
 
 
 def gpus():
-    """Index, id, name and memory (GB as makers count) of every GPU of the driver."""
+    """Index, id, name and memory (GB as vendors count) of every GPU of the driver."""
     program = shutil.which("nvidia-smi")
     found = []
     for line in output([program, *GPUS]).splitlines() if program else []:
@@ -107,7 +107,7 @@ def gpus():
 
 
 def towards(address):
-    """This host's own address on the way to another; nothing is sent."""
+    """This host's own address on the route to another; no packet is sent."""
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect((address, 9))
@@ -117,12 +117,12 @@ def towards(address):
 
 
 def lease(name):
-    """What the holder of this host's lease says; None if there is none."""
+    """What the holder of this host's lease reports; None if there is none."""
     return (asking.ask({"do": "show"}, name, 5.0) or {}).get("held")
 
 
 def read(path):
-    """A small file, or ""."""
+    """The content of a small file, or ""."""
     try:
         with open(path) as file:
             return file.read().strip()
@@ -131,7 +131,7 @@ def read(path):
 
 
 def ends_at_logout():
-    """Whether all that a user has started is killed when his last session ends."""
+    """Whether all processes of a user are killed when the last session ends."""
     if not shutil.which("busctl"):
         return False
     asked = ["org.freedesktop.login1", "/org/freedesktop/login1", "org.freedesktop.login1.Manager"]
@@ -141,7 +141,7 @@ def ends_at_logout():
 
 
 def disk(path):
-    """Free and total GB of the file system of the nearest directory above a path."""
+    """Free and total GB of the file system of the nearest existing directory above a path."""
     while not os.path.isdir(path) and path != "/":
         path = os.path.dirname(path)
     found = os.statvfs(path)
@@ -152,7 +152,7 @@ def disk(path):
 
 
 def unwritable(path):
-    """Why nothing can be written where a directory is or will be; "" if it can."""
+    """Why a directory, which need not exist yet, cannot be written to; "" if it can."""
     while not os.path.lexists(path):
         path = os.path.dirname(path)
     probe = os.path.join(path, f".flowlite-check-{os.getpid()}")

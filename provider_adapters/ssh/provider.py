@@ -1,4 +1,4 @@
-"""`SshProvider`: nodes are hosts that you can log in to, leased on the host itself to one task at a time."""
+"""`SshProvider`: nodes are hosts that the user can log in to, each leased to one task at a time."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _TROUBLE = (ProviderError, ConfigError, OSError)
 
 
 class SshProvider(Provider):
-    """Hosts that you can log in to by SSH."""
+    """Hosts that the user can log in to by SSH."""
 
     name = "ssh"
     listing_is_proof = False
@@ -91,7 +91,7 @@ class SshProvider(Provider):
         known = [task_id] if task_id is not None else self._records.tasks()
         kept = {task: self._records.read(task) for task in known}
         entries = [entry for each in kept.values() for entry in each.values()]
-        # One that was given up is asked again by whoever looks for what was forgotten.
+        # Hosts that were given up are asked again only when all tasks are listed.
         near = [e for e in entries if task_id is None or e["state"] != records.LEFT]
         by_key = {(host := Host.from_json(entry["host"])).key: host for entry in near}
         if task_id is None:
@@ -100,7 +100,7 @@ class SshProvider(Provider):
         found = self._ask(list(by_key.values()))
         mine = []
         for key, held in found.items():
-            # What a host says may be anything.
+            # A host's answer is untrusted and may be malformed.
             with suppress(KeyError, TypeError, ValueError):
                 mine.append(self._instance_of(by_key[key], held, kept, set(by_key)))
         listed = {i.id: i for i in mine if i and task_id in (None, i.task_id)}
@@ -108,7 +108,7 @@ class SshProvider(Provider):
             host = Host.from_json(entry["host"])
             out_of_reach = host.key not in found and entry["state"] == records.TAKEN
             if out_of_reach:
-                # Nobody can say that it is gone.
+                # It is not known whether the instance is gone.
                 instance = Instance.from_json({**entry["instance"], "state": "unreachable"})
                 listed.setdefault(instance.id, instance)
         return sorted(listed.values(), key=lambda each: each.id)
@@ -133,7 +133,7 @@ class SshProvider(Provider):
         self._ending.forget(instances)
 
     def sweep(self, live: Collection[str], *, dry_run: bool = False) -> list[str]:
-        """Secrets that tasks have left on hosts which nobody could give back."""
+        """Removes secrets of tasks on hosts that could not be released."""
         pools = read_pools(self.settings).values()
         known = [(host, self._memory.facts(host)) for pool in pools for host in pool.hosts]
         listed = [(host, facts) for host, facts in known if facts is not None]
@@ -170,7 +170,7 @@ class SshProvider(Provider):
         gpus = data.get("gpus") or []
         environment = {"FLOW_TASK_ID": instance.task_id, "FLOW_LEASE": str(data["marker"])}
         if gpus:
-            # nvidia-smi counts in this order; CUDA by default does not.
+            # nvidia-smi numbers the GPUs in this order; CUDA by default does not.
             environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
         some = gpus and not data.get("all_gpus")
         return NodeSettings(
@@ -207,7 +207,7 @@ class SshProvider(Provider):
         return [offer for pool in pools.values() for offer in offers_of(pool, gpu, self._memory)]
 
     def desk(self, read: Callable[[], ProviderSettings]) -> Desk:
-        """What `flow hosts` works with. `read` gives the settings as they stand now, which it changes."""
+        """The operations of `flow hosts`. `read` returns the current settings, which they change."""
         from provider_adapters.ssh.desk import Desk
 
         return Desk(self._home, self._memory, read)
@@ -221,10 +221,10 @@ class SshProvider(Provider):
     def delete_volume(self, name: str) -> None:
         self._volumes().delete(name)
 
-    # Inside
+    # Helpers
 
     def _ask(self, asked: list[Host]) -> dict[str, dict[str, Any] | None]:
-        """Who holds each host, by the host's key; those that cannot be asked are left out."""
+        """The holder of each host's lease, by the host's key; hosts that cannot be asked are left out."""
 
         def ask(host: Host) -> dict[str, Any] | None:
             with hosts.connect(host) as connection:
@@ -247,9 +247,9 @@ class SshProvider(Provider):
         kept: dict[str, records.Entries],
         asked: set[str],
     ) -> Instance | None:
-        """The instance that a lease of ours stands for; None for anybody else's.
+        """The instance that a lease of ours stands for; None for any other lease.
 
-        A host is believed what concerns itself alone. Where it is, and what is run there, is what was noted here.
+        A host is trusted only with regard to itself. Its address and what runs there are taken from our records.
 
         Args:
             kept: The entries by task.
@@ -259,7 +259,7 @@ class SshProvider(Provider):
             return None
         told, task, name = dict(held["data"]), str(held["task"]), str(held["instance"])
         if told["key"] != host.key and told["key"] in asked:
-            # The same machine under another name. It has answered under the one that it was taken by.
+            # The same machine under another name; it has answered under the name of its lease, too.
             return None
         if not records.is_plain(task) or not records.is_plain(name):
             return None
@@ -267,7 +267,7 @@ class SshProvider(Provider):
             kept[task] = self._records.read(task)
         noted = (kept[task].get(host.key) or {}).get("instance")
         if noted is None or noted["id"] != name:
-            # Nothing is known of it here any more. What it says may lead to this very host, and to no other.
+            # There is no record of it here any more. Its answer may refer to this host only.
             own = {"host": host.name, "key": host.key, "pool": host.pool, "target": host.target}
             noted = {"data": {**told, **own}}
         lease = {"lease": held["lease"], "marker": held["marker"]}
@@ -287,12 +287,12 @@ class SshProvider(Provider):
 
 
 def _source(shared_dir: str, root: str, name: str) -> str:
-    """Where a volume lies: on every node, or on the leader, which serves it to the others."""
+    """The path of a volume: on every node, or on the leader, which serves it to the others."""
     return f"{shared_dir}/{name}" if shared_dir else directory_of(root, name)
 
 
 def _label() -> str:
-    """What other users of a host are told of us: the name of this machine."""
+    """The label that other users of a host see in its lease: the name of this machine."""
     return socket.gethostname().partition(".")[0]
 
 

@@ -1,13 +1,12 @@
-"""What this FLOW_HOME has to do with which host: written before a lease is taken, so that none is ever forgotten.
+"""The hosts that this FLOW_HOME has asked for, recorded before a lease is taken so that none is forgotten.
 
-    FLOW_HOME/ssh/
-        tasks/ID.json     the hosts that were asked for a task: {"hosts": {key: entry}}
-        hosts/            what hosts said of themselves
+    FLOW_HOME/ssh/ tasks/ID.json     the hosts that were asked for a task: {"hosts": {key: entry}} hosts/
+    cached facts of hosts
 
-An entry is {"host", "token", "state", "instance", "peers"}; "retained" says that not all of what the ranks wrote there
-was fetched. Its state is "asked" before the host is, "taken" once we
-know that it is ours, "left" when the host is out of reach and was given up, and "warm" when the task has ended and the
-host is kept for the next one, until a time ("until").
+An entry is {"host", "token", "state", "instance", "peers"}; "retained" says that not all output of its ranks was
+fetched. The state is "asked" before the host is asked, "taken" once the lease is known to be ours, "left" when the host
+was unreachable and was given up, and "warm" when the task has ended and the host is kept for the next one until a time
+("until").
 """
 
 from __future__ import annotations
@@ -43,13 +42,13 @@ class Records:
 
     @property
     def client(self) -> str:
-        """The id of this FLOW_HOME, made on first use."""
+        """The id of this FLOW_HOME, created on first use."""
         if not self._client:
             self._client = home_id(self._directory.parent)
         return self._client
 
     def tasks(self) -> list[str]:
-        """Tasks that have asked for hosts and not given all back."""
+        """Tasks that have asked for hosts and not released all of them."""
         with suppress(OSError):
             return sorted(path.stem for path in (self._directory / "tasks").glob("*.json"))
         return []
@@ -66,7 +65,7 @@ class Records:
 
     @contextmanager
     def change(self, task_id: str) -> Iterator[Entries]:
-        """The hosts of a task, to be changed in place by one process at a time; without any, the file goes."""
+        """Yields the hosts of a task, to be changed in place under a lock; the file is removed if none is left."""
         path = self._path(task_id)
         with _explained(path):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -86,19 +85,19 @@ class Records:
             os.close(lock)
 
     def retain(self, instances: Iterable[Instance]) -> None:
-        """Notes that not all of what ranks wrote on these hosts was fetched."""
+        """Records that not all output of the ranks on these hosts was fetched."""
         for instance in instances:
             with self.change(instance.task_id) as entries:
                 if (entry := entries.get(str(instance.data["key"]))) is not None:
                     entry["retained"] = True
 
     def retains(self, instance: Instance) -> bool:
-        """Whether that is so, or not known here any more."""
+        """Whether output is retained there; True if the record is gone."""
         entry = self.read(instance.task_id).get(str(instance.data["key"]))
         return entry is None or bool(entry.get("retained"))
 
     def drop(self, instances: Iterable[Instance]) -> None:
-        """Forgets hosts that were given back."""
+        """Removes hosts that were released."""
         by_task: dict[str, list[str]] = {}
         for instance in instances:
             by_task.setdefault(instance.task_id, []).append(str(instance.data["key"]))
@@ -108,7 +107,7 @@ class Records:
                     entries.pop(key, None)
 
     def left(self) -> list[Entry]:
-        """Of all tasks, the hosts that were given up and may still run something."""
+        """The hosts of all tasks that were given up and may still run something."""
         long_ago = clock.now() - _REMEMBER_SECONDS
         return [
             entry
@@ -118,7 +117,7 @@ class Records:
         ]
 
     def forget_left(self, entry: Entry) -> None:
-        """Forgets one of them, unless it was taken anew meanwhile."""
+        """Removes one of them, unless it was leased again meanwhile."""
         instance = Instance.from_json(entry["instance"])
         with self.change(instance.task_id) as entries:
             known = entries.get(str(instance.data["key"]))
@@ -126,7 +125,7 @@ class Records:
                 del entries[str(instance.data["key"])]
 
     def prune(self) -> None:
-        """Forgets hosts that were given up long ago: whatever was left there has ended by itself."""
+        """Removes hosts that were given up long ago: what ran there has ended by itself."""
         long_ago = clock.now() - _REMEMBER_SECONDS
         for task in self.tasks():
             if any(_is_old(entry, long_ago) for entry in self.read(task).values()):
@@ -141,7 +140,7 @@ class Records:
 
 
 def is_plain(name: str) -> bool:
-    """Whether the id of a task or an instance, which a host may have said, can be part of a path."""
+    """Whether the id of a task or an instance, which may come from a host, is safe in a path."""
     return bool(_PLAIN.fullmatch(name))
 
 

@@ -24,14 +24,14 @@ _NO_SUCH = 44
 
 
 class Volumes:
-    """The volumes of one pool. Any of its hosts can make and remove those in `shared_dir`."""
+    """The volumes of one pool. Any of its hosts can create and remove those in `shared_dir`."""
 
     def __init__(self, pool: Pool, places: Places) -> None:
         self._pool = pool
         self._places = places
 
     def create(self, name: str, size_gb: float | None, interface: str) -> VolumeInfo:
-        """Makes a volume, or gives the one of that name. Without `shared_dir` the first task that uses it makes it."""
+        """Creates a volume, or returns the existing one. Without `shared_dir` its first task creates it."""
         if interface != "file":
             raise ConfigError(f"volume {name!r}: hosts of a pool have file volumes only")
         _check(name)
@@ -49,7 +49,7 @@ class Volumes:
         return self._info(name, known[name]["directory"], None, known[name]["host"])
 
     def list(self) -> list[VolumeInfo]:
-        """All volumes by name, with the space each takes."""
+        """All volumes by name, with the disk space they use."""
         found = []
         if self._pool.shared_dir:
             what = "the volumes cannot be listed"
@@ -65,7 +65,7 @@ class Volumes:
         return sorted(found, key=lambda info: info.name)
 
     def delete(self, name: str) -> None:
-        """Deletes a volume with what is on it. Raises NotFound."""
+        """Deletes a volume and its content. Raises NotFound."""
         _check(name)
         place = self._places.of_pool(self._pool.name).get(name)
         if place is not None:
